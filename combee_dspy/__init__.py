@@ -4,7 +4,8 @@
 
     from combee_dspy import Combee
 
-    better = Combee(metric, auto="light", reflection_lm=lm).compile(program, trainset=train, valset=val)
+    combee = Combee(metric, auto="light", reflection_lm=lm)
+    better = combee.compile(program, trainset=train, valset=val)
 
 Names are loaded when they are first used.
 """

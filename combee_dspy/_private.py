@@ -46,7 +46,9 @@ __all__ = [
     "store",
 ]
 
-AUTO_CANDIDATES: Mapping[str, int] = {name: setting["n"] for name, setting in AUTO_RUN_SETTINGS.items()}
+AUTO_CANDIDATES: Mapping[str, int] = {
+    name: setting["n"] for name, setting in AUTO_RUN_SETTINGS.items()
+}
 """``auto=`` settings of ``dspy.GEPA``: name to number of candidates."""
 
 GEPA_MINIBATCH: int = inspect.signature(GEPA).parameters["reflection_minibatch_size"].default
@@ -55,8 +57,14 @@ GEPA_MINIBATCH: int = inspect.signature(GEPA).parameters["reflection_minibatch_s
 history_text: Callable[[Any], str] = format_history_for_reflection
 """A history as the text that custom proposers get."""
 
-# The parts of a call of ``dspy.LM``: its answer from DSPy's cache, from the service, into the cache and the history.
-prepare, execute, aexecute, finalize = execution.prepare, execution.execute, execution.aexecute, execution.finalize
+# The parts of a call of ``dspy.LM``: its answer from DSPy's cache, from the service, into the cache
+# and the history.
+prepare, execute, aexecute, finalize = (
+    execution.prepare,
+    execution.execute,
+    execution.aexecute,
+    execution.finalize,
+)
 cached, store = execution._cached, execution._store
 
 
@@ -83,15 +91,19 @@ def flex_sources(student: dspy.Module) -> dict[str, str]:
 
 
 def make_adapter(student: dspy.Module, metric: Callable[..., Any], **settings: Any) -> DspyAdapter:
-    """Return DSPy's gepa adapter: it builds programs with ``dspy.Flex`` parts and asks custom proposers."""
+    """Return DSPy's gepa adapter: it builds programs with ``dspy.Flex`` parts and asks custom
+    proposers.
+    """
     return DspyAdapter(student_module=student, metric_fn=metric, feedback_map={}, **settings)
 
 
-def new_state(texts: Mapping[str, str], evaluation: ValsetEvaluation, visible: list[str], **settings: Any) -> GEPAState:
+def new_state(
+    texts: Mapping[str, str], evaluation: ValsetEvaluation, visible: list[str], **settings: Any
+) -> GEPAState:
     """Return gepa's state after the validation of the seed, whose texts it holds.
 
-    ``visible`` are the components that may be selected: gepa reads them off the seed, and offers no way to
-    keep one back.
+    ``visible`` are the components that may be selected: gepa reads them off the seed, and offers no
+    way to keep one back.
     """
     state = GEPAState(dict(texts), evaluation, **settings)
     state.list_of_named_predictors[:] = visible
@@ -100,6 +112,10 @@ def new_state(texts: Mapping[str, str], evaluation: ValsetEvaluation, visible: l
     return state
 
 
-def detailed_results(state: GEPAState, adapter: DspyAdapter, log_dir: str | None, seed: int) -> DspyGEPAResult:
+def detailed_results(
+    state: GEPAState, adapter: DspyAdapter, log_dir: str | None, seed: int
+) -> DspyGEPAResult:
     """Return what ``dspy.GEPA(track_stats=True)`` attaches to the program."""
-    return DspyGEPAResult.from_gepa_result(GEPAResult.from_state(state, run_dir=log_dir, seed=seed), adapter)
+    return DspyGEPAResult.from_gepa_result(
+        GEPAResult.from_state(state, run_dir=log_dir, seed=seed), adapter
+    )

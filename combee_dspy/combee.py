@@ -40,9 +40,13 @@ from combee_dspy.tracking import Tracker
 __all__ = ["Combee"]
 
 _GROUPS: Mapping[str, type[Any]] = {
-    "validation": Validation, "guards": Guards, "diversity": Diversity, "costs": Costs, "search": Search,
+    "validation": Validation,
+    "guards": Guards,
+    "diversity": Diversity,
+    "costs": Costs,
+    "search": Search,
     "privacy": Privacy,
-}  # fmt: skip
+}
 
 _ELSEWHERE: Mapping[str, str] = {
     **{
@@ -65,10 +69,11 @@ _ELSEWHERE: Mapping[str, str] = {
 class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
 
-    What one reflection call did over three rollouts is done by a scan over many: calls at once, whose lessons enter
-    a book that weighs them. One text grows with the book, and its lines are tested; what only GEPA's search can use
-    gets GEPA's search. Wherever a script says ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some
-    defaults differ, such as the size of minibatches, which is planned; docs/from_gepa.md lists them.
+    What one reflection call did over three rollouts is done by a scan over many: calls at once,
+    whose lessons enter a book that weighs them. One text grows with the book, and its lines are
+    tested; what only GEPA's search can use gets GEPA's search. Wherever a script says
+    ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some defaults differ, such as the
+    size of minibatches, which is planned; docs/from_gepa.md lists them.
 
     An object may compile several programs. It keeps no state of a run.
 
@@ -77,25 +82,26 @@ class Combee(Teleprompter):
             ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``.
         auto: GEPA's budget presets. Give at most one of ``auto``, ``max_full_evals`` and
             ``max_metric_calls``. ``budget`` may stand alone or beside it.
-        max_full_evals: Budget in passes over train and validation set. Where it would end in the first update, it
-            covers that one, as in GEPA.
+        max_full_evals: Budget in passes over train and validation set. Where it would end in the
+            first update, it covers that one, as in GEPA.
         max_metric_calls: Budget in rollouts.
         reflection_minibatch_size: Examples in a minibatch; given, the size is fixed.
         candidate_selection_strategy: As in gepa.
         reflection_lm: The proposer's LM.
         skip_perfect_score: Whether minibatches without a mistake are skipped.
-        add_format_failure_as_feedback: Whether reflections on answers that did not parse hold the answer and the
-            format that it lacks, besides the error.
-        instruction_proposer: A proposer of GEPA's kind; it then makes the new instructions instead of
-            ``aggregator`` and ``operators``.
+        add_format_failure_as_feedback: Whether reflections on answers that did not parse hold the
+            answer and the format that it lacks, besides the error.
+        instruction_proposer: A proposer of GEPA's kind; it then makes the new instructions instead
+            of ``aggregator`` and ``operators``.
         code_proposer: Proposer for the code of ``dspy.Flex`` parts.
         component_selector: As in gepa.
         use_merge: Whether gepa merges candidates.
         max_merge_invocations: How often.
-        num_threads: Rollouts and LM calls in flight at most. By default the run finds out how many its
-            service takes.
+        num_threads: Rollouts and LM calls in flight at most. By default the run finds out how many
+            its service takes.
         failure_score: Score of a rollout that failed.
-        perfect_score: Score of a success. Where a metric gives more than the default, it is the next power of ten.
+        perfect_score: Score of a success. Where a metric gives more than the default, it is the
+            next power of ten.
         log_dir: Folder of the journal; compiling again with it goes on where it ended.
         track_stats: Attach ``detailed_results`` to the program.
         use_wandb: As in gepa.
@@ -106,20 +112,23 @@ class Combee(Teleprompter):
         use_mlflow: The same as ``tracker="mlflow"``.
         seed: Seed of everything random. ``None`` draws one, and notes it.
         gepa_kwargs: Parts of gepa that our loop calls: ``acceptance_criterion``, ``batch_sampler``,
-            ``callbacks``, ``frontier_type``, ``stop_callbacks``, ``val_evaluation_policy`` and others.
+            ``callbacks``, ``frontier_type``, ``stop_callbacks``, ``val_evaluation_policy`` and
+            others.
         artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons: ``reference-scan`` by default.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
-        controller: Plans the size of minibatches; ``power-law`` by default, in a trunk with three updates an epoch at least.
+        controller: Plans the size of minibatches; ``power-law`` by default, in a trunk with three
+            updates an epoch at least.
         executor: Where rollouts and LM calls run.
         search: How updates follow each other and what is kept of them.
         validation: How candidates are judged and the result is chosen.
         guards: What no edit may break.
         diversity: What is done against collapse; ``False`` for nothing.
         budget: A stopping rule, such as ``Budget``; rules compose with ``|`` and ``&``.
-        tracker: Who reads the journal meanwhile: ``"mlflow"``, ``"progress"``, objects, or several of them.
-            By default progress: a panel on a terminal, elsewhere a line an update.
-        cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run again.
+        tracker: Who reads the journal meanwhile: ``"mlflow"``, ``"progress"``, objects, or several
+            of them. By default progress: a panel on a terminal, elsewhere a line an update.
+        cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run
+            again.
         costs: Prices and GPUs.
         privacy: What is written of the examples and of who ran what, and what a reflector is shown.
         **elsewhere: Refused, with the place where the name belongs.
@@ -180,14 +189,20 @@ class Combee(Teleprompter):
     ) -> None:
         for name, value in elsewhere.items():
             if name in _ELSEWHERE:
-                raise ArgumentTypeError(name, value, "has a place of its own", f"Give {_ELSEWHERE[name]}.")
-            raise ArgumentTypeError(name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee).")
+                raise ArgumentTypeError(
+                    name, value, "has a place of its own", f"Give {_ELSEWHERE[name]}."
+                )
+            raise ArgumentTypeError(
+                name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee)."
+            )
         check_metric(metric)
         self.metric_fn = metric
         self.auto = _one_of("auto", auto, (None, "light", "medium", "heavy"))
         self.max_full_evals = positive("max_full_evals", max_full_evals)
         self.max_metric_calls = positive("max_metric_calls", max_metric_calls)
-        self.reflection_minibatch_size = positive("reflection_minibatch_size", reflection_minibatch_size)
+        self.reflection_minibatch_size = positive(
+            "reflection_minibatch_size", reflection_minibatch_size
+        )
         self.candidate_selection_strategy = candidate_selection_strategy
         self.reflection_lm = check_lm("reflection_lm", reflection_lm)
         self.skip_perfect_score = skip_perfect_score
@@ -239,7 +254,8 @@ class Combee(Teleprompter):
 
     @classmethod
     def parity(cls, metric: Callable[..., Any], **kwargs: Any) -> dspy.GEPA:
-        """Return ``dspy.GEPA`` itself: the serial baseline, for those who change one thing at a time.
+        """Return ``dspy.GEPA`` itself: the serial baseline, for those who change one thing at a
+        time.
 
         Args:
             metric: As for :class:`Combee`.
@@ -286,12 +302,16 @@ class Combee(Teleprompter):
             JournalError: The journal in ``log_dir`` belongs to another run, is held or is damaged.
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
-            KeyboardInterrupt: It was interrupted, at most two seconds ago: what has ended by then is kept.
+            KeyboardInterrupt: It was interrupted, at most two seconds ago: what has ended by then
+                is kept.
 
-        Whatever ends a run once the student is validated has an attribute ``program``, the best one so far.
+        Whatever ends a run once the student is validated has an attribute ``program``, the best one
+        so far.
         """
         if teacher is not None:
-            raise ArgumentValueError("teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA.")
+            raise ArgumentValueError(
+                "teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA."
+            )
         return compile_program(self, student, trainset=trainset, valset=valset, heldout=heldout)
 
     def get_params(self) -> dict[str, Any]:
@@ -300,7 +320,9 @@ class Combee(Teleprompter):
 
     @property
     def keeps(self) -> Literal["pareto", "trunk"]:
-        """How what was learned is kept; without ``Search(keep=…)`` a ``dspy.Flex`` gets ``"pareto"`` all the same."""
+        """How what was learned is kept; without ``Search(keep=…)`` a ``dspy.Flex`` gets
+        ``"pareto"`` all the same.
+        """
         return keeps(self)
 
     def _with_staleness(self) -> Search:
@@ -316,20 +338,26 @@ class Combee(Teleprompter):
             value = (value,)
         chosen = ("insert",) if value is None else tuple(value)
         if not chosen:
-            raise ArgumentValueError("operators", value, "is empty", "Give at least one operator, such as 'insert'.")
+            raise ArgumentValueError(
+                "operators", value, "is empty", "Give at least one operator, such as 'insert'."
+            )
         return tuple(resolve("operator", operator) for operator in chosen)  # type: ignore[misc]  # checked by kind
 
     def _resolved_artifact(self, value: Any) -> Artifact:
         artifact: Artifact = resolve("artifact", value)  # type: ignore[assignment]  # checked by kind
         return (
-            dataclasses.replace(artifact, operators=self.operators) if isinstance(artifact, Instruction) else artifact
+            dataclasses.replace(artifact, operators=self.operators)
+            if isinstance(artifact, Instruction)
+            else artifact
         )
 
     def _resolved_controller(self, value: Any) -> BatchController:
         if (size := self.reflection_minibatch_size) is not None:
             if value is not None:
                 remedy = "Give reflection_minibatch_size for a fixed size, or a controller."
-                raise ArgumentValueError("controller", value, "contradicts reflection_minibatch_size", remedy)
+                raise ArgumentValueError(
+                    "controller", value, "contradicts reflection_minibatch_size", remedy
+                )
             return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
             return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
@@ -348,38 +376,65 @@ class Combee(Teleprompter):
         for name, value in (("cache", self.cache), ("operators", examples)):
             if value and self.privacy.texts == "hashes":
                 remedy = "Leave it out, or give Privacy(texts='redacted')."
-                raise ArgumentValueError(name, value, "keeps texts where hashes alone may be kept", remedy)
+                raise ArgumentValueError(
+                    name, value, "keeps texts where hashes alone may be kept", remedy
+                )
 
     def _check_together(self) -> None:
         """Refuse arguments that contradict each other, or would be ignored in silence."""
-        limits = {name: getattr(self, name) for name in ("auto", "max_full_evals", "max_metric_calls")}
+        limits = {
+            name: getattr(self, name) for name in ("auto", "max_full_evals", "max_metric_calls")
+        }
         given = {name: value for name, value in limits.items() if value is not None}
         remedy = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
         if len(given) > 1:
             raise ArgumentValueError(" and ".join(given), given, "cannot be given together", remedy)
-        bounded = not isinstance(self.artifact, Instruction) or self.gepa_kwargs.get("stop_callbacks")
+        bounded = not isinstance(self.artifact, Instruction) or self.gepa_kwargs.get(
+            "stop_callbacks"
+        )
         if not given and self.budget is None and not bounded:
             raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
-        if self.use_mlflow and self.trackers is not None and "mlflow" not in [one.name for one in self.trackers]:
-            raise ArgumentValueError("use_mlflow", True, "contradicts tracker", "Add 'mlflow' to tracker=[…].")
+        if (
+            self.use_mlflow
+            and self.trackers is not None
+            and "mlflow" not in [one.name for one in self.trackers]
+        ):
+            raise ArgumentValueError(
+                "use_mlflow", True, "contradicts tracker", "Add 'mlflow' to tracker=[…]."
+            )
         if self.track_best_outputs and not self.track_stats:
-            raise ArgumentValueError("track_best_outputs", True, "needs track_stats", "Set track_stats=True as well.")
+            raise ArgumentValueError(
+                "track_best_outputs", True, "needs track_stats", "Set track_stats=True as well."
+            )
         if self.keeps == "pareto" and not isinstance(self.artifact, Instruction):
-            remedy = f"Leave keep out, or give 'trunk': artifact {self.artifact.name!r} has one text that grows."
+            remedy = (
+                f"Leave keep out, or give 'trunk': artifact {self.artifact.name!r} has one text"
+                " that grows."
+            )
             raise ArgumentValueError("search.keep", "pareto", "cannot keep this artifact", remedy)
         if self.keeps == "trunk" and (useless := of_no_use_to_a_trunk(self)):
-            raise ArgumentValueError(useless, "given", "is of no use to a trunk", "Give Search(keep='pareto').")
+            raise ArgumentValueError(
+                useless, "given", "is of no use to a trunk", "Give Search(keep='pareto')."
+            )
         if "batch_sampler" in self.gepa_kwargs and (self.guards.anchors or self.search.staleness):
             problem = "cannot be beside anchors or staleness: it draws by gepa's iteration"
-            raise ArgumentValueError("gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out.")
+            raise ArgumentValueError(
+                "gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out."
+            )
         self._check_hashes()
         check_wide(self.num_threads, self.diversity)
         needed = self.custom_instruction_proposer is None and (
-            not isinstance(self.artifact, Instruction) or any(operator.needs_lessons for operator in self.operators)
+            not isinstance(self.artifact, Instruction)
+            or any(operator.needs_lessons for operator in self.operators)
         )
         if needed and self.reflection_lm is None:
-            remedy = "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0, max_tokens=32000)."
-            raise ArgumentValueError("reflection_lm", None, "is missing: nobody would propose", remedy)
+            remedy = (
+                "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0,"
+                " max_tokens=32000)."
+            )
+            raise ArgumentValueError(
+                "reflection_lm", None, "is missing: nobody would propose", remedy
+            )
 
 
 def _one_of(argument: str, value: Any, known: Sequence[Any]) -> Any:

@@ -47,7 +47,8 @@ class DemoOptions:
         benchmark: The benchmark's name.
         path: Where its rows are, if they are not bundled.
         seed: The run's seed, and that of the embedded model's task.
-        rollouts: Budget, as are ``calls``, ``tokens``, ``dollars`` and ``seconds``: at most so many.
+        rollouts: Budget, as are ``calls``, ``tokens``, ``dollars`` and ``seconds``: at most so
+            many.
         log_dir: Where the run's journal is kept; by default it goes with the run.
         mlflow: Whether to record the run in MLflow.
     """
@@ -92,11 +93,23 @@ EMBEDDED = DemoPlan(
     operators=(FewShotSwap(labelled=True), FewShotSwap(labelled=True)),
     rollouts=220,
     threads=4,
-    # A gain of 0.21, the mean of twenty runs, where 0.46 of the answers change: 48 held-out questions tell it from
-    # none in 57 of 100 runs, 144 in 96 (Connor's formula, as in detectable_difference).
-    params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 144},
+    # A gain of 0.21, the mean of twenty runs, where 0.46 of the answers change: 48 held-out
+    # questions tell it from none in 57 of 100 runs, 144 in 96 (Connor's formula, as in
+    # detectable_difference).
+    params={
+        "task": "route",
+        "levels": (1,),
+        "formulas": 6,
+        "train": 72,
+        "validation": 24,
+        "heldout": 144,
+    },
     # The budget pays for two large updates: the second is to know of the first.
-    arguments={"reflection_minibatch_size": 18, "use_merge": False, "search": Search(keep="pareto", staleness=0)},
+    arguments={
+        "reflection_minibatch_size": 18,
+        "use_merge": False,
+        "search": Search(keep="pareto", staleness=0),
+    },
 )
 
 REMOTE = DemoPlan(operators=(Insert(), FewShotSwap()), rollouts=1_000, threads=32)
@@ -126,7 +139,10 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
             num_threads=plan.threads,
             seed=options.seed,
             log_dir=options.log_dir,
-            tracker=[Progress(result=False), *(["mlflow"] if options.mlflow else [])],  # the result is shown below
+            tracker=[
+                Progress(result=False),
+                *(["mlflow"] if options.mlflow else []),
+            ],  # the result is shown below
             **plan.arguments,
         )
         program = combee.compile(
@@ -138,7 +154,12 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
     report: CombeeReport = program.combee_report
     for part in (_verdict(report.heldout), _costs(report), _prompt(program)):
         console.print(part)
-    console.print(Text(report.page or "Nothing of the run was kept: add --log-dir DIR for its journal and its report."))
+    console.print(
+        Text(
+            report.page
+            or "Nothing of the run was kept: add --log-dir DIR for its journal and its report."
+        )
+    )
     return report
 
 
@@ -162,25 +183,38 @@ def _model(options: DemoOptions, plan: DemoPlan) -> dict[str, Any]:
         key = os.environ.get(options.api_key_env)
         if not key:
             remedy = f"Run: export {options.api_key_env}=…"
-            raise ArgumentValueError("--api-key-env", options.api_key_env, "is not set in the environment", remedy)
+            raise ArgumentValueError(
+                "--api-key-env", options.api_key_env, "is not set in the environment", remedy
+            )
         settings["api_key"] = key
     return {"lm": dspy.LM(options.lm, **settings)}
 
 
 def _heading(options: DemoOptions, benchmark: LoadedBenchmark, plan: DemoPlan) -> Panel:
-    names = f"{benchmark.name}/{benchmark.task}" if benchmark.task != benchmark.name else benchmark.name
-    sizes = f"{len(benchmark.train)} to learn from, {len(benchmark.validation)} to compare candidates on"
+    names = (
+        f"{benchmark.name}/{benchmark.task}" if benchmark.task != benchmark.name else benchmark.name
+    )
+    sizes = (
+        f"{len(benchmark.train)} to learn from, {len(benchmark.validation)} to compare"
+        " candidates on"
+    )
     lines = [
         f"model      {dspy.settings.lm.model}",
         f"task       {names}: {benchmark.signature.instructions.splitlines()[0]}",
         f"questions  {sizes}, {len(benchmark.heldout)} held out until the end",
         f"source     {benchmark.source}",
-        f"budget     {plan.rollouts if options.rollouts is None else options.rollouts} rollouts, seed {options.seed}",
+        (
+            f"budget     {plan.rollouts if options.rollouts is None else options.rollouts}"
+            f" rollouts, seed {options.seed}"
+        ),
     ]
     if options.lm is None and options.model_file is None:
         lines += [
             "",
-            "This model is real but tiny: 135 million parameters, on your processor. It shows that the machinery",
+            (
+                "This model is real but tiny: 135 million parameters, on your processor. It shows"
+                " that the machinery"
+            ),
             "learns, not how good a prompt can get. Point the demo at a model of your own:",
             "  combee demo --lm openai/MODEL [--api-base URL] [--api-key-env NAME]",
             "  combee demo --lm openai/MODEL --benchmark formula --path DIR",
@@ -192,7 +226,10 @@ def _verdict(held: PairedDifference | None) -> Panel:
     if held is None:
         return _panel("held-out", "There was no held-out set, so there is nothing to claim.")
     if held.low > 0:
-        verdict, style = "The learned prompt is better on questions that nobody has looked at.", "green"
+        verdict, style = (
+            "The learned prompt is better on questions that nobody has looked at.",
+            "green",
+        )
     elif held.high < 0:
         verdict, style = "The learned prompt is worse on held-out questions. Do not use it.", "red"
     elif held.difference == 0:
@@ -200,13 +237,14 @@ def _verdict(held: PairedDifference | None) -> Panel:
     else:
         width, side = (held.high - held.low) / 2, "more" if held.difference > 0 else "fewer"
         verdict = (
-            f"The learned prompt gets {side} questions right, but that may be luck: a difference below about "
-            f"{width:.2f} cannot be told from none with {held.n} questions."
+            f"The learned prompt gets {side} questions right, but that may be luck: a difference"
+            f" below about {width:.2f} cannot be told from none with {held.n} questions."
         )
         style = "yellow"
     figures = (
-        f"before {held.before:.2f}   after {held.after:.2f}   difference {held.difference:+.2f} "
-        f"({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.n} questions)"
+        f"before {held.before:.2f}   after {held.after:.2f}   difference {held.difference:+.2f}"
+        f" ({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.n}"
+        " questions)"
     )
     return _panel("held-out", figures, verdict, style=style)
 
@@ -226,8 +264,14 @@ def _costs(report: CombeeReport) -> Table:
 def _prompt(program: dspy.Module) -> Panel:
     lines = []
     for name, predictor in program.named_predictors():
-        shown = ("; ".join(f"{key}: {value}" for key, value in demo.items()) for demo in predictor.demos)
-        lines += [f"[{name}]", predictor.signature.instructions, *(f"  for example — {demo}" for demo in shown)]
+        shown = (
+            "; ".join(f"{key}: {value}" for key, value in demo.items()) for demo in predictor.demos
+        )
+        lines += [
+            f"[{name}]",
+            predictor.signature.instructions,
+            *(f"  for example — {demo}" for demo in shown),
+        ]
     return _panel("the learned prompt", *lines)
 
 

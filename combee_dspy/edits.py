@@ -1,10 +1,22 @@
-"""Edits of a book, as frozen records: what readers of numbered lessons, tests and users may say about them."""
+"""Edits of a book, as frozen records: what readers of numbered lessons, tests and users may say
+about them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BookEdit", "Contradict", "Effect", "Judge", "Narrow", "Remove", "Restore", "Retire", "Unite"]
+__all__ = [
+    "BookEdit",
+    "Contradict",
+    "Effect",
+    "Judge",
+    "Narrow",
+    "Remove",
+    "Restore",
+    "Retire",
+    "Unite",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,10 +24,12 @@ class Effect:
     """What serving a lesson does to the score, on the rows that were run with it and without it.
 
     Attributes:
-        difference: Mean of the paired differences, with it minus without it: below 0 where it harms.
+        difference: Mean of the paired differences, with it minus without it: below 0 where it
+            harms.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        rows: Rows that were run both ways. A search for harm picks rows that fail, so they are no sample of all rows.
+        rows: Rows that were run both ways. A search for harm picks rows that fail, so they are no
+            sample of all rows.
     """
 
     difference: float
@@ -58,7 +72,8 @@ class Retire:
     Attributes:
         lesson: Id of the lesson.
         reason: Why, in a sentence.
-        rows: What the decision weighs: as many examples as rows show it. Examples that are cited later may outweigh it.
+        rows: What the decision weighs: as many examples as rows show it. Examples that are cited
+            later may outweigh it.
         effect: What a test measured.
     """
 
@@ -87,7 +102,9 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A lesson that was shown helped with some examples and harmed others. One on both sides tells nothing."""
+    """A lesson that was shown helped with some examples and harmed others. One on both sides tells
+    nothing.
+    """
 
     lesson: str
     helped: tuple[str, ...] = ()

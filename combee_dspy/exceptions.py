@@ -4,32 +4,31 @@
     ├── ArgumentError               an argument cannot be used: names it, its value and the remedy
     │   ├── ArgumentTypeError       … also a TypeError
     │   └── ArgumentValueError      … also a ValueError
-    │       ├── EmptyTrainsetError      there is nothing to learn from; also an AssertionError, as dspy.GEPA's is
-    │       ├── UnknownStrategyError    no strategy of that kind and name is installed
-    │       ├── SplitOverlapError       two splits that must be disjoint share rows
-    │       └── HeldoutMovedError       the held-out rows have changed since they were pinned or read
-    ├── PluginError                 an entry point is there but cannot be loaded
-    ├── MissingDistributionError    a command or benchmark lives in a distribution that is not installed
-    ├── JournalError                a journal cannot be used
-    │   ├── JournalMismatchError        it belongs to another program, data, metric or settings: lists what differs
-    │   ├── JournalDamagedError         it is not as it was written: says what can be recovered
-    │   └── JournalHeldError            another process is writing to it: says which
-    ├── ServiceError                an LM service cannot be used
-    │   ├── LMUnreachableError          the probe before the run failed: nothing was spent
-    │   └── InfrastructureError         rollouts kept failing for reasons that are not the program's
-    ├── EvaluationError             a figure cannot be had, or cannot be trusted
-    │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends
-    │   ├── TooManyFailuresError        nearly everything of one kind fails, so nothing can be learned: the run ends
-    │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
-    ├── CanaryError                 a version cannot be served, promoted or rolled back
-    │   ├── PromotionRefusedError       lists everything that is missing
-    │   └── RegistryError               it does not answer, or does not hold what was published
-    ├── HeldUpError                 code of the user's holds up a search whose time is over: says where
-    ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
-    ├── PlanGapsError               a specification is not complete: lists everything that is missing
-    ├── RefusedError                a choice or a claim that would not be honest: names the reason and the way out
-    ├── NotPlainFileError           a link, a pipe or another special thing lies where a plain file belongs
-    ├── DataSourceError             a benchmark's rows cannot be read from the source named
+    │       ├── EmptyTrainsetError      there is nothing to learn from; also an AssertionError, as
+    dspy.GEPA's is │       ├── UnknownStrategyError    no strategy of that kind and name is
+    installed │       ├── SplitOverlapError       two splits that must be disjoint share rows │
+    └── HeldoutMovedError       the held-out rows have changed since they were pinned or read ├──
+    PluginError                 an entry point is there but cannot be loaded ├──
+    MissingDistributionError    a command or benchmark lives in a distribution that is not installed
+    ├── JournalError                a journal cannot be used │   ├── JournalMismatchError        it
+    belongs to another program, data, metric or settings: lists what differs │   ├──
+    JournalDamagedError         it is not as it was written: says what can be recovered │   └──
+    JournalHeldError            another process is writing to it: says which ├── ServiceError
+    an LM service cannot be used │   ├── LMUnreachableError          the probe before the run
+    failed: nothing was spent │   └── InfrastructureError         rollouts kept failing for reasons
+    that are not the program's ├── EvaluationError             a figure cannot be had, or cannot be
+    trusted │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends │
+    ├── TooManyFailuresError        nearly everything of one kind fails, so nothing can be learned:
+    the run ends │   └── JudgeVerdictError           a judge LM gave no verdict that can be read ├──
+    CanaryError                 a version cannot be served, promoted or rolled back │   ├──
+    PromotionRefusedError       lists everything that is missing │   └── RegistryError
+    it does not answer, or does not hold what was published ├── HeldUpError                 code of
+    the user's holds up a search whose time is over: says where ├── TaskCancelledError          one
+    of several tasks was not finished, for a reason outside of it ├── PlanGapsError               a
+    specification is not complete: lists everything that is missing ├── RefusedError
+    a choice or a claim that would not be honest: names the reason and the way out ├──
+    NotPlainFileError           a link, a pipe or another special thing lies where a plain file
+    belongs ├── DataSourceError             a benchmark's rows cannot be read from the source named
     └── LocalModelError             the embedded model cannot be started
 
 Catch ``CombeeError`` for all of them. Errors of user code (a metric or a
@@ -51,7 +50,8 @@ class CombeeError(Exception):
     """Root of all errors raised by this package.
 
     Attributes:
-        program: The best program so far, where the error has ended a run whose student was validated.
+        program: The best program so far, where the error has ended a run whose student was
+            validated.
     """
 
     program: Any = None
@@ -99,14 +99,20 @@ class ArgumentValueError(ArgumentError, ValueError):
 
 
 class EmptyTrainsetError(ArgumentValueError, AssertionError):
-    """There is nothing to learn from. An ``AssertionError`` too, as ``dspy.GEPA`` raises one here."""
+    """There is nothing to learn from. An ``AssertionError`` too, as ``dspy.GEPA`` raises one
+    here.
+    """
 
     def __init__(self, trainset: object) -> None:
-        super().__init__("trainset", trainset, "is empty", "Give at least one example to learn from.")
+        super().__init__(
+            "trainset", trainset, "is empty", "Give at least one example to learn from."
+        )
 
 
 class UnknownStrategyError(ArgumentValueError):
-    """No strategy of this kind is installed under this name: ``installed`` are the names that exist."""
+    """No strategy of this kind is installed under this name: ``installed`` are the names that
+    exist.
+    """
 
     def __init__(self, kind: str, name: str, installed: Iterable[str]) -> None:
         self.kind, self.name, self.installed = kind, name, tuple(sorted(installed))
@@ -129,7 +135,9 @@ class SplitOverlapError(ArgumentValueError):
     def __init__(self, argument: str, other: str, shared: int) -> None:
         self.other, self.shared = other, shared
         remedy = f"Remove them from one of the two: a score on rows seen in {other} proves nothing."
-        super().__init__(argument, f"{shared} shared rows", f"shares {shared} rows with {other}", remedy)
+        super().__init__(
+            argument, f"{shared} shared rows", f"shares {shared} rows with {other}", remedy
+        )
 
 
 class HeldoutMovedError(ArgumentValueError):
@@ -142,7 +150,9 @@ class HeldoutMovedError(ArgumentValueError):
         argument: What was changed: ``"heldout"``, ``"trainset"`` or ``"valset"``.
     """
 
-    def __init__(self, change: str, value: object, remedy: str, *, argument: str = "heldout") -> None:
+    def __init__(
+        self, change: str, value: object, remedy: str, *, argument: str = "heldout"
+    ) -> None:
         self.change = change
         super().__init__(argument, value, change, remedy)
 
@@ -160,7 +170,9 @@ class PluginError(CombeeError):
 
 @dataclass(eq=False, repr=False)
 class MissingDistributionError(CombeeError):
-    """``what`` was asked for, such as ``"combee bench"``, is not installed; ``distribution`` brings it."""
+    """``what`` was asked for, such as ``"combee bench"``, is not installed; ``distribution`` brings
+    it.
+    """
 
     what: str
     distribution: str
@@ -172,7 +184,9 @@ class JournalError(CombeeError):
 
 
 class JournalMismatchError(JournalError):
-    """A journal belongs to another run than the one that would go on with it: ``differs`` says each difference."""
+    """A journal belongs to another run than the one that would go on with it: ``differs`` says each
+    difference.
+    """
 
     def __init__(self, path: str, differs: Iterable[str]) -> None:
         self.path, self.differs = path, tuple(differs)
@@ -187,7 +201,9 @@ class JournalMismatchError(JournalError):
 
 @dataclass(eq=False, repr=False)
 class JournalDamagedError(JournalError):
-    """A journal is not as it was written: ``reason`` says what is wrong, and what can be recovered."""
+    """A journal is not as it was written: ``reason`` says what is wrong, and what can be
+    recovered.
+    """
 
     path: str
     reason: str
@@ -221,8 +237,9 @@ class LMUnreachableError(ServiceError):
     model: str
     reason: str
     _says = (
-        "the {role} LM {model!r} did not answer a one-token probe: {reason}. Nothing was spent. "
-        "Check the key, the model's name and api_base, or give Validation(probe=False) to skip this check."
+        "the {role} LM {model!r} did not answer a one-token probe: {reason}. Nothing was spent."
+        " Check the key, the model's name and api_base, or give Validation(probe=False) to skip"
+        " this check."
     )
 
 
@@ -242,9 +259,9 @@ class InfrastructureError(ServiceError):
     reason: str
     usage: tuple[CallUsage, ...] = ()
     _says = (
-        "{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
-        "They were not scored, since an outage is not a wrong answer. "
-        "Compile again with the same log_dir to go on: what was paid for is not bought again."
+        "{failed} rollouts failed {attempts} times each for reasons outside the program, last:"
+        " {reason}. They were not scored, since an outage is not a wrong answer. Compile again with"
+        " the same log_dir to go on: what was paid for is not bought again."
     )
 
 
@@ -287,7 +304,9 @@ class TooManyFailuresError(EvaluationError):
 
 @dataclass(eq=False, repr=False)
 class HeldUpError(CombeeError):
-    """The ``seconds`` of a run are over, and code that its loop calls does not return: ``where`` says which."""
+    """The ``seconds`` of a run are over, and code that its loop calls does not return: ``where``
+    says which.
+    """
 
     seconds: float
     where: str
@@ -299,7 +318,9 @@ class HeldUpError(CombeeError):
 
 @dataclass(eq=False, repr=False)
 class JudgeVerdictError(EvaluationError):
-    """A judge LM gave no verdict that can be read: ``reason`` says what was wrong with the last answer."""
+    """A judge LM gave no verdict that can be read: ``reason`` says what was wrong with the last
+    answer.
+    """
 
     attempts: int
     reason: str
@@ -356,7 +377,8 @@ class NotPlainFileError(CombeeError):
 
     Attributes:
         path: Where it lies.
-        problem: What is wrong, as the rest of a sentence that starts with the path. The remedy is a sentence.
+        problem: What is wrong, as the rest of a sentence that starts with the path. The remedy is a
+            sentence.
     """
 
     path: str

@@ -1,11 +1,13 @@
-"""Files that the package writes, and those that it reads from folders that somebody else may have filled.
+"""Files that the package writes, and those that it reads from folders that somebody else may have
+filled.
 
-A folder that was sent may hold a link where a file is to be written, or a pipe that never ends. So no link is
-followed for what is written: a new file gets a random name beside its place and is moved there, and whatever is no
-plain file is refused. Every other module writes through this one.
+A folder that was sent may hold a link where a file is to be written, or a pipe that never ends. So
+no link is followed for what is written: a new file gets a random name beside its place and is moved
+there, and whatever is no plain file is refused. Every other module writes through this one.
 
-What is not covered: folders on the way to a file may be links, since a home or ``/tmp`` often is; and somebody who can
-write to the folder at the same time can swap a SQLite file between the check and SQLite's own opening of it.
+What is not covered: folders on the way to a file may be links, since a home or ``/tmp`` often is;
+and somebody who can write to the folder at the same time can swap a SQLite file between the check
+and SQLite's own opening of it.
 """
 
 from __future__ import annotations
@@ -51,18 +53,25 @@ _REMEDY = "Move it away, or name another place."
 
 
 def check_plain(path: Path, *, in_place: bool = False) -> os.stat_result | None:
-    """Refuse a path where something other than a plain file lies; return what is known of it, if it is there.
+    """Refuse a path where something other than a plain file lies; return what is known of it, if it
+    is there.
 
     Args:
         path: The file.
-        in_place: Whether it will be changed where it lies, so that a second name of the same file is refused too.
+        in_place: Whether it will be changed where it lies, so that a second name of the same file
+            is refused too.
 
     Raises:
-        NotPlainFileError: It is a link, a folder, a pipe, a socket or a device, or has a second name.
+        NotPlainFileError: It is a link, a folder, a pipe, a socket or a device, or has a second
+            name.
     """
     try:
         facts = path.lstat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # no file has a name with a null byte
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+    ):  # no file has a name with a null byte
         return None
     _refuse_special(path, facts, in_place=in_place)
     return facts
@@ -78,7 +87,8 @@ def _refuse_special(path: Path, facts: os.stat_result, *, in_place: bool) -> Non
 
 
 def check_database(path: Path, *, in_place: bool = True) -> None:
-    """Refuse a SQLite file that is not plain, or has something beside it that is not plain where SQLite writes.
+    """Refuse a SQLite file that is not plain, or has something beside it that is not plain where
+    SQLite writes.
 
     Args:
         path: The file.
@@ -123,7 +133,8 @@ def read_plain(path: Path, *, follow: bool = False) -> bytes:
 
     Args:
         path: The file.
-        follow: Whether a link may stand in its place: for what the user named, not for what a folder holds.
+        follow: Whether a link may stand in its place: for what the user named, not for what a
+            folder holds.
 
     Raises:
         NotPlainFileError: It is no plain file.
@@ -141,7 +152,8 @@ def read_plain(path: Path, *, follow: bool = False) -> bytes:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside a path, and move it there when the block ends; where the block raises, nothing changes.
+    """Open a new file beside a path, and move it there when the block ends; where the block raises,
+    nothing changes.
 
     A file that is there keeps its permissions. Its other names, if it has any, keep what it held.
 
@@ -166,7 +178,8 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_plain(path: Path, data: bytes | str) -> None:
-    """Write a whole file, as :func:`replace_file` does; text as UTF-8, with its line ends as they are.
+    """Write a whole file, as :func:`replace_file` does; text as UTF-8, with its line ends as they
+    are.
 
     Raises:
         NotPlainFileError: As for :func:`check_plain`.
@@ -177,7 +190,8 @@ def write_plain(path: Path, data: bytes | str) -> None:
 
 
 def append_plain(path: Path, data: bytes) -> None:
-    """Append to a plain file by one write, so that lines of several processes stay whole; make it where it is missing.
+    """Append to a plain file by one write, so that lines of several processes stay whole; make it
+    where it is missing.
 
     Raises:
         NotPlainFileError: As for :func:`check_plain`.
@@ -192,7 +206,8 @@ def append_plain(path: Path, data: bytes) -> None:
 
 
 def open_lock(path: Path, *, blocking: bool = True, timeout: float = -1) -> FileLock:
-    """Return a lock that other processes see, not yet taken. Its file is emptied by whoever takes it.
+    """Return a lock that other processes see, not yet taken. Its file is emptied by whoever takes
+    it.
 
     Raises:
         NotPlainFileError: As for :func:`check_plain`.

@@ -13,8 +13,8 @@ _WITHIN = "not shown (the interval holds zero)"
 def name_gain(difference: float, low: float, high: float) -> str:
     """Return what a paired difference is called: a gain or a loss, and whether it is shown.
 
-    A difference is shown where its interval leaves zero out. A loss is called one either way: who reads on
-    must not take a lower score for luck before they have seen it.
+    A difference is shown where its interval leaves zero out. A loss is called one either way: who
+    reads on must not take a lower score for luck before they have seen it.
 
     Args:
         difference: The mean after, minus the mean before.

@@ -66,7 +66,9 @@ def canonical_json(value: object) -> str:
 
 def _fields(record: Any) -> dict[Any, Any] | None:
     # Duck-typed: hashing must not cost the import of dspy.
-    is_example = callable(getattr(record, "with_inputs", None)) and callable(getattr(record, "items", None))
+    is_example = callable(getattr(record, "with_inputs", None)) and callable(
+        getattr(record, "items", None)
+    )
     return dict(record.items()) if is_example or isinstance(record, Mapping) else None
 
 
@@ -88,7 +90,11 @@ def _container(value: object, path: tuple[int, ...]) -> object:
     if fields is not None:
         if {*map(type, fields)} <= {str} or all(isinstance(key, str) for key in fields):
             return {key: _plain(item, path) for key, item in fields.items()}
-        return {"$pairs": _sorted([_plain(key, path), _plain(item, path)] for key, item in fields.items())}
+        return {
+            "$pairs": _sorted(
+                [_plain(key, path), _plain(item, path)] for key, item in fields.items()
+            )
+        }
     if isinstance(value, (list, tuple)):
         return [_plain(item, path) for item in value]
     if isinstance(value, AbstractSet):
@@ -108,7 +114,8 @@ def _object(value: object, path: tuple[int, ...]) -> object:
         if getattr(value, "shape", None) == () and callable(item := getattr(value, "item", None)):
             return _plain(item(), path)
         shape = [str(getattr(value, name, "")) for name in ("dtype", "shape", "mode", "size")]
-        # The bytes of an array of objects, such as pandas makes of a column of lists, are addresses.
+        # The bytes of an array of objects, such as pandas makes of a column of lists, are
+        # addresses.
         objects = getattr(getattr(value, "dtype", None), "hasobject", False)
         content = _plain(value.tolist(), path) if objects else hashlib.sha256(raw()).hexdigest()  # type: ignore[attr-defined]
         return _tagged(value, [*shape, content])

@@ -49,7 +49,8 @@ class CandidateRecord:
 
 
 def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
-    """Return every candidate of a journal's runs, with lineage and scores, in the order in which they came to be.
+    """Return every candidate of a journal's runs, with lineage and scores, in the order in which
+    they came to be.
 
     Works while a run goes on, and after it was killed.
 
@@ -70,7 +71,14 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
 def _record(one: Mapping[str, Any]) -> CandidateRecord:
     parents = tuple(one["parents"])
     return CandidateRecord(
-        one["candidate"], one["index"], one["step"], one["operator"], parents, one["score"], one["texts"], one["name"]
+        one["candidate"],
+        one["index"],
+        one["step"],
+        one["operator"],
+        parents,
+        one["score"],
+        one["texts"],
+        one["name"],
     )
 
 
@@ -79,7 +87,11 @@ def _recorded(place: str | os.PathLike[str], run: int | str | None) -> list[dict
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
         number = None if run is None else run_number(reader, run)
-        return [{**one, "name": names[one["run"]]} for one in recorded(reader, number) if one["operator"]]
+        return [
+            {**one, "name": names[one["run"]]}
+            for one in recorded(reader, number)
+            if one["operator"]
+        ]
 
 
 def load_candidate(
@@ -97,42 +109,60 @@ def load_candidate(
     Args:
         student: The program that was given to the run. Not changed.
         place: The run's ``log_dir``, or its journal.
-        id: ``"best"``, position among the validated candidates, or four characters or more of the content hash that
-            ``combee candidates`` shows: as in every command.
+        id: ``"best"``, position among the validated candidates, or four characters or more of the
+            content hash that ``combee candidates`` shows: as in every command.
         run: The run's name or number, where a journal holds several.
 
     Raises:
         ArgumentTypeError: ``student`` is no program, or ``id`` neither a number nor a text.
-        ArgumentValueError: There is no such run or candidate, or the candidate is another program's.
+        ArgumentValueError: There is no such run or candidate, or the candidate is another
+            program's.
     """
     given: object = student
     if not isinstance(given, dspy.Module):
-        raise ArgumentTypeError("student", given, "is no DSPy program", "Give the program that was given to the run.")
+        raise ArgumentTypeError(
+            "student", given, "is no DSPy program", "Give the program that was given to the run."
+        )
     if isinstance(id, bool) or not isinstance(id, (int, str)):
-        raise ArgumentTypeError("id", id, "is no candidate", "Give 'best', an index, or a content hash.")
+        raise ArgumentTypeError(
+            "id", id, "is no candidate", "Give 'best', an index, or a content hash."
+        )
     known = _recorded(place, run)
     found = candidate_named(known, id)
     if found is None:
-        names = ["best", *(str(one["candidate" if one["index"] is None else "index"]) for one in known[:_LISTED])]
-        raise ArgumentValueError("id", id, "names no candidate of this run", f"There is: {', '.join(names)}.")
+        names = [
+            "best",
+            *(
+                str(one["candidate" if one["index"] is None else "index"])
+                for one in known[:_LISTED]
+            ),
+        ]
+        raise ArgumentValueError(
+            "id", id, "names no candidate of this run", f"There is: {', '.join(names)}."
+        )
     record = _record(found)
     artifact = _artifact(place, record.run)
     wanted, own = set(visible(record.texts)), set(artifact.components(student))
     if wanted != own:
         problem = f"has components {sorted(own)}, the candidate {sorted(wanted)}"
-        raise ArgumentValueError("student", type(student).__name__, problem, "Give the program of that run.")
+        raise ArgumentValueError(
+            "student", type(student).__name__, problem, "Give the program of that run."
+        )
     return serving(artifact.build(student, record.texts))
 
 
 def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
     with Reader(journal_file(os.fspath(place))) as reader:
-        row = reader.rows("SELECT description FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (run,))[0]
+        row = reader.rows(
+            "SELECT description FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (run,)
+        )[0]
     return artifact_of(orjson.loads(row["description"])["specs"]["artifact"])
 
 
 def artifact_of(spec: Mapping[str, Any]) -> Artifact:
     """Return what puts a candidate's texts into a program, from its spec as plain data."""
     if spec["name"] == Instruction.name:
-        # Which operators there were decided what is hidden; to show a candidate they are not needed.
+        # Which operators there were decided what is hidden; to show a candidate they are not
+        # needed.
         return Instruction()
     return Spec.from_dict(spec).build()  # type: ignore[return-value]  # by kind

@@ -15,7 +15,15 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, TaskCancelledError
 from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
-from combee_dspy.search import Overtime, Shared, check_metric, compile_task, in_own_loop, make_compilation, open_shared
+from combee_dspy.search import (
+    Overtime,
+    Shared,
+    check_metric,
+    compile_task,
+    in_own_loop,
+    make_compilation,
+    open_shared,
+)
 
 __all__ = ["Task", "TaskResult", "compile_many"]
 
@@ -32,7 +40,8 @@ class Task:
         heldout: Examples for the final figure: with a receipt of their own.
         metric: The score; ``None`` takes the optimizer's.
         seed: The seed; ``None`` takes the optimizer's.
-        context: DSPy settings of this task alone, such as ``lm`` or ``adapter``, as for ``dspy.context``.
+        context: DSPy settings of this task alone, such as ``lm`` or ``adapter``, as for
+            ``dspy.context``.
     """
 
     name: str
@@ -52,8 +61,8 @@ class TaskResult:
     Attributes:
         name: The task's name.
         program: The compiled program; ``None`` where there is an error.
-        error: What ended it: :class:`~combee_dspy.exceptions.TaskCancelledError` where that was not its own doing.
-            Its ``program`` is the best so far, where there is one.
+        error: What ended it: :class:`~combee_dspy.exceptions.TaskCancelledError` where that was not
+            its own doing. Its ``program`` is the best so far, where there is one.
         report: What the run says of itself; ``None`` where there is an error.
     """
 
@@ -63,7 +72,9 @@ class TaskResult:
     report: CombeeReport | None = None
 
 
-def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None = None) -> list[TaskResult]:
+def compile_many(
+    tasks: Sequence[Task], *, combee: Combee, at_once: int | None = None
+) -> list[TaskResult]:
     """Compile several programs, each as it would be compiled alone with the same seed.
 
     All of them share the slots of one service and one journal, which is one held-out
@@ -90,7 +101,9 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
     return in_own_loop(lambda: _all(tasks, combee, turns, overtime), combee.log_dir, overtime)
 
 
-async def _all(tasks: Sequence[Task], combee: Combee, at_once: int, overtime: Overtime) -> list[TaskResult]:
+async def _all(
+    tasks: Sequence[Task], combee: Combee, at_once: int, overtime: Overtime
+) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
     async with open_shared(combee) as shared:
         every = [
@@ -119,7 +132,9 @@ async def _one(
         async with turns:
             with dspy.context(**task.context):
                 data = (task.trainset, task.valset, task.heldout)
-                compilation = make_compilation(settings, task.student, *data, name=task.name, number=number)
+                compilation = make_compilation(
+                    settings, task.student, *data, name=task.name, number=number
+                )
                 program = await compile_task(compilation, shared, overtime)
     except asyncio.CancelledError as cancelled:
         interrupted = TaskCancelledError(task.name)
@@ -135,11 +150,15 @@ def _check(tasks: Sequence[Task]) -> None:
     for task in tasks:
         given: object = task
         if not isinstance(given, Task):
-            raise ArgumentTypeError("tasks", given, "is no task", "Give combee_dspy.Task(name, student, trainset, …).")
+            raise ArgumentTypeError(
+                "tasks", given, "is no task", "Give combee_dspy.Task(name, student, trainset, …)."
+            )
         if not isinstance(task.name, str) or not task.name.strip():
             raise ArgumentValueError("name", task.name, "is no name", "Name each task.")
         if task.name in seen:
-            raise ArgumentValueError("name", task.name, "is given to two tasks", "Name each task differently.")
+            raise ArgumentValueError(
+                "name", task.name, "is given to two tasks", "Name each task differently."
+            )
         seen.add(task.name)
         if task.metric is not None:
             check_metric(task.metric)

@@ -26,32 +26,36 @@ class Search:
     """How updates follow each other and what is kept of them.
 
     Args:
-        keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on a few
-            examples, validated, and joins the front. ``"trunk"`` serves the book of all updates in one text: where
-            a validation loses rows, the new lines are searched for the one to blame. By default ``"trunk"``, and
-            ``"pareto"`` beside what only GEPA's search can use: anchors, an ``instruction_proposer``, a selector of
-            candidates or a component selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
+        keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on
+            a few examples, validated, and joins the front. ``"trunk"`` serves the book of all
+            updates in one text: where a validation loses rows, the new lines are searched for the
+            one to blame. By default ``"trunk"``, and ``"pareto"`` beside what only GEPA's search
+            can use: anchors, an ``instruction_proposer``, a selector of candidates or a component
+            selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
             ``children``, ``screen``, ``finalists``, ``restart``, ``max_merge_invocations``, and the
             code of a ``dspy.Flex``. A playbook is always a trunk.
-        staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
-            update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
-            depend on it and never on the number of workers: a component selector, acceptance criterion or
-            validation policy of your own is asked in the order of updates, so less overlaps beside one. By default
-            1, or 2 where ``keep="trunk"`` is set; 0 beside ``gepa_kwargs`` or a selector of your own, which are written
-            for GEPA's order.
-        children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn by what operators
-            have brought on validation where there are more operators than children. By default one an operator.
-        screen: Examples of its minibatch that a child of a larger minibatch runs on before its validation; one
-            that they show to be worse is refused. A minibatch no larger is run whole and must be beaten, as in GEPA.
-        weigher: Decides by the evidence which lessons of the book are served: a name, a mapping, or a
-            :class:`combee_dspy.weighers.Weigher`.
-        replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes, when a budget in
-            seconds or dollars ended it) are taken again.
-        patience: Seconds that a rollout or call waits for a service that is full (HTTP 429) or down, from its last
-            answer on; then the run ends, with everything kept. Trouble is said after 30 seconds. A run may go on with
-            another patience.
-        require_diagnosis: Whether more than one worker is refused before ``combee diagnose`` has said go: its
-            ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Without it, a wide search is told once.
+        staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
+            every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
+            overlap. Results depend on it and never on the number of workers: a component selector,
+            acceptance criterion or validation policy of your own is asked in the order of updates,
+            so less overlaps beside one. By default 1, or 2 where ``keep="trunk"`` is set; 0 beside
+            ``gepa_kwargs`` or a selector of your own, which are written for GEPA's order.
+        children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn
+            by what operators have brought on validation where there are more operators than
+            children. By default one an operator.
+        screen: Examples of its minibatch that a child of a larger minibatch runs on before its
+            validation; one that they show to be worse is refused. A minibatch no larger is run
+            whole and must be beaten, as in GEPA.
+        weigher: Decides by the evidence which lessons of the book are served: a name, a mapping, or
+            a :class:`combee_dspy.weighers.Weigher`.
+        replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes,
+            when a budget in seconds or dollars ended it) are taken again.
+        patience: Seconds that a rollout or call waits for a service that is full (HTTP 429) or
+            down, from its last answer on; then the run ends, with everything kept. Trouble is said
+            after 30 seconds. A run may go on with another patience.
+        require_diagnosis: Whether more than one worker is refused before ``combee diagnose`` has
+            said go: its ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Without it,
+            a wide search is told once.
     """
 
     keep: Literal["pareto", "trunk"] | None = None
@@ -78,24 +82,28 @@ class Validation:
     """How candidates are judged and the result is chosen.
 
     Args:
-        finalists: How many of the best candidates of a ``"pareto"`` search may be validated once more before one is
-            chosen: those within reach of the best (a one-sided sign test), where the task LM samples and the
-            budget has room for it. 1 chooses at once. The result is the best, of equals the newest.
+        finalists: How many of the best candidates of a ``"pareto"`` search may be validated once
+            more before one is chosen: those within reach of the best (a one-sided sign test), where
+            the task LM samples and the budget has room for it. 1 chooses at once. The result is the
+            best, of equals the newest.
         draws: Answers of the task LM that one validation averages, for each example.
-        calibration: Compares a judge with a trusted reference on a share of the rollouts and ends the run
-            where they disagree. Needed where the metric's LM is the one that proposes.
-        probe: Whether each LM is asked for one token, and one row of each split run through program and metric,
-            before more than eight effects begin. What they raise is said. Where cost or time is limited, before
-            anything else is bought, and of the rows validation's alone: it is what a run needs first.
-        warn_failures: Share of the rollouts of a split, or of the LM calls of a role, that may fail: from there on a
-            warning says so, and the run supports no claim. Failures are answers that do not parse, programs and
-            metrics that raise, and calls that are refused or time out.
-        stop_failures: The share at which the run ends with an error that says what to look at, where it holds for
-            every candidate and 8 of them have been tried; above 1 for never. A run that it ended goes on with another.
-        rollout_seconds: Seconds that program and metric may take for one example, an hour by default; waits for a
-            service that is full are left out. A rollout that takes longer has failed, says so, and is given up: its
-            later LM calls are refused. So is the metric's feedback on one predictor. ``None`` for no limit. A run may
-            go on with another.
+        calibration: Compares a judge with a trusted reference on a share of the rollouts and ends
+            the run where they disagree. Needed where the metric's LM is the one that proposes.
+        probe: Whether each LM is asked for one token, and one row of each split run through program
+            and metric, before more than eight effects begin. What they raise is said. Where cost or
+            time is limited, before anything else is bought, and of the rows validation's alone: it
+            is what a run needs first.
+        warn_failures: Share of the rollouts of a split, or of the LM calls of a role, that may
+            fail: from there on a warning says so, and the run supports no claim. Failures are
+            answers that do not parse, programs and metrics that raise, and calls that are refused
+            or time out.
+        stop_failures: The share at which the run ends with an error that says what to look at,
+            where it holds for every candidate and 8 of them have been tried; above 1 for never. A
+            run that it ended goes on with another.
+        rollout_seconds: Seconds that program and metric may take for one example, an hour by
+            default; waits for a service that is full are left out. A rollout that takes longer has
+            failed, says so, and is given up: its later LM calls are refused. So is the metric's
+            feedback on one predictor. ``None`` for no limit. A run may go on with another.
     """
 
     finalists: Annotated[int, Field(ge=1)] = 3
@@ -111,27 +119,32 @@ class Validation:
 class Privacy:
     """What is written of the examples and of who ran what, and what a reflector is shown.
 
-    ``"redacted"`` and ``"hashes"`` put marks (``[email]``, ``[phone]``, ``[card]``) for personal data into everything
-    that leaves a rollout: the journal, prompts to the reflector and the proposer, lessons, demonstrations. The program
-    and its metric see the rows as they are, and so does the task LM. Two things follow: feedback is the metric's on
-    the whole program, never asked for again for one predictor, and a calibration's reference judges the answer with
-    its marks. Texts alone are looked at, no numbers, names or images; what patterns miss is measured by
-    ``combee bench redaction``. DSPy's own cache and the LM service are not ours: they hold what they are sent.
+    ``"redacted"`` and ``"hashes"`` put marks (``[email]``, ``[phone]``, ``[card]``) for personal
+    data into everything that leaves a rollout: the journal, prompts to the reflector and the
+    proposer, lessons, demonstrations. The program and its metric see the rows as they are, and so
+    does the task LM. Two things follow: feedback is the metric's on the whole program, never asked
+    for again for one predictor, and a calibration's reference judges the answer with its marks.
+    Texts alone are looked at, no numbers, names or images; what patterns miss is measured by
+    ``combee bench redaction``. DSPy's own cache and the LM service are not ours: they hold what
+    they are sent.
 
-    ``"hashes"`` also writes inputs, outputs, feedback, errors and LM answers as hashes alone. Their key lives in the
-    run's memory, so that they tell equal from different within a run and can be guessed by nobody. Scores, costs,
-    times and what was learned (lessons and candidates, with marks) stay readable, and so do the hashes of whole rows
-    and prompts, which have no key: held-out receipts need those of rows, in the project's file and in the
-    user's count too (see :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since
-    the answers that it would go on with are not there: its ``log_dir`` is refused. ``cache`` and operators that put
-    examples into prompts are refused too.
+    ``"hashes"`` also writes inputs, outputs, feedback, errors and LM answers as hashes alone. Their
+    key lives in the run's memory, so that they tell equal from different within a run and can be
+    guessed by nobody. Scores, costs, times and what was learned (lessons and candidates, with
+    marks) stay readable, and so do the hashes of whole rows and prompts, which have no key:
+    held-out receipts need those of rows, in the project's file and in the user's count too (see
+    :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since the answers
+    that it would go on with are not there: its ``log_dir`` is refused. ``cache`` and operators that
+    put examples into prompts are refused too.
 
     Args:
-        texts: What is kept of inputs, outputs and feedback: ``"all"``, ``"redacted"`` or ``"hashes"``.
-        patterns: Further personal data: regular expressions by the name that stands in their mark. Each is searched in
-            every text: keep it simple enough to be fast.
-        who: How the audit row of each compilation names user and host, which are personal data themselves:
-            ``"name"``, ``"hash"`` (the same for the same two, and guessable by whoever knows them) or ``"none"``.
+        texts: What is kept of inputs, outputs and feedback: ``"all"``, ``"redacted"`` or
+            ``"hashes"``.
+        patterns: Further personal data: regular expressions by the name that stands in their mark.
+            Each is searched in every text: keep it simple enough to be fast.
+        who: How the audit row of each compilation names user and host, which are personal data
+            themselves: ``"name"``, ``"hash"`` (the same for the same two, and guessable by whoever
+            knows them) or ``"none"``.
     """
 
     texts: Literal["all", "redacted", "hashes"] = "all"
@@ -141,17 +154,25 @@ class Privacy:
     def __post_init__(self) -> None:
         if self.patterns and self.texts == "all":
             remedy = "Give texts='redacted' or 'hashes' as well."
-            raise ArgumentValueError("Privacy.patterns", self.patterns, "are of no use to texts='all'", remedy)
+            raise ArgumentValueError(
+                "Privacy.patterns", self.patterns, "are of no use to texts='all'", remedy
+            )
         for name, pattern in self.patterns.items():
             where = f"Privacy.patterns[{name!r}]"
             if not name.replace("-", "_").isidentifier():
-                raise ArgumentValueError(where, name, "is no name for a mark", "Use letters, digits, - and _.")
+                raise ArgumentValueError(
+                    where, name, "is no name for a mark", "Use letters, digits, - and _."
+                )
             try:
                 if re.compile(pattern).match(""):
-                    raise ArgumentValueError(where, pattern, "matches the empty text", "Ask for one character or more.")
+                    raise ArgumentValueError(
+                        where, pattern, "matches the empty text", "Ask for one character or more."
+                    )
             except re.error as error:
                 remedy = "Write it as Python's re module reads it."
-                raise ArgumentValueError(where, pattern, f"is no regular expression: {error}", remedy) from error
+                raise ArgumentValueError(
+                    where, pattern, f"is no regular expression: {error}", remedy
+                ) from error
 
 
 def option(argument: str, value: Any, kind: type[Any]) -> Any:
@@ -163,7 +184,9 @@ def option(argument: str, value: Any, kind: type[Any]) -> Any:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise ArgumentTypeError(argument, value, f"is no {kind.__name__}", f"Give {kind.__name__}(…), or leave it out.")
+        raise ArgumentTypeError(
+            argument, value, f"is no {kind.__name__}", f"Give {kind.__name__}(…), or leave it out."
+        )
     return value
 
 
@@ -176,7 +199,11 @@ def positive(argument: str, value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(argument, value, "is no whole number", "Give a whole number of at least 1.")
+        raise ArgumentTypeError(
+            argument, value, "is no whole number", "Give a whole number of at least 1."
+        )
     if value < 1:
-        raise ArgumentValueError(argument, value, "is below 1", "Give a whole number of at least 1.")
+        raise ArgumentValueError(
+            argument, value, "is below 1", "Give a whole number of at least 1."
+        )
     return value

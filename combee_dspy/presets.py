@@ -1,4 +1,6 @@
-"""Arguments of :class:`~combee_dspy.Combee` that belong together, as plain functions to read, copy and override."""
+"""Arguments of :class:`~combee_dspy.Combee` that belong together, as plain functions to read, copy
+and override.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,27 @@ def brief(
     serial_workers: int = 1,
     embedder: Any = "char-ngrams",
 ) -> dict[str, Any]:
-    """Return arguments of ``Combee`` for a search much wider than the serial one that it is to beat.
+    """Return arguments of ``Combee`` for a search much wider than the serial one that it is to
+    beat.
 
-    ``Combee(**brief(...), reflection_lm=strong)``; override with ``{**brief(...), "num_threads": 64}``.
+    ``Combee(**brief(...), reflection_lm=strong)``; override with ``{**brief(...), "num_threads":
+    64}``.
 
-    - Eight times the workers; what waits goes when the service can take it all at once, after 200 ms, or when the
-      latest scores are alike.
-    - Four operators, one child each update, drawn alike at first, and by what they have brought from the fifth update
-      on.
-    - Refused are near copies, above what 0.92 is in the embedder's own scale, its measured threshold; the temperature
-      follows a schedule.
-    - A judge of its own, held to the reference on 5 % of the rollouts (more in a short run): the lower end of
-      Spearman's interval must be 0.7.
-    - Four times the rollouts; stops early after three updates without improvement, or at one point more than the serial
-      score.
+    - Eight times the workers; what waits goes when the service can take it all at once, after 200
+      ms, or when the latest scores are alike.
+    - Four operators, one child each update, drawn alike at first, and by what they have brought
+      from the fifth update on.
+    - Refused are near copies, above what 0.92 is in the embedder's own scale, its measured
+      threshold; the temperature follows a schedule.
+    - A judge of its own, held to the reference on 5 % of the rollouts (more in a short run): the
+      lower end of Spearman's interval must be 0.7.
+    - Four times the rollouts; stops early after three updates without improvement, or at one point
+      more than the serial score.
 
     Args:
         judge: The metric: a judge smaller than the model that proposes.
-        reference: What the judge is held to: code, or a judge with a strong LM, be it the one that proposes.
+        reference: What the judge is held to: code, or a judge with a strong LM, be it the one that
+            proposes.
         serial_rollouts: Rollouts that the serial search bought.
         serial_score: Mean validation score that it reached, on a scale where a point is 0.01.
         serial_workers: Rollouts that it had in flight.
@@ -56,16 +61,22 @@ def brief(
         "search": Search(keep="pareto", children=1),
         "diversity": Diversity(embedder=embedder, temperature=Temperature()),
         "validation": Validation(calibration=Calibration(reference, share=0.05, threshold=0.7)),
-        "budget": Budget(rollouts=4 * serial_rollouts) | Patience(updates=3) | Target(score=serial_score + 0.01),
+        "budget": (
+            Budget(rollouts=4 * serial_rollouts)
+            | Patience(updates=3)
+            | Target(score=serial_score + 0.01)
+        ),
     }
 
 
 def paper() -> dict[str, Any]:
-    """Return arguments of ``Combee`` for the paper's algorithm (arXiv 2604.04247) in the place of the defaults.
+    """Return arguments of ``Combee`` for the paper's algorithm (arXiv 2604.04247) in the place of
+    the defaults.
 
-    ``Combee(metric, **paper(), reflection_lm=strong, budget=…)``: reflections are copied twice and dealt as the paper
-    deals them, a tree of calls merges texts, one call writes the new prompt of all of it, sizes of minibatches are
-    profiled and fitted to a power law, and each update waits for the one before, in GEPA's search.
+    ``Combee(metric, **paper(), reflection_lm=strong, budget=…)``: reflections are copied twice and
+    dealt as the paper deals them, a tree of calls merges texts, one call writes the new prompt of
+    all of it, sizes of minibatches are profiled and fitted to a power law, and each update waits
+    for the one before, in GEPA's search.
     """
     return {
         "aggregator": ParallelScan(placement="plain"),

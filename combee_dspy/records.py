@@ -15,7 +15,9 @@ from typing import Any, Literal
 from combee_dspy.edits import BookEdit
 
 NO_BASELINE = "no serial baseline: none can be stated"
-"""What is said of the cost per held-out point where nobody knows what serial optimization came to."""
+"""What is said of the cost per held-out point where nobody knows what serial optimization came
+to.
+"""
 
 # A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
 _DEMONSTRATIONS, _FIELDS = "::demonstrations", "::fields"
@@ -32,7 +34,9 @@ def fields_key(component: str) -> str:
 
 
 def is_hidden(key: str) -> bool:
-    """Whether a key names demonstrations or field descriptions rather than a text that a proposer edits."""
+    """Whether a key names demonstrations or field descriptions rather than a text that a proposer
+    edits.
+    """
     return key.endswith((_DEMONSTRATIONS, _FIELDS))
 
 
@@ -41,7 +45,10 @@ def described(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException as problem:  # noqa: BLE001 - a user's error may do anything when it is asked for its text
-        return f"{type(error).__name__}: its text cannot be had, since that raises {type(problem).__name__}"
+        return (
+            f"{type(error).__name__}: its text cannot be had, since that raises"
+            f" {type(problem).__name__}"
+        )
 
 
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
@@ -78,7 +85,8 @@ class PredictorCall:
     """One call of a predictor in one rollout.
 
     Attributes:
-        predictor: Path of the predictor in the program; empty where it is none of the program's own.
+        predictor: Path of the predictor in the program; empty where it is none of the program's
+            own.
         outputs: ``None`` where the answer did not parse.
         completion: The raw answer where it did not parse, else empty.
         also: Paths of the other predictors that it may be a call of: a predictor that the program
@@ -106,10 +114,11 @@ class Rollout:
         feedback: The metric's text at program level, empty where it gave none.
         objective_scores: Score per objective where the metric names several.
         error: ``"ClassName: message"`` of the program's or metric's error, else ``None``.
-        failed_in: Where the error came from: ``"program"``, ``"metric"``, ``"answer"`` for an LM answer
-            that did not parse, or ``"service"`` for an LM call that kept failing in a way nobody
-            classified; ``None`` without an error.
-        prediction: Output fields of the program; ``None`` when it raised or its answer did not parse.
+        failed_in: Where the error came from: ``"program"``, ``"metric"``, ``"answer"`` for an LM
+            answer that did not parse, or ``"service"`` for an LM call that kept failing in a way
+            nobody classified; ``None`` without an error.
+        prediction: Output fields of the program; ``None`` when it raised or its answer did not
+            parse.
         calls: Its predictor calls, in call order.
         usage: Its LM calls by role and model, attempts that were repeated included.
         seconds: Wall-clock seconds of program and metric together.
@@ -164,7 +173,8 @@ class Reflection:
             Values may be DSPy types (images, histories) and travel to the LM as such.
         example_id: The example's row hash, or ``None`` where DSPy dropped the link.
         part: 0 for a whole record; 1, 2, … for the parts of a record that was split.
-        perfect: Whether its rollout made no mistake: a scan does not read a shard of such reflections alone.
+        perfect: Whether its rollout made no mistake: a scan does not read a shard of such
+            reflections alone.
     """
 
     index: int
@@ -174,7 +184,9 @@ class Reflection:
     perfect: bool = False
 
     def source(self, update: int) -> str:
-        """Return what tells its example apart from others, in a run in which it belongs to this update."""
+        """Return what tells its example apart from others, in a run in which it belongs to this
+        update.
+        """
         return self.example_id or f"{update}/{self.index}"
 
 
@@ -182,8 +194,8 @@ class Reflection:
 class Lesson:
     """One thing to do differently, in one or two sentences.
 
-    ``sources`` are the indices of the reflections in the shard or shards it came from, ascending. ``section`` is where
-    a playbook files it, empty for its last section.
+    ``sources`` are the indices of the reflections in the shard or shards it came from, ascending.
+    ``section`` is where a playbook files it, empty for its last section.
     """
 
     text: str
@@ -219,9 +231,10 @@ class Retained:
         lost_at: ``(level, node)`` of the last node on its way that still covered it or, where
             none did, of the level-1 node that read it; ``(0, 0)`` where no node read it; ``None``
             where it is covered.
-        measurable: Whether its feedback says in words what it teaches, so that coverage means something.
-        lesson: Position among the scan's lessons of the one that covers it; ``None`` where none does, as where the
-            text was rewritten.
+        measurable: Whether its feedback says in words what it teaches, so that coverage means
+            something.
+        lesson: Position among the scan's lessons of the one that covers it; ``None`` where none
+            does, as where the text was rewritten.
     """
 
     index: int
@@ -241,8 +254,8 @@ class Lessons:
         rewrite: A whole new text, where the aggregator writes one; operators
             that insert lessons use it as it is.
         nodes: Output of every node, in (level, node) order.
-        edits: What the aggregator says of these lessons and of those in the book, by their ids. An aggregator that
-            says nothing adds its lessons and changes no other.
+        edits: What the aggregator says of these lessons and of those in the book, by their ids. An
+            aggregator that says nothing adds its lessons and changes no other.
     """
 
     component: str
@@ -268,7 +281,8 @@ class Demonstration:
 class Edit:
     """What an operator changes of a component's instruction, demonstrations and field descriptions.
 
-    ``None`` leaves one as it is. ``field_descriptions`` are by the field's name; fields left out stay as they are.
+    ``None`` leaves one as it is. ``field_descriptions`` are by the field's name; fields left out
+    stay as they are.
     """
 
     instruction: str | None = None
@@ -283,10 +297,13 @@ class Refusal:
     reason: str
 
 
-# What services say with HTTP 400 or 413: OpenAI and vLLM, Anthropic, Gemini, llama.cpp, TGI, gateways.
+# What services say with HTTP 400 or 413: OpenAI and vLLM, Anthropic, Gemini, llama.cpp, TGI,
+# gateways.
 _TOO_LONG = re.compile(
-    r"ContextWindowExceededError|LMInvalidRequestError: .*(context (length|window|size)|(prompt|input|request) (is )?"
-    r"too (long|large)|input token count|exceeds? the (maximum number of tokens|available context)|too many tokens"
+    r"ContextWindowExceededError|LMInvalidRequestError: .*(context"
+    r" (length|window|size)|(prompt|input|request) (is )?"
+    r"too (long|large)|input token count|exceeds? the (maximum number of tokens|available"
+    r" context)|too many tokens"
     r"|`inputs` (tokens|must have less))",
     re.IGNORECASE | re.DOTALL,
 )
@@ -294,18 +311,24 @@ _TOO_LONG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """An LM call that failed after all retries, in the place of its prediction: ``"ClassName: message"``."""
+    """An LM call that failed after all retries, in the place of its prediction: ``"ClassName:
+    message"``.
+    """
 
     error: str
 
     @property
     def too_long(self) -> bool:
-        """Whether the prompt was longer than the model, or its server, takes. DSPy knows it by some codes alone."""
+        """Whether the prompt was longer than the model, or its server, takes. DSPy knows it by some
+        codes alone.
+        """
         return _TOO_LONG.match(self.error) is not None
 
 
 Cause = Literal["unparsed", "raised", "unscored", "refused", "timed out"]
-"""Why a rollout or an LM call failed: its answer did not parse, it raised, the metric raised, or the service's part."""
+"""Why a rollout or an LM call failed: its answer did not parse, it raised, the metric raised, or
+the service's part.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +336,8 @@ class FailureCount:
     """How many effects of one kind failed for one cause: a sum over the journal.
 
     Attributes:
-        kind: What they are, such as ``"train rollouts"``, ``"held-out rollouts"``, ``"reflector calls"`` or
-            ``"evaluator feedback"``.
+        kind: What they are, such as ``"train rollouts"``, ``"held-out rollouts"``, ``"reflector
+            calls"`` or ``"evaluator feedback"``.
         role: Whose failure it was.
         failed: How many failed so.
         of: How many effects of that kind there are.
@@ -335,7 +358,9 @@ class FailureCount:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The delay of one iteration at one batch size, from its first rollout to the child's last check."""
+    """The delay of one iteration at one batch size, from its first rollout to the child's last
+    check.
+    """
 
     batch_size: int
     seconds: float
@@ -362,7 +387,9 @@ class PowerLawFit:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """One bound that changed a batch size, such as ``"budget"``; its reason holds the figures it came from."""
+    """One bound that changed a batch size, such as ``"budget"``; its reason holds the figures it
+    came from.
+    """
 
     name: str
     before: int

@@ -1,12 +1,15 @@
-"""The reducer alone, for those who stay on ``dspy.GEPA``, ``gepa.optimize`` or ``gepa.optimize_anything``.
+"""The reducer alone, for those who stay on ``dspy.GEPA``, ``gepa.optimize`` or
+``gepa.optimize_anything``.
 
     dspy.GEPA(metric=metric, reflection_lm=lm, instruction_proposer=CombeeProposer(), …)
     gepa.optimize(adapter=adapter, reflection_strategy=CombeeReflection(lm), …)
-    optimize_anything(…, config=GEPAConfig(reflection=ReflectionConfig(reflection_strategy=CombeeReflection(lm))))
+    optimize_anything(…,
+    config=GEPAConfig(reflection=ReflectionConfig(reflection_strategy=CombeeReflection(lm))))
 
-All replace the one call that reads a whole minibatch by an aggregator: ``union``, a map and a join by code, or
-``parallel-scan`` where it is named. Give the optimizer a larger minibatch (``reflection_minibatch_size=40``): with its
-default of 3 there is nothing to divide. In MLflow it is :class:`combee_dspy.CombeePromptOptimizer`.
+All replace the one call that reads a whole minibatch by an aggregator: ``union``, a map and a join
+by code, or ``parallel-scan`` where it is named. Give the optimizer a larger minibatch
+(``reflection_minibatch_size=40``): with its default of 3 there is nothing to divide. In MLflow it
+is :class:`combee_dspy.CombeePromptOptimizer`.
 """
 
 from __future__ import annotations
@@ -63,10 +66,14 @@ class _Reducer:
         self._operator = cast("Operator", registry.resolve("operator", operator))
         if self._operator.edits_demonstrations or self._operator.edits_fields:
             problem = "edits more than instructions, which is all this host can carry"
-            remedy = "Use combee_dspy.Combee, whose candidates hold the rest too, or operator='insert'."
+            remedy = (
+                "Use combee_dspy.Combee, whose candidates hold the rest too, or operator='insert'."
+            )
             raise ArgumentValueError("operator", operator, problem, remedy)
         if num_threads < 1:
-            raise ArgumentValueError("num_threads", num_threads, "is below 1", "Give at least one worker.")
+            raise ArgumentValueError(
+                "num_threads", num_threads, "is below 1", "Give at least one worker."
+            )
         self._seed, self._num_threads, self._adapter = seed, num_threads, adapter
 
     def _reduced(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[_Outcome]:
@@ -91,12 +98,21 @@ class _Reducer:
         return outcomes
 
     async def _component(
-        self, text: str, component: str, records: Records, outcome: _Outcome, slots: Slots, lm: dspy.BaseLM | None
+        self,
+        text: str,
+        component: str,
+        records: Records,
+        outcome: _Outcome,
+        slots: Slots,
+        lm: dspy.BaseLM | None,
     ) -> None:
         adapter = self._adapter or adapter_for(lm)
 
         async def call(
-            signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+            signature: type[dspy.Signature],
+            inputs: Mapping[str, Any],
+            place: tuple[str | int, ...],
+            role: Role,
         ) -> dspy.Prediction | FailedCall:
             return (await slots.call(CallJob(signature, inputs, lm, adapter, role), (0,))).outcome
 
@@ -105,9 +121,14 @@ class _Reducer:
                 logger.warning("%s: %s", component, data.get("text"))
 
         context = StrategyContext(
-            component, text, call, emit, seed=self._seed, place=(_digest(text, records),),
+            component,
+            text,
+            call,
+            emit,
+            seed=self._seed,
+            place=(_digest(text, records),),
             joined_later=self._operator.joins_lessons,
-        )  # fmt: skip
+        )
         try:
             result = await self._edit(text, records, context)
         except ArgumentError:
@@ -124,16 +145,25 @@ class _Reducer:
         async def ready(reflection: Reflection) -> Reflection | None:
             return reflection
 
-        reflections = [asyncio.ensure_future(ready(Reflection(index, record))) for index, record in enumerate(records)]
+        reflections = [
+            asyncio.ensure_future(ready(Reflection(index, record)))
+            for index, record in enumerate(records)
+        ]
         lessons = Lessons(context.component)
         if self._operator.needs_lessons:
             lessons = await self._aggregator.aggregate(reflections, context)
-        return await self._operator.apply(OperatorInput(text, (), None, lessons), context.at("operator"))
+        return await self._operator.apply(
+            OperatorInput(text, (), None, lessons), context.at("operator")
+        )
 
 
 def _digest(text: str, records: Records) -> str:
-    """Return what tells this use apart from others: a host's iteration is not known here, but its material is."""
-    content = json.dumps([text, list(records)], skipkeys=True, default=lambda value: type(value).__name__)
+    """Return what tells this use apart from others: a host's iteration is not known here, but its
+    material is.
+    """
+    content = json.dumps(
+        [text, list(records)], skipkeys=True, default=lambda value: type(value).__name__
+    )
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -149,22 +179,30 @@ class CombeeProposer(_Reducer):
         operator: Name or object; it must edit instructions.
         seed: Where chance comes from: the same seed, text and records give the same plan.
         num_threads: LM calls in flight at once.
-        adapter: For the proposer's calls; ``None`` for the one in DSPy's settings, else its default.
+        adapter: For the proposer's calls; ``None`` for the one in DSPy's settings, else its
+            default.
 
     Raises:
         ArgumentTypeError: ``aggregator`` or ``operator`` is of another kind.
-        ArgumentValueError: A name is unknown, the operator edits demonstrations, or ``num_threads`` is below 1.
+        ArgumentValueError: A name is unknown, the operator edits demonstrations, or ``num_threads``
+            is below 1.
     """
 
     def __call__(
-        self, candidate: dict[str, str], reflective_dataset: ReflectiveDataset, components_to_update: list[str]
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: ReflectiveDataset,
+        components_to_update: list[str],
     ) -> dict[str, str]:
-        """Return the new text of every component that could be improved; the others are left out, with a log line."""
+        """Return the new text of every component that could be improved; the others are left out,
+        with a log line.
+        """
         return self._reduced([(candidate, reflective_dataset, components_to_update)], None)[0].texts
 
 
 class CombeeReflection(_Reducer):
-    """A ``reflection_strategy`` for ``gepa.optimize`` and ``gepa.optimize_anything``. Thread-safe; stateless.
+    """A ``reflection_strategy`` for ``gepa.optimize`` and ``gepa.optimize_anything``. Thread-safe;
+    stateless.
 
     Args:
         lm: A ``dspy.LM`` or a model's name.
@@ -194,13 +232,17 @@ class CombeeReflection(_Reducer):
         self._lm = dspy.LM(lm) if isinstance(lm, str) else lm
 
     def reflect(
-        self, candidate: dict[str, str], reflective_dataset: ReflectiveDataset, components_to_update: list[str]
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: ReflectiveDataset,
+        components_to_update: list[str],
     ) -> tuple[Any, CombeeReflection]:
         """Return a ``ReflectionProposal`` for one job: a batch of one."""
         return self.reflect_many([(candidate, reflective_dataset, components_to_update)])[0]
 
     def reflect_many(self, jobs: list[Job]) -> list[tuple[Any, CombeeReflection]]:
-        """Return one ``ReflectionProposal`` per job, all components of all jobs reduced at the same time.
+        """Return one ``ReflectionProposal`` per job, all components of all jobs reduced at the same
+        time.
 
         A component that fails or teaches nothing is left out of its proposal; the
         reason is logged and stands in the proposal's ``metadata``.
@@ -208,4 +250,7 @@ class CombeeReflection(_Reducer):
         from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 
         outcomes = self._reduced(jobs, self._lm)
-        return [(ReflectionProposal(new_texts=outcome.texts, metadata=outcome.metadata), self) for outcome in outcomes]
+        return [
+            (ReflectionProposal(new_texts=outcome.texts, metadata=outcome.metadata), self)
+            for outcome in outcomes
+        ]

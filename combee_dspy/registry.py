@@ -17,7 +17,12 @@ from importlib import metadata
 from operator import attrgetter
 from typing import Any, cast
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, PluginError, UnknownStrategyError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    PluginError,
+    UnknownStrategyError,
+)
 from combee_dspy.strategies import Strategy
 
 __all__ = ["KINDS", "Entry", "Spec", "build", "extension", "find", "installed", "names", "resolve"]
@@ -67,7 +72,13 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "hub": "Hub",
     },
     "tracker": {"mlflow": "MLflowTracker", "progress": "Progress"},
-    "stopping": {"budget": "Budget", "any-of": "AnyOf", "all-of": "AllOf", "target": "Target", "patience": "Patience"},
+    "stopping": {
+        "budget": "Budget",
+        "any-of": "AnyOf",
+        "all-of": "AllOf",
+        "target": "Target",
+        "patience": "Patience",
+    },
     "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},
     "artifact": {"instruction": "Instruction", "playbook": "Playbook"},
     "weigher": {"posterior": "Posterior", "trusting": "Trusting"},
@@ -97,7 +108,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A strategy as plain data: enough to build it again. A strategy among its parameters is a ``Spec`` too."""
+    """A strategy as plain data: enough to build it again. A strategy among its parameters is a
+    ``Spec`` too.
+    """
 
     kind: str
     name: str
@@ -106,11 +119,17 @@ class Spec:
     @classmethod
     def of(cls, strategy: Strategy) -> Spec:
         """Return the spec of a strategy, nested strategies included."""
-        return cls(strategy.kind, strategy.name, {key: _frozen(value) for key, value in strategy.params().items()})
+        return cls(
+            strategy.kind,
+            strategy.name,
+            {key: _frozen(value) for key, value in strategy.params().items()},
+        )
 
     def build(self) -> Strategy:
         """Build the strategy. Raises what :func:`build` raises."""
-        return build(self.kind, self.name, {key: _thawed(value) for key, value in self.params.items()})
+        return build(
+            self.kind, self.name, {key: _thawed(value) for key, value in self.params.items()}
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data that :meth:`from_dict` reads back."""
@@ -169,7 +188,9 @@ def _load(target: str) -> Any:
 
 def _base(kind: str) -> str:
     if kind not in KINDS:
-        raise ArgumentValueError("kind", kind, "is no strategy kind", f"Kinds: {', '.join(sorted(KINDS))}.")
+        raise ArgumentValueError(
+            "kind", kind, "is no strategy kind", f"Kinds: {', '.join(sorted(KINDS))}."
+        )
     return KINDS[kind]
 
 
@@ -179,7 +200,13 @@ def _entries(kind: str) -> Iterator[Entry]:
         yield Entry(kind, name, f"{module}:{attribute}", DISTRIBUTION)
     for point in metadata.entry_points(group=f"combee_dspy.{kind}s"):
         home = point.dist
-        yield Entry(kind, point.name, point.value, home.name if home else "unknown", home.version if home else "")
+        yield Entry(
+            kind,
+            point.name,
+            point.value,
+            home.name if home else "unknown",
+            home.version if home else "",
+        )
 
 
 def _class_of(entry: Entry) -> type[Strategy]:
@@ -197,7 +224,9 @@ def _class_of(entry: Entry) -> type[Strategy]:
         raise problem(f"{entry.target} is not a subclass of {KINDS[entry.kind].replace(':', '.')}")
     name = getattr(found, "name", None)
     if name != entry.name:
-        raise problem(f"{entry.target} calls itself {name!r}; the entry point and `name` must agree")
+        raise problem(
+            f"{entry.target} calls itself {name!r}; the entry point and `name` must agree"
+        )
     return found
 
 
@@ -250,14 +279,18 @@ def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Stra
     """
     found, given = find(kind, name), params or {}
     if not isinstance(given, Mapping):
-        raise ArgumentTypeError(f"{kind}.params", given, "are no mapping", "Give each parameter with its name.")
+        raise ArgumentTypeError(
+            f"{kind}.params", given, "are no mapping", "Give each parameter with its name."
+        )
     try:
         return found(**given)
     except ArgumentTypeError:
         raise  # it names the parameter
     except TypeError as error:
         remedy = f"See help({found.__module__}.{found.__qualname__}) for its parameters."
-        raise ArgumentTypeError(kind, {name: dict(given)}, f"cannot be built: {error}", remedy) from error
+        raise ArgumentTypeError(
+            kind, {name: dict(given)}, f"cannot be built: {error}", remedy
+        ) from error
 
 
 def resolve(kind: str, value: object) -> Strategy:
@@ -277,11 +310,16 @@ def resolve(kind: str, value: object) -> Strategy:
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         if unknown := sorted(set(value) - {"name", "params"}, key=str):
             remedy = f"Put parameters under params: {{'name': {value['name']!r}, 'params': {{…}}}}."
-            raise ArgumentValueError(kind, dict(value), f"has unknown keys {', '.join(map(str, unknown))}", remedy)
+            raise ArgumentValueError(
+                kind, dict(value), f"has unknown keys {', '.join(map(str, unknown))}", remedy
+            )
         return build(kind, value["name"], value.get("params"))
     if isinstance(value, base):
         return cast("Strategy", value)
-    remedy = f"Give one of the names {', '.join(names(kind))}, or an object of a subclass of {base.__name__}."
+    remedy = (
+        f"Give one of the names {', '.join(names(kind))}, or an object of a subclass of"
+        f" {base.__name__}."
+    )
     raise ArgumentTypeError(kind, value, f"is no {kind}", remedy)
 
 

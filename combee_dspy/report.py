@@ -18,23 +18,27 @@ __all__ = ["CombeeReport"]
 
 @dataclass(frozen=True, slots=True)
 class CombeeReport:
-    """Attached to a compiled program as ``combee_report``. Printed, it says the result in ten lines at most.
+    """Attached to a compiled program as ``combee_report``. Printed, it says the result in ten lines
+    at most.
 
     Attributes:
         reason: Why the run stopped, in one sentence.
-        seed_score: Mean validation score of the student as it was given; NaN where nothing was validated.
-        best_score: Mean validation score of the program that was returned, over all draws where the finalists were
-            drawn again; NaN where nothing was validated.
-        rollouts: Rollouts of the search, of all parts of a run that was resumed, those taken from a cache too; those
-            of the held-out set are not among them.
+        seed_score: Mean validation score of the student as it was given; NaN where nothing was
+            validated.
+        best_score: Mean validation score of the program that was returned, over all draws where the
+            finalists were drawn again; NaN where nothing was validated.
+        rollouts: Rollouts of the search, of all parts of a run that was resumed, those taken from a
+            cache too; those of the held-out set are not among them.
         updates: Updates committed.
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: Sums over the journal's usage, of all parts of a run that was resumed.
-        failures: What failed, by kind of effect, role and cause, of all parts and of the held-out set too.
-        heldout: Held-out scores of student and result with their interval, where a held-out set was given.
+        failures: What failed, by kind of effect, role and cause, of all parts and of the held-out
+            set too.
+        heldout: Held-out scores of student and result with their interval, where a held-out set was
+            given.
         unread: Why a held-out set that was given was not read; else empty.
-        per_point: What each held-out point above the serial baseline has cost, where ``Heldout(baseline=…)`` gave one:
-            never above the run's own student.
+        per_point: What each held-out point above the serial baseline has cost, where
+            ``Heldout(baseline=…)`` gave one: never above the run's own student.
         calibration: How far the judge agreed with its reference, where it was held to one.
         receipt: What was read of the held-out set, and after how many earlier looks.
         looks_recorded: Where looks at the held-out set are recorded, and what nobody knows of them.
@@ -46,7 +50,8 @@ class CombeeReport:
         seed: The seed.
         warnings: What makes the run unfit for claims.
         journal: The run's journal; empty where it went with the run.
-        page: The run's report, to open in a browser: written once the run is over, beside its journal.
+        page: The run's report, to open in a browser: written once the run is over, beside its
+            journal.
     """
 
     reason: str
@@ -79,11 +84,19 @@ class CombeeReport:
         return self.heldout is not None and not self.warnings
 
     def facts(self) -> dict[str, str]:
-        """Return the result as people are told it, a line each, ten at most: first whether it is a gain or a loss."""
+        """Return the result as people are told it, a line each, ten at most: first whether it is a
+        gain or a loss.
+        """
         found = {"held-out": self.unread or "no held-out set was given: this run supports no claim"}
         if (held := self.heldout) is not None:
-            interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
-            look = "" if self.receipt is None else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"
+            interval = (
+                f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
+            )
+            look = (
+                ""
+                if self.receipt is None
+                else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"
+            )
             what = name_gain(held.difference, held.low, held.high)
             figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
             found["held-out"] = f"{what}: {figures}{look}"
@@ -98,19 +111,32 @@ class CombeeReport:
         )
         found["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
         if "simulated" in found["models"]:
-            found["models"] += " (simulated: no language model answered, so no claim about one is supported)"
+            found["models"] += (
+                " (simulated: no language model answered, so no claim about one is supported)"
+            )
         found["failed"] = ", ".join(map(str, self.failures))
         found["warnings"] = " ".join(self.warnings)
-        return {name: text for name, text in {**found, "stopped": self.reason, "report": self.page}.items() if text}
+        return {
+            name: text
+            for name, text in {**found, "stopped": self.reason, "report": self.page}.items()
+            if text
+        }
 
     def __str__(self) -> str:
         """Return the result in ten lines at most."""
-        return "\n".join(f"{name:<20}{' '.join(text.split())}" for name, text in self.facts().items())
+        return "\n".join(
+            f"{name:<20}{' '.join(text.split())}" for name, text in self.facts().items()
+        )
 
     def _repr_html_(self) -> str:
-        """Return the result for a notebook: its figures and its texts; whatever a model wrote stays text."""
+        """Return the result for a notebook: its figures and its texts; whatever a model wrote stays
+        text.
+        """
         rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.facts().items()
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in self.facts().items()
         )
-        texts = "".join(f"<h4>{escape(name)}</h4><pre>{escape(text)}</pre>" for name, text in self.texts.items())
+        texts = "".join(
+            f"<h4>{escape(name)}</h4><pre>{escape(text)}</pre>" for name, text in self.texts.items()
+        )
         return f"<table>{rows}</table><details><summary>the texts</summary>{texts}</details>"

@@ -1,4 +1,6 @@
-"""What all strategies and options share: checked parameters, identity, and the context they work in."""
+"""What all strategies and options share: checked parameters, identity, and the context they work
+in.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,30 @@ __all__ = ["AskFn", "EmitFn", "Strategy", "StrategyContext", "parameters"]
 T = TypeVar("T")
 
 _NOT_ITS_TYPE = frozenset(
-    {"is_instance_of", "missing", "missing_argument", "unexpected_keyword_argument", "unexpected_positional_argument"}
+    {
+        "is_instance_of",
+        "missing",
+        "missing_argument",
+        "unexpected_keyword_argument",
+        "unexpected_positional_argument",
+    }
 )
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_default=False)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(Field, field))
 def parameters(cls: type[T]) -> type[T]:
-    """Make a class, a strategy or options, a frozen set of parameters that pydantic checks when it is made.
+    """Make a class, a strategy or options, a frozen set of parameters that pydantic checks when it
+    is made.
 
-    Ranges are written in the annotations (``copies: Annotated[int, Field(ge=1)] = 2``), relations between
-    fields in ``__post_init__``, which may raise an :class:`ArgumentError`. What pydantic refuses is raised as
-    :class:`ArgumentTypeError` or :class:`ArgumentValueError` with the parameter's name.
-    ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
+    Ranges are written in the annotations (``copies: Annotated[int, Field(ge=1)] = 2``), relations
+    between fields in ``__post_init__``, which may raise an :class:`ArgumentError`. What pydantic
+    refuses is raised as :class:`ArgumentTypeError` or :class:`ArgumentValueError` with the
+    parameter's name. ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
     """
-    made: Any = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(cls)
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(
+        cls
+    )
     unchecked = made.__init__
 
     @functools.wraps(unchecked)
@@ -48,7 +59,9 @@ def parameters(cls: type[T]) -> type[T]:
         try:
             unchecked(self, *args, **kwargs)
         except ValidationError as error:
-            raise _argument_error(cls.__name__, tuple(inspect.signature(made).parameters), error) from error
+            raise _argument_error(
+                cls.__name__, tuple(inspect.signature(made).parameters), error
+            ) from error
 
     made.__init__ = checked
     if not issubclass(made, Strategy):
@@ -67,18 +80,23 @@ def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) 
     if isinstance(head, int) and head < len(names):  # pydantic numbers arguments given by position
         head = names[head]
     where = ".".join(map(str, (owner, head, *rest)))
-    kind = ArgumentTypeError if what.endswith("_type") or what in _NOT_ITS_TYPE else ArgumentValueError
+    kind = (
+        ArgumentTypeError if what.endswith("_type") or what in _NOT_ITS_TYPE else ArgumentValueError
+    )
     value = None if what.startswith("missing") else first["input"]
-    return kind(where, value, f"is refused: {message[:1].lower()}{message[1:]}", f"See help({owner}).")
+    return kind(
+        where, value, f"is refused: {message[:1].lower()}{message[1:]}", f"See help({owner})."
+    )
 
 
 class Strategy(ABC):
     """A swappable part of a run.
 
-    The constructor stores its parameters under their own names and does nothing else; work happens in the
-    verb that the kind's base declares. Built-in strategies are made by :func:`parameters`; a plain class whose
-    constructor stores its arguments works as well. A strategy holds no state of a run, so one object may serve
-    several runs at once. Two strategies of one class with equal parameters are equal.
+    The constructor stores its parameters under their own names and does nothing else; work happens
+    in the verb that the kind's base declares. Built-in strategies are made by :func:`parameters`; a
+    plain class whose constructor stores its arguments works as well. A strategy holds no state of a
+    run, so one object may serve several runs at once. Two strategies of one class with equal
+    parameters are equal.
 
     Attributes:
         kind: The kind, for example ``"aggregator"``; set by the kind's base.
@@ -98,9 +116,14 @@ class Strategy(ABC):
         values: dict[str, Any] = {}
         for parameter in inspect.signature(type(self)).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(f"{type(self).__name__}.__init__ must name its parameters, not take *{parameter.name}")
+                raise TypeError(
+                    f"{type(self).__name__}.__init__ must name its parameters, not take"
+                    f" *{parameter.name}"
+                )
             if not hasattr(self, parameter.name):
-                raise TypeError(f"{type(self).__name__}.__init__ must store {parameter.name!r} under that name")
+                raise TypeError(
+                    f"{type(self).__name__}.__init__ must store {parameter.name!r} under that name"
+                )
             values[parameter.name] = getattr(self, parameter.name)
         return values
 
@@ -117,18 +140,22 @@ class Strategy(ABC):
 
 
 AskFn = Callable[
-    [type["dspy.Signature"], Mapping[str, Any], tuple[str | int, ...], Role], Awaitable["dspy.Prediction | FailedCall"]
+    [type["dspy.Signature"], Mapping[str, Any], tuple[str | int, ...], Role],
+    Awaitable["dspy.Prediction | FailedCall"],
 ]
-"""The only way from a strategy to an LM: one call, which the journal answers where it was paid for before.
+"""The only way from a strategy to an LM: one call, which the journal answers where it was paid for
+before.
 
-``await call(signature, inputs, place, role)`` is the answer, or why there is none after retries. ``place`` tells
-calls of one update apart."""
+``await call(signature, inputs, place, role)`` is the answer, or why there is none after retries.
+``place`` tells calls of one update apart.
+"""
 
 EmitFn = Callable[..., None]
 """``emit(kind, **data)`` says what happened; returns at once.
 
-The journal keeps ``data``, JSON values only, as an event of this update and component (the kinds are listed in
-:mod:`combee_dspy.journal`)."""
+The journal keeps ``data``, JSON values only, as an event of this update and component (the kinds
+are listed in :mod:`combee_dspy.journal`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +173,12 @@ class StrategyContext:
         joined_later: Whether whoever gets the lessons of a scan reads all of them in one call of
             its own: to merge the last lists in a call before that would be to write them twice.
         related_later: Whether the host asks for relations by itself, beside its next rollouts (see
-            :meth:`combee_dspy.aggregators.Aggregator.relate`): whoever aggregates relates nothing then.
+            :meth:`combee_dspy.aggregators.Aggregator.relate`): whoever aggregates relates nothing
+            then.
         longest_quote: The most words in a row that a lesson may share with an example, for whoever
             reads examples; ``None`` where nobody minds.
-        book: What was learned about the component before, as far as this update knows; empty where nobody keeps one.
+        book: What was learned about the component before, as far as this update knows; empty where
+            nobody keeps one.
     """
 
     component: str
@@ -179,13 +208,16 @@ class StrategyContext:
         Args:
             signature: What is asked.
             inputs: Values of its input fields.
-            *place: What tells this call apart from the others that this strategy makes in this update.
+            *place: What tells this call apart from the others that this strategy makes in this
+                update.
             role: Who it is made for: chooses the LM and is named in the books.
         """
         return await self.call(signature, inputs, (self.component, *self.place, *place), role)
 
     def at(self, *place: str | int) -> StrategyContext:
-        """Return this context for one part of the work: calls and streams of different parts never meet."""
+        """Return this context for one part of the work: calls and streams of different parts never
+        meet.
+        """
         return replace(self, place=(*self.place, *place))
 
     def stream(self, *place: str | int) -> random.Random:

@@ -41,8 +41,16 @@ _NUMBER_WORDS |= {"hundred": "100", "thousand": "1000", "million": "1000000"}
 
 
 def normalised(text: str) -> str:
-    """Return a text reduced to its lower-case words, numbers and operators: equal results say the same thing."""
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("**", "").replace("'", "").replace("’", "")
+    """Return a text reduced to its lower-case words, numbers and operators: equal results say the
+    same thing.
+    """
+    folded = (
+        unicodedata.normalize("NFKC", text)
+        .casefold()
+        .replace("**", "")
+        .replace("'", "")
+        .replace("’", "")
+    )
     return " ".join(_TOKEN.findall(folded))
 
 
@@ -55,13 +63,14 @@ def numbers_in(text: str) -> frozenset[str]:
 class NearDuplicates:
     """Finds texts that say what an earlier one said. Not thread-safe.
 
-    Two texts are near-duplicates when they are equal once normalised, or when the Jaccard similarity of their sets of
-    word pairs reaches the threshold and they agree in every number, number word, unit symbol and word of polarity
-    ("never", "only"): rounding to two and to four decimals look alike and are two lessons. Texts with a formula are
-    only compared exactly, since a/b is not b/a.
+    Two texts are near-duplicates when they are equal once normalised, or when the Jaccard
+    similarity of their sets of word pairs reaches the threshold and they agree in every number,
+    number word, unit symbol and word of polarity ("never", "only"): rounding to two and to four
+    decimals look alike and are two lessons. Texts with a formula are only compared exactly, since
+    a/b is not b/a.
 
-    Time grows with the texts, not with their square: a text is compared only with those that hold one of its rarest
-    pairs, which every near-duplicate does.
+    Time grows with the texts, not with their square: a text is compared only with those that hold
+    one of its rarest pairs, which every near-duplicate does.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -78,7 +87,9 @@ class NearDuplicates:
         return self.place(text) == distinct
 
     def place(self, text: str) -> int:
-        """Take a text in. Returns its number among the distinct texts, from 0: a repeated one has its first one's."""
+        """Take a text in. Returns its number among the distinct texts, from 0: a repeated one has
+        its first one's.
+        """
         exact = normalised(text)
         if exact not in self._exact:
             self._exact[exact] = self._nearest(text, exact)
@@ -93,13 +104,19 @@ class NearDuplicates:
         telling = frozenset(
             _NUMBER_WORDS.get(word, word)
             for word in words
-            if word in _POLAR or word in _NUMBER_WORDS or _UNIT.match(word) or any(c.isdigit() for c in word)
+            if word in _POLAR
+            or word in _NUMBER_WORDS
+            or _UNIT.match(word)
+            or any(c.isdigit() for c in word)
         )
         holders = self._holders.setdefault(telling, defaultdict(list))
-        # A near-duplicate shares at least this many of the pairs, so at most the others are foreign to it: of
-        # one pair more than those, it holds one. Rounded down, so that no rounding hides it.
+        # A near-duplicate shares at least this many of the pairs, so at most the others are foreign
+        # to it: of one pair more than those, it holds one. Rounded down, so that no rounding hides
+        # it.
         shared = math.floor(self._threshold * len(pairs) * (1 - 1e-9))
-        rarest = sorted(pairs, key=lambda pair: (len(holders[pair]), pair))[: len(pairs) - shared + 1]
+        rarest = sorted(pairs, key=lambda pair: (len(holders[pair]), pair))[
+            : len(pairs) - shared + 1
+        ]
         for number in sorted({number for pair in rarest for number in holders[pair]}):
             other = self._pairs[number]
             if len(pairs & other) >= self._threshold * len(pairs | other):
@@ -110,12 +127,14 @@ class NearDuplicates:
         return self._distinct
 
 
-def ngram_counts(texts: Sequence[str], sizes: Sequence[int], buckets: int, *, signed: bool = False) -> Any:
+def ngram_counts(
+    texts: Sequence[str], sizes: Sequence[int], buckets: int, *, signed: bool = False
+) -> Any:
     """Count character n-grams in hashed buckets (feature hashing: Weinberger et al. 2009, §2).
 
-    Offline, in any script, and the same on every machine. Case and runs of white space do not count, nor do Unicode's
-    compatible forms of one character. A blank stands on both sides of a text, so that a word's edge differs from its
-    middle; a text shorter than an n-gram has none.
+    Offline, in any script, and the same on every machine. Case and runs of white space do not
+    count, nor do Unicode's compatible forms of one character. A blank stands on both sides of a
+    text, so that a word's edge differs from its middle; a text shorter than an n-gram has none.
 
     Args:
         texts: n ≥ 0 texts of any length and script.
@@ -124,7 +143,8 @@ def ngram_counts(texts: Sequence[str], sizes: Sequence[int], buckets: int, *, si
         signed: Whether an n-gram adds +1 or −1 by its hash, so that collisions cancel on average.
 
     Returns:
-        A ``scipy.sparse`` CSR matrix of shape (n, buckets), ``float32``, rows in the order of the texts.
+        A ``scipy.sparse`` CSR matrix of shape (n, buckets), ``float32``, rows in the order of the
+        texts.
     """
     from scipy import sparse
 
@@ -137,7 +157,9 @@ def ngram_counts(texts: Sequence[str], sizes: Sequence[int], buckets: int, *, si
         columns = (hashes % np.uint64(buckets)).astype(np.int32)
         data = np.where(hashes >> np.uint64(63), 1.0, -1.0) if signed else np.ones(len(hashes))
         # From coordinates to CSR, equal places are added up.
-        counted = sparse.coo_matrix((data.astype(np.float32), (rows, columns)), shape=(len(chunk), buckets))
+        counted = sparse.coo_matrix(
+            (data.astype(np.float32), (rows, columns)), shape=(len(chunk), buckets)
+        )
         parts.append(counted.tocsr())
     return sparse.vstack(parts, format="csr")
 

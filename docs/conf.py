@@ -1,4 +1,6 @@
-"""The site: guides, the command line and the API, built offline from this repository (`make docs`)."""
+"""The site: guides, the command line and the API, built offline from this repository (`make
+docs`).
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,18 @@ napoleon_numpy_docstring = False
 
 
 def write_api(app: Sphinx) -> None:
-    """Write a page for each room, with all its public names: none is left out, and none may lack a docstring."""
+    """Write a page for each room, with all its public names: none is left out, and none may lack a
+    docstring.
+    """
     folder = Path(app.srcdir) / "api"
     rooms = []
     seen: set[int] = set()
     for module in _modules():
         names = [one for one in module.__all__ if id(getattr(module, one)) not in seen]
         objects = [getattr(module, one) for one in names]
-        vars(module).update(zip(names, objects, strict=True))  # what a module loads late is there when autodoc looks
+        vars(module).update(
+            zip(names, objects, strict=True)
+        )  # what a module loads late is there when autodoc looks
         seen.update(id(one) for one in objects)
         for name, thing in zip(names, objects, strict=True):
             if (inspect.isclass(thing) or inspect.isroutine(thing)) and not inspect.getdoc(thing):
@@ -56,8 +62,13 @@ def write_api(app: Sphinx) -> None:
         if names:
             rooms.append(module.__name__)
             listed = ", ".join(names)
-            directive = f".. automodule:: {module.__name__}\n   :members: {listed}\n   :show-inheritance:"
-            _write(folder / f"{rooms[-1]}.md", f"# `{rooms[-1]}`\n\n```{{eval-rst}}\n{directive}\n```\n")
+            directive = (
+                f".. automodule:: {module.__name__}\n   :members: {listed}\n   :show-inheritance:"
+            )
+            _write(
+                folder / f"{rooms[-1]}.md",
+                f"# `{rooms[-1]}`\n\n```{{eval-rst}}\n{directive}\n```\n",
+            )
     for page in folder.glob("*.md"):
         if page.stem not in (*rooms, "index"):
             page.unlink()  # of a room that is no more
@@ -71,7 +82,10 @@ def _modules() -> Iterator[ModuleType]:
     names = []
     for package in (combee_dspy, combee_strategist):
         names += [package.__name__]
-        names += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        names += [
+            module.name
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        ]
     for name in sorted(names, key=lambda name: (name.partition(".")[0], name.count("."), name)):
         if not re.search(r"\._|combee_dspy\.cli|combee_strategist\.commands|__main__", name):
             module = importlib.import_module(name)
@@ -87,7 +101,9 @@ def write_commands(app: Sphinx) -> None:
         wide = {"COLUMNS": "100", "TERM": "dumb"}
         asked = CliRunner().invoke(combee, [*words, "--help"], env=wide, prog_name="combee")
         name = " ".join(("combee", *words))
-        texts.append(f"{'#' * min(len(words) + 1, 3)} {name}\n\n```text\n{asked.output.strip()}\n```\n")
+        texts.append(
+            f"{'#' * min(len(words) + 1, 3)} {name}\n\n```text\n{asked.output.strip()}\n```\n"
+        )
         for one, below in getattr(command, "commands", {}).items():
             add((*words, one), below)
         if not words:
@@ -119,7 +135,9 @@ def _write(page: Path, text: str) -> None:
         page.write_text(text, encoding="utf-8")
 
 
-def show_prompts(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+def show_prompts(
+    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
     """Show the docstring of a DSPy signature as it stands: it is a prompt, in nobody's markup."""
     if inspect.isclass(thing) and issubclass(thing, dspy.Signature):
         lines[:] = ["::", "", *(f"    {line}" for line in lines)]
@@ -133,7 +151,9 @@ def shorten_types(app: Sphinx, what: str, name: str, *rest: object) -> None:
     for one in types:
         while found := re.search(r"~?(?:typing\.)?Annotated\[", types[one]):
             before, after = types[one][: found.start()], types[one][found.end() :]
-            depths = itertools.accumulate(((letter in "[(") - (letter in "])") for letter in after), initial=1)
+            depths = itertools.accumulate(
+                ((letter in "[(") - (letter in "])") for letter in after), initial=1
+            )
             end = next((index for index, depth in enumerate(depths) if depth == 0), len(after) + 1)
             types[one] = before + after[: end - 1].split(", ", 1)[0] + after[end:]
 

@@ -1,6 +1,7 @@
 """A learned program behind FastAPI, with a canary: publish, serve on loopback, promote, roll back.
 
-Needs ``pip install "combee-strategist[mlflow]"``, which brings FastAPI and uvicorn. The LM is simulated.
+Needs ``pip install "combee-strategist[mlflow]"``, which brings FastAPI and uvicorn. The LM is
+simulated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from fastapi import FastAPI, Response
 
 from combee_dspy import Combee, Validation
 from combee_dspy.testing import ScriptedLM, as_chat
-from combee_strategist.canary import CanaryPlan, CanaryProgram, Registry, Serving, promote, publish, rollback
+from combee_strategist.canary import (
+    CanaryPlan,
+    CanaryProgram,
+    Registry,
+    Serving,
+    promote,
+    publish,
+    rollback,
+)
 
 
 def simulated(request):
@@ -35,7 +44,9 @@ store = f"sqlite:///{folder}/registry.db"
 lm = ScriptedLM(simulated, cache=False)
 dspy.configure(lm=lm, adapter=dspy.ChatAdapter())
 program = dspy.Predict("question -> answer")
-rows = [dspy.Example(question=f"How long is number {n}?").with_inputs("question") for n in range(30)]
+rows = [
+    dspy.Example(question=f"How long is number {n}?").with_inputs("question") for n in range(30)
+]
 Combee(
     metric,
     reflection_lm=lm,
@@ -48,7 +59,12 @@ Combee(
 # Shadowing everything for no time at all suits an example and nothing else.
 publish(folder / "run", "qa", CanaryPlan(epsilon=0.1, pairs=50, hours=0), uri=store)
 qa = CanaryProgram(
-    "qa", program, judge=metric, uri=store, log_dir=folder / "serving", serving=Serving(shadow=1.0, ttl=0.5)
+    "qa",
+    program,
+    judge=metric,
+    uri=store,
+    log_dir=folder / "serving",
+    serving=Serving(shadow=1.0, ttl=0.5),
 )
 app = FastAPI()
 
@@ -77,12 +93,16 @@ while qa.counts().get("scored", 0) < 60:
 time.sleep(0.5)
 registry = Registry("qa", store)
 found = promote(registry, folder / "serving", why="an example")
-print(f"promoted: {found.pairs} pairs, difference {found.difference:+.2f}, at least {found.low:+.2f}")
+print(
+    f"promoted: {found.pairs} pairs, difference {found.difference:+.2f}, at least {found.low:+.2f}"
+)
 while ask("after") != "5 m":
     time.sleep(0.05)
 rollback(registry, why="an example")
 while ask("again") != "5":
     time.sleep(0.05)
-print("rolled back:", [f"{line['action']} {line['from']} → {line['to']}" for line in registry.audit()])
+print(
+    "rolled back:", [f"{line['action']} {line['from']} → {line['to']}" for line in registry.audit()]
+)
 server.should_exit = True
 qa.close()

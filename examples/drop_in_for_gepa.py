@@ -18,7 +18,9 @@ from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 
-data = load_benchmark("formula-mini", task="compute", formulas=8, train=40, validation=16, heldout=40)
+data = load_benchmark(
+    "formula-mini", task="compute", formulas=8, train=40, validation=16, heldout=40
+)
 train, validation, heldout = (list(split.examples) for split in data.splits)
 
 
@@ -29,7 +31,10 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 
 def heldout_score(program) -> float:
     evaluate = dspy.Evaluate(
-        devset=heldout, metric=lambda gold, pred: metric(gold, pred).score, num_threads=16, display_progress=False
+        devset=heldout,
+        metric=lambda gold, pred: metric(gold, pred).score,
+        num_threads=16,
+        display_progress=False,
     )
     return evaluate(program).score
 
@@ -54,8 +59,9 @@ def main() -> None:
                 best = max(better.detailed_results.val_aggregate_scores)
                 calls = {kind: tally.calls for kind, tally in service.stats().by_kind.items()}
                 print(
-                    f"{optimizer.__name__:8} held-out {heldout_score(better):.1f} % (simulated), "
-                    f"validation {best:.2f}, {calls['task']} task calls, {calls['reflect']} reflection calls"
+                    f"{optimizer.__name__:8} held-out {heldout_score(better):.1f} % (simulated),"
+                    f" validation {best:.2f}, {calls['task']} task calls, {calls['reflect']}"
+                    " reflection calls"
                 )
 
 

@@ -1,10 +1,11 @@
-"""An agent without DSPy learns its prompt: ``mlflow.genai.optimize_prompts`` with ``CombeePromptOptimizer``.
+"""An agent without DSPy learns its prompt: ``mlflow.genai.optimize_prompts`` with
+``CombeePromptOptimizer``.
 
     python examples/in_mlflow.py
 
-The agent below calls an OpenAI-compatible service by itself and reads its prompt from MLflow's registry. Needs
-``pip install 'combee-dspy[mlflow]'``. A simulated service answers (``pip install combee-simulator``), so nothing is
-paid, and the scores are no claim about language models.
+The agent below calls an OpenAI-compatible service by itself and reads its prompt from MLflow's
+registry. Needs ``pip install 'combee-dspy[mlflow]'``. A simulated service answers (``pip install
+combee-simulator``), so nothing is paid, and the scores are no claim about language models.
 """
 
 from __future__ import annotations
@@ -41,15 +42,22 @@ def main() -> None:
         SimulatedService(SimulatedConfig(time_scale=0.0), benchmark_task(data)) as service,
     ):
         mlflow.set_tracking_uri(f"sqlite:///{Path(folder) / 'mlflow.db'}")
-        mlflow.create_experiment("formulas", artifact_location=(Path(folder) / "artifacts").as_uri())
+        mlflow.create_experiment(
+            "formulas", artifact_location=(Path(folder) / "artifacts").as_uri()
+        )
         mlflow.set_experiment("formulas")
-        messages = [{"role": "system", "content": "Answer with a number."}, {"role": "user", "content": "{{question}}"}]
+        messages = [
+            {"role": "system", "content": "Answer with a number."},
+            {"role": "user", "content": "{{question}}"},
+        ]
         prompt = mlflow.genai.register_prompt(name="formula", template=messages)
 
         def agent(question):
             body = {"model": "simulated", "messages": prompt.format(question=question)}
             where = f"{service.api_base}/chat/completions"
-            request = urllib.request.Request(where, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310 - a service on this machine
+            request = urllib.request.Request(  # noqa: S310 - a service on this machine
+                where, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request) as answer:  # noqa: S310 - the same
                 return json.load(answer)["choices"][0]["message"]["content"]
 

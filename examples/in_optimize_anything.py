@@ -2,10 +2,10 @@
 
     python examples/in_optimize_anything.py
 
-Whatever text is optimized, each evaluation says what went wrong (``side_info``), and ``CombeeReflection`` turns many
-of those into lessons at once. Give it a larger minibatch: with the default of 3 there is nothing to divide. A simulated
-service answers (``pip install combee-simulator``), so nothing is paid, and the scores are no claim about language
-models.
+Whatever text is optimized, each evaluation says what went wrong (``side_info``), and
+``CombeeReflection`` turns many of those into lessons at once. Give it a larger minibatch: with the
+default of 3 there is nothing to divide. A simulated service answers (``pip install
+combee-simulator``), so nothing is paid, and the scores are no claim about language models.
 """
 
 from __future__ import annotations
@@ -13,14 +13,22 @@ from __future__ import annotations
 import logging
 
 import dspy
-from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, TrackingConfig, optimize_anything
+from gepa.optimize_anything import (
+    EngineConfig,
+    GEPAConfig,
+    ReflectionConfig,
+    TrackingConfig,
+    optimize_anything,
+)
 
 from combee_dspy import CombeeReflection, load_benchmark
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 
-data = load_benchmark("formula-mini", task="compute", formulas=8, train=40, validation=16, heldout=40)
+data = load_benchmark(
+    "formula-mini", task="compute", formulas=8, train=40, validation=16, heldout=40
+)
 train, validation, heldout = (list(split.examples) for split in data.splits)
 
 
@@ -39,7 +47,11 @@ def main() -> None:
             program = dspy.Predict(dspy.Signature("question -> answer", candidate))
             prediction = program(question=example.question, lm=lm)
             judged = data.metric(example, prediction)
-            said = {"Inputs": example.question, "Generated Outputs": prediction.answer, "Feedback": judged.feedback}
+            said = {
+                "Inputs": example.question,
+                "Generated Outputs": prediction.answer,
+                "Feedback": judged.feedback,
+            }
             return judged.score, said
 
         found = optimize_anything(
@@ -58,7 +70,10 @@ def main() -> None:
             ),
         )
     scores = found.val_aggregate_scores
-    print(f"optimize_anything with CombeeReflection: validation {scores[0]:.2f} -> {max(scores):.2f} (simulated)")
+    print(
+        f"optimize_anything with CombeeReflection: validation {scores[0]:.2f} -> {max(scores):.2f}"
+        " (simulated)"
+    )
     print(found.best_candidate)
 
 

@@ -21,7 +21,9 @@ from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 
-data = load_benchmark("formula-mini", task="compute", formulas=8, train=40, validation=16, heldout=40)
+data = load_benchmark(
+    "formula-mini", task="compute", formulas=8, train=40, validation=16, heldout=40
+)
 train, validation, heldout = (list(split.examples) for split in data.splits)
 
 
@@ -38,7 +40,10 @@ def in_dspy_gepa(lm: dspy.LM) -> None:
     )
     found = optimizer.compile(data.program(), trainset=train, valset=validation).detailed_results
     scores = found.val_aggregate_scores
-    print(f"dspy.GEPA with CombeeProposer: validation {scores[0]:.2f} -> {max(scores):.2f} (simulated)")
+    print(
+        f"dspy.GEPA with CombeeProposer: validation {scores[0]:.2f} -> {max(scores):.2f}"
+        " (simulated)"
+    )
 
 
 class OnePrompt:
@@ -57,12 +62,15 @@ class OnePrompt:
             num_threads=16,
             disable_progress_bar=True,
         )
-        judged = [data.metric(row, prediction) for row, prediction in zip(batch, predictions, strict=True)]
+        judged = [
+            data.metric(row, prediction) for row, prediction in zip(batch, predictions, strict=True)
+        ]
         return EvaluationBatch(
             outputs=[prediction.answer for prediction in predictions],
             scores=[one.score for one in judged],
             trajectories=[
-                (row, prediction, one.feedback) for row, prediction, one in zip(batch, predictions, judged, strict=True)
+                (row, prediction, one.feedback)
+                for row, prediction, one in zip(batch, predictions, judged, strict=True)
             ],
         )
 
@@ -92,7 +100,10 @@ def in_gepa_optimize(lm: dspy.LM) -> None:
         logger=Quiet(),
     )
     scores = result.val_aggregate_scores
-    print(f"gepa.optimize with CombeeReflection: validation {scores[0]:.2f} -> {max(scores):.2f} (simulated)")
+    print(
+        f"gepa.optimize with CombeeReflection: validation {scores[0]:.2f} -> {max(scores):.2f}"
+        " (simulated)"
+    )
     print(result.best_candidate["prompt"])
 
 

@@ -12,7 +12,9 @@ from dspy.lm15 import Message, Response, TextPart, Usage
 
 
 class Engine:
-    """Answers each attempt with what ``reply(prompt, attempt)`` returns, or raises it; attempts are counted from 1."""
+    """Answers each attempt with what ``reply(prompt, attempt)`` returns, or raises it; attempts are
+    counted from 1.
+    """
 
     supported_params = frozenset({"temperature"})
     supports_response_schema = False
@@ -56,10 +58,14 @@ def answer(text: str) -> str:
 
 @pytest.fixture
 def scripted() -> Callable[..., dspy.LM]:
-    """Make an LM; ``lm.engine`` counts its attempts. A reply without field markers is wrapped in them."""
+    """Make an LM; ``lm.engine`` counts its attempts. A reply without field markers is wrapped in
+    them.
+    """
 
     def make(
-        reply: Callable[[str, int], Any] = lambda prompt, attempt: "42", model: str = "openai/gpt-4o", **kwargs: Any
+        reply: Callable[[str, int], Any] = lambda prompt, attempt: "42",
+        model: str = "openai/gpt-4o",
+        **kwargs: Any,
     ) -> dspy.LM:
         def written(prompt: str, attempt: int) -> Any:
             found = reply(prompt, attempt)

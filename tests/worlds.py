@@ -37,13 +37,22 @@ def task_answer(request: ScriptedRequest) -> str:
     animal = animal_of(request.last)
     taught = f"the word for {animal} is {code_word(animal)}" in request.system
     # One worked example gives the trick away.
-    shown = any(code_word(one) in text for role, text in request.messages[:-1] for one in ANIMALS if role != "user")
+    shown = any(
+        code_word(one) in text
+        for role, text in request.messages[:-1]
+        for one in ANIMALS
+        if role != "user"
+    )
     # Two animals are known without being taught, so that there are successes to learn from.
     answer = code_word(animal) if taught or shown or animal in ANIMALS[:2] else "unknown"
     if "next_tool_name" in request.system:
         tool = "finish" if "observation_0" in request.last else "lookup"
         arguments = {} if tool == "finish" else {"animal": animal}
-        step = {"next_thought": "look it up", "next_tool_name": tool, "next_tool_args": json.dumps(arguments)}
+        step = {
+            "next_thought": "look it up",
+            "next_tool_name": tool,
+            "next_tool_args": json.dumps(arguments),
+        }
         return in_kind(request, step)
     return in_kind(request, {"reasoning": "because", "hint": animal, "answer": answer})
 
@@ -57,9 +66,15 @@ def proposer_answer(request: ScriptedRequest) -> str:
     return in_kind(request, {"lessons": rules})
 
 
-def metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     right = getattr(pred, "answer", None) == gold.answer
-    feedback = "Right." if right else f"Wrong. Rule: the word for {animal_of(gold.question)} is {gold.answer}"
+    feedback = (
+        "Right."
+        if right
+        else f"Wrong. Rule: the word for {animal_of(gold.question)} is {gold.answer}"
+    )
     return dspy.Prediction(score=float(right), feedback=feedback)
 
 
@@ -67,7 +82,9 @@ def examples(count: int, start: int = 0) -> list[dspy.Example]:
     found = []
     for number in range(start, start + count):
         animal = ANIMALS[number % len(ANIMALS)]
-        row = dspy.Example(question=f"Number {number}: word for {animal}?", answer=code_word(animal))
+        row = dspy.Example(
+            question=f"Number {number}: word for {animal}?", answer=code_word(animal)
+        )
         found.append(row.with_inputs("question"))
     return found
 
@@ -100,7 +117,8 @@ class World:
     ) -> World:
         kwargs = {"temperature": 0.0, **kwargs}
         return cls(
-            ScriptedLM(task, model="scripted/task", **kwargs), ScriptedLM(proposer, model="scripted/proposer", **kwargs)
+            ScriptedLM(task, model="scripted/task", **kwargs),
+            ScriptedLM(proposer, model="scripted/proposer", **kwargs),
         )
 
     @property
@@ -109,7 +127,13 @@ class World:
 
     def combee(self, **kwargs: Any) -> Combee:
         """Return an optimizer for small runs; ``metric`` may be another one."""
-        given = {"metric": metric, "reflection_lm": self.proposer_lm, "num_threads": 4, "tracker": (), **kwargs}
+        given = {
+            "metric": metric,
+            "reflection_lm": self.proposer_lm,
+            "num_threads": 4,
+            "tracker": (),
+            **kwargs,
+        }
         if not {"budget", "auto", "max_full_evals", "max_metric_calls"} & given.keys():
             given["max_metric_calls"] = 150
         return Combee(given.pop("metric"), **given)
@@ -123,7 +147,9 @@ class World:
         heldout: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """Compile with LMs of this world; ``validation`` is the size of the valset, its options go by another name."""
+        """Compile with LMs of this world; ``validation`` is the size of the valset, its options go
+        by another name.
+        """
         if "validation_options" in kwargs:
             kwargs["validation"] = kwargs.pop("validation_options")
         with dspy.context(lm=self.task_lm, adapter=dspy.ChatAdapter()):
@@ -148,18 +174,27 @@ GATES = SimulatedTask(
     ),
     base_rate=0.3,
 )
-"""What the simulated service knows: six lessons, each of which helps with a sixth of the questions."""
+"""What the simulated service knows: six lessons, each of which helps with a sixth of the
+questions.
+"""
 
 
 def gate_rows(start: int, end: int) -> list[dspy.Example]:
     questions = GATES.questions[start:end]
-    return [dspy.Example(question=one.text, answer=one.target).with_inputs("question") for one in questions]
+    return [
+        dspy.Example(question=one.text, answer=one.target).with_inputs("question")
+        for one in questions
+    ]
 
 
-def gate_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def gate_metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     right = getattr(pred, "answer", None) == gold.answer
     number = int(gold.question.split()[4])
-    return dspy.Prediction(score=float(right), feedback="Right." if right else f"Wrong. {GATES.questions[number].line}")
+    return dspy.Prediction(
+        score=float(right), feedback="Right." if right else f"Wrong. {GATES.questions[number].line}"
+    )
 
 
 def rows(place: Path | str, sql: str, *parameters: Any) -> list[dict[str, Any]]:
@@ -170,6 +205,10 @@ def rows(place: Path | str, sql: str, *parameters: Any) -> list[dict[str, Any]]:
 
 
 def events(place: Path | str, kind: str) -> list[dict[str, Any]]:
-    """Return the data of events of one kind in the order in which they came, with their update as ``step``."""
+    """Return the data of events of one kind in the order in which they came, with their update as
+    ``step``.
+    """
     found = rows(place, "SELECT step, component, data FROM event WHERE kind = ? ORDER BY id", kind)
-    return [{**json.loads(row["data"]), "step": row["step"], "on": row["component"]} for row in found]
+    return [
+        {**json.loads(row["data"]), "step": row["step"], "on": row["component"]} for row in found
+    ]

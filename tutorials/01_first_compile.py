@@ -26,7 +26,9 @@ logging.getLogger("dspy").setLevel(logging.WARNING)
 # from, one to choose between candidates, and one that is read once, at the end.
 
 # %%
-data = load_benchmark("formula-mini", task="compute", formulas=8, train=48, validation=24, heldout=48)
+data = load_benchmark(
+    "formula-mini", task="compute", formulas=8, train=48, validation=24, heldout=48
+)
 train, validation, heldout = (list(split.examples) for split in data.splits)
 print(f"train {len(train)}, validation {len(validation)}, held-out {len(heldout)}")
 print("question:", train[0].question)
@@ -58,7 +60,9 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
         return dspy.Prediction(score=0.0, feedback="The answer must be a plain number.")
     if right:
         return dspy.Prediction(score=1.0, feedback="Correct.")
-    return dspy.Prediction(score=0.0, feedback=f"Wrong: this asks for the {gold.formula}, which is {gold.answer}.")
+    return dspy.Prediction(
+        score=0.0, feedback=f"Wrong: this asks for the {gold.formula}, which is {gold.answer}."
+    )
 
 
 # %% [markdown]
@@ -83,7 +87,9 @@ lm = service.lm()
 
 # %%
 folder = Path("combee_runs")
-shutil.rmtree(folder / "first_compile", ignore_errors=True)  # each time this page runs it is another study
+shutil.rmtree(
+    folder / "first_compile", ignore_errors=True
+)  # each time this page runs it is another study
 optimizer = Combee(
     metric,
     reflection_lm=lm,
@@ -111,7 +117,9 @@ print("simulated service, no language model")
 print(f"validation: {report.seed_score:.2f} -> {report.best_score:.2f}")
 found = report.heldout
 print(f"held-out:   {found.before:.2f} -> {found.after:.2f}", end=" ")
-print(f"({found.difference:+.2f}, 95 % interval {found.low:+.2f} to {found.high:+.2f}, n = {found.n})")
+print(
+    f"({found.difference:+.2f}, 95 % interval {found.low:+.2f} to {found.high:+.2f}, n = {found.n})"
+)
 print(f"cost: {report.rollouts} rollouts, {report.updates} updates")
 for role, spent in report.costs.by_role.items():
     print(f"  {role}: {spent.calls} calls, {spent.tokens} tokens")

@@ -1,6 +1,14 @@
 """From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
 
-from combee_dspy.aggregators._base import Aggregator, arrived, data_room, even_runs, gathered, shard_count, together
+from combee_dspy.aggregators._base import (
+    Aggregator,
+    arrived,
+    data_room,
+    even_runs,
+    gathered,
+    shard_count,
+    together,
+)
 from combee_dspy.aggregators._kept import Coverage, kept, text_lines
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._parallel_scan import ParallelScan

@@ -1,4 +1,6 @@
-"""The aggregator contract, many awaitable reflections in and lessons out, and how reflections are dealt into calls."""
+"""The aggregator contract, many awaitable reflections in and lessons out, and how reflections are
+dealt into calls.
+"""
 
 from __future__ import annotations
 
@@ -33,36 +35,42 @@ class Aggregator(Strategy):
     kind: ClassVar[str] = "aggregator"
 
     @abstractmethod
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
         """Return what the reflections teach about ``context.component``.
 
-        The result depends on what the reflections are, never on which came first: shards are planned from their number,
-        before any is there. Each shard awaits its own members and is read as soon as they are there. An exception in
-        one of the awaitables ends the call: it is raised, and what is in flight is cancelled.
+        The result depends on what the reflections are, never on which came first: shards are
+        planned from their number, before any is there. Each shard awaits its own members and is
+        read as soon as they are there. An exception in one of the awaitables ends the call: it is
+        raised, and what is in flight is cancelled.
 
         Args:
-            reflections: Position i of the minibatch at i; each may be awaited any number of times (a task or a future).
-                ``None``: that position teaches nothing. Where all that a call would read are ``perfect``, there is
-                nothing to pay for. An aggregator that needs all of them first begins with :func:`gathered`, which
-                returns none then.
+            reflections: Position i of the minibatch at i; each may be awaited any number of times
+                (a task or a future). ``None``: that position teaches nothing. Where all that a call
+                would read are ``perfect``, there is nothing to pay for. An aggregator that needs
+                all of them first begins with :func:`gathered`, which returns none then.
             context: The component, its current text, and the way to the LM.
 
         Returns:
-            The lessons. With no reflections: none, and no LM call. LM calls that fail lose their shard's lessons and
-            appear as failed nodes; only when every call fails is there nothing to return.
+            The lessons. With no reflections: none, and no LM call. LM calls that fail lose their
+            shard's lessons and appear as failed nodes; only when every call fails is there nothing
+            to return.
         """
 
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
-        """Return edits that relate new lessons, by their texts, to each other and to the rest of ``context.book``.
+        """Return edits that relate new lessons, by their texts, to each other and to the rest of
+        ``context.book``.
 
-        The book holds them already. Asked where :meth:`aggregate` saw ``context.related_later``: comparisons then run
-        beside the next rollouts, and the text of update i knows those of updates up to i − 1 − staleness. By default
-        none: nothing is related.
+        The book holds them already. Asked where :meth:`aggregate` saw ``context.related_later``:
+        comparisons then run beside the next rollouts, and the text of update i knows those of
+        updates up to i − 1 − staleness. By default none: nothing is related.
         """
         return ()
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
-        """Return the positions of n reflections that each reading call is given, planned before any is there.
+        """Return the positions of n reflections that each reading call is given, planned before any
+        is there.
 
         ``None``, as by default: this aggregator decides when it has seen them.
         """
@@ -70,18 +78,24 @@ class Aggregator(Strategy):
 
 
 async def gathered(reflections: Iterable[Awaitable[Reflection | None]]) -> list[Reflection]:
-    """Return all reflections that teach something, in order, once the last is there; none where no rollout failed."""
+    """Return all reflections that teach something, in order, once the last is there; none where no
+    rollout failed.
+    """
     found = [one for one in await arrived(reflections) if one is not None]
     return [] if all(one.perfect for one in found) else found
 
 
 async def arrived(awaitables: Iterable[Awaitable[T]]) -> list[T]:
-    """Return the results of awaitables that belong to others: to be cancelled here does not cancel them."""
+    """Return the results of awaitables that belong to others: to be cancelled here does not cancel
+    them.
+    """
     return await asyncio.gather(*map(asyncio.shield, awaitables))
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines at once and return their results in order; the first exception cancels the others."""
+    """Run coroutines at once and return their results in order; the first exception cancels the
+    others.
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
@@ -94,7 +108,9 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 @parameters
 class Dealt(Aggregator):
-    """An aggregator over shards that are dealt from their number; each of its children says what the parameters are."""
+    """An aggregator over shards that are dealt from their number; each of its children says what
+    the parameters are.
+    """
 
     copies: Annotated[int, Field(ge=1)] = 2
     placement: Placement = "distinct"
@@ -105,20 +121,28 @@ class Dealt(Aggregator):
     def __post_init__(self) -> None:
         most = None if self.window is None or self.fan_in is None else self.fan_in * self.window
         if self.placement == "plain" and most is not None and self.copies > most:
-            problem = f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
-            raise ArgumentValueError("copies", self.copies, problem, "Give a larger window or fan_in, or window=None.")
+            problem = (
+                f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
+            )
+            raise ArgumentValueError(
+                "copies", self.copies, problem, "Give a larger window or fan_in, or window=None."
+            )
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:
         """Return the positions in each shard (see :func:`combee_dspy.aggregators.shard_count`)."""
         if n == 0:
             return ()
         k = shard_count(n, self.copies, self.fan_in, self.mergeable(), self.placement, self.window)
-        dealt = plan_shards(n, self.copies, k, context.stream("shuffle"), self.placement, self.window)
+        dealt = plan_shards(
+            n, self.copies, k, context.stream("shuffle"), self.placement, self.window
+        )
         # A window rounds, which can leave a shard without reflections: nothing to call.
         return tuple(shard for shard in dealt if shard)
 
     def mergeable(self) -> int | None:
-        """Return how many lists of lessons one call merges; ``None`` where no number bounds that."""
+        """Return how many lists of lessons one call merges; ``None`` where no number bounds
+        that.
+        """
         return None
 
 
@@ -132,10 +156,11 @@ def shard_count(
 ) -> int:
     """Return how many shards n ≥ 1 reflections are dealt into.
 
-    k = ⌊√n⌋ (Combee §3.1), which makes n < 4 a single call, as long as two levels suffice: no shard passes the fan-in,
-    and no merge is given more lists than it may take (``None``: no limit on either). Longer batches get more shards
-    rather than longer ones, up to the fewest that respect the fan-in. Where ⌊√n⌋ lists would need a further level of
-    merges that fewer, longer shards spare, there are fewer: the levels are the fewest that both limits allow.
+    k = ⌊√n⌋ (Combee §3.1), which makes n < 4 a single call, as long as two levels suffice: no shard
+    passes the fan-in, and no merge is given more lists than it may take (``None``: no limit on
+    either). Longer batches get more shards rather than longer ones, up to the fewest that respect
+    the fan-in. Where ⌊√n⌋ lists would need a further level of merges that fewer, longer shards
+    spare, there are fewer: the levels are the fewest that both limits allow.
     """
 
     def fewest(k: int) -> int:
@@ -155,22 +180,29 @@ def shard_count(
 
 
 def data_room(max_call_tokens: int, *told: str) -> int:
-    """Return the estimated tokens that the data of one call may take beside the prompt and what else is told."""
+    """Return the estimated tokens that the data of one call may take beside the prompt and what
+    else is told.
+    """
     # Where what is told fills a call by itself, some data must still stand beside it.
-    return max(max_call_tokens - _PROMPT_TOKENS - sum(map(estimate_tokens, told)), max_call_tokens // 2)
+    return max(
+        max_call_tokens - _PROMPT_TOKENS - sum(map(estimate_tokens, told)), max_call_tokens // 2
+    )
 
 
 def even_runs(sizes: Sequence[int], room: int, most: int | None = None) -> list[tuple[int, int]]:
-    """Cut a row into the fewest consecutive runs that fit a call, the longest of them as short as that allows.
+    """Cut a row into the fewest consecutive runs that fit a call, the longest of them as short as
+    that allows.
 
-    A run takes at most ``room`` of the sizes, estimated tokens, and ``most`` items; an item above the room gets a run
-    of its own. Returns first and last + 1 of each run.
+    A run takes at most ``room`` of the sizes, estimated tokens, and ``most`` items; an item above
+    the room gets a run of its own. Returns first and last + 1 of each run.
     """
     if not sizes:
         return []
     fewest = len(_filled(sizes, room, most))
     least = min(room, max(-(-sum(sizes) // fewest), *sizes))
-    enough = bisect_left(range(least, room), True, key=lambda limit: len(_filled(sizes, limit, most)) <= fewest)
+    enough = bisect_left(
+        range(least, room), True, key=lambda limit: len(_filled(sizes, limit, most)) <= fewest
+    )
     return _filled(sizes, least + enough, most)
 
 

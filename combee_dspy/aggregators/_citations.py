@@ -1,4 +1,6 @@
-"""Which examples a lesson comes from: the numbers that its reader cites, else the example that is nearest. Pure."""
+"""Which examples a lesson comes from: the numbers that its reader cites, else the example that is
+nearest. Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,17 @@ _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 # The dots that stand for a line in what a reader is asked: small models copy them.
 _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
-# What tells the subject of a record stands near its ends, and one log must not cost more than all lessons.
+# What tells the subject of a record stands near its ends, and one log must not cost more than all
+# lessons.
 _MOST_CHARS = 4_000
 
 
 def cited(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
-    """Return the lessons in texts of one call, each with the indices of the reflections that teach it.
+    """Return the lessons in texts of one call, each with the indices of the reflections that teach
+    it.
 
-    Numbers outside the call are void. A text that cites no valid number comes from the reflection that it shares most
-    words with.
+    Numbers outside the call are void. A text that cites no valid number comes from the reflection
+    that it shares most words with.
 
     Args:
         texts: What a reader wrote about the items, each with its citation before or behind it.
@@ -54,7 +58,9 @@ def cited(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
 
 
 def _nearest(texts: Sequence[str], items: Sequence[Reflection]) -> list[int]:
-    """Return for each text the index of the reflection that it shares most words with, the first of equals."""
+    """Return for each text the index of the reflection that it shares most words with, the first of
+    equals.
+    """
     records = [" ".join(texts_in(item.record))[:_MOST_CHARS] for item in items]
     vectors = word_vectors([*texts, *records])
     likeness = (vectors[: len(texts)] @ vectors[len(texts) :].T).toarray().round(6)

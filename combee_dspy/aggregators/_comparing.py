@@ -14,10 +14,12 @@ __all__ = ["Relations", "Vocabulary", "read_relations"]
 
 # So many opinions on one question are none.
 _MOST_OPINIONS = 12
-# Lessons that say nothing are few, and of those that more examples teach none is believed to be such.
+# Lessons that say nothing are few, and of those that more examples teach none is believed to be
+# such.
 _MOST_EMPTY = 1 / 8
 _MOST_EXAMPLES = 1
-# Likeness to the first lesson of those that are said to be the same: what unlike lessons share is less.
+# Likeness to the first lesson of those that are said to be the same: what unlike lessons share is
+# less.
 _PARAPHRASE = 0.2
 _FEW = 6
 _COMMON = 0.2
@@ -35,19 +37,23 @@ EMPTY = "it tells the assistant nothing that it could do"
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """What one answer says, as edits in the order in which they apply, and what of it is void, a sentence each."""
+    """What one answer says, as edits in the order in which they apply, and what of it is void, a
+    sentence each.
+    """
 
     edits: tuple[BookEdit, ...] = ()
     void: tuple[str, ...] = ()
 
 
-def read_relations(answer: Mapping[str, object], lessons: Sequence[BookLesson], vocabulary: Vocabulary) -> Relations:
+def read_relations(
+    answer: Mapping[str, object], lessons: Sequence[BookLesson], vocabulary: Vocabulary
+) -> Relations:
     """Return the edits in an answer about lessons that were numbered from 1.
 
-    The answer is hostile. A number that no lesson has is void, and so is a group that is left with one lesson. Where
-    more is void than valid, or an answer asks for more relations than lessons have, all of it is void. Lessons that
-    share too few words are not united, however many groups chain them, and only few that hardly an example teaches
-    are retired.
+    The answer is hostile. A number that no lesson has is void, and so is a group that is left with
+    one lesson. Where more is void than valid, or an answer asks for more relations than lessons
+    have, all of it is void. Lessons that share too few words are not united, however many groups
+    chain them, and only few that hardly an example teaches are retired.
 
     Args:
         answer: What the LM returned by output field of ``RelateLessons``; anything may stand there.
@@ -56,7 +62,10 @@ def read_relations(answer: Mapping[str, object], lessons: Sequence[BookLesson], 
     """
     ids = [lesson.id for lesson in lessons]
     void: list[str] = []
-    groups = {name: _groups(answer.get(name), len(ids), name, void) for name in ("same", "contradictory", "narrower")}
+    groups = {
+        name: _groups(answer.get(name), len(ids), name, void)
+        for name in ("same", "contradictory", "narrower")
+    }
     useless = next(iter(_groups([answer.get("empty")], len(ids), "empty", void)), ())
     asked = sum(map(len, groups.values())) + len(useless)
     if len(void) > max(asked, 1):
@@ -86,7 +95,9 @@ def read_relations(answer: Mapping[str, object], lessons: Sequence[BookLesson], 
         void.append(f"empty: {len(untaught)} of {len(ids)} lessons")
         untaught = []
     if len(untaught) < len(useless):
-        void.append(f"empty: {len(useless) - len(untaught)} lessons that examples or the user speak for")
+        void.append(
+            f"empty: {len(useless) - len(untaught)} lessons that examples or the user speak for"
+        )
     edits += [Retire(ids[number], EMPTY) for number in untaught]
     return Relations(tuple(edits), tuple(void))
 
@@ -101,7 +112,9 @@ def _groups(value: object, lessons: int, name: str, void: list[str]) -> list[tup
         numbers = list(dict.fromkeys(number for number in item if _is_number(number)))
         valid = tuple(number - 1 for number in numbers if 1 <= number <= lessons)
         if len(valid) < len(item):
-            void.append(f"{name}: {len(item) - len(valid)} numbers that no lesson has, or that repeat")
+            void.append(
+                f"{name}: {len(item) - len(valid)} numbers that no lesson has, or that repeat"
+            )
         if len(valid) > (name != "empty"):
             groups.setdefault(valid)
     return list(groups)
@@ -132,10 +145,16 @@ class Vocabulary:
         return cls(len(words), Counter(word for each in words for word in each))
 
     def subject(self, text: str) -> dict[str, float]:
-        """Return what each word of a lesson weighs that tells its subject, as its likeness to others counts it."""
+        """Return what each word of a lesson weighs that tells its subject, as its likeness to
+        others counts it.
+        """
         most = max(_FEW, _COMMON * self.lessons)
         counts = {word: self.holders.get(word, 1) for word in _words(text)}
-        return {word: math.log(1 + self.lessons / count) ** 2 for word, count in counts.items() if count <= most}
+        return {
+            word: math.log(1 + self.lessons / count) ** 2
+            for word, count in counts.items()
+            if count <= most
+        }
 
 
 def _words(text: str) -> set[str]:
@@ -149,14 +168,19 @@ def _likeness(first: Mapping[str, float], second: Mapping[str, float]) -> float:
 
 
 def _share_subject(group: Sequence[int], subjects: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether lessons may hold in the same cases: each shares a word with the first that tells a subject."""
+    """Return whether lessons may hold in the same cases: each shares a word with the first that
+    tells a subject.
+    """
     return all(subjects[group[0]].keys() & subjects[member].keys() for member in group[1:])
 
 
-def _coherent(groups: Sequence[tuple[int, ...]], subjects: Sequence[Mapping[str, float]]) -> list[tuple[int, ...]]:
+def _coherent(
+    groups: Sequence[tuple[int, ...]], subjects: Sequence[Mapping[str, float]]
+) -> list[tuple[int, ...]]:
     """Return the groups that may each be about one thing, also once those that overlap are one.
 
-    Every lesson must be like the first. A group that would chain others to what is unlike them is left out.
+    Every lesson must be like the first. A group that would chain others to what is unlike them is
+    left out.
     """
     coherent: list[tuple[int, ...]] = []
     united: list[tuple[int, ...]] = []

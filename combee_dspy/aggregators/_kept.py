@@ -1,4 +1,6 @@
-"""What a scan kept: which reflections its result still covers, and at which node the others were lost. Pure."""
+"""What a scan kept: which reflections its result still covers, and at which node the others were
+lost. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ Matrix = NDArray[np.float64]
 _THRESHOLD = 0.5
 # A line is about the record it is closest to, and about those that are nearly as close.
 _SHARE = 0.8
-# So little of a line may stand in its record, where it is told in other words: as long as it is so many times what it
-# shares with the shard's other records.
+# So little of a line may stand in its record, where it is told in other words: as long as it is so
+# many times what it shares with the shard's other records.
 _LEAST = 0.1
 _TIMES = 3.0
 
@@ -38,31 +40,38 @@ _SIZES = (5,)
 _BUCKETS = 2**18
 # A few letters have hardly any grams, and stand in every text by accident.
 _FEWEST_GRAMS = 5
-# Among a few texts what two of them share would look common: so many more that share nothing are supposed.
+# Among a few texts what two of them share would look common: so many more that share nothing are
+# supposed.
 _UNSEEN = 20
 # Similarities held at a time: 32 MB.
 _CELLS = 4_000_000
 
 
 def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained, ...]:
-    """Say of every reflection how well the result covers it and, where it does not, where it was lost.
+    """Say of every reflection how well the result covers it and, where it does not, where it was
+    lost.
 
-    What a reflection teaches is read from two places: the text of its feedback, and of each level-1 node that read it
-    the line that stands most fully in its record, if that share is at least 0.8 of what the line shares with any other
-    record of the node, and either reaches 0.5 or is at least 0.1 and three times what the line typically shares with
-    the node's other records. Coverage is the highest similarity of any of these texts to any line of the result (see
-    :class:`Coverage`); from 0.5 on, the reflection counts as covered.
+    What a reflection teaches is read from two places: the text of its feedback, and of each level-1
+    node that read it the line that stands most fully in its record, if that share is at least 0.8
+    of what the line shares with any other record of the node, and either reaches 0.5 or is at least
+    0.1 and three times what the line typically shares with the node's other records. Coverage is
+    the highest similarity of any of these texts to any line of the result (see :class:`Coverage`);
+    from 0.5 on, the reflection counts as covered.
 
-    What the measure cannot see: a lesson that the feedback only implies, and one that a node tells in quite other
-    words. A reflection whose feedback is a mere verdict has ``measurable=False``; its coverage says little.
+    What the measure cannot see: a lesson that the feedback only implies, and one that a node tells
+    in quite other words. A reflection whose feedback is a mere verdict has ``measurable=False``;
+    its coverage says little.
 
-    Works with any aggregator: a node's place in the tree is read from its level and sources. Without nodes, what is not
-    covered was lost at node (1, 0), the one call that read all of it. Returns one record per index, ascending; parts of
-    one record, which share an index, count as one.
+    Works with any aggregator: a node's place in the tree is read from its level and sources.
+    Without nodes, what is not covered was lost at node (1, 0), the one call that read all of it.
+    Returns one record per index, ascending; parts of one record, which share an index, count as
+    one.
     """
     records, feedback = _by_index(reflections)
     result = _lines(lessons)
-    lines = list(dict.fromkeys([*chain.from_iterable(node.lessons for node in lessons.nodes), *result]))
+    lines = list(
+        dict.fromkeys([*chain.from_iterable(node.lessons for node in lessons.nodes), *result])
+    )
     place = {line: number for number, line in enumerate(lines)}
     taught = _taught(lessons.nodes, records, place)
     # Places of texts: first the lines, then the feedbacks.
@@ -75,7 +84,10 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
         texts = [text for index in indices for text in taught[index]]
         best, lines = coverage.best(texts, [place[line] for line in by])
         found = iter(zip(best.tolist(), lines.tolist(), strict=True))
-        return {index: max(islice(found, len(taught[index])), key=lambda one: one[0]) for index in indices}
+        return {
+            index: max(islice(found, len(taught[index])), key=lambda one: one[0])
+            for index in indices
+        }
 
     final = covered(list(feedback), result)
     lost = {index for index, (value, _) in final.items() if value < _THRESHOLD}
@@ -85,32 +97,50 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
         for index, (_, line) in final.items()
         if index not in lost and result[line] in said
     }
-    # A reflection is lost at the first node that read it or, where any covers it, at the highest that does: of what is
-    # written here, the last stays.
+    # A reflection is lost at the first node that read it or, where any covers it, at the highest
+    # that does: of what is written here, the last stays.
     lost_at = dict.fromkeys(lost, (0, 0) if lessons.nodes else (1, 0))
     for node in sorted(lessons.nodes, key=lambda node: (-node.level, -node.node)):
         lost_at.update(dict.fromkeys(lost.intersection(node.sources), (node.level, node.node)))
     for node in sorted(lessons.nodes, key=lambda node: (node.level, -node.node)):
         found = covered([index for index in node.sources if index in lost], node.lessons)
-        lost_at.update({index: (node.level, node.node) for index, (value, _) in found.items() if value >= _THRESHOLD})
+        lost_at.update(
+            {
+                index: (node.level, node.node)
+                for index, (value, _) in found.items()
+                if value >= _THRESHOLD
+            }
+        )
     return tuple(
-        Retained(index, value, index not in lost, lost_at.get(index), teaches(feedback[index]), lesson.get(index))
+        Retained(
+            index,
+            value,
+            index not in lost,
+            lost_at.get(index),
+            teaches(feedback[index]),
+            lesson.get(index),
+        )
         for index, (value, _) in final.items()
     )
 
 
-def _taught(nodes: Sequence[NodeOutput], records: Mapping[int, str], place: Mapping[str, int]) -> dict[int, list[int]]:
+def _taught(
+    nodes: Sequence[NodeOutput], records: Mapping[int, str], place: Mapping[str, int]
+) -> dict[int, list[int]]:
     """Return the places of the level-1 lines that tell what each reflection teaches."""
     taught: dict[int, list[int]] = {index: [] for index in records}
     position = {index: number for number, index in enumerate(records)}
-    # The other way round than in the result: a line is short, and what counts is how much of it comes from a record.
+    # The other way round than in the result: a line is short, and what counts is how much of it
+    # comes from a record.
     origin = Coverage([*records.values(), *place])
     for node in nodes:
         readers = [index for index in node.sources if index in records]
         if node.level != 1 or not node.lessons or not readers:
             continue
         told = [place[line] for line in node.lessons]
-        near = origin.of([len(records) + line for line in told], [position[index] for index in readers])
+        near = origin.of(
+            [len(records) + line for line in told], [position[index] for index in readers]
+        )
         own = np.where(near >= _bar(near)[:, None], near, 0.0)
         for index, line, value in zip(readers, own.argmax(axis=0), own.max(axis=0), strict=True):
             if value > 0:
@@ -121,8 +151,8 @@ def _taught(nodes: Sequence[NodeOutput], records: Mapping[int, str], place: Mapp
 def _bar(near: Matrix) -> Matrix:
     """Return, per line, the share of it that a record must hold to be what the line is about.
 
-    A line tells a record's lesson in words of its own, so little of it may stand in the record; what tells its origin
-    is that far less stands in the other records.
+    A line tells a record's lesson in words of its own, so little of it may stand in the record;
+    what tells its origin is that far less stands in the other records.
     """
     closest = _SHARE * near.max(axis=1)
     others = [row[row < bar] for row, bar in zip(near, closest, strict=True)]
@@ -145,9 +175,16 @@ def _by_index(reflections: Sequence[Reflection]) -> tuple[dict[int, str], dict[i
 
 
 def _lines(lessons: Lessons) -> list[str]:
-    """Return the lines of a result: its lessons, and a rewritten text's lines and sentences, each once."""
+    """Return the lines of a result: its lessons, and a rewritten text's lines and sentences, each
+    once.
+    """
     return list(
-        dict.fromkeys([*(lesson.text.strip() for lesson in lessons.lessons), *text_lines(lessons.rewrite or "")])
+        dict.fromkeys(
+            [
+                *(lesson.text.strip() for lesson in lessons.lessons),
+                *text_lines(lessons.rewrite or ""),
+            ]
+        )
     )
 
 
@@ -158,26 +195,31 @@ def text_lines(text: str) -> list[str]:
 
 
 def teaches(feedback: str) -> bool:
-    """Whether three words of a feedback are neither numbers nor part of a mere verdict ("Wrong: expected 3, got 4").
+    """Whether three words of a feedback are neither numbers nor part of a mere verdict ("Wrong:
+    expected 3, got 4").
 
     The list of verdict words is English; in other languages every feedback of three words counts.
     """
     words = {word for word in normalised(feedback).split() if word.isalnum()}
-    return len([word for word in words if word not in _VERDICT and not _NUMBER.search(word)]) >= _FEWEST_WORDS
+    return (
+        len([word for word in words if word not in _VERDICT and not _NUMBER.search(word)])
+        >= _FEWEST_WORDS
+    )
 
 
 class Coverage:
     """Says how much of each text stands in each other one, from 0 to 1: offline and deterministic.
 
-    Texts are compared as sets of character 5-grams of their lower-case words, so that forms of one word agree and no
-    language is assumed. A gram weighs log(1 + (N + 20) / f), f being how many of the N different texts hold it: what
-    all of them say ("the question asks for") counts little, and what one of them says counts much. With a and b the
-    weights of text and line and c what they share, the value is the larger of c / a, the share of the text that the
-    line holds (so a merged line still covers each of its parts), and c / √(ab), which a short line cut out of a long
-    text can reach.
+    Texts are compared as sets of character 5-grams of their lower-case words, so that forms of one
+    word agree and no language is assumed. A gram weighs log(1 + (N + 20) / f), f being how many of
+    the N different texts hold it: what all of them say ("the question asks for") counts little, and
+    what one of them says counts much. With a and b the weights of text and line and c what they
+    share, the value is the larger of c / a, the share of the text that the line holds (so a merged
+    line still covers each of its parts), and c / √(ab), which a short line cut out of a long text
+    can reach.
 
-    It sees words, not meaning: a lesson told in other words counts as lost. All texts that will be compared are given
-    first, and asked for by their places.
+    It sees words, not meaning: a lesson told in other words counts as lost. All texts that will be
+    compared are given first, and asked for by their places.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -207,14 +249,21 @@ class Coverage:
         return found
 
     def best(self, texts: Sequence[int], lines: Sequence[int]) -> tuple[Matrix, NDArray[np.intp]]:
-        """Return the most of each text that stands in any of the lines, and which of them that is."""
+        """Return the most of each text that stands in any of the lines, and which of them that
+        is.
+        """
         found, which = np.zeros(len(texts)), np.zeros(len(texts), np.intp)
         step = max(1, _CELLS // max(len(lines), 1))
         for start in range(0, len(texts) if lines else 0, step):
             near = self.of(texts[start : start + step], lines)
-            found[start : start + step], which[start : start + step] = near.max(axis=1), near.argmax(axis=1)
+            found[start : start + step], which[start : start + step] = (
+                near.max(axis=1),
+                near.argmax(axis=1),
+            )
         return found, which
 
 
 def _share(shared: Any, whole: Any) -> Matrix:
-    return np.divide(shared, whole, out=np.zeros_like(shared), where=np.broadcast_to(whole > 0, shared.shape))
+    return np.divide(
+        shared, whole, out=np.zeros_like(shared), where=np.broadcast_to(whole > 0, shared.shape)
+    )

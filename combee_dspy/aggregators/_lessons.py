@@ -1,4 +1,6 @@
-"""Lists of lessons: read out of what an LM returned, and joined by code with the sources of each. Pure."""
+"""Lists of lessons: read out of what an LM returned, and joined by code with the sources of each.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,21 @@ from combee_dspy.records import Lesson
 from combee_dspy.reflections import NearDuplicates, normalised
 
 MAX_LESSON_CHARS = 1_200
-"""A lesson is one or two sentences; a formula with its conditions may need more. What is longer is cut and reported."""
+"""A lesson is one or two sentences; a formula with its conditions may need more. What is longer is
+cut and reported.
+"""
 
 _BULLET = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 _NOTHING = frozenset({"none", "n/a", "null", "no lessons", "no new lessons"})
 
 
 def parse_lessons(value: Any, most: int | None = None) -> tuple[list[str], list[str]]:
-    """Return the lessons in an LM's answer, cleaned, and what had to be changed. The answer is hostile until then.
+    """Return the lessons in an LM's answer, cleaned, and what had to be changed. The answer is
+    hostile until then.
 
-    Bullets and numbering are removed, white space is made single, empty items and repeated ones are dropped. An item
-    that holds several bullets becomes one lesson for each. What is neither a list of texts nor a text holds no lessons.
+    Bullets and numbering are removed, white space is made single, empty items and repeated ones are
+    dropped. An item that holds several bullets becomes one lesson for each. What is neither a list
+    of texts nor a text holds no lessons.
 
     Returns:
         The lessons, ``most`` of them at most, and one sentence for each cut that lost text.
@@ -43,7 +49,9 @@ def parse_lessons(value: Any, most: int | None = None) -> tuple[list[str], list[
 
 def _lessons_in(text: str) -> list[str]:
     """Return the lessons in one text: its bullets where it has several, else the whole of it."""
-    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("```")]
+    lines = [
+        line for line in map(str.strip, text.splitlines()) if line and not line.startswith("```")
+    ]
     found = [" ".join(lines)]
     if sum(1 for line in lines if _BULLET.match(line)) > 1:
         found = []
@@ -51,24 +59,39 @@ def _lessons_in(text: str) -> list[str]:
             if _BULLET.match(line):
                 found.append(line)
             elif found:
-                # A bullet that wraps goes on here; what stands before the first bullet introduces the list.
+                # A bullet that wraps goes on here; what stands before the first bullet introduces
+                # the list.
                 found[-1] += " " + line
     texts = [" ".join(_printable(_BULLET.sub("", line)).split()) for line in found]
-    return [text for text in texts if text.casefold().strip(".") not in _NOTHING and any(c.isalnum() for c in text)]
+    return [
+        text
+        for text in texts
+        if text.casefold().strip(".") not in _NOTHING and any(c.isalnum() for c in text)
+    ]
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(character if character.isprintable() else " " for character in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(character if character.isprintable() else " " for character in text)
+    )
 
 
-def joined(lists: Iterable[Iterable[Lesson]], similarity: float | None = None) -> tuple[Lesson, ...]:
-    """Return all lessons in order, each once, at its first place and with the sources of all lists that hold it.
+def joined(
+    lists: Iterable[Iterable[Lesson]], similarity: float | None = None
+) -> tuple[Lesson, ...]:
+    """Return all lessons in order, each once, at its first place and with the sources of all lists
+    that hold it.
 
-    With a ``similarity``, near-duplicates are one lesson too (see :class:`combee_dspy.reflections.NearDuplicates`),
-    which takes the longest of its wordings: it says at least as much, since wordings that disagree in a number, a unit
-    or a word of polarity are never one lesson.
+    With a ``similarity``, near-duplicates are one lesson too (see
+    :class:`combee_dspy.reflections.NearDuplicates`), which takes the longest of its wordings: it
+    says at least as much, since wordings that disagree in a number, a unit or a word of polarity
+    are never one lesson.
     """
-    place: Callable[[str], str | int] = normalised if similarity is None else NearDuplicates(similarity).place
+    place: Callable[[str], str | int] = (
+        normalised if similarity is None else NearDuplicates(similarity).place
+    )
     found: dict[str | int, Lesson] = {}
     for lesson in chain.from_iterable(lists):
         key = place(lesson.text)
@@ -79,7 +102,11 @@ def joined(lists: Iterable[Iterable[Lesson]], similarity: float | None = None) -
     return tuple(found.values())
 
 
-def traced(texts: Sequence[str], lists: Iterable[Iterable[Lesson]], every: tuple[int, ...]) -> tuple[Lesson, ...]:
-    """Give each text that an LM made of lists the sources of the lesson it equals, or all where it was reworded."""
+def traced(
+    texts: Sequence[str], lists: Iterable[Iterable[Lesson]], every: tuple[int, ...]
+) -> tuple[Lesson, ...]:
+    """Give each text that an LM made of lists the sources of the lesson it equals, or all where it
+    was reworded.
+    """
     known = {normalised(lesson.text): lesson.sources for lesson in joined(lists)}
     return tuple(Lesson(text, known.get(normalised(text), every)) for text in texts)

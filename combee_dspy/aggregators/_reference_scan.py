@@ -1,4 +1,6 @@
-"""A scan whose reduce cannot forget: readers above the first level name lessons by number, and code edits."""
+"""A scan whose reduce cannot forget: readers above the first level name lessons by number, and code
+edits.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,21 @@ from combee_dspy.strategies import StrategyContext, parameters
 class ReferenceScan(Dealt):
     """Reads shards of reflections in parallel, then compares numbered lessons level by level.
 
-    The map is Combee's (§3.1): ⌊√n⌋ shards of reflections, each copied p times (§3.2), or as many as keep the fan-in.
-    Its readers cite the examples that each lesson comes from. The levels above read lessons and no examples: new
-    lessons and those of the book, dealt so that like ones meet, all groups of a level at once. A reader answers with
-    numbers alone: which lessons say the same, contradict each other, are exceptions to others, or say nothing. Code
-    makes the edits. So what no answer names stays, a call that fails changes nothing, and a level costs one short
-    answer a group.
+    The map is Combee's (§3.1): ⌊√n⌋ shards of reflections, each copied p times (§3.2), or as many
+    as keep the fan-in. Its readers cite the examples that each lesson comes from. The levels above
+    read lessons and no examples: new lessons and those of the book, dealt so that like ones meet,
+    all groups of a level at once. A reader answers with numbers alone: which lessons say the same,
+    contradict each other, are exceptions to others, or say nothing. Code makes the edits. So what
+    no answer names stays, a call that fails changes nothing, and a level costs one short answer a
+    group.
 
-    The scan relates lessons. Which side of a contradiction is served is for a weigher to say, by the examples on each
-    side, all updates together (see :mod:`combee_dspy.weighers`).
+    The scan relates lessons. Which side of a contradiction is served is for a weigher to say, by
+    the examples on each side, all updates together (see :mod:`combee_dspy.weighers`).
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
-        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
+        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the
+            paper.
         fan_in: The most reflections one call may take (see :class:`combee_dspy.aggregators.Union`).
         max_call_tokens: Estimated tokens one call may take, the prompt included.
         max_lessons: The most lessons a shard may return.
@@ -55,7 +59,9 @@ class ReferenceScan(Dealt):
     compared: Annotated[int, Field(ge=2)] = 40
     levels: Annotated[int, Field(ge=0)] = 6
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
         scan = Scan(context, self.max_call_tokens)
         question = Question(AddCitedLessons, {"most_lessons": self.max_lessons}, cites=True)
@@ -73,8 +79,8 @@ class ReferenceScan(Dealt):
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
         """Return what readers say of new lessons and of those of the book that are nearest to them.
 
-        All is asked at once, dealt in two ways: a run has no time for level after level, and compares again what later
-        lessons are near to.
+        All is asked at once, dealt in two ways: a run has no time for level after level, and
+        compares again what later lessons are near to.
         """
         lessons = {lesson_id(text): Lesson(text) for text in fresh}
         scan = Scan(context, self.max_call_tokens)
@@ -82,7 +88,9 @@ class ReferenceScan(Dealt):
         return (await self._compared(scan, draft, [range(min(_DEALINGS, self.levels))])).edits
 
     async def _compared(self, scan: Scan, draft: Draft, rounds: Iterable[Sequence[int]]) -> Draft:
-        """Compare new lessons with those nearest to them, in rounds of levels, until a round changes nothing."""
+        """Compare new lessons with those nearest to them, in rounds of levels, until a round
+        changes nothing.
+        """
         asked: set[tuple[str, ...]] = set()
         for levels in rounds:
             groups: list[tuple[tuple[int, int], list[BookLesson]]] = []
@@ -91,7 +99,8 @@ class ReferenceScan(Dealt):
                 dealt = await asyncio.to_thread(draft.groups, scan, self.compared, level)
                 for number, group in enumerate(dealt):
                     texts = tuple(lesson.text for lesson in group)
-                    # What was asked word for word has its answer: a few lessons are dealt into one group each time.
+                    # What was asked word for word has its answer: a few lessons are dealt into one
+                    # group each time.
                     if texts not in asked:
                         asked.add(texts)
                         groups.append(((level, number), group))
@@ -134,26 +143,39 @@ class Draft:
     def groups(self, scan: Scan, most: int, level: int) -> list[list[BookLesson]]:
         """Return groups of lessons to compare: each new one with those that are nearest to it.
 
-        A lesson is new where this update brought it or a wording of it. One that came word for word was compared then.
+        A lesson is new where this update brought it or a wording of it. One that came word for word
+        was compared then.
         """
         support = {lesson.id: lesson.support for lesson in self.book.lessons}
         shown = [
             lesson
             for lesson in self.book.lessons
-            if lesson.decided or not any(support.get(rival, 0) >= _OUTVOTED * lesson.support for rival in lesson.rivals)
+            if lesson.decided
+            or not any(
+                support.get(rival, 0) >= _OUTVOTED * lesson.support for rival in lesson.rivals
+            )
         ]
         fresh = [
             place
             for place, lesson in enumerate(shown)
             if lesson.worded == scan.context.update and self.fresh.keys() & set(lesson.wordings)
         ]
-        longest = max((estimate_tokens(lesson.text) for lesson in shown), default=0) + _NUMBER_TOKENS
+        longest = (
+            max((estimate_tokens(lesson.text) for lesson in shown), default=0) + _NUMBER_TOKENS
+        )
         most = max(2, min(most, scan.room // longest))
-        dealt = deal_alike([lesson.text for lesson in shown], fresh, most, scan.context.stream("compare", level))
+        dealt = deal_alike(
+            [lesson.text for lesson in shown], fresh, most, scan.context.stream("compare", level)
+        )
         return [[shown[place] for place in group] for group in dealt]
 
     def told(
-        self, scan: Scan, number: int, group: Sequence[BookLesson], answer: object, vocabulary: Vocabulary
+        self,
+        scan: Scan,
+        number: int,
+        group: Sequence[BookLesson],
+        answer: object,
+        vocabulary: Vocabulary,
     ) -> Draft:
         """Return the draft after one answer about a group; unchanged where the call failed."""
         if isinstance(answer, FailedCall):
@@ -168,26 +190,36 @@ class Draft:
         return replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
 
     def lessons(self) -> tuple[Lesson, ...]:
-        """Return the new lessons: one for all new wordings that say the same, with the examples of all of them."""
+        """Return the new lessons: one for all new wordings that say the same, with the examples of
+        all of them.
+        """
         joined: list[Lesson] = []
         for held in self.book.lessons:
             wordings = [self.fresh[wording] for wording in held.wordings if wording in self.fresh]
             if wordings:
                 sources = {source for lesson in wordings for source in lesson.sources}
                 clearest = self.fresh.get(lesson_id(held.text))
-                text = held.text if clearest else max(wordings, key=lambda lesson: len(lesson.sources)).text
+                text = (
+                    held.text
+                    if clearest
+                    else max(wordings, key=lambda lesson: len(lesson.sources)).text
+                )
                 joined.append(Lesson(text, tuple(sorted(sources))))
         return tuple(joined)
 
     def relations(self, lessons: Sequence[Lesson]) -> tuple[BookEdit, ...]:
-        """Return the edits that bring the book before to the draft, once these lessons are added."""
+        """Return the edits that bring the book before to the draft, once these lessons are
+        added.
+        """
         ids = [lesson_id(lesson.text) for lesson in lessons]
         new = {held.id: lesson for lesson in ids if (held := self.book.find(lesson))}
         unions: dict[str, dict[str, None]] = {}
         for lesson in self.before.lessons:
             if held := self.book.find(lesson.id):
                 unions.setdefault(held.id, {})[lesson.id] = None
-        name = {home: new.get(home) or next(iter(members)) for home, members in unions.items()} | new
+        name = {
+            home: new.get(home) or next(iter(members)) for home, members in unions.items()
+        } | new
         edits: dict[BookEdit, None] = {}
         for home, members in unions.items():
             group = dict.fromkeys([*members, *([new[home]] if home in new else [])])
@@ -201,7 +233,9 @@ class Draft:
         return tuple(edits)
 
     def _renamed(self, edit: BookEdit, name: dict[str, str]) -> BookEdit | None:
-        """Return an edit by the ids that stand after the unions; ``None`` where they have made it void."""
+        """Return an edit by the ids that stand after the unions; ``None`` where they have made it
+        void.
+        """
 
         def now(lesson: str) -> str:
             held = self.book.find(lesson)
@@ -216,7 +250,8 @@ class Draft:
         return Retire(now(edit.lesson), edit.reason) if isinstance(edit, Retire) else None
 
 
-# What so many times as many examples contradict need not be compared any more: nothing is lost, it stays in the book.
+# What so many times as many examples contradict need not be compared any more: nothing is lost, it
+# stays in the book.
 _OUTVOTED = 3
 _DEALINGS = 2
 _NUMBER_TOKENS = 4

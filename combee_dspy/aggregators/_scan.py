@@ -40,10 +40,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What every call that reads reflections is asked, by a signature whose one output field holds a list of texts.
+    """What every call that reads reflections is asked, by a signature whose one output field holds
+    a list of texts.
 
-    ``limits`` are the values of its further input fields; the first of them says how many texts may come back.
-    Where it ``cites``, examples carry numbers, and each text begins with those that it comes from.
+    ``limits`` are the values of its further input fields; the first of them says how many texts may
+    come back. Where it ``cites``, examples carry numbers, and each text begins with those that it
+    comes from.
     """
 
     signature: type[dspy.Signature]
@@ -60,8 +62,8 @@ class Question:
 class Scan:
     """The calls of one aggregation, and the nodes that they made: by level, level 1 first.
 
-    ``room`` is what the data of one call may take in estimated tokens, ``share`` what one reflection may take of them.
-    The context hears warnings in an order that no arrival decides.
+    ``room`` is what the data of one call may take in estimated tokens, ``share`` what one
+    reflection may take of them. The context hears warnings in an order that no arrival decides.
     """
 
     def __init__(self, context: StrategyContext, max_call_tokens: int) -> None:
@@ -77,19 +79,37 @@ class Scan:
         return self.levels[-1] if self.levels else []
 
     def result(self) -> Lessons:
-        """Return the lessons of the root, which stands alone at the top, and the outputs of all nodes."""
+        """Return the lessons of the root, which stands alone at the top, and the outputs of all
+        nodes.
+        """
         nodes = tuple(node.output for level in self.levels for node in level)
-        return Lessons(self.context.component, self.top[0].lessons if self.levels else (), nodes=nodes)
+        return Lessons(
+            self.context.component, self.top[0].lessons if self.levels else (), nodes=nodes
+        )
 
-    def node(self, number: int, lessons: Iterable[Lesson], sources: tuple[int, ...], failed: str | None = None) -> Node:
+    def node(
+        self,
+        number: int,
+        lessons: Iterable[Lesson],
+        sources: tuple[int, ...],
+        failed: str | None = None,
+    ) -> Node:
         """Make a node of the next level from the lessons it holds and the reflections below it."""
         found = tuple(lessons)
         texts = tuple(lesson.text for lesson in found)
         return Node(NodeOutput(len(self.levels) + 1, number, sources, texts, failed), found)
 
     def join(self, similarity: float | None = None) -> None:
-        """Add a level of one node over all nodes of the highest, whose lessons are joined by code."""
-        self.levels.append([self.node(0, joined((node.lessons for node in self.top), similarity), _below(self.top))])
+        """Add a level of one node over all nodes of the highest, whose lessons are joined by
+        code.
+        """
+        self.levels.append(
+            [
+                self.node(
+                    0, joined((node.lessons for node in self.top), similarity), _below(self.top)
+                )
+            ]
+        )
 
     def warn(self, number: int, text: str) -> None:
         """Say that something of a node of the next level was cut or given up; the scan goes on."""
@@ -109,20 +129,28 @@ class Scan:
             self.context.emit("warning", text="; ".join(notes[:_SHOWN]) + more)
 
     def tokens(self, items: Iterable[Reflection]) -> list[int]:
-        """Estimate what each reflection takes of a call; what passes it, as media may, has one of its own."""
+        """Estimate what each reflection takes of a call; what passes it, as media may, has one of
+        its own.
+        """
         return [min(estimate_record_tokens(item.record), self.room) for item in items]
 
     async def read(
-        self, reflections: Sequence[Awaitable[Reflection | None]], shards: Iterable[Sequence[int]], question: Question
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        shards: Iterable[Sequence[int]],
+        question: Question,
     ) -> None:
-        """Read every shard as soon as its own reflections are there, and add what was learned as level 1.
+        """Read every shard as soon as its own reflections are there, and add what was learned as
+        level 1.
 
-        A shard too long for one call is read by the fewest that it fits. Nodes are numbered in the order of the shards
-        and of the calls of each.
+        A shard too long for one call is read by the fewest that it fits. Nodes are numbered in the
+        order of the shards and of the calls of each.
         """
         fitted: dict[int, tuple[list[Reflection], list[str]]] = {}
 
-        async def shard(number: int, positions: Sequence[int]) -> list[tuple[list[Reflection], Any]]:
+        async def shard(
+            number: int, positions: Sequence[int]
+        ) -> list[tuple[list[Reflection], Any]]:
             found = await arrived(reflections[position] for position in positions)
             for position, reflection in zip(positions, found, strict=True):
                 if position not in fitted:
@@ -133,7 +161,11 @@ class Scan:
             if all(item.perfect for item in items):
                 return []  # no mistake among them: a call would be paid for nothing
             calls = [items[first:last] for first, last in even_runs(self.tokens(items), self.room)]
-            return _flat(await together(self._asked(question, call, number, part) for part, call in enumerate(calls)))
+            return _flat(
+                await together(
+                    self._asked(question, call, number, part) for part, call in enumerate(calls)
+                )
+            )
 
         read = await together(shard(number, positions) for number, positions in enumerate(shards))
         self._tell([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
@@ -148,8 +180,9 @@ class Scan:
     ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
         """Read reflections by one call.
 
-        They are read in halves where the model finds the call too long, since tokens are estimated here, and where the
-        answer passes over nearly all of them: a small model keeps all of what a call reads, or nothing.
+        They are read in halves where the model finds the call too long, since tokens are estimated
+        here, and where the answer passes over nearly all of them: a small model keeps all of what a
+        call reads, or nothing.
         """
         records = render_records(items)
         if question.cites:
@@ -169,7 +202,9 @@ class Scan:
             return await self._halves(question, parts, place, halvings)
         if not question.cites or halvings == 0 or len(items) < 2:
             return whole
-        lessons = _lessons_of(question, items, parse_lessons(getattr(answer, question.field, None), None)[0])
+        lessons = _lessons_of(
+            question, items, parse_lessons(getattr(answer, question.field, None), None)[0]
+        )
         if not is_passed_over(items, lessons, self.context.text):
             return whole
         self._passed_over += 1
@@ -190,9 +225,14 @@ class Scan:
     async def ask(
         self, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
     ) -> dspy.Prediction | FailedCall:
-        """Ask who reads examples, or what was noted of them, and say how much of an example a lesson may quote."""
+        """Ask who reads examples, or what was noted of them, and say how much of an example a
+        lesson may quote.
+        """
         if self.context.longest_quote is not None:
-            signature, inputs = quoting(signature), {**inputs, "longest_quote": self.context.longest_quote}
+            signature, inputs = (
+                quoting(signature),
+                {**inputs, "longest_quote": self.context.longest_quote},
+            )
         return await self.context.ask(signature, inputs, *place)
 
     def _heard(self, question: Question, read: Sequence[tuple[Sequence[Reflection], Any]]) -> None:
@@ -205,19 +245,28 @@ class Scan:
         if level:
             self.levels.append(level)
         if self._too_long:
-            more = "longer than the model takes, and read in halves. Lower the aggregator's max_call_tokens"
+            more = (
+                "longer than the model takes, and read in halves. Lower the aggregator's"
+                " max_call_tokens"
+            )
             self.context.emit("warning", text=f"{self._too_long} calls were {more}")
         if self._passed_over:
             more = "passed over nearly all examples, which were read again in halves"
             self.context.emit("warning", text=f"{self._passed_over} answers {more}")
 
     def reduced(
-        self, number: int, lists: Sequence[Sequence[Lesson]], below: Sequence[Node], answer: Any, empty: str
+        self,
+        number: int,
+        lists: Sequence[Sequence[Lesson]],
+        below: Sequence[Node],
+        answer: Any,
+        empty: str,
     ) -> Node:
-        """Make a node of the next level from lists of the nodes below, which a call was to reduce to one.
+        """Make a node of the next level from lists of the nodes below, which a call was to reduce
+        to one.
 
-        Where the call failed, returned nothing (``empty`` says so) or had nothing to reduce (no answer), the lists are
-        joined by code.
+        Where the call failed, returned nothing (``empty`` says so) or had nothing to reduce (no
+        answer), the lists are joined by code.
         """
         sources = _below(below)
         lessons, failed = joined(lists), None
@@ -229,8 +278,12 @@ class Scan:
                 failed = failed or f"EmptyAnswer: {empty}"
         return self.node(number, lessons, sources, failed)
 
-    def texts(self, number: int, answer: Any, most: int, name: str = "lessons") -> tuple[list[str], str | None]:
-        """Return the texts in a field of a prediction, or why there are none; what is cut beyond ``most`` is said."""
+    def texts(
+        self, number: int, answer: Any, most: int, name: str = "lessons"
+    ) -> tuple[list[str], str | None]:
+        """Return the texts in a field of a prediction, or why there are none; what is cut beyond
+        ``most`` is said.
+        """
         if isinstance(answer, FailedCall):
             return [], answer.error
         value = getattr(answer, name, None)
@@ -242,8 +295,12 @@ class Scan:
         return texts, None
 
 
-def _lessons_of(question: Question, items: Sequence[Reflection], texts: Sequence[str]) -> list[Lesson]:
-    """Return what a call learned from items, each lesson with the reflections that teach it, as far as that is said."""
+def _lessons_of(
+    question: Question, items: Sequence[Reflection], texts: Sequence[str]
+) -> list[Lesson]:
+    """Return what a call learned from items, each lesson with the reflections that teach it, as far
+    as that is said.
+    """
     if question.cites:
         return cited(texts, items)
     sources = tuple(sorted({item.index for item in items}))

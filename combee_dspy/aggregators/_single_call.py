@@ -17,28 +17,37 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 @parameters
 class SingleCall(Aggregator):
-    """Shows all reflections to one call, which writes a whole new instruction, as GEPA's proposer does.
+    """Shows all reflections to one call, which writes a whole new instruction, as GEPA's proposer
+    does.
 
-    The baseline that a scan is measured against: one prompt that grows with the minibatch, and an answer as long as the
-    instruction.
+    The baseline that a scan is measured against: one prompt that grows with the minibatch, and an
+    answer as long as the instruction.
 
     Args:
-        max_call_tokens: Estimated tokens the call may take, the prompt included. Each reflection is then trimmed to an
-            equal share, 64 tokens at least, with a warning each. ``None``: no limit, as in GEPA.
+        max_call_tokens: Estimated tokens the call may take, the prompt included. Each reflection is
+            then trimmed to an equal share, 64 tokens at least, with a warning each. ``None``: no
+            limit, as in GEPA.
     """
 
     name: ClassVar[str] = "single-call"
 
     max_call_tokens: Annotated[int, Field(ge=1)] | None = None
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
-        """Return the new instruction as ``rewrite``; without one when the call failed or wrote nothing."""
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
+        """Return the new instruction as ``rewrite``; without one when the call failed or wrote
+        nothing.
+        """
         items = await gathered(reflections)
         if not items:
             return Lessons(context.component)
         if self.max_call_tokens is not None:
             items = Scan(context, self.max_call_tokens).trim_evenly(items)
-        given: dict[str, Any] = {"current_instruction": context.text, "examples_with_feedback": render_records(items)}
+        given: dict[str, Any] = {
+            "current_instruction": context.text,
+            "examples_with_feedback": render_records(items),
+        }
         if context.notes:
             # This call writes the text itself, so what the text must respect is said to it.
             given["constraints"] = context.notes
@@ -46,7 +55,11 @@ class SingleCall(Aggregator):
         answer = await context.ask(signature, given, "read", 0, 0)
         written = getattr(answer, "new_instruction", None)
         rewrite = (written.strip() or None) if isinstance(written, str) else None
-        empty = answer.error if isinstance(answer, FailedCall) else "EmptyAnswer: the answer holds no instruction"
+        empty = (
+            answer.error
+            if isinstance(answer, FailedCall)
+            else "EmptyAnswer: the answer holds no instruction"
+        )
         sources = tuple(sorted({item.index for item in items}))
         node = NodeOutput(1, 0, sources, (rewrite,) if rewrite else (), None if rewrite else empty)
         return Lessons(context.component, rewrite=rewrite, nodes=(node,))

@@ -1,4 +1,6 @@
-"""Summaries before the reduce: each shard is compressed first, then one call reads all summaries."""
+"""Summaries before the reduce: each shard is compressed first, then one call reads all
+summaries.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from combee_dspy.aggregators._base import Aggregator, CallTokens, data_room, shard_count
-from combee_dspy.aggregators._prompts import LearnFromExamples, LearnFromSummaries, SummarizeExamples
+from combee_dspy.aggregators._prompts import (
+    LearnFromExamples,
+    LearnFromSummaries,
+    SummarizeExamples,
+)
 from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan
 from combee_dspy.records import Lesson, Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
@@ -23,14 +29,16 @@ _LEAST_SUMMARY_TOKENS = 5 * LESSON_TOKENS
 
 @parameters
 class Summarize(Aggregator):
-    """Compresses each shard by one call, all at once, then lets one call write the lessons from all summaries.
+    """Compresses each shard by one call, all at once, then lets one call write the lessons from all
+    summaries.
 
-    A shard holds few enough reflections that its reader sees each of them; one too long for a call is read by several.
-    Summaries share the room of the last call equally: each is told how many words it may have, and points beyond its
-    share are left out of the last call, from the end, with a warning. Where there would be so many shards that a share
-    is less than five points, shards grow instead. A single shard needs no summary: one call reads it and writes the
-    lessons. A summary that fails is missing from the last call; if that fails or returns nothing, the points themselves
-    are the lessons.
+    A shard holds few enough reflections that its reader sees each of them; one too long for a call
+    is read by several. Summaries share the room of the last call equally: each is told how many
+    words it may have, and points beyond its share are left out of the last call, from the end, with
+    a warning. Where there would be so many shards that a share is less than five points, shards
+    grow instead. A single shard needs no summary: one call reads it and writes the lessons. A
+    summary that fails is missing from the last call; if that fails or returns nothing, the points
+    themselves are the lessons.
 
     Args:
         shard_items: The most reflections one summary is made of, which may have two points for
@@ -43,17 +51,25 @@ class Summarize(Aggregator):
     shard_items: Annotated[int, Field(ge=2)] = 10
     max_call_tokens: CallTokens = 24_000
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
         """Return the lessons that the last call wrote."""
         scan = Scan(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         if len(shards) < 2:
-            await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": self._most_points()}))
+            await scan.read(
+                reflections,
+                shards,
+                Question(LearnFromExamples, {"most_lessons": self._most_points()}),
+            )
             if len(scan.top) > 1:
                 scan.join()
             return scan.result()
         words = max(int(self._share(scan, len(shards)) * _WORDS_PER_TOKEN), 1)
-        question = Question(SummarizeExamples, {"most_points": self._most_points(), "most_words": words})
+        question = Question(
+            SummarizeExamples, {"most_points": self._most_points(), "most_words": words}
+        )
         await scan.read(reflections, shards, question)
         if scan.levels:
             await self._learn(scan)
@@ -78,13 +94,19 @@ class Summarize(Aggregator):
         lists = [_shown(node.lessons, share) for node in scan.top]
         for node, shown in zip(scan.top, lists, strict=True):
             if lost := len(node.lessons) - len(shown):
-                scan.warn(0, f"{lost} points of summary {node.output.node} pass its share of {share:,} tokens")
+                scan.warn(
+                    0,
+                    f"{lost} points of summary {node.output.node} pass its share of {share:,}"
+                    " tokens",
+                )
         points = [[point.text for point in shown] for shown in lists if shown]
         answer = None
         if points:
             given = {"current_instruction": scan.context.text, "summaries": points}
             answer = await scan.ask(LearnFromSummaries, given, "learn")
-        scan.levels.append([scan.reduced(0, lists, scan.top, answer, "the summaries gave no lessons")])
+        scan.levels.append(
+            [scan.reduced(0, lists, scan.top, answer, "the summaries gave no lessons")]
+        )
 
 
 def _shown(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:

@@ -22,7 +22,8 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 Mode = Literal["central", "diverse"]
 
-# How many reflections the choice is judged against: more of them change it little and cost n² comparisons.
+# How many reflections the choice is judged against: more of them change it little and cost n²
+# comparisons.
 _REFERENCES = 2_000
 _WORD = re.compile(r"\w+")
 # DSPy writes this sentence where a metric gives a score and no feedback.
@@ -35,18 +36,21 @@ _SUCCESS = 0.5
 class TopK(Aggregator):
     """Shows one call the k most central or most diverse reflections, and leaves the others unread.
 
-    Reflections are compared by hashed character n-grams of what their records hold, feedback before outputs and inputs,
-    however long the inputs are. Those whose feedback says more are preferred: an error that names the right answer or
-    rule before a bare "correct". A score counts only where the record shows it.
+    Reflections are compared by hashed character n-grams of what their records hold, feedback before
+    outputs and inputs, however long the inputs are. Those whose feedback says more are preferred:
+    an error that names the right answer or rule before a bare "correct". A score counts only where
+    the record shows it.
 
     One call, whatever the number of reflections; what the k do not show cannot be learned.
 
     Args:
-        k: How many reflections the call sees. 10 is the smallest of the prompt sizes (10, 20 and 30 documents) of Liu
-            et al. 2023 (arXiv 2307.03172), who find that what stands in the middle is used the less the more there is.
-        mode: ``"central"``: those that represent all others best; ``"diverse"``: those farthest from each other.
-        max_call_tokens: Estimated tokens the call may take, the prompt included. A reflection that takes more than an
-            equal share is trimmed, with a warning.
+        k: How many reflections the call sees. 10 is the smallest of the prompt sizes (10, 20 and 30
+            documents) of Liu et al. 2023 (arXiv 2307.03172), who find that what stands in the
+            middle is used the less the more there is.
+        mode: ``"central"``: those that represent all others best; ``"diverse"``: those farthest
+            from each other.
+        max_call_tokens: Estimated tokens the call may take, the prompt included. A reflection that
+            takes more than an equal share is trimmed, with a warning.
         max_lessons: The most lessons the call may return.
     """
 
@@ -62,7 +66,9 @@ class TopK(Aggregator):
             problem = f"leaves fewer than {LEAST_TOKENS} tokens for each in half of a call"
             raise ArgumentValueError("k", self.k, problem, "Lower k or raise max_call_tokens.")
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
         """Return what the chosen reflections teach."""
         scan = Scan(context, self.max_call_tokens)
         given = await gathered(reflections)
@@ -80,15 +86,19 @@ class TopK(Aggregator):
 def informativeness(reflections: Sequence[Reflection]) -> list[float]:
     """Return how much each reflection's feedback says, in (0, 1].
 
-    The words of a feedback count by their rarity among the feedbacks at hand, min(1, ln((1 + n) / n_w)), each once: a
-    sentence that every record carries says nothing, an expected answer or a stated rule much. The bound keeps a mistake
-    that a third of the records make from counting less than a rare one. With W the sum and M the mean of all sums, the
-    weight is W / (W + M). A record that shows the best score counts half beside those that failed.
+    The words of a feedback count by their rarity among the feedbacks at hand, min(1, ln((1 + n) /
+    n_w)), each once: a sentence that every record carries says nothing, an expected answer or a
+    stated rule much. The bound keeps a mistake that a third of the records make from counting less
+    than a rare one. With W the sum and M the mean of all sums, the weight is W / (W + M). A record
+    that shows the best score counts half beside those that failed.
     """
     words = [set(_WORD.findall(feedback_text(one).casefold())) for one in reflections]
     held = Counter(word for found in words for word in found)
     # Sets of text come in another order in every process, and sums of floats depend on it.
-    sums = [math.fsum(min(1.0, math.log((1 + len(words)) / held[word])) for word in found) for found in words]
+    sums = [
+        math.fsum(min(1.0, math.log((1 + len(words)) / held[word])) for word in found)
+        for found in words
+    ]
     middle = math.fsum(sums) / len(sums) or 1.0
     scores = [_score(one.record) for one in reflections]
     best = max((score for score in scores if score is not None), default=0.0)
@@ -102,9 +112,15 @@ def informativeness(reflections: Sequence[Reflection]) -> list[float]:
 def _score(record: Mapping[str, Any]) -> float | None:
     """Return the score that a record shows, ``None`` where it shows none."""
     for key, value in record.items():
-        if str(key).casefold() == "score" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if (
+            str(key).casefold() == "score"
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+        ):
             return float(value)
-    feedback = next((value for key, value in record.items() if "feedback" in str(key).casefold()), None)
+    feedback = next(
+        (value for key, value in record.items() if "feedback" in str(key).casefold()), None
+    )
     found = _SCORE.search(feedback) if isinstance(feedback, str) else None
     return float(found[1]) if found else None
 
@@ -112,13 +128,15 @@ def _score(record: Mapping[str, Any]) -> float | None:
 def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> list[int]:
     """Choose min(k, n) of n ≥ 1 rows, in the order in which they are taken. Of equals, the first.
 
-    ``"central"``: the rows that together represent all others best. Each step takes the row that raises Σᵢ wᵢ · maxⱼ
-    sim(i, j) most, times its own weight: greedy facility location, within 1 − 1/e of the optimum for equal weights
-    (Nemhauser, Wolsey and Fisher 1978). The k rows nearest to the mean would all be of the largest group.
+    ``"central"``: the rows that together represent all others best. Each step takes the row that
+    raises Σᵢ wᵢ · maxⱼ sim(i, j) most, times its own weight: greedy facility location, within 1 −
+    1/e of the optimum for equal weights (Nemhauser, Wolsey and Fisher 1978). The k rows nearest to
+    the mean would all be of the largest group.
 
-    ``"diverse"``: greedy farthest-point traversal (Gonzalez 1985), weighted: each step takes the row with the highest
-    wⱼ · (1 − the similarity to the nearest row taken). The first is the most central one. The weight keeps an odd
-    record without anything to learn from being taken for its oddity.
+    ``"diverse"``: greedy farthest-point traversal (Gonzalez 1985), weighted: each step takes the
+    row with the highest wⱼ · (1 − the similarity to the nearest row taken). The first is the most
+    central one. The weight keeps an odd record without anything to learn from being taken for its
+    oddity.
     """
     weight = np.asarray(weights, np.float64)
     references = np.arange(0, len(vectors), -(-len(vectors) // _REFERENCES))

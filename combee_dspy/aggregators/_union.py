@@ -18,30 +18,34 @@ from combee_dspy.strategies import StrategyContext, parameters
 class Union(Dealt):
     """Reads shards of reflections in parallel; each returns lines to add, and code joins the lines.
 
-    This is a map and a join by code: no scan. It is the paper's map and shuffle without its reduce: no LM call reads
-    what another one wrote. There are ⌊√n⌋ shards, or as many as keep the fan-in. Their lists are joined in shard order;
-    near-duplicates become one lesson with the sources of all its wordings and the longest of them. So no merge can lose
-    a lesson, and none weighs lessons against each other: two that contradict each other both stay.
+    This is a map and a join by code: no scan. It is the paper's map and shuffle without its reduce:
+    no LM call reads what another one wrote. There are ⌊√n⌋ shards, or as many as keep the fan-in.
+    Their lists are joined in shard order; near-duplicates become one lesson with the sources of all
+    its wordings and the longest of them. So no merge can lose a lesson, and none weighs lessons
+    against each other: two that contradict each other both stay.
 
-    How long a list the text may hold is the operator's to say, which joins what says the same in other words (see
-    :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and the joined list at level 2.
+    How long a list the text may hold is the operator's to say, which joins what says the same in
+    other words (see :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and
+    the joined list at level 2.
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
-        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
-        fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to 56 reflections at two
-            copies; larger batches get more shards rather than longer ones. The number was chosen on the simulated
-            service, a law of which takes in 12 records a call, and no model has confirmed it: there 16 keep 0.94 of
-            the lessons of a batch of 240 and 32 keep 0.78, for a fifth fewer tokens. Beyond some 500 reflections on 64
-            slots 16 are slower, 1.8 times at 10,000.
+        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the
+            paper.
+        fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to 56
+            reflections at two copies; larger batches get more shards rather than longer ones. The
+            number was chosen on the simulated service, a law of which takes in 12 records a call,
+            and no model has confirmed it: there 16 keep 0.94 of the lessons of a batch of 240 and
+            32 keep 0.78, for a fifth fewer tokens. Beyond some 500 reflections on 64 slots 16 are
+            slower, 1.8 times at 10,000.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
         max_lessons: The most lines a shard may return: two for each reflection of a full shard.
-        window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4: from eight shards
-            on (57 reflections) they are dealt in blocks of four to seven, so that an early shard need not wait for the
-            last rollout. Of all pairs of reflections about one in as many as there are blocks can then still meet in a
-            shard: at 240, one in seven.
-        similarity: Jaccard similarity of word pairs from which two lessons count as one, in (0, 1]. 0.8 lets one word
-            in about seventeen differ.
+        window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4:
+            from eight shards on (57 reflections) they are dealt in blocks of four to seven, so that
+            an early shard need not wait for the last rollout. Of all pairs of reflections about one
+            in as many as there are blocks can then still meet in a shard: at 240, one in seven.
+        similarity: Jaccard similarity of word pairs from which two lessons count as one, in (0, 1].
+            0.8 lets one word in about seventeen differ.
     """
 
     name: ClassVar[str] = "union"
@@ -51,7 +55,9 @@ class Union(Dealt):
     window: Annotated[int, Field(ge=1)] | None = 4
     similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
         """Return the joined lines."""
         scan = Scan(context, self.max_call_tokens)
         question = Question(AddLessons, {"most_lessons": self.max_lessons})

@@ -24,8 +24,8 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     A mistake can teach where its feedback says something in words that the program's text does not
     say already. It did where a lesson cites it, or has a word that tells its feedback from most
     others in the call. An answer without any such word passed over all of them, whatever it cites:
-    a small model also cites examples behind lines that say nothing of them. One with two lessons for
-    each mistake did not stop reading.
+    a small model also cites examples behind lines that say nothing of them. One with two lessons
+    for each mistake did not stop reading.
 
     Args:
         items: What the call read, in parts where a record was too long.
@@ -45,7 +45,9 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     if len(left) <= _MOST * len(teaching):
         return False
     lines = text_lines(text)
-    said_already, _ = Coverage([*left, *lines]).best(range(len(left)), range(len(left), len(left) + len(lines)))
+    said_already, _ = Coverage([*left, *lines]).best(
+        range(len(left)), range(len(left), len(left) + len(lines))
+    )
     return int((said_already < _SAME).sum()) > _MOST * len(teaching)
 
 
@@ -57,6 +59,10 @@ def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
     words = {index: set(normalised(said).split()) for index, said in feedback.items()}
     holders = Counter(word for own in words.values() for word in own)
     return {
-        index: {word for word in own if len(word) > 1 and not word.isdecimal() and 2 * holders[word] <= len(words)}
+        index: {
+            word
+            for word in own
+            if len(word) > 1 and not word.isdecimal() and 2 * holders[word] <= len(words)
+        }
         for index, own in words.items()
     }

@@ -16,7 +16,8 @@ Vectors = NDArray[np.float32]
 
 _BUCKETS = 1024
 _SIZES = (4,)
-# Head and tail of a text tell its subject; without a bound one log would cost more than all the others.
+# Head and tail of a text tell its subject; without a bound one log would cost more than all the
+# others.
 _MOST_CHARS = 4_000
 # A long number belongs to one example; a short one may be a rule's name.
 _LONG_NUMBER = re.compile(r"\d{3,}(?:[.,]\d+)*|\d+[.,]\d+")
@@ -27,10 +28,11 @@ _DECIMALS = 5
 
 
 def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
-    """Return one vector for each of n ≥ 1 reflections, so that the similarity of two is that of their fields, weighted.
+    """Return one vector for each of n ≥ 1 reflections, so that the similarity of two is that of
+    their fields, weighted.
 
-    Feedback counts one half, outputs one quarter, and everything else, the inputs, one quarter, however long each of
-    them is.
+    Feedback counts one half, outputs one quarter, and everything else, the inputs, one quarter,
+    however long each of them is.
     """
     parts = [
         text_vectors([_text(one, kind) for one in reflections]) * np.float32(weight**0.5)
@@ -40,10 +42,11 @@ def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
-    """Return one vector for each of n ≥ 1 texts: hashed character 4-grams, by count and rarity among the texts.
+    """Return one vector for each of n ≥ 1 texts: hashed character 4-grams, by count and rarity
+    among the texts.
 
-    Weights are √(count) · ln((1 + n) / (texts that hold it)), the usual tf-idf with a damped count: what all texts
-    share tells none of them apart.
+    Weights are √(count) · ln((1 + n) / (texts that hold it)), the usual tf-idf with a damped count:
+    what all texts share tells none of them apart.
     """
     counts = ngram_counts([_cleaned(text) for text in texts], _SIZES, _BUCKETS).toarray()
     held = np.maximum((counts > 0).sum(axis=0), 1)

@@ -19,7 +19,8 @@ from combee_dspy.strategies import Strategy, StrategyContext
 class Trajectory:
     """One example of a minibatch, by its position from 0, and what the program made of it.
 
-    ``record`` is GEPA's reflective record of the component, where it is a predictor with something to say.
+    ``record`` is GEPA's reflective record of the component, where it is a predictor with something
+    to say.
     """
 
     index: int
@@ -29,10 +30,11 @@ class Trajectory:
 
 
 class Artifact(Strategy):
-    """What a run edits: a candidate is a text for each component, and code makes programs of candidates.
+    """What a run edits: a candidate is a text for each component, and code makes programs of
+    candidates.
 
-    All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed run that reads its calls
-    from the journal builds the same programs.
+    All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed run
+    that reads its calls from the journal builds the same programs.
 
     Attributes:
         judges: Whether its reflections judge the lessons that their trajectories were shown (see
@@ -55,11 +57,15 @@ class Artifact(Strategy):
         """Return the components that an update may be about, in a stated order."""
 
     def task(self, student: dspy.Module) -> str:
-        """Return what the student is told besides the candidate's texts; the search puts it into ``context.notes``."""
+        """Return what the student is told besides the candidate's texts; the search puts it into
+        ``context.notes``.
+        """
         return ""
 
     @abstractmethod
-    async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
+    async def reflect(
+        self, trajectory: Trajectory, component: str, context: StrategyContext
+    ) -> Reflection | None:
         """Return what a trajectory teaches about a component, or ``None`` for nothing.
 
         The context's text is the one that the rollout was made with.
@@ -67,12 +73,15 @@ class Artifact(Strategy):
 
     @abstractmethod
     async def learn(
-        self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        aggregator: Aggregator,
+        context: StrategyContext,
     ) -> Lessons:
         """Return what a minibatch teaches about the context's component.
 
-        There is a reflection for each position of the minibatch, which may be awaited any number of times. The
-        context's text is the one that the rollouts were made with.
+        There is a reflection for each position of the minibatch, which may be awaited any number of
+        times. The context's text is the one that the rollouts were made with.
         """
 
     @abstractmethod
@@ -83,5 +92,6 @@ class Artifact(Strategy):
     def serve(self, text: str, book: Book) -> str:
         """Return a component's text that shows the lessons which a book serves; pure.
 
-        What the book holds and does not serve leaves the text. What the book does not hold stays in it.
+        What the book holds and does not serve leaves the text. What the book does not hold stays in
+        it.
         """

@@ -1,4 +1,6 @@
-"""A playbook as text: sections of ACE's bullets, written, read and cut to a budget by code. Pure."""
+"""A playbook as text: sections of ACE's bullets, written, read and cut to a budget by code.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.reflections import estimate_tokens
 
 SECTIONS = ("STRATEGIES", "FORMULAS AND DEFINITIONS", "FORMATS", "COMMON MISTAKES", "OTHER")
-"""Sections of a playbook that nobody has named any for. The last one takes what fits nowhere else."""
+"""Sections of a playbook that nobody has named any for. The last one takes what fits nowhere
+else.
+"""
 
-_LINE = re.compile(r"\[([^\s\[\]]{1,64})\] helpful=(\d{1,9}) harmful=(\d{1,9}) ::(?: (.*))?", re.DOTALL)
+_LINE = re.compile(
+    r"\[([^\s\[\]]{1,64})\] helpful=(\d{1,9}) harmful=(\d{1,9}) ::(?: (.*))?", re.DOTALL
+)
 _HEADING = re.compile(r"## +(\S.*?)\s*")
 _MORE = "    "
 _UNNAMED = "OTHER"
@@ -42,7 +48,9 @@ class Bullet:
 
     @property
     def line(self) -> str:
-        """``[id] helpful=X harmful=Y :: content``, further lines of the content indented by four."""
+        """``[id] helpful=X harmful=Y :: content``, further lines of the content indented by
+        four.
+        """
         content = self.content.replace("\n", f"\n{_MORE}")
         return f"[{self.id}] helpful={self.helpful} harmful={self.harmful} :: {content}"
 
@@ -52,7 +60,8 @@ class BulletText:
     """What a playbook's text holds.
 
     Attributes:
-        bullets: The bullets, by section, and in each those that harm more than they help last; else as they are given.
+        bullets: The bullets, by section, and in each those that harm more than they help last; else
+            as they are given.
         sections: Names of sections, each once: one line of text without spaces at its ends.
         ignored: What a text holds that is neither section nor bullet, one sentence each.
 
@@ -70,7 +79,9 @@ class BulletText:
         if not names or not valid or len(set(names)) < len(names):
             remedy = "Give names of one line without spaces around them, each once."
             raise ArgumentValueError("sections", names, "are no names of sections", remedy)
-        ordered = sorted(self.bullets, key=lambda bullet: (names.index(bullet.section), bullet.value < 0))
+        ordered = sorted(
+            self.bullets, key=lambda bullet: (names.index(bullet.section), bullet.value < 0)
+        )
         object.__setattr__(self, "bullets", tuple(ordered))
 
     def __str__(self) -> str:
@@ -78,24 +89,29 @@ class BulletText:
         return _written(self.sections, self.bullets)
 
     def within(self, max_tokens: int) -> BulletText:
-        """Return what a model reads of it within a budget of estimated tokens, without empty sections.
+        """Return what a model reads of it within a budget of estimated tokens, without empty
+        sections.
 
-        Bullets are taken best first: by helpful minus harmful, then by helpful, then in their order. One that does not
-        fit any more is left out, and the next is tried.
+        Bullets are taken best first: by helpful minus harmful, then by helpful, then in their
+        order. One that does not fit any more is left out, and the next is tried.
         """
         taken: set[str] = set()
         headings: set[str] = set()
         left = max_tokens
         for bullet in sorted(self.bullets, key=lambda bullet: (-bullet.value, -bullet.helpful)):
             # Each line is rounded up on its own, so the sum never falls short of the text.
-            heading = 0 if bullet.section in headings else estimate_tokens(f"## {bullet.section}\n\n") + 1
+            heading = (
+                0 if bullet.section in headings else estimate_tokens(f"## {bullet.section}\n\n") + 1
+            )
             cost = estimate_tokens(bullet.line + "\n") + heading
             if cost <= left:
                 left -= cost
                 taken.add(bullet.id)
                 headings.add(bullet.section)
         shown = tuple(bullet for bullet in self.bullets if bullet.id in taken)
-        return BulletText(shown, tuple(name for name in self.sections if name in headings) or self.sections)
+        return BulletText(
+            shown, tuple(name for name in self.sections if name in headings) or self.sections
+        )
 
 
 def _written(sections: Iterable[str], bullets: Iterable[Bullet]) -> str:
@@ -106,11 +122,13 @@ def _written(sections: Iterable[str], bullets: Iterable[Bullet]) -> str:
 
 
 def read_text(text: str) -> BulletText:
-    """Read a playbook from any text: ``## section`` lines, ACE's bullet lines, and what continues a bullet.
+    """Read a playbook from any text: ``## section`` lines, ACE's bullet lines, and what continues a
+    bullet.
 
-    A line without a mark right behind a bullet's belongs to the bullet: models break lines without asking. Anything
-    else is ignored, and said to be. An id that stands twice keeps its first bullet; a section that stands twice goes
-    on. Where the first line ends with a carriage return, all line ends are taken for those of such a file.
+    A line without a mark right behind a bullet's belongs to the bullet: models break lines without
+    asking. Anything else is ignored, and said to be. An id that stands twice keeps its first
+    bullet; a section that stands twice goes on. Where the first line ends with a carriage return,
+    all line ends are taken for those of such a file.
     """
     sections: list[str] = []
     bullets: dict[str, Bullet] = {}
@@ -132,12 +150,16 @@ def read_text(text: str) -> BulletText:
             sections += [current] * (current not in sections)
             name, last = bullet[1], "" if bullet[1] in bullets else bullet[1]
             if not last:
-                ignored.append(f"line {number}: the id {name!r} stands twice, the first bullet is kept")
+                ignored.append(
+                    f"line {number}: the id {name!r} stands twice, the first bullet is kept"
+                )
             bullets.setdefault(name, Bullet(name, current, "", int(bullet[2]), int(bullet[3])))
             contents.setdefault(name, [bullet[4] or ""])
         elif not line.strip():
             last = ""
         else:
             ignored.append(f"line {number} is neither a section nor a bullet: {line[:80]!r}")
-    read = tuple(replace(bullet, content="\n".join(contents[name])) for name, bullet in bullets.items())
+    read = tuple(
+        replace(bullet, content="\n".join(contents[name])) for name, bullet in bullets.items()
+    )
     return BulletText(read, tuple(sections or [_UNNAMED]), tuple(ignored))

@@ -1,4 +1,6 @@
-"""What an aggregator reads of a playbook's reflections, and which of them each of its lessons comes from."""
+"""What an aggregator reads of a playbook's reflections, and which of them each of its lessons comes
+from.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,11 @@ def judged(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
     return tuple(edit for edit in edits if edit.helped or edit.harmed)
 
 
-def lessons_in(rewrite: str, known: Iterable[str], reflections: Sequence[Reflection]) -> tuple[Lesson, ...]:
-    """Return the lessons in a text that an aggregator wrote in the place of a playbook, but for those known already.
+def lessons_in(
+    rewrite: str, known: Iterable[str], reflections: Sequence[Reflection]
+) -> tuple[Lesson, ...]:
+    """Return the lessons in a text that an aggregator wrote in the place of a playbook, but for
+    those known already.
 
     A playbook is never written anew by a model, so what such a text leaves out stays.
     """
@@ -52,17 +57,22 @@ def lessons_in(rewrite: str, known: Iterable[str], reflections: Sequence[Reflect
 
 
 def filed(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> tuple[Lesson, ...]:
-    """Return lessons with the reflections that teach them, and the section of the one that is most like each.
+    """Return lessons with the reflections that teach them, and the section of the one that is most
+    like each.
 
-    A reflection holds one insight, so it teaches one lesson: of those that name it as a source, the one that it shares
-    most words with. Every lesson keeps the source that it is most like.
+    A reflection holds one insight, so it teaches one lesson: of those that name it as a source, the
+    one that it shares most words with. Every lesson keeps the source that it is most like.
     """
     read = [reflection for reflection in reflections if reflection.record.get(INSIGHT)]
     if not lessons or not read:
         return tuple(lessons)
-    vectors = word_vectors([*(lesson.text for lesson in lessons), *(str(one.record[INSIGHT]) for one in read)])
+    vectors = word_vectors(
+        [*(lesson.text for lesson in lessons), *(str(one.record[INSIGHT]) for one in read)]
+    )
     likeness = (vectors[: len(lessons)] @ vectors[len(lessons) :].T).toarray().round(6)
-    named = np.array([[reflection.index in lesson.sources for reflection in read] for lesson in lessons])
+    named = np.array(
+        [[reflection.index in lesson.sources for reflection in read] for lesson in lessons]
+    )
     likeness[~named] = -1.0
     most = likeness.max(axis=0)
     teaches = named & (most > 0) & (np.arange(len(lessons))[:, None] == likeness.argmax(axis=0))
@@ -74,5 +84,7 @@ def filed(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> tuple
             continue
         places = {nearest, *np.flatnonzero(teaches[row]).tolist()}
         sources = tuple(sorted({read[place].index for place in places}))
-        found.append(replace(lesson, sources=sources, section=str(read[nearest].record.get(SECTION, ""))))
+        found.append(
+            replace(lesson, sources=sources, section=str(read[nearest].record.get(SECTION, "")))
+        )
     return tuple(found)

@@ -1,4 +1,6 @@
-"""The ``instruction`` artifact: what GEPA edits, with demonstrations and field descriptions beside it."""
+"""The ``instruction`` artifact: what GEPA edits, with demonstrations and field descriptions beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ class Instruction(Artifact):
     """GEPA's artifact: a predictor's instruction, and the code of ``dspy.Flex`` parts.
 
     Args:
-        shown: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which leaves out the
-            program's answer; or ``"auto"``, which leaves out those fields of the answer that the feedback has word for
-            word: they would stand there twice, and a small model takes a wrong answer that stands before it for the
-            lesson (see the results on real models). A proposer of one's own is always given all.
-        operators: Those that will edit it: demonstrations and field descriptions become components of their own, hidden
-            from selection, where one of them edits these. ``Combee`` fills it in.
+        shown: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which
+            leaves out the program's answer; or ``"auto"``, which leaves out those fields of the
+            answer that the feedback has word for word: they would stand there twice, and a small
+            model takes a wrong answer that stands before it for the lesson (see the results on real
+            models). A proposer of one's own is always given all.
+        operators: Those that will edit it: demonstrations and field descriptions become components
+            of their own, hidden from selection, where one of them edits these. ``Combee`` fills it
+            in.
     """
 
     name: ClassVar[str] = "instruction"
@@ -46,7 +50,9 @@ class Instruction(Artifact):
         return {**{name: found[name] for name in visible(found)}, **flex_sources(student), **found}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
-        """Return a copy of the student with a candidate's texts; one that only raises where its code does not bind."""
+        """Return a copy of the student with a candidate's texts; one that only raises where its
+        code does not bind.
+        """
         code = flex_sources(student)
         if not code:
             return apply_components(student, candidate)
@@ -54,13 +60,17 @@ class Instruction(Artifact):
             built = make_adapter(student, lambda *_: 0.0).build_program(dict(candidate))
         except (SyntaxError, CodeInterpreterError) as error:
             return _Unbuildable(f"{type(error).__name__}: {error}")
-        return apply_components(built, {name: text for name, text in candidate.items() if name not in code})
+        return apply_components(
+            built, {name: text for name, text in candidate.items() if name not in code}
+        )
 
     def components(self, student: dspy.Module) -> tuple[str, ...]:
         """Return predictors, then code."""
         return tuple(visible(self.seed(student)))
 
-    async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
+    async def reflect(
+        self, trajectory: Trajectory, component: str, context: StrategyContext
+    ) -> Reflection | None:
         """Return GEPA's record, or what of it is to be shown: it costs no call."""
         record = trajectory.record
         if record is None:
@@ -70,12 +80,17 @@ class Instruction(Artifact):
         return Reflection(trajectory.index, record, trajectory.rollout.example_id)
 
     async def learn(
-        self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        aggregator: Aggregator,
+        context: StrategyContext,
     ) -> Lessons:
         """Return what the aggregator makes of the records, without what stands in them twice."""
         if self.shown != "auto":
             return await aggregator.aggregate(reflections, context)
-        shorter = [asyncio.ensure_future(_without_repeats(reflection)) for reflection in reflections]
+        shorter = [
+            asyncio.ensure_future(_without_repeats(reflection)) for reflection in reflections
+        ]
         try:
             return await aggregator.aggregate(shorter, context)
         finally:
@@ -88,14 +103,18 @@ class Instruction(Artifact):
         return Book().add(map(Taught, read_section(text)[1]), born=-1)
 
     def serve(self, text: str, book: Book) -> str:
-        """Return an instruction whose section serves a book; operators may serve it in other ways."""
+        """Return an instruction whose section serves a book; operators may serve it in other
+        ways.
+        """
         own, lines = read_section(text)
         foreign = [line for line in lines if book.find(lesson_id(line)) is None]
         return write_section(own, [*foreign, *(lesson.text for lesson in book.served)])
 
 
 async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflection | None:
-    """Return a reflection without the fields of the program's answer that its feedback has word for word."""
+    """Return a reflection without the fields of the program's answer that its feedback has word for
+    word.
+    """
     # It belongs to others: to be cancelled here must not cancel it for them.
     whole = await asyncio.shield(asyncio.ensure_future(reflection))
     answer = None if whole is None else whole.record.get(_ANSWER)
@@ -106,7 +125,9 @@ async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflecti
     if len(new) == len(answer):
         return whole
     record = {name: value for name, value in whole.record.items() if name != _ANSWER or new}
-    return replace(whole, record={name: new if name == _ANSWER else value for name, value in record.items()})
+    return replace(
+        whole, record={name: new if name == _ANSWER else value for name, value in record.items()}
+    )
 
 
 def _is_said(value: object, feedback: str) -> bool:

@@ -35,7 +35,8 @@ _NOW = (0,)
 
 
 class OnlinePlaybook:
-    """Serves requests with a playbook, and learns from each batch after it was answered; without a search.
+    """Serves requests with a playbook, and learns from each batch after it was answered; without a
+    search.
 
     ::
 
@@ -44,8 +45,9 @@ class OnlinePlaybook:
             answers = serving.predict(batch)   # with what was learned before
             serving.learn()                    # from these answers and their feedback
 
-    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A stream is no held-out
-    set: its score supports no claim. Used from one thread; who serves decides when to stop.
+    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A
+    stream is no held-out set: its score supports no claim. Used from one thread; who serves decides
+    when to stop.
 
     Args:
         student: The program. Not changed; one that shows a playbook already goes on with it.
@@ -91,7 +93,9 @@ class OnlinePlaybook:
 
     @property
     def online_score(self) -> float | None:
-        """Mean score of all answers, each made before its example was learned from; ``None`` before the first."""
+        """Mean score of all answers, each made before its example was learned from; ``None`` before
+        the first.
+        """
         return sum(self._scores) / len(self._scores) if self._scores else None
 
     @property
@@ -104,7 +108,8 @@ class OnlinePlaybook:
         return serving(self._artifact.build(self._student, {COMPONENT: self.text}))
 
     def predict(self, batch: Sequence[dspy.Example]) -> tuple[Any, ...]:
-        """Answer every example with what was learned from earlier ones; ``None`` where the program raised.
+        """Answer every example with what was learned from earlier ones; ``None`` where the program
+        raised.
 
         All are answered at once. A batch that was not learned from is forgotten.
 
@@ -117,7 +122,13 @@ class OnlinePlaybook:
         program, sees_trace = self.program(), takes_trace(self._metric)
         jobs = [
             RolloutJob(
-                program, one, row_hash(one), self._metric, self._failure_score, sees_trace=sees_trace, role="serving"
+                program,
+                one,
+                row_hash(one),
+                self._metric,
+                self._failure_score,
+                sees_trace=sees_trace,
+                role="serving",
             )
             for one in batch
         ]
@@ -149,18 +160,28 @@ class OnlinePlaybook:
         adapter = adapter_for(self._lm)
 
         async def call(
-            signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+            signature: type[dspy.Signature],
+            inputs: Mapping[str, Any],
+            place: tuple[str | int, ...],
+            role: Role,
         ) -> dspy.Prediction | FailedCall:
-            return (await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)).outcome
+            return (
+                await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)
+            ).outcome
 
         task = self._artifact.task(self._student)
         context = StrategyContext(
             COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task, book=self.book
         )
-        reflections = [asyncio.ensure_future(self._artifact.reflect(one, COMPONENT, context)) for one in self._served]
+        reflections = [
+            asyncio.ensure_future(self._artifact.reflect(one, COMPONENT, context))
+            for one in self._served
+        ]
         try:
             lessons = await self._artifact.learn(reflections, self._aggregator, context)
-            read = [reflection for reflection in await arrived(reflections) if reflection is not None]
+            read = [
+                reflection for reflection in await arrived(reflections) if reflection is not None
+            ]
         finally:
             for one in reflections:
                 one.cancel()
@@ -179,10 +200,13 @@ class OnlinePlaybook:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(slotted())
-        # A notebook's loop is running already: this one has a thread of its own, with the caller's DSPy settings.
+        # A notebook's loop is running already: this one has a thread of its own, with the caller's
+        # DSPy settings.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(contextvars.copy_context().run, asyncio.run, slotted()).result()
 
 
 def _told(kind: str, **data: Any) -> None:
-    logger.warning("playbook: %s: %s", kind, ", ".join(f"{name}={value}" for name, value in data.items()))
+    logger.warning(
+        "playbook: %s: %s", kind, ", ".join(f"{name}={value}" for name, value in data.items())
+    )

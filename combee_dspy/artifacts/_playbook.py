@@ -25,36 +25,43 @@ from combee_dspy.strategies import StrategyContext, parameters
 logger = logging.getLogger("combee_dspy")
 
 COMPONENT = "playbook"
-# What a built program notes beside what it shows: the whole playbook, and the ids of the bullets in sight.
+# What a built program notes beside what it shows: the whole playbook, and the ids of the bullets in
+# sight.
 _WHOLE, _SEEN = "combee_playbook", "combee_playbook_shown"
 _BEGIN, _END = "=== PLAYBOOK ===", "=== END OF PLAYBOOK ==="
-_HOW = "Advice from earlier tasks. Where you explain yourself, name the ids of the bullets that you follow."
+_HOW = (
+    "Advice from earlier tasks. Where you explain yourself, name the ids of the bullets that you"
+    " follow."
+)
 _SHOWN = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILINE)
 
 
 @parameters
 class Playbook(Artifact):
-    """A playbook of bullets (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247), served from the book of lessons.
+    """A playbook of bullets (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247), served from
+    the book of lessons.
 
-    Every predictor of the program reads the same playbook. Each trajectory is reflected on by a call of its own; the
-    aggregator reads the key insights and returns lessons, and edits of the book where it relates them. No model writes
-    the playbook anew, so no bullet is lost to a careless rewrite. ACE's counters are the examples that speak for a
-    bullet (they teach it, or it helped with them) and those that it harmed, each once. A student that shows a playbook
-    already, because an earlier run returned it, goes on with it.
+    Every predictor of the program reads the same playbook. Each trajectory is reflected on by a
+    call of its own; the aggregator reads the key insights and returns lessons, and edits of the
+    book where it relates them. No model writes the playbook anew, so no bullet is lost to a
+    careless rewrite. ACE's counters are the examples that speak for a bullet (they teach it, or it
+    helped with them) and those that it harmed, each once. A student that shows a playbook already,
+    because an earlier run returned it, goes on with it.
 
     Args:
-        max_tokens: Estimated tokens that predictors and readers see of it. Bullets beyond that stay in the playbook
-            and out of sight, the least helpful first. 8,000 is a quarter of a 32k context.
-        sections: Its sections, the last one for what fits nowhere else. Those that a program's own playbook has besides
-            stand before them.
+        max_tokens: Estimated tokens that predictors and readers see of it. Bullets beyond that stay
+            in the playbook and out of sight, the least helpful first. 8,000 is a quarter of a 32k
+            context.
+        sections: Its sections, the last one for what fits nowhere else. Those that a program's own
+            playbook has besides stand before them.
         ground_truth: Whether the reflector sees the examples' labels.
-        rounds: How often the reflector looks at a trajectory that teaches something; from the second time on it sees
-            what it said before.
-        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites or, where it cites none,
-            those most like it.
-        field: An input field that takes the playbook in place of the instruction's end. It must be one that the program
-            does not fill itself: the playbook becomes its default value, which ``program.save`` keeps with
-            ``save_program=True`` only.
+        rounds: How often the reflector looks at a trajectory that teaches something; from the
+            second time on it sees what it said before.
+        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites or,
+            where it cites none, those most like it.
+        field: An input field that takes the playbook in place of the instruction's end. It must be
+            one that the program does not fill itself: the playbook becomes its default value, which
+            ``program.save`` keeps with ``save_program=True`` only.
     """
 
     name: ClassVar[str] = "playbook"
@@ -70,21 +77,33 @@ class Playbook(Artifact):
         BulletText((), self.sections)
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
-        """Return the playbook that the student shows, as text; one without bullets where it shows none.
+        """Return the playbook that the student shows, as text; one without bullets where it shows
+        none.
 
-        Of a program that a run has returned it is the whole one, bullets beyond the budget included.
+        Of a program that a run has returned it is the whole one, bullets beyond the budget
+        included.
 
         Raises:
             ArgumentValueError: No predictor has the input field that is named.
         """
         named = dict(student.named_predictors())
-        standing = [self._apart(predictor.signature.instructions)[1] for predictor in named.values()]
+        standing = [
+            self._apart(predictor.signature.instructions)[1] for predictor in named.values()
+        ]
         if self.field is not None:
-            held = [predictor.signature.input_fields.get(self.field) for predictor in named.values()]
+            held = [
+                predictor.signature.input_fields.get(self.field) for predictor in named.values()
+            ]
             if not any(held):
                 remedy = "Name an input field of one of the program's predictors, or leave it out."
-                raise ArgumentValueError("field", self.field, "is no input field of the program", remedy)
-            standing += [self._read(one.default) for one in held if one is not None and isinstance(one.default, str)]
+                raise ArgumentValueError(
+                    "field", self.field, "is no input field of the program", remedy
+                )
+            standing += [
+                self._read(one.default)
+                for one in held
+                if one is not None and isinstance(one.default, str)
+            ]
         whole = next((read for read in standing if read.bullets), BulletText((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
@@ -96,7 +115,9 @@ class Playbook(Artifact):
         return {COMPONENT: str(whole)}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
-        """Return a copy of the student whose predictors show the playbook, as far as the budget allows."""
+        """Return a copy of the student whose predictors show the playbook, as far as the budget
+        allows.
+        """
         text = candidate[COMPONENT]
         within = self._read(text).within(self.max_tokens)
         shown = str(within) if within.bullets else ""
@@ -119,23 +140,44 @@ class Playbook(Artifact):
     def task(self, student: dspy.Module) -> str:
         """Return what the student is told without a playbook, for reflectors and readers."""
         predictors = student.named_predictors()
-        told = [(name, self._apart(predictor.signature.instructions)[0]) for name, predictor in predictors]
-        return told[0][1] if len(told) == 1 else "\n\n".join(f"{name}: {text}" for name, text in told)
+        told = [
+            (name, self._apart(predictor.signature.instructions)[0])
+            for name, predictor in predictors
+        ]
+        return (
+            told[0][1] if len(told) == 1 else "\n\n".join(f"{name}: {text}" for name, text in told)
+        )
 
-    async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
-        """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it used."""
+    async def reflect(
+        self, trajectory: Trajectory, component: str, context: StrategyContext
+    ) -> Reflection | None:
+        """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it
+        used.
+        """
         bullets = bullets_for(trajectory, context.text, self.max_tokens, self.most_bullets)
         sections = self._read(context.text).sections
         return await reflected(
-            trajectory, bullets, sections, context, ground_truth=self.ground_truth, rounds=self.rounds
+            trajectory,
+            bullets,
+            sections,
+            context,
+            ground_truth=self.ground_truth,
+            rounds=self.rounds,
         )
 
     async def learn(
-        self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        aggregator: Aggregator,
+        context: StrategyContext,
     ) -> Lessons:
-        """Return what the aggregator makes of the key insights, and how the bullets that were shown were judged."""
+        """Return what the aggregator makes of the key insights, and how the bullets that were shown
+        were judged.
+        """
         shown = self._read(context.text).within(self.max_tokens)
-        told = "\n\n".join(part for part in (context.notes, str(shown) if shown.bullets else "") if part)
+        told = "\n\n".join(
+            part for part in (context.notes, str(shown) if shown.bullets else "") if part
+        )
         insights = [asyncio.ensure_future(insight(reflection)) for reflection in reflections]
         try:
             learned = await aggregator.aggregate(insights, replace(context, text=told, notes=""))
@@ -146,7 +188,10 @@ class Playbook(Artifact):
         read = [reflection for reflection in await arrived(reflections) if reflection is not None]
         lessons = learned.lessons
         if learned.rewrite is not None:
-            known = [*context.notes.splitlines(), *(bullet.content for bullet in self._read(context.text).bullets)]
+            known = [
+                *context.notes.splitlines(),
+                *(bullet.content for bullet in self._read(context.text).bullets),
+            ]
             lessons += lessons_in(learned.rewrite, known, read)
         # A success counts as well: what it was shown may have helped.
         edits = (*learned.edits, *judged(read, context.update))
@@ -191,7 +236,9 @@ class Playbook(Artifact):
         return str(BulletText((*foreign, *served), before.sections))
 
     def _read(self, text: str) -> BulletText:
-        """Read a playbook as a run goes on with it: the artifact's last section takes what fits nowhere else."""
+        """Read a playbook as a run goes on with it: the artifact's last section takes what fits
+        nowhere else.
+        """
         if not text.strip():
             return BulletText((), self.sections)
         read = read_text(text)

@@ -1,4 +1,6 @@
-"""The benchmark contract: rows in splits, a program to start from, a score, and what is known before reading."""
+"""The benchmark contract: rows in splits, a program to start from, a score, and what is known
+before reading.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ class Card:
     Attributes:
         task: The task in one sentence.
         size: Rows a split, in words.
-        sources: Where the rows can come from, the usual one first: ``generated``, ``path``, ``url`` or
-            ``hub``, its address, the commit it is pinned to, and in brackets what a reader must know.
+        sources: Where the rows can come from, the usual one first: ``generated``, ``path``, ``url``
+            or ``hub``, its address, the commit it is pinned to, and in brackets what a reader must
+            know.
         scoring: The headline's rule in one sentence.
     """
 
@@ -42,15 +45,19 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a benchmark's rows can be read here without a network (``None``: nobody can tell), where, or why not."""
+    """Whether a benchmark's rows can be read here without a network (``None``: nobody can tell),
+    where, or why not.
+    """
 
     here: bool | None
     where: str
 
 
 Metric = Callable[..., dspy.Prediction]
-"""A metric in GEPA's protocol: ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` returns
-``dspy.Prediction(score=float in [0, 1], feedback=str)``. Pure, and safe to call from any thread."""
+"""A metric in GEPA's protocol: ``(gold, pred, trace=None, pred_name=None, pred_trace=None)``
+returns ``dspy.Prediction(score=float in [0, 1], feedback=str)``. Pure, and safe to call from any
+thread.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,9 @@ class Split:
 
     Attributes:
         examples: One example a row, its inputs marked.
-        row_hashes: SHA-256 of each raw row as the source gave it (see :mod:`combee_dspy.hashing`), in the
-            order of ``examples``. They do not change with the parameters that shape an example.
+        row_hashes: SHA-256 of each raw row as the source gave it (see :mod:`combee_dspy.hashing`),
+            in the order of ``examples``. They do not change with the parameters that shape an
+            example.
     """
 
     name: str
@@ -96,11 +104,11 @@ class LoadedBenchmark:
         tolerant_metric: A forgiving score to report beside it, never in its place.
         known_noise: Raw row hash to what is known to be wrong with the row's label.
         notes: What a reader must know about the rows used, such as overlaps.
-        comparable: Whether rows, task and scoring are those of the published benchmark, whole and unchanged. ``None``
-            where that cannot be told, or nothing is published to compare with.
+        comparable: Whether rows, task and scoring are those of the published benchmark, whole and
+            unchanged. ``None`` where that cannot be told, or nothing is published to compare with.
         standing: Why, or why not; empty where nothing is published.
-        lessons: Hand-written lessons that hold what there is to learn: a prompt with all of them is the ceiling.
-            Empty where nobody wrote them.
+        lessons: Hand-written lessons that hold what there is to learn: a prompt with all of them is
+            the ceiling. Empty where nobody wrote them.
     """
 
     name: str
@@ -142,7 +150,9 @@ class LoadedBenchmark:
 
 
 class Benchmark(Strategy):
-    """Reads one benchmark; one over files or the hub is a :class:`~combee_dspy.benchmarks.RecordBenchmark`."""
+    """Reads one benchmark; one over files or the hub is a
+    :class:`~combee_dspy.benchmarks.RecordBenchmark`.
+    """
 
     kind: ClassVar[str] = "benchmark"
     card: ClassVar[Card | None] = None
@@ -150,25 +160,32 @@ class Benchmark(Strategy):
     """Fields of a raw row that the program is given, where :meth:`to_example` is not overridden."""
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
-        """Return the example of one raw row, its inputs marked. By default, its fields as they are."""
+        """Return the example of one raw row, its inputs marked. By default, its fields as they
+        are.
+        """
         return dspy.Example(dict(row)).with_inputs(*self.inputs)
 
     def availability(self) -> Availability:
-        """Tell whether the rows can be read here without a network. Reads none of them, and never raises."""
+        """Tell whether the rows can be read here without a network. Reads none of them, and never
+        raises.
+        """
         return Availability(None, "the benchmark does not say")
 
     @abstractmethod
     def load(self) -> LoadedBenchmark:
-        """Read the rows and return the benchmark: the same parameters and source give the same rows in the same order.
+        """Read the rows and return the benchmark: the same parameters and source give the same rows
+        in the same order.
 
         Raises:
-            DataSourceError: The rows cannot be read, are not what the benchmark needs, or differ from ``pin``.
+            DataSourceError: The rows cannot be read, are not what the benchmark needs, or differ
+                from ``pin``.
             ArgumentValueError: A parameter cannot be used.
         """
 
 
 def load_benchmark(name: str, **params: Any) -> LoadedBenchmark:
-    """Read a benchmark by name and parameters. The source that was read, rows and digests are logged.
+    """Read a benchmark by name and parameters. The source that was read, rows and digests are
+    logged.
 
     Raises:
         UnknownStrategyError: No benchmark has this name.

@@ -1,4 +1,6 @@
-"""A benchmark over records that lie somewhere: what Formula, FiNER and benchmarks of your own share."""
+"""A benchmark over records that lie somewhere: what Formula, FiNER and benchmarks of your own
+share.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,22 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-PUBLISHED = "these have ACE's names and numbers of rows, whole, scored as in ACE; no row hashes of ACE's are known here"
-"""What is said of rows that figures of the paper may be compared with where they are what their names say."""
+PUBLISHED = (
+    "these have ACE's names and numbers of rows, whole, scored as in ACE; no row hashes of ACE's"
+    " are known here"
+)
+"""What is said of rows that figures of the paper may be compared with where they are what their
+names say.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read: its source and cut for the log, all raw rows before slices, the splits, and notes on them.
+    """What was read: its source and cut for the log, all raw rows before slices, the splits, and
+    notes on them.
 
-    ``missing``: what makes the rows others than those of the published benchmark's files, by name and size.
+    ``missing``: what makes the rows others than those of the published benchmark's files, by name
+    and size.
     """
 
     source: str
@@ -42,28 +51,32 @@ class Reading:
 
 @parameters
 class RecordBenchmark(Benchmark):
-    """A benchmark whose rows lie where the user says: a folder, a file, an address or a hub data set.
+    """A benchmark whose rows lie where the user says: a folder, a file, an address or a hub data
+    set.
 
     A benchmark over a data set of your own is a subclass with a ``rows``, a
     ``card``, ``inputs`` and a :meth:`load` that calls :meth:`read`.
 
     Attributes:
         path: A directory or HTTP address holding ``train.jsonl``, ``validation.jsonl`` and
-            ``test.jsonl``; a directory with the benchmark's published files under their own names, which are run
-            as they are (a row of held-out is in no other split all the same); a zip file of the three; one
-            ``.jsonl`` file or address, cut 60/20/20 by hash; or a hub id ``owner/name`` with the three splits.
-            ``test`` becomes held-out.
+            ``test.jsonl``; a directory with the benchmark's published files under their own names,
+            which are run as they are (a row of held-out is in no other split all the same); a zip
+            file of the three; one ``.jsonl`` file or address, cut 60/20/20 by hash; or a hub id
+            ``owner/name`` with the three splits. ``test`` becomes held-out.
         revision: The 40-digit commit to read; required for a hub id, and only there.
         train: Rows to learn from, those whose hashes come first. ``None``: all.
         validation: … to select on.
-        heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and the notes say so.
+        heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and
+            the notes say so.
         pin: Split name to required digest.
     """
 
     rows: ClassVar[RowSource]
     """How rows lie at a source, without path and revision."""
     own: ClassVar[Mapping[str, str]] = {}
-    """Digests of the splits that this project's own figures are measured on, where they are no published ones."""
+    """Digests of the splits that this project's own figures are measured on, where they are no
+    published ones.
+    """
 
     path: str | Path | None = None
     revision: str | None = None
@@ -86,7 +99,9 @@ class RecordBenchmark(Benchmark):
         return None
 
     def together(self, row: Row) -> Sequence[Hashable]:
-        """Return what a row holds that must not be in train or validation and in held-out too, besides itself."""
+        """Return what a row holds that must not be in train or validation and in held-out too,
+        besides itself.
+        """
         return ()
 
     def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
@@ -97,7 +112,8 @@ class RecordBenchmark(Benchmark):
         """Read, check, cut, slice and pin the rows.
 
         Raises:
-            DataSourceError: No path is given, the rows cannot be read or used, or differ from ``pin``.
+            DataSourceError: No path is given, the rows cannot be read or used, or differ from
+                ``pin``.
             ArgumentValueError: A hub id comes without a commit.
         """
         source = self.source
@@ -117,10 +133,13 @@ class RecordBenchmark(Benchmark):
         if place.layout == "published":
             leaks = _shared_sentences(found, self.together)
         else:
-            every, leaks = _kept_apart(found, self.together, "share a sentence with heldout", "sentences")
+            every, leaks = _kept_apart(
+                found, self.together, "share a sentence with heldout", "sentences"
+            )
         slices = {split: _first(rows, getattr(self, split)) for split, rows in every.items()}
         cuts = [
-            f"{split} is a slice: {len(rows)} of {len(every[split])} rows, those whose hashes come first"
+            f"{split} is a slice: {len(rows)} of {len(every[split])} rows, those whose hashes come"
+            " first"
             for split, rows in slices.items()
             if len(rows) < len(every[split])
         ]
@@ -129,7 +148,9 @@ class RecordBenchmark(Benchmark):
         missing = self._missing(place, found, splits) if source.published else ""
         return Reading(f"{place.said}{how}", every, splits, (*leaks, *cuts, *notes), missing)
 
-    def _missing(self, place: Place, found: Mapping[str, Sequence[Row]], splits: Mapping[str, Split]) -> str:
+    def _missing(
+        self, place: Place, found: Mapping[str, Sequence[Row]], splits: Mapping[str, Split]
+    ) -> str:
         """Return what makes these rows others than the published ones, empty for nothing."""
         if self.own and all(splits[split].digest == digest for split, digest in self.own.items()):
             return "these rows are this project's own cut of ACE's files, by their digests"
@@ -146,14 +167,18 @@ class RecordBenchmark(Benchmark):
         for number, row in enumerate(self.records(rows, split), 1):
             if problem := self.problem(row):
                 source = self.source
-                raise source.error(problem, f"{source.path}, {source.names.get(split, split)} row {number}")
+                raise source.error(
+                    problem, f"{source.path}, {source.names.get(split, split)} row {number}"
+                )
             yield row
 
     def _cut(self, rows: Sequence[Row], ends: Mapping[str, float]) -> dict[str, list[Row]]:
-        """Cut rows into parts by their hashes alone, so that their order does not count and equal rows stay together.
+        """Cut rows into parts by their hashes alone, so that their order does not count and equal
+        rows stay together.
 
-        ``ends`` says where each part ends in [0, 1], ascending. Rows that share what :meth:`together` returns (such
-        as a sentence), directly or through others, go where the smallest of their hashes goes.
+        ``ends`` says where each part ends in [0, 1], ascending. Rows that share what
+        :meth:`together` returns (such as a sentence), directly or through others, go where the
+        smallest of their hashes goes.
         """
         from scipy.cluster.hierarchy import DisjointSet
 
@@ -185,10 +210,15 @@ def _first(rows: Sequence[Row], size: int | None) -> Sequence[Row]:
     return [rows[place] for place in sorted(places)]
 
 
-def _shared_sentences(rows: Mapping[str, Sequence[Row]], holds: Callable[[Row], Sequence[Hashable]]) -> list[str]:
+def _shared_sentences(
+    rows: Mapping[str, Sequence[Row]], holds: Callable[[Row], Sequence[Hashable]]
+) -> list[str]:
     """Say what published files, which are run as they are, share with held-out."""
     held = {item for one in rows["heldout"] for item in holds(one)}
-    counts = {name: sum(not held.isdisjoint(holds(one)) for one in rows[name]) for name in ("train", "validation")}
+    counts = {
+        name: sum(not held.isdisjoint(holds(one)) for one in rows[name])
+        for name in ("train", "validation")
+    }
     said = "rows of {} share a sentence with heldout, as published"
     notes = [f"{count} {said.format(name)}" for name, count in counts.items() if count]
     for note in notes:
@@ -197,11 +227,16 @@ def _shared_sentences(rows: Mapping[str, Sequence[Row]], holds: Callable[[Row], 
 
 
 def _kept_apart(
-    rows: Mapping[str, Sequence[T]], holds: Callable[[T], Sequence[Hashable]], leaks: str, shared: str
+    rows: Mapping[str, Sequence[T]],
+    holds: Callable[[T], Sequence[Hashable]],
+    leaks: str,
+    shared: str,
 ) -> tuple[dict[str, list[T]], list[str]]:
-    """Take out of train and validation what holds something that held-out holds too, and say how much.
+    """Take out of train and validation what holds something that held-out holds too, and say how
+    much.
 
-    Held-out never changes. What train and validation share stays and is said. Each case is one note and warning.
+    Held-out never changes. What train and validation share stays and is said. Each case is one note
+    and warning.
     """
     held = {item for one in rows["heldout"] for item in holds(one)}
     kept = {"heldout": list(rows["heldout"])}
@@ -210,7 +245,9 @@ def _kept_apart(
         kept[name] = [one for one in rows[name] if held.isdisjoint(holds(one))]
         if removed := len(rows[name]) - len(kept[name]):
             notes.append(f"{removed} rows of {name} {leaks} and were taken out of {name}")
-    learned, selected = ({item for one in kept[name] for item in holds(one)} for name in ("train", "validation"))
+    learned, selected = (
+        {item for one in kept[name] for item in holds(one)} for name in ("train", "validation")
+    )
     if both := learned & selected:
         notes.append(f"{len(both)} {shared} are in both train and validation and were kept in both")
     for note in notes:
@@ -232,13 +269,17 @@ def build_splits(
             notes.append(f"{repeated} rows of {name} repeat an earlier row of it and were kept")
             _logger.warning("%s", notes[-1])
     splits = {
-        name: Split(name, tuple(to_example(row) for _, row in pairs), tuple(digest for digest, _ in pairs))
+        name: Split(
+            name, tuple(to_example(row) for _, row in pairs), tuple(digest for digest, _ in pairs)
+        )
         for name, pairs in kept.items()
     }
     return splits, tuple(notes)
 
 
-def check_pins(benchmark: str, source: str, splits: Mapping[str, Split], pin: Mapping[str, str] | None) -> None:
+def check_pins(
+    benchmark: str, source: str, splits: Mapping[str, Split], pin: Mapping[str, str] | None
+) -> None:
     """Require the splits that were pinned; those without a pin are free.
 
     Raises:
@@ -251,4 +292,6 @@ def check_pins(benchmark: str, source: str, splits: Mapping[str, Split], pin: Ma
         found = splits[name].digest
         if found != wanted:
             reason = f"the rows of {name} have digest {found}, but {wanted} is pinned"
-            raise DataSourceError(benchmark, source, reason, "Use the pinned rows, or pin these if they are meant.")
+            raise DataSourceError(
+                benchmark, source, reason, "Use the pinned rows, or pin these if they are meant."
+            )

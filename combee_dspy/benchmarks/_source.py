@@ -24,11 +24,12 @@ class Place:
 
     Attributes:
         layout: How its rows lie. ``"splits"``: ``train.jsonl`` and its sisters in one folder;
-            ``"single"``: one file; ``"nested"``: files at places that the benchmark knows; ``"published"``: the
-            files of the published benchmark, by their names;
-            ``"archive"``: a zip file that holds the three; ``"hub"``: a data set with the three splits.
+            ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
+            ``"published"``: the files of the published benchmark, by their names; ``"archive"``: a
+            zip file that holds the three; ``"hub"``: a data set with the three splits.
         said: What a log calls it.
-        files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to an archive.
+        files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to
+            an archive.
         revision: The commit of a hub data set.
     """
 
@@ -52,7 +53,8 @@ class RowSource:
             that ``datasets.load_dataset`` takes as ``split``, such as ``"train[:80%]"``.
         subset: The configuration of a hub data set that has several.
         nested: Split to its file's place below ``path``, for a known layout of another kind.
-        published: Split to the name of its file as the benchmark was published, and the rows that it holds.
+        published: Split to the name of its file as the benchmark was published, and the rows that
+            it holds.
         archive: Name of the zip file that holds the rows in a repository of the data set.
         pinned: Hub id of a data set whose rows lie in ``archive``, to its pinned commit.
         hub: Whether a local folder is a data set in the hub's layout, which ``datasets`` reads.
@@ -74,7 +76,9 @@ class RowSource:
 
     def error(self, reason: str, where: str = "", remedy: str = "") -> DataSourceError:
         """Return the error that names this source."""
-        return DataSourceError(self.benchmark, where or str(self.path), reason, remedy or self.remedy)
+        return DataSourceError(
+            self.benchmark, where or str(self.path), reason, remedy or self.remedy
+        )
 
     def locate(self) -> Place:
         """Say where the rows are, without reading them or using a network.
@@ -92,30 +96,47 @@ class RowSource:
             return self._hub(source)
         if self.revision is not None:
             remedy = "A revision belongs to a hub id; leave it out, or pin the rows with pin=."
-            raise ArgumentValueError("revision", self.revision, f"cannot be used with {source}", remedy)
+            raise ArgumentValueError(
+                "revision", self.revision, f"cannot be used with {source}", remedy
+            )
         if self.hub:
             return Place("hub", source, dict.fromkeys(self.names, source))
         return _file(source) if source.endswith(_FILES) else self._folder(source.rstrip("/"))
 
     def _folder(self, folder: str) -> Place:
         # Where nothing is known, reading will name the first file that is missing.
-        splits = Place("splits", folder, {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()})
+        splits = Place(
+            "splits",
+            folder,
+            {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()},
+        )
         if _is_url(folder) or Path(splits.files["train"]).exists():
             return splits
-        if all(Path(folder, name).is_file() for name, _ in self.published.values()) and self.published:
+        if (
+            all(Path(folder, name).is_file() for name, _ in self.published.values())
+            and self.published
+        ):
             named = {split: f"{folder}/{name}" for split, (name, _) in self.published.items()}
             return Place("published", folder, named)
         for base in (folder, f"{folder}/data") if self.nested else ():
             if Path(base, self.nested["train"]).is_file():
-                return Place("nested", folder, {split: f"{base}/{file}" for split, file in self.nested.items()})
+                return Place(
+                    "nested",
+                    folder,
+                    {split: f"{base}/{file}" for split, file in self.nested.items()},
+                )
         archive = f"{folder}/{self.archive}"
         return _file(archive) if Path(archive).is_file() else splits
 
     def _hub(self, source: str) -> Place:
         commit = self.revision or self.pinned.get(source, "")
         if not re.fullmatch(r"[0-9a-f]{40}", commit):
-            remedy = "Give the 40-digit commit of the data set: a branch moves, and results with it."
-            raise ArgumentValueError("revision", self.revision, f"does not pin the hub id {source}", remedy)
+            remedy = (
+                "Give the 40-digit commit of the data set: a branch moves, and results with it."
+            )
+            raise ArgumentValueError(
+                "revision", self.revision, f"does not pin the hub id {source}", remedy
+            )
         said = f"hub {source}@{commit}"
         if source in self.pinned:
             address = f"hf://datasets/{source}@{commit}/{self.archive}"
@@ -145,8 +166,12 @@ class RowSource:
         if place.layout == "archive":
             return self._unzipped(place.files["all"])
         if place.layout == "hub":
-            return {split: self._read(place.said, self._hub_rows(place, split)) for split in place.files}
-        return {split: self._read(file, self._file_rows(file)) for split, file in place.files.items()}
+            return {
+                split: self._read(place.said, self._hub_rows(place, split)) for split in place.files
+            }
+        return {
+            split: self._read(file, self._file_rows(file)) for split, file in place.files.items()
+        }
 
     def _read(self, where: str, rows: Iterator[Row]) -> Iterator[Row]:
         try:
@@ -155,7 +180,9 @@ class RowSource:
             raise
         except Exception as error:
             # Readers and transports raise what they like: one error names the source.
-            remedy = "Check that the source exists, can be reached, and holds one JSON object a line."
+            remedy = (
+                "Check that the source exists, can be reached, and holds one JSON object a line."
+            )
             raise self.error(f"{type(error).__name__}: {error}", where, remedy) from error
 
     def _file_rows(self, file: str) -> Iterator[Row]:
@@ -164,12 +191,23 @@ class RowSource:
     def _hub_rows(self, place: Place, split: str) -> Iterator[Row]:
         datasets = self._datasets()
         more = {} if self.subset is None else {"name": self.subset}
-        loaded = datasets.load_dataset(place.files[split], revision=place.revision, split=self.names[split], **more)
+        loaded = datasets.load_dataset(
+            place.files[split], revision=place.revision, split=self.names[split], **more
+        )
         # The hub's own conversions hold the numbers of labels instead of their names.
-        kinds = {name: getattr(kind, "feature", kind) for name, kind in (loaded.features or {}).items()}
-        named = {name: kind.int2str for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
+        kinds = {
+            name: getattr(kind, "feature", kind) for name, kind in (loaded.features or {}).items()
+        }
+        named = {
+            name: kind.int2str
+            for name, kind in kinds.items()
+            if isinstance(kind, datasets.ClassLabel)
+        }
         for row in loaded:
-            yield {name: named[name](value) if name in named else value for name, value in dict(row).items()}
+            yield {
+                name: named[name](value) if name in named else value
+                for name, value in dict(row).items()
+            }
 
     def _unzipped(self, archive: str) -> dict[str, Iterator[Row]]:
         try:
@@ -183,11 +221,15 @@ class RowSource:
             mine = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
             if len(mine) != 1:
                 raise self.error(f"it holds {len(mine) or 'no'} files named {stem}.jsonl", archive)
-            found[split] = self._read(f"{archive}, {mine[0]}", _json_rows(zipfile.Path(fetched, mine[0])))
+            found[split] = self._read(
+                f"{archive}, {mine[0]}", _json_rows(zipfile.Path(fetched, mine[0]))
+            )
         return found
 
     def _fetched(self, file: str) -> str:
-        """Return the local copy of a file, fetched into the cache of ``datasets`` where it has an address."""
+        """Return the local copy of a file, fetched into the cache of ``datasets`` where it has an
+        address.
+        """
         return str(self._datasets().DownloadManager().download(file)) if "://" in file else file
 
     def _datasets(self) -> Any:

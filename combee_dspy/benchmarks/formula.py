@@ -25,36 +25,47 @@ PINS: Mapping[str, str] = {
     "validation": "8b14b4810d2ad6f77a8edea462655faa2248ed358f44fdf6518af158266d4849",
     "heldout": "11338e954e39dedb9d84c0a5c983d63ae0794b4338fc54637a09b148a0f4fda4",
 }
-"""Digests of the 500, 164 and 136 rows that this project's own Formula figures are measured on: its own cut."""
+"""Digests of the 500, 164 and 136 rows that this project's own Formula figures are measured on: its
+own cut.
+"""
 
 KNOWN_NOISE: Mapping[str, str] = {
     "da7575563108bec79c9ebd5f87b50ee789cdf6db97beafc46b2a83a2d23ddfb8": (
         "the gold answer is 1000000000.0; 5 % of a labour force of 500,000 is 25,000"
     ),
 }
-"""Raw row hash to what is wrong with the row's gold answer. The rows are kept and scored as they are."""
+"""Raw row hash to what is wrong with the row's gold answer. The rows are kept and scored as they
+are.
+"""
 
 _ORIGIN = (
     "XBRL-Agent (MIT), collected in FinLoRA (data/{train,test}/formula_*.jsonl, OpenMDW-1.0), "
     "in files of ACE (Apache-2.0)"
 )
 _REMEDY = (
-    "Formula is on no hub and is not bundled. "
-    "Give path= ACE's eval/finance/data, "
-    "a directory with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: "
-    '{"context": "…", "target": "2.0"}. FinLoRA\'s data folder, one .jsonl file, an HTTP address or a hub id with '
-    f"revision= work too. Origin: {_ORIGIN}."
+    "Formula is on no hub and is not bundled. Give path= ACE's eval/finance/data, a directory"
+    ' with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: {"context": "…",'
+    ' "target": "2.0"}. FinLoRA\'s data folder, one .jsonl file, an HTTP address or a hub id with'
+    f" revision= work too. Origin: {_ORIGIN}."
 )
-_ASKED = re.compile(r"Use formula .+? to answer this question:\s*(.+?)\s*with a numerical answer\b.*\Z", re.DOTALL)
-_MARKED = re.compile(r"(?>.*?Formula:)(?>.*?Explanation:)(?>.*?Question:)(.*)Answer:\s*\Z", re.DOTALL)
+_ASKED = re.compile(
+    r"Use formula .+? to answer this question:\s*(.+?)\s*with a numerical answer\b.*\Z", re.DOTALL
+)
+_MARKED = re.compile(
+    r"(?>.*?Formula:)(?>.*?Explanation:)(?>.*?Question:)(.*)Answer:\s*\Z", re.DOTALL
+)
 
 _CARD = Card(
     task="Numerical reasoning over 50 finance formulas: one question, one number.",
     licence="OpenMDW-1.0 (FinLoRA); MIT (XBRL-Agent)",
-    citation="XBRL-Agent; FinLoRA; ACE (Agentic Context Engineering), whose Formula task and scoring these are.",
+    citation=(
+        "XBRL-Agent; FinLoRA; ACE (Agentic Context Engineering), whose Formula task and scoring"
+        " these are."
+    ),
     size=(
-        "500 train, 300 validation, 200 held-out (ACE's files); 500, 164, 136 (this project's own cut of ACE's files, "
-        "which its figures are measured on: not comparable with the paper); about 0.4 MB"
+        "500 train, 300 validation, 200 held-out (ACE's files); 500, 164, 136 (this project's own"
+        " cut of ACE's files, which its figures are measured on: not comparable with the paper);"
+        " about 0.4 MB"
     ),
     sources=(
         "path ACE/eval/finance/data (ACE's files by their names, as they are)",
@@ -71,15 +82,16 @@ _CARD = Card(
 class Formula(RecordBenchmark):
     """The Formula benchmark, from a source that the caller names.
 
-    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
-    training rows are cut 75/25. :data:`PINS` has the digests of this project's figures.
+    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder,
+    whose training rows are cut 75/25. :data:`PINS` has the digests of this project's figures.
 
     Attributes:
-        formula_text: ``True`` gives the whole context, with the formula and its explanation. ``False``, as in
-            ACE, gives the question alone. ACE appends the answer format to each question; here it is the
-            description of the signature's ``answer`` field.
-        reasoning: Whether the default program is ``dspy.ChainOfThought``, since ACE's generator reasons too and
-            a model that must write the number first has no room to carry a calculation out, or ``dspy.Predict``.
+        formula_text: ``True`` gives the whole context, with the formula and its explanation.
+            ``False``, as in ACE, gives the question alone. ACE appends the answer format to each
+            question; here it is the description of the signature's ``answer`` field.
+        reasoning: Whether the default program is ``dspy.ChainOfThought``, since ACE's generator
+            reasons too and a model that must write the number first has no room to carry a
+            calculation out, or ``dspy.Predict``.
     """
 
     name: ClassVar[str] = "formula"
@@ -102,7 +114,9 @@ class Formula(RecordBenchmark):
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
         found = self.read()
-        missing = found.missing or ("the formula's text is shown, which ACE hides" if self.formula_text else "")
+        missing = found.missing or (
+            "the formula's text is shown, which ACE hides" if self.formula_text else ""
+        )
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
             name=self.name,
@@ -133,17 +147,24 @@ class Formula(RecordBenchmark):
             return f"the target {target[:80]!r} is not a finite number"
         if not self.formula_text and _question(context) is None:
             form = "'Formula: … Explanation: … Question: … Answer:'"
-            return f"the context has no {form} to cut the formula from; formula_text=True uses contexts as they are"
+            return (
+                f"the context has no {form} to cut the formula from; formula_text=True uses"
+                " contexts as they are"
+            )
         return None
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
-        """Return the question and its answer; with ``formula_text`` the whole context is the question."""
+        """Return the question and its answer; with ``formula_text`` the whole context is the
+        question.
+        """
         question = row["context"] if self.formula_text else _question(row["context"])
         return dspy.Example(question=question, answer=row["target"]).with_inputs("question")
 
 
 def _question(context: str) -> str | None:
-    """Return the question without the formula, its explanation and its own quotes; ``None`` if it is not there."""
+    """Return the question without the formula, its explanation and its own quotes; ``None`` if it
+    is not there.
+    """
     asked = _ASKED.match(context) or _MARKED.match(context)
     if asked is None:
         return None

@@ -1,4 +1,6 @@
-"""Any data set of the Hugging Face hub as a benchmark: columns to fields, splits to splits, an answer to a score."""
+"""Any data set of the Hugging Face hub as a benchmark: columns to fields, splits to splits, an
+answer to a score.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,14 @@ _CARD = Card(
     licence="the data set's own: see its page",
     citation="the data set's own: see its page",
     size="the data set's own; train=, validation= and heldout= take slices",
-    sources=("hub owner/name (with revision=, its 40-digit commit)", "path DIR (a local copy in the hub's layout)"),
-    scoring="compare='text': equal but for case, articles and punctuation, F1 of words beside it; 'number': as Formula",
+    sources=(
+        "hub owner/name (with revision=, its 40-digit commit)",
+        "path DIR (a local copy in the hub's layout)",
+    ),
+    scoring=(
+        "compare='text': equal but for case, articles and punctuation, F1 of words beside it;"
+        " 'number': as Formula"
+    ),
 )
 
 
@@ -46,10 +54,11 @@ class Hub(RecordBenchmark):
             ``"train[:90%]"``. Without labels in its test split, hold a part of another one out.
         fields: The program's input fields to columns. Lists and objects are given as JSON.
         label: The column of the right answer.
-        pattern: A regular expression whose first group is the answer within that column. ``None``: all of it.
+        pattern: A regular expression whose first group is the answer within that column. ``None``:
+            all of it.
         answer: The program's output field. With ``compare="number"`` it is ``answer``.
-        compare: ``"text"``: right where equal but for case, articles and punctuation (as in SQuAD and HotpotQA);
-            ``"number"``: right where equal as floats.
+        compare: ``"text"``: right where equal but for case, articles and punctuation (as in SQuAD
+            and HotpotQA); ``"number"``: right where equal as floats.
         choices: Whether the answers of all rows are the only ones that may be given.
         instructions: The seed prompt. ``None``: DSPy's own for the fields.
         reasoning: Whether the default program is ``dspy.ChainOfThought`` or ``dspy.Predict``.
@@ -58,7 +67,9 @@ class Hub(RecordBenchmark):
     name: ClassVar[str] = "hub"
     card: ClassVar[Card | None] = _CARD
     rows: ClassVar[RowSource] = RowSource(
-        "hub", hub=True, remedy="Give path= a hub id with revision=, or a local folder in the hub's layout."
+        "hub",
+        hub=True,
+        remedy="Give path= a hub id with revision=, or a local folder in the hub's layout.",
     )
 
     subset: str | None = None
@@ -77,15 +88,23 @@ class Hub(RecordBenchmark):
     def __post_init__(self) -> None:
         if set(self.splits) != set(SPLITS):
             remedy = f"Name {', '.join(SPLITS)}."
-            raise ArgumentValueError("Hub.splits", dict(self.splits), "are others than ours", remedy)
+            raise ArgumentValueError(
+                "Hub.splits", dict(self.splits), "are others than ours", remedy
+            )
         if not self.fields or not all(map(str.isidentifier, self.fields)):
             remedy = "Give one or more identifiers with their columns."
-            raise ArgumentValueError("Hub.fields", dict(self.fields), "cannot be fields of a program", remedy)
+            raise ArgumentValueError(
+                "Hub.fields", dict(self.fields), "cannot be fields of a program", remedy
+            )
         if not self.answer.isidentifier() or self.answer in self.fields:
             remedy = "Give an identifier that is no input field."
-            raise ArgumentValueError("Hub.answer", self.answer, "cannot be the output field", remedy)
+            raise ArgumentValueError(
+                "Hub.answer", self.answer, "cannot be the output field", remedy
+            )
         if self.compare == "number" and self.answer != "answer":
-            raise ArgumentValueError("Hub.answer", self.answer, "is no number's field", "Leave it out.")
+            raise ArgumentValueError(
+                "Hub.answer", self.answer, "is no number's field", "Leave it out."
+            )
         if self.pattern is not None and _groups(self.pattern) < 1:
             remedy = r"Give a regular expression with a group for the answer, such as '#### (.+)'."
             raise ArgumentValueError("Hub.pattern", self.pattern, "finds no answer", remedy)
@@ -114,14 +133,19 @@ class Hub(RecordBenchmark):
             signature=signature,
             program=lambda: module(signature),
             metric=exact_metric if numbers else _text_metric(self.answer, tolerant=False),
-            tolerant_metric=tolerant_metric if numbers else _text_metric(self.answer, tolerant=True),
+            tolerant_metric=(
+                tolerant_metric if numbers else _text_metric(self.answer, tolerant=True)
+            ),
             notes=found.notes,
         )
 
     def problem(self, row: Row) -> str | None:
         """Return why a row cannot be used, or ``None``."""
         if missing := sorted({*self.fields.values(), self.label} - row.keys()):
-            return f"it has no column {missing[0]!r}, but {', '.join(sorted(map(str, row)))[:_LONGEST]}"
+            return (
+                f"it has no column {missing[0]!r}, but"
+                f" {', '.join(sorted(map(str, row)))[:_LONGEST]}"
+            )
         for column in self.fields.values():
             try:
                 if not _text(row[column]).strip():
@@ -131,7 +155,9 @@ class Hub(RecordBenchmark):
         answer = self._answer(row)
         if not answer:
             return f"the column {self.label!r} holds no answer, or none that pattern finds"
-        if self.compare == "number" and ((value := plain_number(answer)) is None or not math.isfinite(value)):
+        if self.compare == "number" and (
+            (value := plain_number(answer)) is None or not math.isfinite(value)
+        ):
             return f"the answer {answer[:80]!r} is not a finite number"
         return None
 
@@ -154,7 +180,9 @@ class Hub(RecordBenchmark):
         number = "a plain decimal number, in full digits, without units or other text"
         output = dspy.OutputField(desc=number) if self.compare == "number" else dspy.OutputField()
         fields: dict[str, Any] = {name: (str, dspy.InputField()) for name in self.fields}
-        return dspy.Signature({**fields, self.answer: (kind, output)}, *filter(None, [self.instructions]))
+        return dspy.Signature(
+            {**fields, self.answer: (kind, output)}, *filter(None, [self.instructions])
+        )
 
 
 def _groups(pattern: str) -> int:
@@ -165,7 +193,9 @@ def _groups(pattern: str) -> int:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    )
 
 
 def _text_metric(field: str, *, tolerant: bool) -> Callable[..., dspy.Prediction]:
@@ -179,7 +209,9 @@ def _text_metric(field: str, *, tolerant: bool) -> Callable[..., dspy.Prediction
         said = "" if given is None else str(given)
         exact = EM(said, [right]) or said == right
         score = float(exact) if exact or not tolerant else float(F1(said, [right]))
-        feedback = "Correct." if exact else f"Wrong: got {_short(said)}; the answer is {_short(right)}."
+        feedback = (
+            "Correct." if exact else f"Wrong: got {_short(said)}; the answer is {_short(right)}."
+        )
         return dspy.Prediction(score=score, feedback=feedback)
 
     return metric

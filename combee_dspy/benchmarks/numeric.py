@@ -25,7 +25,8 @@ _RELATIVE = 1e-4
 _SHOWN = 80
 
 _NUMBER = re.compile(
-    r"\d{1,3}(?:[,'’\u00a0\u202f ]\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3}(?!\d))?|\.\d+"
+    r"\d{1,3}(?:[,'’\u00a0\u202f"
+    r" ]\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3}(?!\d))?|\.\d+"
 )
 _GROUPING = re.compile(r"[,'’\u00a0\u202f ]")
 _DECIMAL_COMMA = re.compile(r"([-+]?)(\d{1,3}(?:\.\d{3})*|\d+),(\d{1,2})")
@@ -33,7 +34,16 @@ _MINUS_BEFORE = re.compile(r"(?:^|[\s(=:])[-−–]\s?[$€£¥]?\s?$|[$€£¥]
 _SYMBOL = re.compile(r"[$€£¥%]|\b(?:percent|per cent|dollars?|usd|eur|euros?)\b", re.IGNORECASE)
 _PERCENT_AFTER = re.compile(r"\s?(?:%|percent\b|per cent\b)", re.IGNORECASE)
 _SCALE_AFTER = re.compile(r"\s?(thousand|million|billion|trillion|k|mn|bn|m|b)\b", re.IGNORECASE)
-_SCALES = {"thousand": 1e3, "k": 1e3, "million": 1e6, "mn": 1e6, "m": 1e6, "billion": 1e9, "bn": 1e9, "b": 1e9}
+_SCALES = {
+    "thousand": 1e3,
+    "k": 1e3,
+    "million": 1e6,
+    "mn": 1e6,
+    "m": 1e6,
+    "billion": 1e9,
+    "bn": 1e9,
+    "b": 1e9,
+}
 _SCALES["trillion"] = 1e12
 _NOISE = re.compile(r"[\s()+\-−–.]")
 
@@ -49,11 +59,17 @@ _WRONG = {
     "separators": "Use a point for decimals and no other separators than commas between thousands.",
     "rounding": "The value is right but rounded differently: give two decimals.",
     "sign": "The sign is flipped.",
-    "percent-high": "The value is 100 times too large: a percentage where a plain fraction is wanted.",
+    "percent-high": (
+        "The value is 100 times too large: a percentage where a plain fraction is wanted."
+    ),
     "percent-low": "The value is 100 times too small: a fraction where a percentage is wanted.",
-    "magnitude": "The value is {many} times too {direction}: check thousands, millions and billions.",
+    "magnitude": (
+        "The value is {many} times too {direction}: check thousands, millions and billions."
+    ),
     "inverted": "The value is upside down: numerator and denominator are swapped.",
-    "wrong": "The value itself is wrong: check which quantities the question gives and how they combine.",
+    "wrong": (
+        "The value itself is wrong: check which quantities the question gives and how they combine."
+    ),
 }
 """What can be wrong with a number, how it is written first, and what feedback says of it."""
 
@@ -70,7 +86,10 @@ class AnswerNumber(dspy.Signature):
 
     question: str = dspy.InputField()
     answer: str = dspy.OutputField(
-        desc="a plain decimal number rounded to two places, in full digits, without units or other text"
+        desc=(
+            "a plain decimal number rounded to two places, in full digits, without units or other"
+            " text"
+        )
     )
 
 
@@ -79,7 +98,8 @@ class Diagnosis:
     """What is right and wrong with one numeric answer.
 
     ``exact``: right by the benchmark's own score; ``tolerant``: the value is right, however it is
-    written; ``problems``: what is wrong, most superficial first; ``feedback``: sentences that say it.
+    written; ``problems``: what is wrong, most superficial first; ``feedback``: sentences that say
+    it.
     """
 
     exact: bool
@@ -104,7 +124,9 @@ def diagnose(prediction: object, target: str) -> Diagnosis:
     """
     expected = plain_number(target)
     if expected is None or not math.isfinite(expected):
-        raise ArgumentValueError("target", target, "is not a finite number", "Check the benchmark's row.")
+        raise ArgumentValueError(
+            "target", target, "is not a finite number", "Check the benchmark's row."
+        )
     text = "" if prediction is None else str(prediction)
     if plain_number(text) == expected:
         return Diagnosis(True, True, (), f"Correct: {target}.")
@@ -116,7 +138,10 @@ def diagnose(prediction: object, target: str) -> Diagnosis:
         return Diagnosis(False, False, (readings,), feedback)
     value, written = next((item for item in readings if _close(item[0], expected)), readings[0])
     relation, factor = _relate(value, expected)
-    words = {"many": f"{max(factor, 1 / factor):,.0f}", "direction": "large" if factor > 1 else "small"}
+    words = {
+        "many": f"{max(factor, 1 / factor):,.0f}",
+        "direction": "large" if factor > 1 else "small",
+    }
     said = [_WRONG[problem].format(**words) for problem in written + relation]
     feedback = " ".join([f"Wrong: expected {target}, got {got}.", *said])
     return Diagnosis(False, _close(value, expected), written + relation, feedback)
@@ -131,7 +156,9 @@ def _read(text: str) -> list[_Reading] | str:
         return "unparsable"
     readings: list[_Reading] = [] if value is None else [(value, ())]
     if comma := _DECIMAL_COMMA.fullmatch(text):
-        readings.append((float(f"{comma[1]}{comma[2].replace('.', '')}.{comma[3]}"), ("separators",)))
+        readings.append(
+            (float(f"{comma[1]}{comma[2].replace('.', '')}.{comma[3]}"), ("separators",))
+        )
     return readings or _read_loosely(text)
 
 
@@ -143,7 +170,9 @@ def _read_loosely(text: str) -> list[_Reading] | str:
     match = matches[0]
     before, after = text[: match.start()], text[match.end() :]
     value = float(_GROUPING.sub("", match[0]))
-    if _MINUS_BEFORE.search(before) or (before.rstrip(" $€£¥").endswith("(") and after.lstrip(" %").startswith(")")):
+    if _MINUS_BEFORE.search(before) or (
+        before.rstrip(" $€£¥").endswith("(") and after.lstrip(" %").startswith(")")
+    ):
         value = -value
     problems: list[str] = []
     rest = before + " " + after
@@ -159,7 +188,9 @@ def _read_loosely(text: str) -> list[_Reading] | str:
     if not math.isfinite(value):
         return "unparsable"
     found = tuple(problems) or ("separators" if _GROUPING.search(match[0]) else "extra-text",)
-    return [(value, found), (value / 100, found)] if _PERCENT_AFTER.match(after) else [(value, found)]
+    return (
+        [(value, found), (value / 100, found)] if _PERCENT_AFTER.match(after) else [(value, found)]
+    )
 
 
 def _close(value: float, expected: float) -> bool:
@@ -188,7 +219,9 @@ def _relate(value: float, expected: float) -> tuple[tuple[str, ...], float]:
 def exact_metric(
     gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
 ) -> dspy.Prediction:
-    """Score ``pred.answer`` against ``gold.answer``: 1.0 where equal as ACE compares, else 0.0, with feedback."""
+    """Score ``pred.answer`` against ``gold.answer``: 1.0 where equal as ACE compares, else 0.0,
+    with feedback.
+    """
     found = diagnose(getattr(pred, "answer", None), str(gold.answer))
     return dspy.Prediction(score=float(found.exact), feedback=found.feedback)
 

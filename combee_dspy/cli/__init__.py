@@ -46,13 +46,20 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
     rich_markup_mode=None,
 )
 for _command in (
-    demo, run,
-    queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates,
-):  # fmt: skip
+    demo,
+    run,
+    queries.runs,
+    queries.show,
+    queries.report,
+    queries.rollouts,
+    queries.candidates,
+):
     app.command(_command.__name__)(_command)
 app.command("benchmarks")(benchmarks)
 app.add_typer(plugins_app, name="plugins")
-_track = typer.Typer(help="Complete a run's record in MLflow.", no_args_is_help=True, rich_markup_mode=None)
+_track = typer.Typer(
+    help="Complete a run's record in MLflow.", no_args_is_help=True, rich_markup_mode=None
+)
 _track.command("replay")(queries.replay)
 _track.callback()(lambda: None)  # with one command and no callback, typer would make no group
 app.add_typer(_track, name="track")
@@ -69,22 +76,32 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and end."
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, without keys.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error, without keys.")
+    ] = False,
 ) -> None:
     pass
 
 
 def _interrupted(number: int, frame: Any) -> None:
-    """Interrupt; once more ends the process, wherever it is: click would leave Python to wait for threads that hang."""
+    """Interrupt; once more ends the process, wherever it is: click would leave Python to wait for
+    threads that hang.
+    """
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     signal.default_int_handler(number, frame)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``combee`` with what follows it, the process's own arguments by default; ends with its exit code."""
-    # DSPy would otherwise fetch a price list from the network with the first call; ours is in the package.
+    """Run ``combee`` with what follows it, the process's own arguments by default; ends with its
+    exit code.
+    """
+    # DSPy would otherwise fetch a price list from the network with the first call; ours is in the
+    # package.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
@@ -92,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=None if arguments is None else list(arguments), prog_name="combee")
     except SystemExit as ended:
         if ended.code == INTERRUPTED and arguments is None:
-            # Python itself would wait for threads of the program that wait for a service that hangs.
+            # Python itself would wait for threads of the program that wait for a service that
+            # hangs.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)

@@ -34,15 +34,18 @@ class LMConfig(_Section):
     Attributes:
         model: DSPy's name of the model (``openai/gpt-5-mini``), or ``embedded``, or ``simulated``.
         api_base: Address of an OpenAI-compatible service.
-        api_key_env: Environment variable that holds the key. Keys themselves have no place in a file.
+        api_key_env: Environment variable that holds the key. Keys themselves have no place in a
+            file.
         temperature: Sampling temperature.
         max_tokens: Longest answer, in tokens.
         num_retries: How often DSPy tries a failed call again.
         cache: Whether DSPy's cache may answer.
         options: Further arguments of ``dspy.LM``, such as ``reasoning_effort``.
         slots: Calls at once, for ``embedded`` and ``simulated``.
-        file: A GGUF file, or the list of its parts in order, for ``embedded``; SmolLM2-135M-Instruct without one.
-        sha256: SHA-256 in hex of all parts together, checked before the model is loaded, for ``embedded``.
+        file: A GGUF file, or the list of its parts in order, for ``embedded``;
+            SmolLM2-135M-Instruct without one.
+        sha256: SHA-256 in hex of all parts together, checked before the model is loaded, for
+            ``embedded``.
         context: Longest prompt plus answer in tokens, for ``embedded``.
         time_scale: Wall seconds for one simulated second, for ``simulated``.
     """
@@ -76,18 +79,25 @@ class LMConfig(_Section):
         if self.sha256 and not self.file:
             raise ValueError("sha256 checks a file: give file too")
         if any(map(SECRET_NAME.search, self.options)):
-            raise ValueError("options holds a key: put it into an environment variable and name that in api_key_env")
+            raise ValueError(
+                "options holds a key: put it into an environment variable and name that in"
+                " api_key_env"
+            )
         return self
 
 
 def _or_name(key: str, of: type[_Section]) -> BeforeValidator:
     """Let a plain name stand for the mapping that holds nothing else."""
-    return BeforeValidator(lambda one: {key: one} if isinstance(one, str) else one, json_schema_input_type=str | of)
+    return BeforeValidator(
+        lambda one: {key: one} if isinstance(one, str) else one, json_schema_input_type=str | of
+    )
 
 
 def _or_one(one: Any) -> BeforeValidator:
     """Let one stand for the list that holds nothing else."""
-    return BeforeValidator(lambda it: it if isinstance(it, list) else [it], json_schema_input_type=list[one] | one)
+    return BeforeValidator(
+        lambda it: it if isinstance(it, list) else [it], json_schema_input_type=list[one] | one
+    )
 
 
 def _on_or_off(given: Any) -> Any:
@@ -97,7 +107,9 @@ def _on_or_off(given: Any) -> Any:
 _OneStrategy = Annotated[StrategyConfig, _or_name("name", StrategyConfig)]
 _Several = Annotated[list[_OneStrategy], _or_one(_OneStrategy)]
 _LM = Annotated[LMConfig, _or_name("model", LMConfig)]
-_Diversity = Annotated[Diversity, BeforeValidator(_on_or_off, json_schema_input_type=bool | Diversity)]
+_Diversity = Annotated[
+    Diversity, BeforeValidator(_on_or_off, json_schema_input_type=bool | Diversity)
+]
 
 
 class DataConfig(_Section):
@@ -120,8 +132,13 @@ class DataConfig(_Section):
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
         files = self.model_fields_set - {"benchmark"}
-        if (self.benchmark is not None) == bool(files) or not (self.benchmark or (self.train and self.inputs)):
-            raise ValueError("needs either a benchmark, or train (a file) and inputs (fields the program is given)")
+        if (self.benchmark is not None) == bool(files) or not (
+            self.benchmark or (self.train and self.inputs)
+        ):
+            raise ValueError(
+                "needs either a benchmark, or train (a file) and inputs (fields the program is"
+                " given)"
+            )
         return self
 
 
@@ -138,7 +155,9 @@ class LMsConfig(TaskLMsConfig):
 
 
 class StrategiesConfig(_Section):
-    """Strategies by kind; ``stopping`` are rules beside the budget. What is left out is ``Combee``'s default."""
+    """Strategies by kind; ``stopping`` are rules beside the budget. What is left out is
+    ``Combee``'s default.
+    """
 
     artifact: _OneStrategy | None = None
     aggregator: _OneStrategy | None = None
@@ -152,9 +171,14 @@ def _arguments(of: Any, without: tuple[str, ...]) -> dict[str, Any]:
     """Return pydantic fields for the parameters of a class, described as its docstring does."""
     hints = get_type_hints(of.__init__ if of is Combee else of, include_extras=True)
     # getdoc() takes the indent away, as Python 3.13 does by itself.
-    told = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(of) or "", re.MULTILINE))
+    told = dict(
+        re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(of) or "", re.MULTILINE)
+    )
     return {
-        name: (hints[name], Field(default=one.default, description=" ".join(told.get(name, "").split())))
+        name: (
+            hints[name],
+            Field(default=one.default, description=" ".join(told.get(name, "").split())),
+        )
         for name, one in inspect.signature(of).parameters.items()
         if name not in without and one.kind is not one.VAR_KEYWORD
     }
@@ -169,8 +193,8 @@ class TaskConfig(_Section):
     Attributes:
         data: The examples.
         lms: The LMs.
-        program: ``module:object``: a DSPy program, its class, or a function that returns one. The benchmark's own
-            by default.
+        program: ``module:object``: a DSPy program, its class, or a function that returns one. The
+            benchmark's own by default.
         metric: ``module:function``. The benchmark's own by default.
         adapter: DSPy's adapter for all calls.
         heldout: What is to be claimed from the held-out examples.
@@ -189,7 +213,8 @@ class TaskConfig(_Section):
 
 
 class RunConfig(TaskConfig):
-    """A run, or several: what a task may say, the arguments of ``Combee``, and the tasks where there are several.
+    """A run, or several: what a task may say, the arguments of ``Combee``, and the tasks where
+    there are several.
 
     Attributes:
         strategies: How to search.
@@ -198,7 +223,8 @@ class RunConfig(TaskConfig):
         instruction_proposer: ``module:object``: a proposer of GEPA's kind.
         code_proposer: ``module:object``: a proposer for the code of ``dspy.Flex`` parts.
         tracker: Who reads the journal meanwhile.
-        tasks: What each of several tasks says for itself, by name. They share a journal and a service.
+        tasks: What each of several tasks says for itself, by name. They share a journal and a
+            service.
         at_once: Tasks under way at a time.
     """
 
@@ -214,10 +240,15 @@ class RunConfig(TaskConfig):
 
     def arguments(self) -> dict[str, Any]:
         """Return what goes to ``Combee`` as it stands: no more than the file says."""
-        return {name: getattr(self, name) for name in self.model_fields_set & {*_PLAIN, "diversity", "seed"}}
+        return {
+            name: getattr(self, name)
+            for name in self.model_fields_set & {*_PLAIN, "diversity", "seed"}
+        }
 
     def of_task(self, name: str) -> RunConfig:
-        """Return what holds for one task: the file's, and in its place what the task says for itself."""
+        """Return what holds for one task: the file's, and in its place what the task says for
+        itself.
+        """
         own = self.tasks[name] or TaskConfig()
         changes = {key: getattr(own, key) for key in own.model_fields_set}
         if own.lms is not None and self.lms is not None:
@@ -228,7 +259,13 @@ class RunConfig(TaskConfig):
 # Those that a file gives in another form, and a key, which has no place in a file.
 _PLAIN = _arguments(
     Combee,
-    ("metric", "reflection_lm", "wandb_api_key", *StrategiesConfig.model_fields, *RunConfig.model_fields),
+    (
+        "metric",
+        "reflection_lm",
+        "wandb_api_key",
+        *StrategiesConfig.model_fields,
+        *RunConfig.model_fields,
+    ),
 )
 FILE = create_model("RunConfig", __base__=RunConfig, **_PLAIN)
 """A :class:`RunConfig` with every further argument of ``Combee``."""

@@ -1,4 +1,6 @@
-"""The group of all commands: those of plugins are loaded when they are asked for, and errors become one line."""
+"""The group of all commands: those of plugins are loaded when they are asked for, and errors become
+one line.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _BEYOND: Mapping[str, str] = {
     "tune-scan": "Which copies and fan-in keep most lessons, on your model.",
     "verify": "Re-run a claim where it might not hold.",
 }
-"""Commands of distributions that ``combee-dspy[all]`` installs, listed whether they are installed or not."""
+"""Commands of distributions that ``combee-dspy[all]`` installs, listed whether they are installed
+or not.
+"""
 
 _LINE = 2_000
 
@@ -42,7 +46,9 @@ INTERRUPTED = 130
 
 
 def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
-    """Say an error, of a task where there are several, on standard error without keys; return its exit code."""
+    """Say an error, of a task where there are several, on standard error without keys; return its
+    exit code.
+    """
     if debug:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))
     else:
@@ -70,17 +76,26 @@ def _load(point: metadata.EntryPoint, entry: Entry) -> Any:
             app.command(point.name)(function)
         command = get_command(app)
     except Exception as error:
-        raise PluginError("command", point.name, entry.distribution, f"{type(error).__name__}: {error}") from error
+        raise PluginError(
+            "command", point.name, entry.distribution, f"{type(error).__name__}: {error}"
+        ) from error
     command.name = point.name
     return command
 
 
 def plugin_commands(own: Iterable[str]) -> tuple[Entry, ...]:
-    """Return every command that a plugin brings, with what is wrong with it: none can take the name of our ``own``."""
+    """Return every command that a plugin brings, with what is wrong with it: none can take the name
+    of our ``own``.
+    """
     found, taken = [], dict.fromkeys(own, DISTRIBUTION)
     for point, entry in _points():
         if entry.name in taken:
-            found.append(replace(entry, problem=f"the name is already taken by distribution {taken[entry.name]!r}"))
+            found.append(
+                replace(
+                    entry,
+                    problem=f"the name is already taken by distribution {taken[entry.name]!r}",
+                )
+            )
             continue
         taken[entry.name] = entry.distribution
         try:
@@ -106,7 +121,11 @@ class CombeeGroup(TyperGroup):
             return own
         owners = {entry.name: f"From {entry.distribution}." for _, entry in _points()}
         owners |= _BEYOND
-        return TyperCommand(cmd_name, callback=None, help=owners[cmd_name]) if cmd_name in owners else None
+        return (
+            TyperCommand(cmd_name, callback=None, help=owners[cmd_name])
+            if cmd_name in owners
+            else None
+        )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that was asked for, a plugin's loaded now."""

@@ -21,14 +21,24 @@ from combee_dspy.cli._config import LMConfig, RunConfig, StrategiesConfig, Strat
 from combee_dspy.cli._reading import checked, load_object, nearest, read_examples
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import Heldout
-from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, MissingDistributionError
+from combee_dspy.exceptions import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    MissingDistributionError,
+)
 from combee_dspy.lms import ChoiceAdapter, ConstrainedJSONAdapter, embedded
 from combee_dspy.many import Task
 
 __all__ = ["Known", "LMMaker", "Plan", "ServiceMaker", "TaskPlan", "plan_run"]
 
-_ADAPTERS = {"chat": dspy.ChatAdapter, "json": dspy.JSONAdapter, "xml": dspy.XMLAdapter, "choice": ChoiceAdapter,
-             "constrained-json": ConstrainedJSONAdapter}  # fmt: skip
+_ADAPTERS = {
+    "chat": dspy.ChatAdapter,
+    "json": dspy.JSONAdapter,
+    "xml": dspy.XMLAdapter,
+    "choice": ChoiceAdapter,
+    "constrained-json": ConstrainedJSONAdapter,
+}
 
 Known = Sequence[tuple[LoadedBenchmark, Mapping[str, Any]]]
 """Benchmarks that a simulated model knows, each with the parameters that it was read with."""
@@ -42,17 +52,23 @@ class LMMaker(Protocol):
 
 
 class ServiceMaker(Protocol):
-    """An entry point of ``combee_dspy.services``: starts a service, which runs while its context does."""
+    """An entry point of ``combee_dspy.services``: starts a service, which runs while its context
+    does.
+    """
 
     def __call__(
         self, benchmarks: Known, *, seed: int, slots: int | None, time_scale: float | None
     ) -> AbstractContextManager[LMMaker]:
-        """Return the service, which knows what these benchmarks ask; ``None`` for its own default."""
+        """Return the service, which knows what these benchmarks ask; ``None`` for its own
+        default.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """One program to compile, with the benchmark that its examples come from, and the file for its state, if any."""
+    """One program to compile, with the benchmark that its examples come from, and the file for its
+    state, if any.
+    """
 
     task: Task
     lm: LMConfig
@@ -63,7 +79,8 @@ class TaskPlan:
     def settings(self) -> dict[str, Any]:
         """Return DSPy's setting of the adapter, empty for DSPy's own choice.
 
-        The embedded model gets one that constrains its answers unless another is named: no other works for it.
+        The embedded model gets one that constrains its answers unless another is named: no other
+        works for it.
         """
         name = self.adapter or ("choice" if self.lm.model == "embedded" else None)
         return {} if name is None else {"adapter": _ADAPTERS[name]()}
@@ -80,14 +97,18 @@ class Plan:
 
     @contextmanager
     def lms(self) -> Iterator[Callable[[LMConfig], dspy.LM]]:
-        """Give what makes LMs, one for all places with the same settings; a simulated service ends with the context."""
+        """Give what makes LMs, one for all places with the same settings; a simulated service ends
+        with the context.
+        """
         known, made = [one for plan in self.tasks for one in plan.known], {}
         with ExitStack() as stack:
 
             def lm_of(config: LMConfig) -> dspy.LM:
                 settings = config.model_dump_json()
                 if settings not in made:
-                    made[settings] = _lm(_located(config, self.folder), known, self.config.seed or 0, stack)
+                    made[settings] = _lm(
+                        _located(config, self.folder), known, self.config.seed or 0, stack
+                    )
                 return made[settings]
 
             yield lm_of
@@ -110,12 +131,16 @@ class Plan:
             given["tracker"] = _built("tracker", "tracker", config.tracker)
         rules = [*filter(None, [config.budget]), *given.pop("stopping")]
         budget = reduce(operator.or_, rules) if rules else None
-        metric: Any = self.tasks[0].task.metric  # each task's own is in its place when it is compiled
+        metric: Any = self.tasks[
+            0
+        ].task.metric  # each task's own is in its place when it is compiled
         return Combee(metric, reflection_lm=proposer, budget=budget, **given)
 
 
 def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
-    """Load, read and check everything that a run needs, paths and modules from the file's folder as well."""
+    """Load, read and check everything that a run needs, paths and modules from the file's folder as
+    well.
+    """
     sys.path[:0] = [str(Path.cwd()), str(folder)]
     config = checked(data, folder)
     if config.tasks:
@@ -124,7 +149,9 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
         tasks = (_task("main", config, folder),)
     outputs = [task.output for task in tasks if task.output is not None]
     if len(set(outputs)) < len(outputs):
-        raise ArgumentValueError("output", str(outputs[0]), "is written by two tasks", "Put {name} into it.")
+        raise ArgumentValueError(
+            "output", str(outputs[0]), "is written by two tasks", "Put {name} into it."
+        )
     plan = Plan(config, folder, tasks, (config.lms and config.lms.proposer) or tasks[0].lm)
     for place, lm in (*(("lms.task", task.lm) for task in tasks), ("lms.proposer", plan.proposer)):
         _check_lm(place, _located(lm, folder), known=any(task.known for task in tasks))
@@ -132,17 +159,25 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
 
 
 def _check_lm(place: str, config: LMConfig, *, known: bool) -> None:
-    """Refuse an LM whose key is not set, or whose service cannot be simulated, without making it."""
+    """Refuse an LM whose key is not set, or whose service cannot be simulated, without making
+    it.
+    """
     if config.model == "simulated":
         _simulator()
         if not known:
-            raise ArgumentValueError(place, "simulated", "simulates only benchmarks", "Give data.benchmark.")
+            raise ArgumentValueError(
+                place, "simulated", "simulates only benchmarks", "Give data.benchmark."
+            )
     for file in config.parts:
         if not Path(file).is_file():
-            raise ArgumentValueError(f"{place}.file", file, "is no file", "Give the path of a GGUF file.")
+            raise ArgumentValueError(
+                f"{place}.file", file, "is no file", "Give the path of a GGUF file."
+            )
     if config.api_key_env is not None and not os.environ.get(config.api_key_env):
         remedy = f"Set it, for example: export {config.api_key_env}=…"
-        raise ArgumentValueError(f"{place}.api_key_env", config.api_key_env, "is not set in the environment", remedy)
+        raise ArgumentValueError(
+            f"{place}.api_key_env", config.api_key_env, "is not set in the environment", remedy
+        )
 
 
 def _located(config: LMConfig, folder: Path) -> LMConfig:
@@ -157,13 +192,16 @@ def _simulator() -> ServiceMaker:
 
 
 def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
-    given = config.model_dump(exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True)
+    given = config.model_dump(
+        exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True
+    )
     given |= config.options
     if config.model == "simulated":
         given = {name: value for name, value in given.items() if name not in ("slots", "file")}
         service = _simulator()(known, seed=seed, slots=config.slots, time_scale=config.time_scale)
         lm = stack.enter_context(service)(**given)
-        # Its port is another each time, and says nothing of what it answers: a run that goes on is the same.
+        # Its port is another each time, and says nothing of what it answers: a run that goes on is
+        # the same.
         lm.cache_identity = f"simulated with seed {seed}"
         return lm
     if config.model == "embedded":
@@ -183,17 +221,25 @@ def _one_of_several(name: str, config: RunConfig, folder: Path) -> TaskPlan:
 
 def _task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
     if config.data is None or config.lms is None:
-        raise ArgumentValueError("lms" if config.data else "data", None, "is missing", "See combee run --help.")
+        raise ArgumentValueError(
+            "lms" if config.data else "data", None, "is missing", "See combee run --help."
+        )
     known: Known = []
     own: dict[str, Any] = {}
     if config.data.benchmark is None:
-        files = [(f"data.{one}", getattr(config.data, one)) for one in ("train", "validation", "heldout")]
-        splits = [None if file is None else read_examples(at, folder / file, config.data.inputs) for at, file in files]
+        files = [
+            (f"data.{one}", getattr(config.data, one)) for one in ("train", "validation", "heldout")
+        ]
+        splits = [
+            None if file is None else read_examples(at, folder / file, config.data.inputs)
+            for at, file in files
+        ]
     else:
         chosen = config.data.benchmark
         _check_params("benchmark", "data.benchmark", chosen)
         params = dict(chosen.params)
-        # An address or a hub id stays as it is, and so does a path that is not there: the benchmark refuses it.
+        # An address or a hub id stays as it is, and so does a path that is not there: the benchmark
+        # refuses it.
         if isinstance(path := params.get("path"), str) and (folder / path).exists():
             params["path"] = str((folder / path).resolve())
         loaded = load_benchmark(chosen.name, **params)
@@ -212,12 +258,18 @@ def _task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
         terms["baseline"] = folder / terms["baseline"]
     heldout = Heldout(rows, **terms) if rows else None
     program = _program(own["program"], config.program)
-    task = Task(name, program, train or [], validation, heldout, metric=own["metric"], seed=config.seed)
-    return TaskPlan(task, config.lms.task, config.adapter, known, _output(config.output, name, folder))
+    task = Task(
+        name, program, train or [], validation, heldout, metric=own["metric"], seed=config.seed
+    )
+    return TaskPlan(
+        task, config.lms.task, config.adapter, known, _output(config.output, name, folder)
+    )
 
 
 def _program(found: Any, target: str | None) -> dspy.Module:
-    """Return the program: the object itself, or what its class or function returns without arguments."""
+    """Return the program: the object itself, or what its class or function returns without
+    arguments.
+    """
     if not isinstance(found, dspy.Module):
         try:
             found = found()
@@ -227,7 +279,9 @@ def _program(found: Any, target: str | None) -> dspy.Module:
             raise ArgumentValueError("program", target, problem, remedy) from error
     if not isinstance(found, dspy.Module):
         remedy = "Name a dspy.Module, its class, or a function that makes one."
-        raise ArgumentTypeError("program", target, f"is no DSPy program but {type(found).__name__}", remedy)
+        raise ArgumentTypeError(
+            "program", target, f"is no DSPy program but {type(found).__name__}", remedy
+        )
     return found
 
 
@@ -252,5 +306,7 @@ def _output(path: str | None, name: str, folder: Path) -> Path | None:
         return None
     target = folder / path.replace("{name}", name)
     if target.suffix != ".json" or target.is_dir():
-        raise ArgumentValueError("output", path, "is no file that ends in .json", "The state is saved as JSON.")
+        raise ArgumentValueError(
+            "output", path, "is no file that ends in .json", "The state is saved as JSON."
+        )
     return target

@@ -1,4 +1,6 @@
-"""Reads what ``combee run`` is given: its file, and the examples and objects that the file names."""
+"""Reads what ``combee run`` is given: its file, and the examples and objects that the file
+names.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,24 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from combee_dspy.cli._config import FILE, RunConfig, StrategiesConfig
-from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, DataSourceError
+from combee_dspy.exceptions import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    DataSourceError,
+)
 from combee_dspy.files import read_plain
 from combee_dspy.lms.redact import MASK, SECRET_NAME
 
-__all__ = ["checked", "load_object", "nearest", "read_examples", "read_mapping", "schema", "section"]
+__all__ = [
+    "checked",
+    "load_object",
+    "nearest",
+    "read_examples",
+    "read_mapping",
+    "schema",
+    "section",
+]
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _HELP = "See combee run --help, and --schema."
@@ -32,8 +47,15 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
         data = yaml.safe_load(read_plain(path, follow=True).decode("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # a date that is none is a ValueError
-        raise ArgumentValueError("CONFIG", str(path), f"cannot be read as YAML: {error}", _HELP) from error
+    except (
+        OSError,
+        ValueError,
+        yaml.YAMLError,
+        RecursionError,
+    ) as error:  # a date that is none is a ValueError
+        raise ArgumentValueError(
+            "CONFIG", str(path), f"cannot be read as YAML: {error}", _HELP
+        ) from error
     if not isinstance(data, dict):
         raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", _HELP)
     return data
@@ -48,7 +70,9 @@ def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
-    """Return the configuration that a file's mapping holds; of several problems the first is told, and their number."""
+    """Return the configuration that a file's mapping holds; of several problems the first is told,
+    and their number.
+    """
     given = copy.deepcopy(dict(data))
     match given:
         case {"validation": {"calibration": {"reference": str(target)} as calibration}}:
@@ -58,7 +82,9 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
             guards["anchors"] = tuple(read_examples("guards.anchors", folder / file, inputs))
         case {"guards": {"anchors": str(file)}}:
             remedy = "Name the fields that the program is given in data.inputs."
-            raise ArgumentValueError("guards.anchors", file, "needs examples from files beside it", remedy)
+            raise ArgumentValueError(
+                "guards.anchors", file, "needs examples from files beside it", remedy
+            )
     try:
         return FILE.model_validate(given)
     except ValidationError as error:
@@ -68,7 +94,10 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a file."""
     found = FILE.model_json_schema(schema_generator=_FileSchema)
-    _at(found, ["guards"], found)["properties"]["anchors"] = {"type": "string", "description": "A file of examples."}
+    _at(found, ["guards"], found)["properties"]["anchors"] = {
+        "type": "string",
+        "description": "A file of examples.",
+    }
     return found
 
 
@@ -79,7 +108,9 @@ class _FileSchema(GenerateJsonSchema):
 
 def _told(error: ValidationError) -> ArgumentError:
     # An unknown key comes first: it is often why another seems to be missing.
-    first, *more = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN)
+    first, *more = sorted(
+        error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN
+    )
     cause = (first.get("ctx") or {}).get("error")
     if isinstance(cause, ArgumentError):
         return cause
@@ -92,11 +123,15 @@ def _told(error: ValidationError) -> ArgumentError:
         if not parts:  # a key that is no plain name, such as one with a bracket
             return ArgumentValueError(place, value, "has a key that is no name", f"{_HELP}{tail}")
         if parts[0] in StrategiesConfig.model_fields and len(parts) == 1:
-            return ArgumentValueError(place, value, "is no key of its own", f"Write strategies: {{{place}: …}}.{tail}")
+            return ArgumentValueError(
+                place, value, "is no key of its own", f"Write strategies: {{{place}: …}}.{tail}"
+            )
         whole = schema()
         known = _at(whole, parts[:-1], whole).get("properties", {})
         return ArgumentValueError(place, value, "is no known key", nearest(parts[-1], known) + tail)
-    problem = "is missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
+    problem = (
+        "is missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
+    )
     return ArgumentValueError(place, value, f"cannot be used: {problem}", f"{_HELP}{tail}")
 
 
@@ -119,7 +154,9 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 
 
 def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a JSON schema that holds for one place of a file; empty where there is none."""
+    """Return the part of a JSON schema that holds for one place of a file; empty where there is
+    none.
+    """
     if "$ref" in node:
         return _at(whole["$defs"][node["$ref"].rpartition("/")[2]], place, whole)
     if "anyOf" in node:
@@ -127,22 +164,33 @@ def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> di
         return next((one for one in options if "properties" in one), options[0])
     if not place:
         return node
-    inner = node.get("properties", {}).get(place[0]) or node.get("items") or node.get("additionalProperties")
+    inner = (
+        node.get("properties", {}).get(place[0])
+        or node.get("items")
+        or node.get("additionalProperties")
+    )
     return _at(inner, place[1:], whole) if isinstance(inner, dict) else {}
 
 
 def load_object(argument: str, target: str) -> Any:
     """Import ``module:object``, which can be called or is a program; dots lead into the object."""
     if not all(target.partition(":")):
-        raise ArgumentValueError(argument, target, "is not of the form module:object", "Such as my_package.qa:Program.")
+        raise ArgumentValueError(
+            argument, target, "is not of the form module:object", "Such as my_package.qa:Program."
+        )
     try:
         found: Any = pkgutil.resolve_name(target)
     except Exception as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
-        remedy = "Modules are looked for in the working directory, beside the configuration file, and among installed."
+        remedy = (
+            "Modules are looked for in the working directory, beside the configuration file, and"
+            " among installed."
+        )
         raise ArgumentValueError(argument, target, problem, remedy) from error
     if not callable(found):
-        raise ArgumentTypeError(argument, target, f"is {type(found).__name__} and cannot be called", "Name another.")
+        raise ArgumentTypeError(
+            argument, target, f"is {type(found).__name__} and cannot be called", "Name another."
+        )
     return found
 
 
@@ -155,7 +203,9 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Example]:
-    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8."""
+    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file,
+    UTF-8.
+    """
     try:
         rows = _READERS[path.suffix.lower()](read_plain(path, follow=True).decode("utf-8-sig"))
         if not rows:
@@ -163,8 +213,13 @@ def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Ex
         for number, row in enumerate(rows, start=1):
             lacking = [name for name in inputs if name not in row]
             if lacking or not all(isinstance(name, str) for name in row):
-                raise ValueError(f"row {number} has fields {list(row)}, not {', '.join(lacking) or 'named ones alone'}")
+                raise ValueError(
+                    f"row {number} has fields {list(row)}, not"
+                    f" {', '.join(lacking) or 'named ones alone'}"
+                )
         return [dspy.Example(dict(row)).with_inputs(*inputs) for row in rows]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
         remedy = f"Give a UTF-8 file of rows with named fields, one of {', '.join(_READERS)}."
-        raise DataSourceError(place, str(path), f"{type(error).__name__}: {error}", remedy) from error
+        raise DataSourceError(
+            place, str(path), f"{type(error).__name__}: {error}", remedy
+        ) from error

@@ -1,4 +1,6 @@
-"""Tables, names and values, and JSON lines; what a run or a plugin wrote never steers the terminal."""
+"""Tables, names and values, and JSON lines; what a run or a plugin wrote never steers the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def plain(text: object, limit: int = 1_000) -> str:
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:
-    """Print names and values, one a line, not wrapped, so that a path or a command can be copied."""
+    """Print names and values, one a line, not wrapped, so that a path or a command can be
+    copied.
+    """
     console = Console()
     width = max(map(len, facts), default=0) + 2
     for name, value in facts.items():
@@ -35,7 +39,8 @@ def show_facts(facts: Mapping[str, Any]) -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: str = "") -> None:
-    """Print the first rows as a table, a line each: narrow columns whole, and long texts as far as there is room.
+    """Print the first rows as a table, a line each: narrow columns whole, and long texts as far as
+    there is room.
 
     One column may be ``folded`` instead of cut: what stands there can be typed again.
     """
@@ -52,7 +57,11 @@ def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: str = 
     for line in lines:
         table.add_row(
             *(
-                Text(cell, overflow="fold") if name == folded else Text(cell, no_wrap=True, overflow="ellipsis")
+                (
+                    Text(cell, overflow="fold")
+                    if name == folded
+                    else Text(cell, no_wrap=True, overflow="ellipsis")
+                )
                 for name, cell in zip(names, line, strict=True)
             )
         )
@@ -76,8 +85,8 @@ def show_rows(
 ) -> None:
     """Print what is shown of each row, as a table; or whole rows as JSON, one object a line.
 
-    By default a terminal gets a table, and a pipe or a file JSON. The JSON is ASCII, so that nothing in it steers a
-    terminal, and has neither NaN nor infinity.
+    By default a terminal gets a table, and a pipe or a file JSON. The JSON is ASCII, so that
+    nothing in it steers a terminal, and has neither NaN nor infinity.
     """
     if as_json or (as_json is None and not sys.stdout.isatty()):
         for row in rows:

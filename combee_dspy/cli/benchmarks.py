@@ -1,4 +1,6 @@
-"""``combee benchmarks``: what can be measured on, under which licence, and whether the rows are here."""
+"""``combee benchmarks``: what can be measured on, under which licence, and whether the rows are
+here.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ _SAID = {True: "yes", False: "no", None: "cannot be told"}
 
 def benchmarks(
     name: Annotated[str | None, typer.Argument(help="Read this one.", show_default=False)] = None,
-    path: Annotated[str | None, typer.Option(help="Its folder, file, address or hub id.", show_default=False)] = None,
-    param: Annotated[list[str], typer.Option(help="A further parameter, name=value; may be repeated.")] = [],  # noqa: B006 - typer's way
+    path: Annotated[
+        str | None, typer.Option(help="Its folder, file, address or hub id.", show_default=False)
+    ] = None,
+    param: Annotated[
+        list[str], typer.Option(help="A further parameter, name=value; may be repeated.")
+    ] = [],  # noqa: B006 - typer's way
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """List the benchmarks: licence, size, where the rows come from, and whether they are here.
@@ -35,7 +41,9 @@ def benchmarks(
     if name is not None:
         found = [{"benchmark": name, **_rows(name, params), **_card(name, params)}]
     elif params:
-        raise ArgumentValueError("NAME", None, "is missing", "Say which benchmark --path and --param belong to.")
+        raise ArgumentValueError(
+            "NAME", None, "is missing", "Say which benchmark --path and --param belong to."
+        )
     else:
         found = [_listed(entry) for entry in registry.installed() if entry.kind == "benchmark"]
     if as_json:
@@ -49,7 +57,9 @@ def benchmarks(
 def _read(item: str) -> tuple[str, Any]:
     name, equals, value = item.partition("=")
     if not equals or not name.isidentifier():
-        raise ArgumentValueError("--param", item, "is not name=value", "For example: --param heldout=99.")
+        raise ArgumentValueError(
+            "--param", item, "is not name=value", "For example: --param heldout=99."
+        )
     try:
         return name, json.loads(value)
     except ValueError:
@@ -69,7 +79,10 @@ def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
     built: Any = registry.build("benchmark", name, params)
     facts: dict[str, Any] = {}
     if built.card is not None:
-        facts = {key: getattr(built.card, key) for key in ("task", "size", "licence", "scoring", "sources", "citation")}
+        facts = {
+            key: getattr(built.card, key)
+            for key in ("task", "size", "licence", "scoring", "sources", "citation")
+        }
         facts["sources"] = "; ".join(facts["sources"])
     state = built.availability()
     return {**facts, "here": f"{_SAID[state.here]}: {state.where}"}

@@ -18,10 +18,14 @@ def _said(text: str) -> Any:
 
 def demo(  # noqa: PLR0913 - one parameter an option
     lm: Annotated[str | None, _said("Model, by DSPy's name; the embedded one by default.")] = None,
-    model_file: Annotated[Path | None, _said("A GGUF file that the embedded model is read from.")] = None,
+    model_file: Annotated[
+        Path | None, _said("A GGUF file that the embedded model is read from.")
+    ] = None,
     api_base: Annotated[str | None, _said("Address of an OpenAI-compatible service.")] = None,
     api_key_env: Annotated[str | None, _said("Environment variable that holds the key.")] = None,
-    benchmark: Annotated[str, typer.Option(help="A benchmark's name; see combee benchmarks.")] = "formula-mini",
+    benchmark: Annotated[
+        str, typer.Option(help="A benchmark's name; see combee benchmarks.")
+    ] = "formula-mini",
     path: Annotated[Path | None, _said("Where the benchmark's rows are, if not bundled.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 2,
     rollouts: Annotated[int | None, _said("Budget: at most so many rollouts.")] = None,
@@ -52,7 +56,9 @@ def demo(  # noqa: PLR0913 - one parameter an option
     if lm is None and (api_base or api_key_env):
         option = "--api-base" if api_base else "--api-key-env"
         problem = "says where a model is, but no model is named"
-        raise ArgumentValueError(option, api_base or api_key_env, problem, "Add --lm, such as --lm openai/my-model.")
+        raise ArgumentValueError(
+            option, api_base or api_key_env, problem, "Add --lm, such as --lm openai/my-model."
+        )
     if model_file is not None and (lm is not None or not model_file.is_file()):
         problem = "is no file" if lm is None else "is given beside --lm, which names another model"
         raise ArgumentValueError(

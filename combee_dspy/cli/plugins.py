@@ -48,9 +48,12 @@ _FILES = {
 @plugins_app.callback()
 def plugins(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")
+    ] = False,
 ) -> None:
-    """Show every strategy and command that is installed, whose it is, and what failed to load; or start a new one.
+    """Show every strategy and command that is installed, whose it is, and what failed to load; or
+    start a new one.
 
     A broken plugin is listed with its owner and the reason, and breaks nothing
     else: the exit code is 0.
@@ -64,7 +67,11 @@ def plugins(
         return
     show_table(
         [
-            {"kind": one.kind, "name": one.name, "from": one.distribution.removeprefix("combee-dspy-")}
+            {
+                "kind": one.kind,
+                "name": one.name,
+                "from": one.distribution.removeprefix("combee-dspy-"),
+            }
             | {"what it does": "cannot be loaded: see below" if one.problem else one.does}
             for one in entries
         ],
@@ -73,15 +80,24 @@ def plugins(
     # Reasons are sentences: in a table's column they would be cut.
     for entry in entries:
         if entry.problem:
-            owner = f"{entry.kind} {entry.name!r} from {entry.distribution} {entry.version}".rstrip()
+            owner = (
+                f"{entry.kind} {entry.name!r} from {entry.distribution} {entry.version}".rstrip()
+            )
             typer.echo(plain(f"{owner}: {entry.problem}"))
 
 
 @plugins_app.command("new")
 def new_plugin(
-    name: Annotated[str, typer.Argument(help="The strategy's name, such as first-k: lower case, words joined by '-'.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The strategy's name, such as first-k: lower case, words joined by '-'."
+        ),
+    ],
     kind: Annotated[_Kind, typer.Option(help="What kind of strategy it is.")],
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where to write it.")] = Path(),
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", help="Where to write it.")
+    ] = Path(),
 ) -> None:
     """Write a new plugin: a distribution of its own, with one strategy, its tests and its CI.
 
@@ -90,7 +106,11 @@ def new_plugin(
     target = write_plugin(name, kind.value, directory)
     # Without a slash an installer would look for a distribution of that name on the package index.
     where = target if target.is_absolute() else f".{os.sep}{target}"
-    steps = (f'python -m pip install -e "{where}[test]"', f"python -m pytest {where}", "combee plugins")
+    steps = (
+        f'python -m pip install -e "{where}[test]"',
+        f"python -m pytest {where}",
+        "combee plugins",
+    )
     typer.echo("\n  ".join((f"Wrote {target}. Next:", *steps)))
 
 
@@ -98,14 +118,22 @@ def render_plugin(name: str, kind: str) -> dict[str, str]:
     """Return the files of a new plugin: text by path below its directory."""
     package = f"combee_{name.replace('-', '_')}"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST or package == "combee_dspy":
-        remedy = f"Use lower case letters and digits, words joined by '-', {_LONGEST} characters at most: first-k."
+        remedy = (
+            f"Use lower case letters and digits, words joined by '-', {_LONGEST} characters at"
+            " most: first-k."
+        )
         raise ArgumentValueError("name", name, "cannot name a strategy", remedy)
 
     def read(source: str) -> str:
-        return (resources.files("combee_dspy.cli") / "_templates" / source).read_text(encoding="utf-8")
+        return (resources.files("combee_dspy.cli") / "_templates" / source).read_text(
+            encoding="utf-8"
+        )
 
     values = {"name": name, "kind": kind, "distribution": f"combee-dspy-{name}", "package": package}
-    values |= {use: Template(text).substitute(values) for use, text in yaml.safe_load(read("uses.yaml"))[kind].items()}
+    values |= {
+        use: Template(text).substitute(values)
+        for use, text in yaml.safe_load(read("uses.yaml"))[kind].items()
+    }
     found = "".join(word.capitalize() for word in name.split("-"))
     # "tracker" would else name a class after the base class that it inherits from.
     taken = keyword.iskeyword(found) or re.search(rf"\b{found}\b", read(f"{kind}.py.tmpl"))
@@ -117,14 +145,20 @@ def render_plugin(name: str, kind: str) -> dict[str, str]:
 
 
 def write_plugin(name: str, kind: str, parent: Path) -> Path:
-    """Write a new plugin into ``parent / "combee-dspy-<name>"``, whole or not at all; return that directory."""
+    """Write a new plugin into ``parent / "combee-dspy-<name>"``, whole or not at all; return that
+    directory.
+    """
     files = render_plugin(name, kind)
     if name in registry.names(kind):
         problem = f"is already the name of an installed {kind}"
-        raise ArgumentValueError("name", name, problem, "Choose another: of two, only the first would be found.")
+        raise ArgumentValueError(
+            "name", name, problem, "Choose another: of two, only the first would be found."
+        )
     target = parent / f"combee-dspy-{name}"
     if target.exists() or target.is_symlink():
-        raise ArgumentValueError("directory", str(target), "is there already", "Remove it, or choose another name.")
+        raise ArgumentValueError(
+            "directory", str(target), "is there already", "Remove it, or choose another name."
+        )
     try:
         with tempfile.TemporaryDirectory(dir=parent, prefix=".combee-plugin-") as scratch:
             draft = Path(scratch) / target.name
@@ -135,5 +169,7 @@ def write_plugin(name: str, kind: str, parent: Path) -> Path:
             draft.rename(target)
     except OSError as error:
         problem = f"cannot be written to: {error.strerror}"
-        raise ArgumentValueError("directory", str(parent), problem, "Name a folder that is there.") from error
+        raise ArgumentValueError(
+            "directory", str(parent), problem, "Name a folder that is there."
+        ) from error
     return target

@@ -1,4 +1,6 @@
-"""The commands that read a run's journal: while it goes on, after it has ended, and after it was killed."""
+"""The commands that read a run's journal: while it goes on, after it has ended, and after it was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,29 @@ from combee_dspy.gains import name_gain
 __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's log_dir.", show_default=False)]
-_Task = Annotated[str | None, typer.Option("--run", help="One of several tasks, by its name; all by default.")]
+_Task = Annotated[
+    str | None, typer.Option("--run", help="One of several tasks, by its name; all by default.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON, whole texts included.")]
 _Rows = Annotated[
     bool | None,
-    typer.Option("--json/--table", help="JSON lines, whole texts included, or a table; a terminal gets the table."),
+    typer.Option(
+        "--json/--table",
+        help="JSON lines, whole texts included, or a table; a terminal gets the table.",
+    ),
 ]
 
 _COSTS = {
-    "role": "role", "model": "model", "calls": "calls", "errors": "errors", "cached": "cached", "prompt_tokens": "in",
-    "completion_tokens": "out", "dollars": "dollars", "gpu_seconds": "GPU s",
-}  # fmt: skip
+    "role": "role",
+    "model": "model",
+    "calls": "calls",
+    "errors": "errors",
+    "cached": "cached",
+    "prompt_tokens": "in",
+    "completion_tokens": "out",
+    "dollars": "dollars",
+    "gpu_seconds": "GPU s",
+}
 _SHORT_ID = 6
 _AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")
 _TIMES = ("at", "created", "ended", "finished", "started", "validated_at")
@@ -39,7 +53,9 @@ _STYLES = {"+ ": "green", "- ": "red"}
 
 
 def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Where to look; this folder by default.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Where to look; this folder by default.")
+    ] = None,
     as_json: _Rows = None,
 ) -> None:
     """List the runs whose journals lie in some folders, or anywhere below them."""
@@ -47,7 +63,9 @@ def runs(
     damaged: list[JournalError | NotPlainFileError] = []
     for folder in folders or [Path()]:
         if not folder.exists():
-            raise ArgumentValueError("FOLDERS", str(folder), "is not there", "Name a folder, or a journal.")
+            raise ArgumentValueError(
+                "FOLDERS", str(folder), "is not there", "Name a folder, or a journal."
+            )
         for journal in sorted(folder.rglob("journal.sqlite")) if folder.is_dir() else [folder]:
             try:
                 found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
@@ -60,7 +78,10 @@ def runs(
     if found:
         show_rows(found, _run_row, as_json, folded="run")
     else:
-        typer.echo("No journal was found. Name the log_dir of a run, or a folder that holds some.", err=True)
+        typer.echo(
+            "No journal was found. Name the log_dir of a run, or a folder that holds some.",
+            err=True,
+        )
 
 
 def _run_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +89,9 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
         **{name: row[name] for name in ("state", "rollouts")},
         "validation": _change(row["seed_score"], row["best_score"]),
         # In a table there is no room for the reason.
-        "held-out": held.replace(" (the interval holds zero)", "") if (held := _heldout(row)) else None,
+        "held-out": (
+            held.replace(" (the interval holds zero)", "") if (held := _heldout(row)) else None
+        ),
         "dollars": _dollars(row["dollars"]),
         "claims": _claims(row),
         "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
@@ -97,7 +120,9 @@ def _change(before: float | None, after: float | None) -> str | None:
 
 def show(
     run: _Run,
-    what: Annotated[str | None, typer.Argument(metavar="[WHAT]", help="A candidate, or a number.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(metavar="[WHAT]", help="A candidate, or a number.")
+    ] = None,
     task: _Task = None,
     as_json: _Json = False,
 ) -> None:
@@ -128,7 +153,9 @@ def _runs_of(place: Path, task: str | None) -> list[dict[str, Any]]:
         named = [one for one in found if one["name"] == task]
         found = named or [one for one in found if str(one["id"]) == task]
         if not found:
-            raise ArgumentValueError("--run", task, "is no run of this journal", "combee runs lists them.")
+            raise ArgumentValueError(
+                "--run", task, "is no run of this journal", "combee runs lists them."
+            )
     for one in found:
         for name in ("costs", "spending", "audit", "problems"):
             one[name] = getattr(tracking, name)(place, one["id"])
@@ -136,7 +163,9 @@ def _runs_of(place: Path, task: str | None) -> list[dict[str, Any]]:
 
 
 def _show_run(one: dict[str, Any]) -> None:
-    costs, paid, parts, problems = (one.pop(name) for name in ("costs", "spending", "audit", "problems"))
+    costs, paid, parts, problems = (
+        one.pop(name) for name in ("costs", "spending", "audit", "problems")
+    )
     if (held := _heldout(one)) is not None:
         show_facts({"held-out": held})
     one["dollars"], one["claims"] = _dollars(one["dollars"]), _claims(one)
@@ -162,7 +191,11 @@ def _told(name: str, value: Any) -> Any:
 
 
 def _show_one(found: dict[str, Any]) -> None:
-    diff, value, suspicious = found.pop("diff", {}), found.pop("value", {}), found.pop("suspicious", [])
+    diff, value, suspicious = (
+        found.pop("diff", {}),
+        found.pop("value", {}),
+        found.pop("suspicious", []),
+    )
     found.pop("texts", None)
     show_facts({name: _told(name, one) for name, one in found.items() if one not in (None, "", [])})
     show_facts(value if isinstance(value, dict) else {"value": value})
@@ -171,7 +204,10 @@ def _show_one(found: dict[str, Any]) -> None:
         console.print(Text(f"\n{plain(component)}", style="bold"), soft_wrap=True)
         for line in lines:
             # One line at a time: what is no line feed must not steer the terminal.
-            console.print(Text(line[:2] + plain(line[2:], 2_000), style=_STYLES.get(line[:2], "")), soft_wrap=True)
+            console.print(
+                Text(line[:2] + plain(line[2:], 2_000), style=_STYLES.get(line[:2], "")),
+                soft_wrap=True,
+            )
     for one in suspicious:
         said = plain("look at line {line} of {part}, {reason}: {text}".format_map(one))
         console.print(Text(said, style="yellow"), soft_wrap=True)
@@ -179,8 +215,12 @@ def _show_one(found: dict[str, Any]) -> None:
 
 def report(
     place: _Run,
-    output: Annotated[Path | None, typer.Option(help="Where to write it; beside the journal by default.")] = None,
-    run: Annotated[str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write it; beside the journal by default.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")
+    ] = None,
     show_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one page about a run, to open in a browser: it needs no network and loads nothing."""
@@ -188,7 +228,9 @@ def report(
         target = tracking.write_report(place, output, run=run)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
-        raise ArgumentValueError("--output", str(output or place), problem, "Name another file.") from error
+        raise ArgumentValueError(
+            "--output", str(output or place), problem, "Name another file."
+        ) from error
     if show_it:
         webbrowser.open(target.resolve().as_uri())
     typer.echo(str(target))
@@ -196,7 +238,9 @@ def report(
 
 def rollouts(
     place: _Run,
-    where: Annotated[str | None, typer.Option(help="Which rollouts, as an SQL expression; all by default.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Which rollouts, as an SQL expression; all by default.")
+    ] = None,
     run: _Task = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows of a table; 0 for all.")] = 50,
     as_json: _Rows = None,
@@ -212,7 +256,9 @@ def rollouts(
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     as_json = not sys.stdout.isatty() if as_json is None else as_json
     # One more than is shown tells whether there are more.
-    found = tracking.rollouts(place, run=run, where=where, limit=limit + 1 if limit and not as_json else None)
+    found = tracking.rollouts(
+        place, run=run, where=where, limit=limit + 1 if limit and not as_json else None
+    )
     failed = any(row["error"] for row in found)
     show_rows(found, lambda row: _rollout_row(row, failed), as_json, limit)
 
@@ -250,12 +296,19 @@ def candidates(place: _Run, run: _Task = None, as_json: _Rows = None) -> None:
     found = tracking.candidates(place, run)
     indices = {one["candidate"]: one["index"] for one in found}
     several = len({one["run"] for one in found}) > 1
-    show_rows(found, lambda one: ({"run": one["run"]} if several else {}) | _candidate_row(one, indices), as_json)
+    show_rows(
+        found,
+        lambda one: ({"run": one["run"]} if several else {}) | _candidate_row(one, indices),
+        as_json,
+    )
 
 
 def _candidate_row(one: dict[str, Any], indices: dict[str, int | None]) -> dict[str, Any]:
     screened = one["screened"] or {}
-    parents = (parent[:_SHORT_ID] if indices.get(parent) is None else str(indices[parent]) for parent in one["parents"])
+    parents = (
+        parent[:_SHORT_ID] if indices.get(parent) is None else str(indices[parent])
+        for parent in one["parents"]
+    )
     return {
         "index": one["index"],
         "id": one["candidate"][:_SHORT_ID],
@@ -263,15 +316,27 @@ def _candidate_row(one: dict[str, Any], indices: dict[str, int | None]) -> dict[
         "operator": one["operator"],
         "update": one["step"],
         "validation": one["score"],
-        "screen": f"{screened['score']:.3g} to {screened['parent_score']:.3g}" if screened else None,
-        "fate": "chosen" if one["selected"] else "" if screened.get("accepted", True) else screened["reason"],
+        "screen": (
+            f"{screened['score']:.3g} to {screened['parent_score']:.3g}" if screened else None
+        ),
+        "fate": (
+            "chosen"
+            if one["selected"]
+            else ""
+            if screened.get("accepted", True)
+            else screened["reason"]
+        ),
     }
 
 
 def replay(
     run: _Run,
-    tracking_uri: Annotated[str | None, typer.Option(help="The store; MLflow's own choice by default.")] = None,
-    experiment: Annotated[str | None, typer.Option(help="The experiment, where a run has to be made.")] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="The store; MLflow's own choice by default.")
+    ] = None,
+    experiment: Annotated[
+        str | None, typer.Option(help="The experiment, where a run has to be made.")
+    ] = None,
 ) -> None:
     """Tell MLflow what a run's journal holds and MLflow has not got yet.
 

@@ -23,12 +23,21 @@ __all__ = ["compiled", "planned", "run"]
 
 
 def run(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.yaml", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Load and check everything, buy nothing.")] = False,
-    require_diagnosis: Annotated[
-        bool, typer.Option("--require-diagnosis", help="Refuse to run before combee diagnose has said go.")
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG.yaml", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Load and check everything, buy nothing.")
     ] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Print what the file may hold, as a JSON schema.")] = False,
+    require_diagnosis: Annotated[
+        bool,
+        typer.Option(
+            "--require-diagnosis", help="Refuse to run before combee diagnose has said go."
+        ),
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print what the file may hold, as a JSON schema.")
+    ] = False,
 ) -> None:
     """Learn a program's prompts as a YAML file says.
 
@@ -78,7 +87,9 @@ def run(
         typer.echo(json.dumps(_reading.schema(), indent=2))
         return
     if config is None:
-        raise ArgumentValueError("CONFIG.yaml", None, "is missing", "Name a file; see combee run --help.")
+        raise ArgumentValueError(
+            "CONFIG.yaml", None, "is missing", "Name a file; see combee run --help."
+        )
     plan = planned(config, require_diagnosis=require_diagnosis)
     if dry_run:
         _show_plan(plan)
@@ -123,9 +134,13 @@ def compiled(plan: Plan) -> list[TaskResult]:
         combee = plan.combee(lm_of(plan.proposer))
         # The command shows the result itself, once.
         trackers = default_trackers() if combee.trackers is None else combee.trackers
-        combee.trackers = tuple(replace(one, result=False) if isinstance(one, Progress) else one for one in trackers)
+        combee.trackers = tuple(
+            replace(one, result=False) if isinstance(one, Progress) else one for one in trackers
+        )
         settings = [{"lm": lm_of(one.lm), **one.settings()} for one in plan.tasks]
-        tasks = [replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)]
+        tasks = [
+            replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)
+        ]
         with dspy.context(**settings[0]):
             return compile_many(tasks, combee=combee, at_once=plan.config.at_once)
 
@@ -154,17 +169,36 @@ def _show_plan(plan: Plan) -> None:
     combee = plan.combee(DummyLM([]))
     for one in plan.tasks:
         task = one.task
-        splits = make_compilation(combee, task.student, task.trainset, task.valset, task.heldout).splits
+        splits = make_compilation(
+            combee, task.student, task.trainset, task.valset, task.heldout
+        ).splits
         facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
         for loaded, _ in one.known:
             facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
             facts |= {f"note {number}": note for number, note in enumerate(loaded.notes, start=1)}
-        facts["rows"] = f"train {len(splits.train)}, validation {len(splits.validation)}, heldout {len(splits.heldout)}"
+        facts["rows"] = (
+            f"train {len(splits.train)}, validation {len(splits.validation)}, heldout"
+            f" {len(splits.heldout)}"
+        )
         facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
         facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
         show_facts(facts | ({"output": one.output} if one.output else {}))
-    options = ("artifact", "aggregator", "operators", "controller", "executor", "search", "validation", "guards")
-    show_facts({name: getattr(combee, name) for name in (*options, "diversity", "budget", "costs", "trackers")})
+    options = (
+        "artifact",
+        "aggregator",
+        "operators",
+        "controller",
+        "executor",
+        "search",
+        "validation",
+        "guards",
+    )
+    show_facts(
+        {
+            name: getattr(combee, name)
+            for name in (*options, "diversity", "budget", "costs", "trackers")
+        }
+    )
     typer.echo("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
 
 

@@ -1,4 +1,6 @@
-"""The batch controller's contract, what is known in and a size out, and the bounds on a size. Pure."""
+"""The batch controller's contract, what is known in and a size out, and the bounds on a size.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,20 @@ class BatchView:
         trainset_size: N, examples in the trainset.
         seen: Examples drawn so far; the first epoch ends at ``trainset_size``.
         measurements: Delay of every finished update, in order.
-        planned: Sizes planned so far, in order. An update that was skipped, for want of a mistake to learn from, or is
-            still on its way, was planned and is not measured.
+        planned: Sizes planned so far, in order. An update that was skipped, for want of a mistake
+            to learn from, or is still on its way, was planned and is not measured.
         workers: Rollouts that may run at once.
-        capacity: The most effects the service was seen to take at once; ``None`` before it showed a bound. It never
-            falls: a limit that backs off for a while, or by this machine's own bound, must not shrink batches.
+        capacity: The most effects the service was seen to take at once; ``None`` before it showed a
+            bound. It never falls: a limit that backs off for a while, or by this machine's own
+            bound, must not shrink batches.
         queued: Effects that wait for a slot.
         prompt_tokens: Mean prompt tokens of a rollout so far, if any.
-        gpus: GPUs of the user's own behind the task LM, by ``Costs(gpus=…)``; ``None`` for somebody else's service.
+        gpus: GPUs of the user's own behind the task LM, by ``Costs(gpus=…)``; ``None`` for somebody
+            else's service.
         remaining_rollouts: What the budget leaves, if it is in rollouts.
         validation_size: Rollouts that a full validation takes.
-        children: Children checked on each minibatch; 0 where they are not. Each of them may be validated.
+        children: Children checked on each minibatch; 0 where they are not. Each of them may be
+            validated.
         screen: Examples of its minibatch that a child runs on at most; ``None`` for all.
         score_variance: Variance of the parents' scores so far, if any.
     """
@@ -65,13 +70,16 @@ class BatchController(Strategy):
     def plan(self, view: BatchView) -> BatchDecision:
         """Return the size of the next minibatch: at least 1, at most ``view.trainset_size``.
 
-        Must be a pure function of the parameters and ``view``, so that a resumed or replayed run decides the same.
+        Must be a pure function of the parameters and ``view``, so that a resumed or replayed run
+        decides the same.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The largest size, in examples, that one consideration allows, below 1 as 1; what was not measured has none."""
+    """The largest size, in examples, that one consideration allows, below 1 as 1; what was not
+    measured has none.
+    """
 
     name: str
     limit: int
@@ -79,7 +87,9 @@ class Bound:
 
 
 def clamped(size: int, bounds: Iterable[Bound | None]) -> tuple[int, tuple[Clamp, ...]]:
-    """Bring a size under every bound, in order; return it with one clamp per bound that changed it."""
+    """Bring a size under every bound, in order; return it with one clamp per bound that changed
+    it.
+    """
     clamps: list[Clamp] = []
     for bound in bounds:
         if bound is not None and size > max(1, bound.limit):
@@ -90,13 +100,17 @@ def clamped(size: int, bounds: Iterable[Bound | None]) -> tuple[int, tuple[Clamp
 
 def trainset_bound(view: BatchView) -> Bound:
     """Bound by N: a batch holds each example at most once."""
-    return Bound("trainset", view.trainset_size, f"the trainset holds {view.trainset_size} examples")
+    return Bound(
+        "trainset", view.trainset_size, f"the trainset holds {view.trainset_size} examples"
+    )
 
 
 def updates_bound(view: BatchView, least: int) -> Bound:
     """Bound by N / ``least``, so that an epoch keeps several updates."""
     limit = view.trainset_size // least
-    return Bound("epoch-updates", limit, f"{least} updates an epoch of {view.trainset_size} examples")
+    return Bound(
+        "epoch-updates", limit, f"{least} updates an epoch of {view.trainset_size} examples"
+    )
 
 
 def capacity_bound(view: BatchView, waves: int) -> Bound:
@@ -112,24 +126,30 @@ def capacity_bound(view: BatchView, waves: int) -> Bound:
 
 
 def variance_bound(view: BatchView, least: int) -> Bound | None:
-    """Bound by what tells the mean score to a standard error of 0.05: variance / 0.05², never below ``least``."""
+    """Bound by what tells the mean score to a standard error of 0.05: variance / 0.05², never below
+    ``least``.
+    """
     found = view.score_variance
     if found is None or not math.isfinite(found) or found <= 0:
         return None
     needed = math.ceil(round(found / _STANDARD_ERROR**2, 9))
-    reason = f"{needed} scores of variance {found:.3g} give their mean to a standard error of {_STANDARD_ERROR}"
+    reason = (
+        f"{needed} scores of variance {found:.3g} give their mean to a standard error of"
+        f" {_STANDARD_ERROR}"
+    )
     return Bound("variance", max(least, needed), reason)
 
 
 def budget_bound(view: BatchView) -> Bound | None:
     """Bound by what the budget leaves.
 
-    An update of n examples whose c children are checked costs n rollouts of parents, c·min(n, s) of the children's
-    checks with a screen of s examples, and a validation of each child that passes: n ≤ (remaining − c·validation) /
-    (1 + c), or where that is above s, n ≤ remaining − c·(validation + s). c is ``view.children``, or as many as what
-    remains can pay for with three examples, since an update makes no more children than it can afford: more would
-    shrink the last batches to single examples. Where children are not checked, one validation and no check is
-    reckoned with. At least 1, since the budget stops a run and not the controller.
+    An update of n examples whose c children are checked costs n rollouts of parents, c·min(n, s) of
+    the children's checks with a screen of s examples, and a validation of each child that passes: n
+    ≤ (remaining − c·validation) / (1 + c), or where that is above s, n ≤ remaining − c·(validation
+    + s). c is ``view.children``, or as many as what remains can pay for with three examples, since
+    an update makes no more children than it can afford: more would shrink the last batches to
+    single examples. Where children are not checked, one validation and no check is reckoned with.
+    At least 1, since the budget stops a run and not the controller.
     """
     if view.remaining_rollouts is None:
         return None
@@ -142,7 +162,7 @@ def budget_bound(view: BatchView) -> Bound | None:
     if view.screen is not None and limit >= view.screen:
         limit = left - check * children * view.screen
     reason = (
-        f"{view.remaining_rollouts} rollouts are left: {children} × {view.validation_size} for validation, "
-        f"the rest for a parent and {check * children} children"
+        f"{view.remaining_rollouts} rollouts are left: {children} × {view.validation_size} for"
+        f" validation, the rest for a parent and {check * children} children"
     )
     return Bound("budget", limit, reason)

@@ -1,4 +1,6 @@
-"""The paper's controller, as large a batch as still saves time: sizes to measure, a law fitted to their delays."""
+"""The paper's controller, as large a batch as still saves time: sizes to measure, a law fitted to
+their delays.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _LARGEST = 10**9
 _SIZES = 3
 # Sizes nearer to each other than that tell noise from a law no more.
 _APART = 1.5
-# As long as nobody knows how many requests a service takes: few waves for a small one, and it fills most.
+# As long as nobody knows how many requests a service takes: few waves for a small one, and it fills
+# most.
 _UNKNOWN = 64
 _Count = Annotated[int, Field(ge=1)]
 
@@ -37,36 +40,39 @@ _Count = Annotated[int, Field(ge=1)]
 class PowerLaw(BatchController):
     """The last size at which one more example a batch still saves τ (Combee §3.3).
 
-    T(bs), the seconds an epoch takes at batch size bs, is modelled as A·bs^(−α). Each update fits A and α again to
-    all delays measured (the median of each size) and picks the plateau bs = (αA/τ)^(1/(α+1)), rounded down, between
-    ``min_size`` and the bounds. Where a law with a floor, A·bs^(−α) + B, is better by AICc (see
-    :func:`~combee_dspy.controllers._fits.fit_law`), its A and α are taken: what no batch size saves does not count.
+    T(bs), the seconds an epoch takes at batch size bs, is modelled as A·bs^(−α). Each update fits A
+    and α again to all delays measured (the median of each size) and picks the plateau bs =
+    (αA/τ)^(1/(α+1)), rounded down, between ``min_size`` and the bounds. Where a law with a floor,
+    A·bs^(−α) + B, is better by AICc (see :func:`~combee_dspy.controllers._fits.fit_law`), its A and
+    α are taken: what no batch size saves does not count.
 
-    **What τ is relative to.** The paper gives 1.6 % and leaves open of what. Here it is the slope of the law at b₀,
-    τ = r·αA·b₀^(−α−1), fixed once three sizes are measured. The plateau is then b₀·(1/r)^(1/(α+1)): with r = 0.016,
-    15.7 times b₀ at α = 0.5, 9.9 times at α = 0.8, 7.9 times at α = 1; b₀ of 5 or 10 gives 40 to 158, and the paper
-    reports picks of 64 to 94. Give ``tau`` where seconds mean something to you. ``combee bench sizes`` shows how much
-    hangs on r and α.
+    **What τ is relative to.** The paper gives 1.6 % and leaves open of what. Here it is the slope
+    of the law at b₀, τ = r·αA·b₀^(−α−1), fixed once three sizes are measured. The plateau is then
+    b₀·(1/r)^(1/(α+1)): with r = 0.016, 15.7 times b₀ at α = 0.5, 9.9 times at α = 0.8, 7.9 times at
+    α = 1; b₀ of 5 or 10 gives 40 to 158, and the paper reports picks of 64 to 94. Give ``tau``
+    where seconds mean something to you. ``combee bench sizes`` shows how much hangs on r and α.
 
-    **What is measured.** What runs. The first batch fills the service. Where an epoch has room for larger ones, two
-    more sizes up to the largest allowed follow, the one furthest from the others first. Where it has not, all batches
-    are as large as allowed, and no law is needed. With ``profile``, which ``tau`` implies, that many sizes are
-    measured from b₀ up instead, as in the paper: a third of the first epoch goes into batches that leave a service
-    idle.
+    **What is measured.** What runs. The first batch fills the service. Where an epoch has room for
+    larger ones, two more sizes up to the largest allowed follow, the one furthest from the others
+    first. Where it has not, all batches are as large as allowed, and no law is needed. With
+    ``profile``, which ``tau`` implies, that many sizes are measured from b₀ up instead, as in the
+    paper: a third of the first epoch goes into batches that leave a service idle.
 
-    **Even batches.** What is left of an epoch is cut into batches of one size: five of 48 rather than four of 56 and
-    one of 16, whose update would cost as much time as the others.
+    **Even batches.** What is left of an epoch is cut into batches of one size: five of 48 rather
+    than four of 56 and one of 16, whose update would cost as much time as the others.
 
-    **Bounds.** Every bound that changes the size is kept as a clamp, in this order: ``min-size`` (the only one that
-    raises it), ``trainset`` (N), ``epoch-updates`` (N / ``min_updates``), ``capacity`` (``waves`` times what runs at
-    once), ``variance`` (the mean score known to 0.05), ``budget`` and ``even``. While sizes are measured, ``variance``
-    does not cut.
+    **Bounds.** Every bound that changes the size is kept as a clamp, in this order: ``min-size``
+    (the only one that raises it), ``trainset`` (N), ``epoch-updates`` (N / ``min_updates``),
+    ``capacity`` (``waves`` times what runs at once), ``variance`` (the mean score known to 0.05),
+    ``budget`` and ``even``. While sizes are measured, ``variance`` does not cut.
 
     Args:
         tau: τ, seconds an epoch that one more example must save; ``None`` for ``relative_tau``.
         relative_tau: r, the same as a share of the law's slope at b₀.
-        base: b₀, where a profile begins; the smallest size measured takes its place where there is a profile.
-        profile: Distinct sizes measured from b₀ up inside the first epoch; ``None`` for what runs, or 3 with ``tau``.
+        base: b₀, where a profile begins; the smallest size measured takes its place where there is
+            a profile.
+        profile: Distinct sizes measured from b₀ up inside the first epoch; ``None`` for what runs,
+            or 3 with ``tau``.
         min_updates: Updates that an epoch keeps at least.
         min_size: Examples of the smallest batch, where trainset and bounds allow.
         waves: Full waves of rollouts a batch may take on what runs at once.
@@ -88,18 +94,34 @@ class PowerLaw(BatchController):
         return measuring or self._chosen(view)
 
     def _filling(self, view: BatchView) -> BatchDecision | None:
-        """Return a size between what fills the service and the largest allowed that is far from those taken."""
-        at_once = min(view.workers, _UNKNOWN) if view.capacity is None else min(view.workers, view.capacity)
-        bounds = updates_bound(view, self.min_updates), capacity_bound(view, self.waves), budget_bound(view)
+        """Return a size between what fills the service and the largest allowed that is far from
+        those taken.
+        """
+        at_once = (
+            min(view.workers, _UNKNOWN)
+            if view.capacity is None
+            else min(view.workers, view.capacity)
+        )
+        bounds = (
+            updates_bound(view, self.min_updates),
+            capacity_bound(view, self.waves),
+            budget_bound(view),
+        )
         largest, _ = clamped(view.trainset_size, bounds)
-        first, taken = max(self.base, at_once), {*view.planned, *(one.batch_size for one in view.measurements)}
+        first, taken = (
+            max(self.base, at_once),
+            {*view.planned, *(one.batch_size for one in view.measurements)},
+        )
         if len(taken) >= _SIZES or first * _APART > largest or view.seen >= view.trainset_size:
             return None
         ladder = (first, round(math.sqrt(first * largest)), largest)
         size = max(ladder, key=lambda one: _furthest(one, taken))
         if size in taken:
             return None  # between two small numbers there is no third
-        reason = f"measuring: size {len(taken) + 1} of {_SIZES}, from the {first} that fill the service to {largest}"
+        reason = (
+            f"measuring: size {len(taken) + 1} of {_SIZES}, from the {first} that fill the service"
+            f" to {largest}"
+        )
         return BatchDecision(size, reason)
 
     def _profiling(self, view: BatchView, count: int) -> BatchDecision | None:
@@ -117,14 +139,19 @@ class PowerLaw(BatchController):
             if found is None:
                 return None
             size = found
-        reason = f"measuring: size {len(taken) + 1} of {count} from {min(taken, default=size)} up in the first epoch"
+        reason = (
+            f"measuring: size {len(taken) + 1} of {count} from {min(taken, default=size)} up in the"
+            " first epoch"
+        )
         return BatchDecision(size, reason, clamps=clamps)
 
     def _chosen(self, view: BatchView) -> BatchDecision:
         fit, size, reason = self._wanted(view)
         raised: tuple[Clamp, ...] = ()
         if size < self.min_size:
-            raised = (Clamp("min-size", size, self.min_size, f"no batch below {self.min_size} examples"),)
+            raised = (
+                Clamp("min-size", size, self.min_size, f"no batch below {self.min_size} examples"),
+            )
             size = self.min_size
         bounds = (
             trainset_bound(view),
@@ -148,24 +175,32 @@ class PowerLaw(BatchController):
         law = fit_law(view.measurements, view.trainset_size)
         if law is None or max(delays) < _APART * min(delays):
             known = (
-                f"delays are known at batch size {', '.join(map(str, delays))} only" if delays else "no delay is known"
+                f"delays are known at batch size {', '.join(map(str, delays))} only"
+                if delays
+                else "no delay is known"
             )
             reason = f"not fitted: {known}; as large as the bounds allow"
             return None, view.trainset_size, reason
         tau = self._tau(view, law)
         fit = PowerLawFit(law.scale, law.exponent, tau, law.plateau(tau), law.floor)
         if law.exponent <= 0:
-            reason = f"larger batches save no time (α = {law.exponent:.3g}); the smallest measured is taken"
+            reason = (
+                f"larger batches save no time (α = {law.exponent:.3g}); the smallest measured is"
+                " taken"
+            )
             return fit, min(delays), reason
         floor = f" + {law.floor:.4g} s" if law.floor else ""
         reason = (
-            f"plateau {fit.plateau:.4g} of T(bs) = {law.scale:.4g} s · bs^(-{law.exponent:.3g}){floor} "
-            f"at τ = {tau:.3g} s an epoch, from {len(delays)} sizes"
+            f"plateau {fit.plateau:.4g} of T(bs) = {law.scale:.4g} s ·"
+            f" bs^(-{law.exponent:.3g}){floor} at τ = {tau:.3g} s an epoch, from {len(delays)}"
+            " sizes"
         )
         return fit, math.floor(min(fit.plateau, _LARGEST)), reason
 
     def _tau(self, view: BatchView, law: Law) -> float:
-        """Return τ by the law of the sizes measured first; by that of all of them where the first had no slope."""
+        """Return τ by the law of the sizes measured first; by that of all of them where the first
+        had no slope.
+        """
         if self.tau is not None:
             return self.tau
         first: dict[int, float] = {}
@@ -187,8 +222,8 @@ def _furthest(size: int, taken: Collection[int]) -> float:
 def _top(trainset_size: int, count: int, min_updates: int) -> int:
     """Return the largest size to measure, or 0 where ``count`` sizes do not fit in one epoch.
 
-    With ``count`` sizes of at most N / ``count`` each, their sum fits. A small trainset still measures 1, 2, …,
-    ``count``, as long as these fit.
+    With ``count`` sizes of at most N / ``count`` each, their sum fits. A small trainset still
+    measures 1, 2, …, ``count``, as long as these fit.
     """
     if count * (count + 1) // 2 > trainset_size:
         return 0
@@ -198,9 +233,9 @@ def _top(trainset_size: int, count: int, min_updates: int) -> int:
 def next_size(taken: Collection[int], count: int, first: int, largest: int) -> int:
     """Return the next step up a geometric ladder of ``count`` sizes.
 
-    Sizes go from ``first``, less where ``count`` sizes would not fit, to large, so that the first lessons come soon.
-    Each further step is planned from the largest size taken, so a rung that was cut short (by the end of an epoch, by
-    a budget) moves the ones that follow.
+    Sizes go from ``first``, less where ``count`` sizes would not fit, to large, so that the first
+    lessons come soon. Each further step is planned from the largest size taken, so a rung that was
+    cut short (by the end of an epoch, by a budget) moves the ones that follow.
     """
     if not taken:
         return max(1, min(first, largest - count + 1))
@@ -213,7 +248,8 @@ def next_size(taken: Collection[int], count: int, first: int, largest: int) -> i
 
 
 def other_size(taken: Collection[int], least: int, limit: int) -> int | None:
-    """Return the size from ``least`` to ``limit`` that is furthest, by ratio, from every size taken, if there is one.
+    """Return the size from ``least`` to ``limit`` that is furthest, by ratio, from every size
+    taken, if there is one.
 
     Used where the ladder cannot go on because a bound is in the way.
     """

@@ -6,7 +6,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.controllers._base import BatchController, BatchView, budget_bound, clamped, trainset_bound
+from combee_dspy.controllers._base import (
+    BatchController,
+    BatchView,
+    budget_bound,
+    clamped,
+    trainset_bound,
+)
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision
 from combee_dspy.strategies import parameters
@@ -18,8 +24,8 @@ class Static(BatchController):
 
     Args:
         size: Examples a minibatch.
-        reason: Why this size, as a short phrase. Required, and shown wherever the size is, so that a reader of the log
-            need not guess.
+        reason: Why this size, as a short phrase. Required, and shown wherever the size is, so that
+            a reader of the log need not guess.
     """
 
     name: ClassVar[str] = "static"

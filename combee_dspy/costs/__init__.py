@@ -1,9 +1,39 @@
-"""What a run costs: prices, who a call is made for, exact metering of LM calls, and sums over the journal's usage."""
+"""What a run costs: prices, who a call is made for, exact metering of LM calls, and sums over the
+journal's usage.
+"""
 
-from combee_dspy.costs._costs import Costs, CostTotals, Price, Sums, Tariff, merged, price_of, totals
-from combee_dspy.costs._meter import CallRefusedError, Meter, count_repeated, metered, role_scope, serving
+from combee_dspy.costs._costs import (
+    Costs,
+    CostTotals,
+    Price,
+    Sums,
+    Tariff,
+    merged,
+    price_of,
+    totals,
+)
+from combee_dspy.costs._meter import (
+    CallRefusedError,
+    Meter,
+    count_repeated,
+    metered,
+    role_scope,
+    serving,
+)
 
 __all__ = [
-    "CallRefusedError", "CostTotals", "Costs", "Meter", "Price", "Sums", "Tariff", "count_repeated",
-    "merged", "metered", "price_of", "role_scope", "serving", "totals",
-]  # fmt: skip
+    "CallRefusedError",
+    "CostTotals",
+    "Costs",
+    "Meter",
+    "Price",
+    "Sums",
+    "Tariff",
+    "count_repeated",
+    "merged",
+    "metered",
+    "price_of",
+    "role_scope",
+    "serving",
+    "totals",
+]

@@ -39,12 +39,16 @@ class Price:
     completion: Dollars
     cached_prompt: Dollars | None = None
 
-    def dollars(self, prompt_tokens: int, completion_tokens: int, cached_prompt_tokens: int = 0) -> float:
+    def dollars(
+        self, prompt_tokens: int, completion_tokens: int, cached_prompt_tokens: int = 0
+    ) -> float:
         """Return the dollars of a call; ``cached_prompt_tokens`` are some of its prompt tokens."""
         cached_price = self.prompt if self.cached_prompt is None else self.cached_prompt
         cached = min(cached_prompt_tokens, prompt_tokens)
         full = prompt_tokens - cached
-        return (full * self.prompt + cached * cached_price + completion_tokens * self.completion) / 1_000_000
+        return (
+            full * self.prompt + cached * cached_price + completion_tokens * self.completion
+        ) / 1_000_000
 
 
 # "-2024-08-06", "-20250929", "@20250929", "-latest": another name of the same model and price.
@@ -107,27 +111,38 @@ class Costs:
     """What the run's LM calls cost.
 
     Args:
-        prices: Prices by model name, with or without provider prefix, in front of the list prices that
-            DSPy carries.
-        gpus: GPUs of your own behind a role, such as ``{"task": 8}``. The role is charged that many GPU-seconds for
-            every second in which at least one of its calls is in flight, shared by the calls of that moment.
+        prices: Prices by model name, with or without provider prefix, in front of the list prices
+            that DSPy carries.
+        gpus: GPUs of your own behind a role, such as ``{"task": 8}``. The role is charged that many
+            GPU-seconds for every second in which at least one of its calls is in flight, shared by
+            the calls of that moment.
     """
 
     prices: Mapping[str, Price] = field(default_factory=dict)
-    gpus: Mapping[Role, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = field(default_factory=dict)
+    gpus: Mapping[Role, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = field(
+        default_factory=dict
+    )
 
     def unpriced(self, models: Mapping[str, str]) -> dict[str, str]:
         """Return those of some models, by role, whose price is not known."""
-        return {role: model for role, model in models.items() if price_of(model, self.prices) is None}
+        return {
+            role: model for role, model in models.items() if price_of(model, self.prices) is None
+        }
 
 
 class Tariff:
-    """What calls are charged by: looked-up prices and the clocks of GPUs. One for all that share GPUs. Thread-safe."""
+    """What calls are charged by: looked-up prices and the clocks of GPUs. One for all that share
+    GPUs. Thread-safe.
+    """
 
-    def __init__(self, costs: Costs | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, costs: Costs | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.costs = costs if costs is not None else Costs()
         self.clock = clock
-        self.gpus: Mapping[str, GpuClock] = {role: GpuClock(n, clock) for role, n in self.costs.gpus.items()}
+        self.gpus: Mapping[str, GpuClock] = {
+            role: GpuClock(n, clock) for role, n in self.costs.gpus.items()
+        }
         self._prices: dict[str, Price | None] = {}
 
     def price(self, model: str) -> Price | None:
@@ -170,7 +185,8 @@ class Sums:
 
     Attributes:
         calls: Finished calls, errors and cache hits included.
-        errors: Calls that ended with an error, those that a service turned away for a while included.
+        errors: Calls that ended with an error, those that a service turned away for a while
+            included.
         cached: Calls that DSPy's cache answered.
         dollars: What all of them cost; ``None``, not zero, where the price of one is not known.
         known_dollars: Dollars of those whose price is known.
@@ -201,7 +217,9 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class CostTotals:
-    """What LM calls have cost: all of them, those of each role, and those of each role and model."""
+    """What LM calls have cost: all of them, those of each role, and those of each role and
+    model.
+    """
 
     total: Sums
     by_role: Mapping[Role, Sums]
@@ -211,7 +229,10 @@ class CostTotals:
 def totals(rows: Iterable[CallUsage]) -> CostTotals:
     """Return the sums of usage by role and model. Does not depend on the order of rows."""
     rows = tuple(rows)
-    roles, models = _grouped(rows, lambda row: row.role), _grouped(rows, lambda row: (row.role, row.model))
+    roles, models = (
+        _grouped(rows, lambda row: row.role),
+        _grouped(rows, lambda row: (row.role, row.model)),
+    )
     return CostTotals(
         _summed(rows),
         {role: _summed(found) for role, found in roles.items()},
@@ -220,7 +241,9 @@ def totals(rows: Iterable[CallUsage]) -> CostTotals:
 
 
 def merged(*usages: Iterable[CallUsage]) -> tuple[CallUsage, ...]:
-    """Return usage of several calls, attempts or parts as one: one row a role and model, sorted by them."""
+    """Return usage of several calls, attempts or parts as one: one row a role and model, sorted by
+    them.
+    """
     rows = tuple(chain(*usages))
     if len(rows) < 2:
         return rows

@@ -1,4 +1,6 @@
-"""Counting the LM calls of one rollout or request, exactly, whoever makes them and in whatever thread."""
+"""Counting the LM calls of one rollout or request, exactly, whoever makes them and in whatever
+thread.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +80,15 @@ def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
 
 
 class Meter(BaseCallback):
-    """Adds up LM calls by role and model. DSPy's callback for LMs and its usage tracker in one. Thread-safe.
+    """Adds up LM calls by role and model. DSPy's callback for LMs and its usage tracker in one.
+    Thread-safe.
 
-    The callback hears a call begin and end, the tracker hears its tokens in between; DSPy's id of the active call
-    says whose they are, with any number of threads. A success that reported no usage came from DSPy's cache and
-    costs nothing. A call for several answers (``n``) is one call. One that ends with an error costs what the service
-    reported before, usually nothing.
-    ``dspy.track_usage()`` and ``track_usage=True`` of the user's own get what they would get without it.
+    The callback hears a call begin and end, the tracker hears its tokens in between; DSPy's id of
+    the active call says whose they are, with any number of threads. A success that reported no
+    usage came from DSPy's cache and costs nothing. A call for several answers (``n``) is one call.
+    One that ends with an error costs what the service reported before, usually nothing.
+    ``dspy.track_usage()`` and ``track_usage=True`` of the user's own get what they would get
+    without it.
 
     Heard is every call under :meth:`settings`, wherever DSPy carries its
     settings: nested modules, ``dspy.Parallel``, async tasks. Not heard are calls
@@ -93,8 +97,9 @@ class Meter(BaseCallback):
     Args:
         tariff: What calls are charged by.
         role: Whom calls are made for outside of any :func:`~combee_dspy.costs.role_scope`; may be
-            set anew between calls. ``None``: what a meter inside of this one was told, else ``"serving"`` for calls
-            of a program that :func:`~combee_dspy.costs.serving` has marked, else ``"task"``.
+            set anew between calls. ``None``: what a meter inside of this one was told, else
+            ``"serving"`` for calls of a program that :func:`~combee_dspy.costs.serving` has marked,
+            else ``"task"``.
 
     Attributes:
         lms: LMs that were called, by identity: whose keys must reach no message.
@@ -125,7 +130,8 @@ class Meter(BaseCallback):
             found[_FOR] = self.role
         self._outer = settings.usage_tracker
         if not settings.track_usage:
-            # DSPy honours track_usage=True only where no tracker is set; each call then brings this one along.
+            # DSPy honours track_usage=True only where no tracker is set; each call then brings this
+            # one along.
             found["usage_tracker"] = self
         return found
 
@@ -135,13 +141,17 @@ class Meter(BaseCallback):
 
     @property
     def prompt_hash(self) -> str:
-        """Hash of all prompts of the program's calls, in any order: 16 hex digits; empty where there were none."""
+        """Hash of all prompts of the program's calls, in any order: 16 hex digits; empty where
+        there were none.
+        """
         return f"{sum(self._prompts) % (1 << 64):016x}" if self._prompts else ""
 
     def close(self) -> tuple[CallUsage, ...]:
-        """Refuse every later call, count each in flight as one that failed, and return what was counted.
+        """Refuse every later call, count each in flight as one that failed, and return what was
+        counted.
 
-        What a call in flight costs is not known: it counts as a call, with the tokens that were reported by now.
+        What a call in flight costs is not known: it counts as a call, with the tokens that were
+        reported by now.
         """
         self._closed.set()
         with suppress(KeyError):  # the last one has ended meanwhile
@@ -181,10 +191,16 @@ class Meter(BaseCallback):
         if told is not None:
             return told
         # DSPy's own list of the modules that are being called here, the outermost first.
-        return "serving" if any(_SERVES in vars(one) for one in settings.caller_modules or ()) else "task"
+        return (
+            "serving"
+            if any(_SERVES in vars(one) for one in settings.caller_modules or ())
+            else "task"
+        )
 
     def add_usage(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
-        """Count the tokens of the call that is active here, and pass them on to the user's own tracker."""
+        """Count the tokens of the call that is active here, and pass them on to the user's own
+        tracker.
+        """
         self.hear(lm, usage_entry)
         if self._outer is not None:
             self._outer.add_usage(lm, usage_entry)
@@ -212,7 +228,8 @@ class Meter(BaseCallback):
         if call is None:
             return
         if call.relay is not None:
-            # A coroutine that is dropped, not finished, ends in another context: there is nothing to restore there.
+            # A coroutine that is dropped, not finished, ends in another context: there is nothing
+            # to restore there.
             with suppress(ValueError):
                 call.relay.__exit__(None, None, None)
         self._end(call, failed=exception is not None)
@@ -222,7 +239,9 @@ class Meter(BaseCallback):
         gpu_seconds = None if gpus is None else gpus.change(-1) - call.gpu
         self._count(call, seconds, gpu_seconds, failed=failed)
 
-    def _count(self, call: _Call, seconds: float, gpu_seconds: float | None, *, failed: bool) -> None:
+    def _count(
+        self, call: _Call, seconds: float, gpu_seconds: float | None, *, failed: bool
+    ) -> None:
         cached = not call.heard and not failed
         dollars: float | None = 0.0
         if call.heard:
@@ -232,14 +251,24 @@ class Meter(BaseCallback):
         if cached:
             seconds, gpu_seconds = 0.0, None if gpu_seconds is None else 0.0
         usage = CallUsage(
-            call.role, call.model, 1 + call.repeated, call.repeated + failed, int(cached), call.prompt,
-            call.completion, dollars, gpu_seconds, seconds,
-        )  # fmt: skip
+            call.role,
+            call.model,
+            1 + call.repeated,
+            call.repeated + failed,
+            int(cached),
+            call.prompt,
+            call.completion,
+            dollars,
+            gpu_seconds,
+            seconds,
+        )
         self._ended.append(usage)
 
     @property
     def usage_data(self) -> Any:
-        """What an inner ``dspy.track_usage()`` adds to when it ends: the user's outer tracker, or nothing."""
+        """What an inner ``dspy.track_usage()`` adds to when it ends: the user's outer tracker, or
+        nothing.
+        """
         return self._outer.usage_data if self._outer is not None else defaultdict(list)
 
 
@@ -250,14 +279,17 @@ def _digest(inputs: Mapping[str, Any]) -> int:
         said += f"{content if isinstance(content, str) else repr(content)}\0"
     encoded = said.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(digest_size=8)
-    # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
+    # In parts too small for hashlib to let go of the GIL: with many threads it would take long to
+    # get it back.
     for start in range(0, len(encoded), _PART):
         digest.update(encoded[start : start + _PART])
     return int.from_bytes(digest.digest(), "big")
 
 
 class _Relay:
-    """The usage tracker of one call: passes its tokens on to meters, and to the program's own tracker."""
+    """The usage tracker of one call: passes its tokens on to meters, and to the program's own
+    tracker.
+    """
 
     def __init__(self, meter: Meter, tracker: Any) -> None:
         self.meters = {meter}
@@ -276,9 +308,10 @@ class _Relay:
 class _ForLMs(list[Any]):
     """DSPy's callbacks, with a meter added where an LM is called and nowhere else.
 
-    DSPy adds up ``settings.callbacks`` and the callbacks of the module, adapter or LM at hand before each call of
-    one. Where the sum is not empty it binds arguments and looks up handlers, which costs as much as all else that
-    it does for a prediction. So the sum holds the meter only where it has something to hear.
+    DSPy adds up ``settings.callbacks`` and the callbacks of the module, adapter or LM at hand
+    before each call of one. Where the sum is not empty it binds arguments and looks up handlers,
+    which costs as much as all else that it does for a prediction. So the sum holds the meter only
+    where it has something to hear.
     """
 
     def __init__(self, others: Any, meter: Meter) -> None:
@@ -287,13 +320,16 @@ class _ForLMs(list[Any]):
 
     def __add__(self, own: Any) -> Any:
         found = [*self, *own]
-        # Where DSPy does not call it `instance`, the meter hears all there is, which only takes longer.
+        # Where DSPy does not call it `instance`, the meter hears all there is, which only takes
+        # longer.
         instance = sys._getframe(1).f_locals.get("instance")
         return found if isinstance(instance, _NO_LM) else [*found, *self.meters]
 
 
 def count_repeated() -> None:
-    """Say that the LM call that is active here is tried again: what failed is a call, and an error, of its own."""
+    """Say that the LM call that is active here is tried again: what failed is a call, and an error,
+    of its own.
+    """
     for meter in getattr(dspy.settings.callbacks, "meters", ()):
         meter.repeat()
 
@@ -305,10 +341,12 @@ def role_scope(role: Role) -> AbstractContextManager[None]:
 
 
 def serving(program: P) -> P:
-    """Have the LM calls of a program, and of copies of it, counted in the role ``serving``; return the program.
+    """Have the LM calls of a program, and of copies of it, counted in the role ``serving``; return
+    the program.
 
-    A program that ``Combee.compile`` or ``load_candidate`` returns is marked so; one that was read from a saved state
-    is not. A search that learns from such a program counts its calls as ``task``.
+    A program that ``Combee.compile`` or ``load_candidate`` returns is marked so; one that was read
+    from a saved state is not. A search that learns from such a program counts its calls as
+    ``task``.
     """
     vars(program)[_SERVES] = True
     return program

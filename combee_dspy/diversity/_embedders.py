@@ -27,25 +27,28 @@ _REMEDY = "An embedder must return one row of finite numbers for each text."
 class Embedder(Strategy):
     """Turns texts into vectors whose inner product says how alike the texts are.
 
-    What a similarity of 0.92 means differs from embedder to embedder, so a threshold belongs to one of them and is
-    measured beforehand (see :func:`combee_dspy.diversity.calibrate_threshold`).
+    What a similarity of 0.92 means differs from embedder to embedder, so a threshold belongs to one
+    of them and is measured beforehand (see :func:`combee_dspy.diversity.calibrate_threshold`).
     """
 
     kind: ClassVar[str] = "embedder"
 
     @abstractmethod
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector for each of n ≥ 0 texts of any length and script, which are not to be changed.
+        """Return one vector for each of n ≥ 0 texts of any length and script, which are not to be
+        changed.
 
         Called in a worker thread; the same text gives the same vector in any batch.
 
         Returns:
-            A ``float32`` array of shape (n, d), rows in the order of the texts. A row has length 1, or 0 for a text
-            that holds nothing to compare.
+            A ``float32`` array of shape (n, d), rows in the order of the texts. A row has length 1,
+            or 0 for a text that holds nothing to compare.
         """
 
     def threshold(self) -> float | None:
-        """Return the measured threshold of this embedder with these parameters, or ``None`` where none is known."""
+        """Return the measured threshold of this embedder with these parameters, or ``None`` where
+        none is known.
+        """
         return None
 
 
@@ -60,11 +63,15 @@ def unit_rows(values: Any, count: int) -> Vectors:
     try:
         rows = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ArgumentValueError("vectors", values, f"are no matrix of numbers: {error}", _REMEDY) from error
+        raise ArgumentValueError(
+            "vectors", values, f"are no matrix of numbers: {error}", _REMEDY
+        ) from error
     if count == 0 and rows.size == 0:
         return np.zeros((0, rows.shape[1] if rows.ndim == 2 else 0), dtype=np.float32)
     if rows.ndim != 2 or rows.shape[0] != count or rows.shape[1] == 0:
-        raise ArgumentValueError("vectors", rows.shape, f"have the wrong shape for {count} texts", _REMEDY)
+        raise ArgumentValueError(
+            "vectors", rows.shape, f"have the wrong shape for {count} texts", _REMEDY
+        )
     if not np.isfinite(rows).all():
         raise ArgumentValueError("vectors", rows.shape, "hold values that are not finite", _REMEDY)
     return unit_length(rows)
@@ -72,11 +79,12 @@ def unit_rows(values: Any, count: int) -> Vectors:
 
 @parameters
 class CharNgrams(Embedder):
-    """Counts character n-grams in hashed buckets; works offline, in any script, and sees spelling only.
+    """Counts character n-grams in hashed buckets; works offline, in any script, and sees spelling
+    only.
 
-    The default. Two texts are alike as far as they share runs of characters, so it finds rewordings that keep most
-    words, moved lines and changed punctuation. It does not know that two words mean the same: a paraphrase in other
-    words passes. Case and runs of white space do not count.
+    The default. Two texts are alike as far as they share runs of characters, so it finds rewordings
+    that keep most words, moved lines and changed punctuation. It does not know that two words mean
+    the same: a paraphrase in other words passes. Case and runs of white space do not count.
 
     Args:
         sizes: Lengths of the n-grams in characters.
@@ -85,32 +93,44 @@ class CharNgrams(Embedder):
 
     name: ClassVar[str] = "char-ngrams"
     MEASURED_THRESHOLD: ClassVar[float] = 0.728
-    """For the default parameters: refuses 1 % of new candidates among 800 prompts grown from 0 to 40 lessons."""
+    """For the default parameters: refuses 1 % of new candidates among 800 prompts grown from 0 to
+    40 lessons.
+    """
 
-    sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (3, 4, 5)
+    sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (
+        3,
+        4,
+        5,
+    )
     dimensions: Annotated[int, Field(ge=16)] = 2048
 
     def threshold(self) -> float | None:
-        """Return :attr:`MEASURED_THRESHOLD` for the default parameters; for others it was not measured."""
+        """Return :attr:`MEASURED_THRESHOLD` for the default parameters; for others it was not
+        measured.
+        """
         return self.MEASURED_THRESHOLD if self == CharNgrams() else None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the hashed n-gram counts, scaled to length 1."""
-        return unit_rows(ngram_counts(texts, self.sizes, self.dimensions, signed=True).toarray(), len(texts))
+        return unit_rows(
+            ngram_counts(texts, self.sizes, self.dimensions, signed=True).toarray(), len(texts)
+        )
 
 
 @parameters
 class DSPyEmbedder(Embedder):
     """Embeds with a ``dspy.Embedder``.
 
-    For a hosted model, its calls go by DSPy's own way and DSPy's cache. They are paid, and stand in no book: an
-    embedding has no prompt and no completion. Its threshold is not known beforehand: measure it once
-    (:func:`combee_dspy.diversity.calibrate_threshold`) and give ``Diversity(threshold=…)``.
+    For a hosted model, its calls go by DSPy's own way and DSPy's cache. They are paid, and stand in
+    no book: an embedding has no prompt and no completion. Its threshold is not known beforehand:
+    measure it once (:func:`combee_dspy.diversity.calibrate_threshold`) and give
+    ``Diversity(threshold=…)``.
 
     Args:
-        model: Name of a hosted model, as DSPy takes it: ``"openai/text-embedding-3-small"``. Or the import path of a
-            function from a list of texts to a matrix: ``"package.module:function"``. Or a ``dspy.Embedder`` or such a
-            function itself; then the run's journal cannot name it and nobody can build it again from there.
+        model: Name of a hosted model, as DSPy takes it: ``"openai/text-embedding-3-small"``. Or the
+            import path of a function from a list of texts to a matrix:
+            ``"package.module:function"``. Or a ``dspy.Embedder`` or such a function itself; then
+            the run's journal cannot name it and nobody can build it again from there.
         batch_size: Texts a request.
     """
 
@@ -120,15 +140,19 @@ class DSPyEmbedder(Embedder):
     batch_size: Annotated[int, Field(ge=1)] = 200
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the model's vectors, scaled to length 1. The model sees "." for a text that is blank.
+        """Return the model's vectors, scaled to length 1. The model sees "." for a text that is
+        blank.
 
         Raises:
-            ArgumentValueError: The import path leads nowhere, or the model returned no matrix of finite numbers.
+            ArgumentValueError: The import path leads nowhere, or the model returned no matrix of
+                finite numbers.
         """
         if not texts:
             return unit_rows([], 0)
         # Hosted models refuse an empty input.
-        return unit_rows(self._embedder()([text if text.strip() else "." for text in texts]), len(texts))
+        return unit_rows(
+            self._embedder()([text if text.strip() else "." for text in texts]), len(texts)
+        )
 
     def _embedder(self) -> Callable[[list[str]], Any]:
         model = self.model
@@ -139,7 +163,9 @@ class DSPyEmbedder(Embedder):
                 model = resolve_name(model)
             except (ImportError, AttributeError) as error:
                 problem = f"cannot be imported: {type(error).__name__}: {error}"
-                raise ArgumentValueError("model", model, problem, 'Write "package.module:function".') from error
+                raise ArgumentValueError(
+                    "model", model, problem, 'Write "package.module:function".'
+                ) from error
         if isinstance(model, dspy.Embedder):
             return model
         # Without DSPy's cache, which would have to name a function of the user's.

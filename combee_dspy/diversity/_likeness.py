@@ -1,4 +1,6 @@
-"""How alike two candidates are, an archive that refuses one nearly there already, and its threshold, measured."""
+"""How alike two candidates are, an archive that refuses one nearly there already, and its
+threshold, measured.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Statements = Mapping[tuple[str, str], str]
 """What a candidate says, in order: its words as written, by component and normal form."""
 
 _BULLET = re.compile(r"^\s*(?:[-*•+>#]+|\(?\d{1,3}[.):])\s+")
-_SENTENCE_END = re.compile(r"(?<=[.!?;])(?<!e\.g\.)(?<!i\.e\.)(?<!\bvs\.)(?<!\bcf\.)\s+|(?<=[。！？])")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?;])(?<!e\.g\.)(?<!i\.e\.)(?<!\bvs\.)(?<!\bcf\.)\s+|(?<=[。！？])"
+)
 _NEGATION_WORDS = "no not never none nor cannot dont doesnt isnt arent wont shouldnt mustnt avoid"
 _NEGATIONS = frozenset(_NEGATION_WORDS.split())
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten"
@@ -37,11 +41,13 @@ _MOST_NEW = 4
 
 
 def statements(texts: Mapping[str, str]) -> Statements:
-    """Return the statements of a candidate, in the order of components' names and of their first appearance.
+    """Return the statements of a candidate, in the order of components' names and of their first
+    appearance.
 
-    A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a field's description. What
-    differs in punctuation, case, white space or the sign of a bullet is one statement; the same sentence in two
-    components makes two, since content that was moved is a change. Demonstrations in another order say the same.
+    A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a field's
+    description. What differs in punctuation, case, white space or the sign of a bullet is one
+    statement; the same sentence in two components makes two, since content that was moved is a
+    change. Demonstrations in another order say the same.
     """
     found: dict[tuple[str, str], str] = {}
     for component in sorted(texts):
@@ -55,11 +61,18 @@ def _sentences(text: str) -> list[str]:
     lines = text.splitlines()
     try:
         if text.startswith('{"demonstrations":'):
-            shown = [{"inputs": one.inputs, "outputs": one.outputs} for one in decode_demonstrations(text)]
+            shown = [
+                {"inputs": one.inputs, "outputs": one.outputs}
+                for one in decode_demonstrations(text)
+            ]
             return sorted(json.dumps(one, sort_keys=True, ensure_ascii=False) for one in shown)
         if text.startswith('{"fields":'):
             described = decode_fields(text)
-            lines = [f"{name}: {line}" for name in sorted(described) for line in described[name].splitlines()]
+            lines = [
+                f"{name}: {line}"
+                for name in sorted(described)
+                for line in described[name].splitlines()
+            ]
     except ArgumentValueError:
         pass  # An instruction may look like anything; it is compared as it stands.
     return [part for line in lines for part in _SENTENCE_END.split(_BULLET.sub("", line).strip())]
@@ -68,32 +81,42 @@ def _sentences(text: str) -> list[str]:
 def _group(component: str, form: str) -> tuple[str, frozenset[str]]:
     """Return what statements must share to be compared: the component, and what changes a meaning.
 
-    However alike the rest looks, these are numbers, formulas, units, and a negation: embedders place "round to two
-    decimals" beside "round to four decimals", a / b beside b / a, and "use" beside "do not use". Numbers up to ten
-    count in words too; all negations are one.
+    However alike the rest looks, these are numbers, formulas, units, and a negation: embedders
+    place "round to two decimals" beside "round to four decimals", a / b beside b / a, and "use"
+    beside "do not use". Numbers up to ten count in words too; all negations are one.
     """
     words = ["", *form.split(), ""]
     formulas = {
-        f"{before} {word} {after}" for (before, word), (_, after) in pairwise(pairwise(words)) if word in _OPERATORS
+        f"{before} {word} {after}"
+        for (before, word), (_, after) in pairwise(pairwise(words))
+        if word in _OPERATORS
     }
-    numbers = {_NUMBERS.get(word, word) for word in words if word in _NUMBERS or any(map(str.isdigit, word))}
+    numbers = {
+        _NUMBERS.get(word, word)
+        for word in words
+        if word in _NUMBERS or any(map(str.isdigit, word))
+    }
     negation = {"not"} if _NEGATIONS.intersection(words) else set()
     return component, frozenset(formulas | numbers | _UNITS.intersection(words) | negation)
 
 
-def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[str]], Mapping[str, Vectors]]) -> float:
+def likeness(
+    one: Statements, other: Statements, vectors: Callable[[Collection[str]], Mapping[str, Vectors]]
+) -> float:
     """Return how alike two candidates are, from 0 to 1, the same either way round.
 
-    Candidates grow: a child is its parent and a few lessons more. Embedded whole, it is nearly its parent whatever the
-    lessons say. So what both say is left out, and for each statement that only one of them makes, the most similar
-    statement of the other is found, by unit vectors of both. The least of these figures is the similarity: a candidate
-    is as new as the newest thing it says, or no longer says. Statements that differ in a number, a formula or a
-    negation, or stand in different components, have similarity 0. Candidates that make the same statements have
+    Candidates grow: a child is its parent and a few lessons more. Embedded whole, it is nearly its
+    parent whatever the lessons say. So what both say is left out, and for each statement that only
+    one of them makes, the most similar statement of the other is found, by unit vectors of both.
+    The least of these figures is the similarity: a candidate is as new as the newest thing it says,
+    or no longer says. Statements that differ in a number, a formula or a negation, or stand in
+    different components, have similarity 0. Candidates that make the same statements have
     similarity 1, in whatever order.
 
-    Measured on 1,600 pairs of prompts grown from 0 to 40 lessons, as the chance that a reworded candidate is found more
-    similar than a new one: 0.997 with hashed n-grams, against 0.983 for the mean over the statements, 0.986 where
-    numbers and negations need not agree, and 0.780 for whole texts.
+    Measured on 1,600 pairs of prompts grown from 0 to 40 lessons, as the chance that a reworded
+    candidate is found more similar than a new one: 0.997 with hashed n-grams, against 0.983 for the
+    mean over the statements, 0.986 where numbers and negations need not agree, and 0.780 for whole
+    texts.
     """
     comparisons: list[tuple[list[str], list[str]]] = []
     for mine, theirs in ((one, other), (other, one)):
@@ -106,7 +129,11 @@ def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[s
         if any(group not in near for group in alone):
             return 0.0
         comparisons.extend((texts, near[group]) for group, texts in alone.items())
-    known = vectors({text for pair in comparisons for texts in pair for text in texts}) if comparisons else {}
+    known = (
+        vectors({text for pair in comparisons for texts in pair for text in texts})
+        if comparisons
+        else {}
+    )
     least = 1.0
     for texts, others in comparisons:
         rows, columns = (np.stack([known[text] for text in found]) for found in (texts, others))
@@ -117,8 +144,9 @@ def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[s
 class Archive:
     """The candidates of a run, to tell a new one from them.
 
-    Deterministic: what it says depends on what was added before, in order, and on nothing else. Made once a run; asks
-    the embedder inside :meth:`refuses` and :meth:`similarity`, so call these in a worker thread, one at a time.
+    Deterministic: what it says depends on what was added before, in order, and on nothing else.
+    Made once a run; asks the embedder inside :meth:`refuses` and :meth:`similarity`, so call these
+    in a worker thread, one at a time.
 
     Raises:
         ArgumentError: The embedder cannot be used, or its threshold is not known.
@@ -131,11 +159,15 @@ class Archive:
         self._recent: deque[Statements] = deque(maxlen=options.recent)
         self._known: dict[str, Vectors] = {}
 
-    def refuses(self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False) -> Refusal | None:
-        """Return why a child is refused as too similar to its parent or to a candidate added before, or ``None``.
+    def refuses(
+        self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False
+    ) -> Refusal | None:
+        """Return why a child is refused as too similar to its parent or to a candidate added
+        before, or ``None``.
 
-        Both are given as text per component, encoded demonstrations and field descriptions among them. Where the
-        operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only a repeated text is refused.
+        Both are given as text per component, encoded demonstrations and field descriptions among
+        them. Where the operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only
+        a repeated text is refused.
         """
         if self._compared is None:
             return None
@@ -151,21 +183,27 @@ class Archive:
         if similarity <= threshold:
             return None
         whom = f"the candidate {place} before it" if place else "its parent"
-        return Refusal(f"similarity {similarity:.3f} to {whom} exceeds {threshold:.3f} ({embedder.name})")
+        return Refusal(
+            f"similarity {similarity:.3f} to {whom} exceeds {threshold:.3f} ({embedder.name})"
+        )
 
     def repeats(self, texts: Mapping[str, str]) -> bool:
         """Return whether a candidate with these statements was added before."""
         return tuple(statements(texts)) in self._seen
 
     def add(self, texts: Mapping[str, str]) -> None:
-        """Take a candidate in: the seed and every one that was proposed, in the order of updates and children."""
+        """Take a candidate in: the seed and every one that was proposed, in the order of updates
+        and children.
+        """
         said = statements(texts) if self._compared is not None else {}
         if said and tuple(said) not in self._seen:
             self._seen.add(tuple(said))
             self._recent.append(said)
 
     def similarity(self, candidates: Sequence[Mapping[str, str]]) -> float | None:
-        """Return the mean similarity of each two candidates, 0 to 1; ``None`` below two, or without an embedder."""
+        """Return the mean similarity of each two candidates, 0 to 1; ``None`` below two, or without
+        an embedder.
+        """
         if self._compared is None:
             return None
         pairs = combinations([statements(one) for one in candidates], 2)
@@ -179,23 +217,31 @@ class Archive:
             if len(self._known) + len(new) > _REMEMBERED:
                 self._known = {text: self._known[text] for text in texts if text in self._known}
             # Lone surrogates are no Unicode text, and no tokenizer takes them.
-            clean = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in new]
-            self._known.update(zip(new, unit_rows(self._compared[0].embed(clean), len(new)), strict=True))
+            clean = [
+                text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in new
+            ]
+            self._known.update(
+                zip(new, unit_rows(self._compared[0].embed(clean), len(new)), strict=True)
+            )
         return self._known
 
 
-def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int = 0, pairs: int = 400) -> float:
+def calibrate_threshold(
+    embedder: Embedder, lessons: Sequence[str], *, seed: int = 0, pairs: int = 400
+) -> float:
     """Measure the threshold at which an embedder refuses 1 % of truly new candidates.
 
-    A similarity of 0.92 is near identity to one embedder and everyday likeness to another. What can be held equal is
-    how often a candidate that does say something new is refused all the same. So pairs of candidates are built that
-    share up to 40 lessons and differ in one to four; in every second pair these are the ones that this very embedder
-    finds most alike, as a proposer writes them that has one task to learn. The threshold is the 99 % quantile of their
-    similarities. Each lesson is embedded once.
+    A similarity of 0.92 is near identity to one embedder and everyday likeness to another. What can
+    be held equal is how often a candidate that does say something new is refused all the same. So
+    pairs of candidates are built that share up to 40 lessons and differ in one to four; in every
+    second pair these are the ones that this very embedder finds most alike, as a proposer writes
+    them that has one task to learn. The threshold is the 99 % quantile of their similarities. Each
+    lesson is embedded once.
 
     Args:
         embedder: What is calibrated.
-        lessons: At least 16 different ones of the kind that the proposer writes, best your task's own.
+        lessons: At least 16 different ones of the kind that the proposer writes, best your task's
+            own.
         seed: Seed of every draw.
         pairs: How many pairs, at least 100.
 
@@ -204,12 +250,15 @@ def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int
         :meth:`~combee_dspy.diversity.Embedder.threshold` of an embedder that is published.
 
     Raises:
-        ArgumentValueError: There are too few lessons or pairs, or the embedder cannot tell them apart.
+        ArgumentValueError: There are too few lessons or pairs, or the embedder cannot tell them
+            apart.
     """
     different = list(dict.fromkeys(lesson for lesson in lessons if lesson.strip()))
     if len(different) < _FEWEST:
         remedy = f"Give at least {_FEWEST}."
-        raise ArgumentValueError("lessons", lessons, f"holds {len(different)} different texts", remedy)
+        raise ArgumentValueError(
+            "lessons", lessons, f"holds {len(different)} different texts", remedy
+        )
     if pairs < 1 / _FALSE_REFUSALS:
         raise ArgumentValueError("pairs", pairs, "is below 100", "A 1 % quantile needs more.")
     vectors = unit_rows(embedder.embed(different), len(different))
@@ -229,6 +278,11 @@ def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int
         found.append(likeness(said, {**said, **more}, lambda texts: known))
     threshold = float(np.ceil(np.quantile(found, 1 - _FALSE_REFUSALS) * 1000) / 1000)
     if not 0 < threshold < 1:
-        remedy = "It gives different lessons the same vector, or unlike ones nothing in common: use another embedder."
-        raise ArgumentValueError("embedder", embedder, f"gives no usable threshold ({threshold:g})", remedy)
+        remedy = (
+            "It gives different lessons the same vector, or unlike ones nothing in common: use"
+            " another embedder."
+        )
+        raise ArgumentValueError(
+            "embedder", embedder, f"gives no usable threshold ({threshold:g})", remedy
+        )
     return threshold

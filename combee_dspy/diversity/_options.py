@@ -1,4 +1,6 @@
-"""What a run does against collapse: no near copies and, where asked for, a temperature schedule and restarts."""
+"""What a run does against collapse: no near copies and, where asked for, a temperature schedule and
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,12 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Temperature:
     """The proposer's sampling temperature by update, raised while the search stands still.
 
-    In ``updates`` updates it goes from ``start`` to ``end`` along half a cosine (Loshchilov and Hutter 2017, "SGDR",
-    equation 5), and stays there. Each update without progress beyond ``patience`` adds ``raise_by``, up to ``highest``.
+    In ``updates`` updates it goes from ``start`` to ``end`` along half a cosine (Loshchilov and
+    Hutter 2017, "SGDR", equation 5), and stays there. Each update without progress beyond
+    ``patience`` adds ``raise_by``, up to ``highest``.
 
-    Not used unless asked for: some models take no temperature, and a cached answer is asked for again only at another
-    temperature.
+    Not used unless asked for: some models take no temperature, and a cached answer is asked for
+    again only at another temperature.
     """
 
     start: Degrees = 1.0
@@ -39,12 +42,15 @@ class Temperature:
     def __post_init__(self) -> None:
         if self.highest < max(self.start, self.end):
             remedy = "Raise it, or lower start and end."
-            raise ArgumentValueError("Temperature.highest", self.highest, "is below start or end", remedy)
+            raise ArgumentValueError(
+                "Temperature.highest", self.highest, "is below start or end", remedy
+            )
 
     def at(self, update: int, stale: int = 0) -> float:
         """Return the temperature of an update, from 0. Pure.
 
-        ``stale``: updates since the best validation score last rose. A draw after a refusal counts as one more.
+        ``stale``: updates since the best validation score last rose. A draw after a refusal counts
+        as one more.
         """
         part = min(update / (self.updates - 1), 1.0) if self.updates > 1 else 1.0
         planned = self.start + (self.end - self.start) * (1 - math.cos(math.pi * part)) / 2
@@ -71,10 +77,11 @@ class UpdateView:
 class Restart:
     """Starts the next children from the seed's text when the search has run dry.
 
-    It does when for ``patience`` updates in a row the best mean validation score has risen by less than
-    ``min_progress`` in all, or the front's diversity (1 − mean pairwise similarity) has been below ``min_diversity`` in
-    each; one of the two may be ``None``. The best candidates stay in the pool, so nothing that was learned is lost.
-    After a restart the count begins anew: never twice within ``patience`` updates.
+    It does when for ``patience`` updates in a row the best mean validation score has risen by less
+    than ``min_progress`` in all, or the front's diversity (1 − mean pairwise similarity) has been
+    below ``min_diversity`` in each; one of the two may be ``None``. The best candidates stay in the
+    pool, so nothing that was learned is lost. After a restart the count begins anew: never twice
+    within ``patience`` updates.
     """
 
     patience: Annotated[int, Field(ge=1)] = 5
@@ -87,7 +94,9 @@ class Restart:
             raise ArgumentValueError("Restart.min_progress", None, "leaves no bound", remedy)
 
     def due(self, history: Sequence[UpdateView]) -> str | None:
-        """Return the reason to start again, or ``None``, from every finished update of the run in order. Pure."""
+        """Return the reason to start again, or ``None``, from every finished update of the run in
+        order. Pure.
+        """
         since = next((n for n in range(len(history) - 1, -1, -1) if history[n].restarted), 0)
         # The update that was restarted is the first one of a new search.
         if len(history) - since < self.patience:
@@ -97,12 +106,16 @@ class Restart:
         if self.min_progress is not None and before >= 0:
             progress = window[-1].best_score - history[before].best_score
             if progress < self.min_progress:
-                rose = f"the best validation score rose by {progress:.4f} in {self.patience} updates"
+                rose = (
+                    f"the best validation score rose by {progress:.4f} in {self.patience} updates"
+                )
                 return f"{rose}, less than {self.min_progress:g}"
         if self.min_diversity is not None:
             found = [1 - view.similarity for view in window if view.similarity is not None]
             if len(found) == len(window) and max(found) < self.min_diversity:
-                was = f"the front's diversity was {max(found):.3f} at most in {self.patience} updates"
+                was = (
+                    f"the front's diversity was {max(found):.3f} at most in {self.patience} updates"
+                )
                 return f"{was}, below {self.min_diversity:g}"
         return None
 
@@ -112,12 +125,13 @@ class Diversity:
     """What a run does against collapse, in one place.
 
     Attributes:
-        embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`; ``None`` compares nothing.
+        embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`;
+            ``None`` compares nothing.
         threshold: Similarity above which a candidate is refused. ``None`` takes the embedder's own.
-        recent: How many of the latest candidates a new one is compared with, besides its parent. A repeated text is
-            refused whatever its age.
-        max_draws: Draws for one child, the first included. Each draw after a refusal takes another operator; after the
-            last one no child is made.
+        recent: How many of the latest candidates a new one is compared with, besides its parent. A
+            repeated text is refused whatever its age.
+        max_draws: Draws for one child, the first included. Each draw after a refusal takes another
+            operator; after the last one no child is made.
         temperature: The proposer's temperature schedule; ``None`` leaves the LM's own.
         restart: When to start again from the seed's text; ``None`` never does.
     """
@@ -135,10 +149,12 @@ class Diversity:
         return cls(embedder=None, max_draws=1)
 
     def build_embedder(self) -> tuple[Embedder, float] | None:
-        """Return the embedder and the threshold that belongs to it; ``None`` where nothing is compared.
+        """Return the embedder and the threshold that belongs to it; ``None`` where nothing is
+        compared.
 
         Raises:
-            ArgumentError: It is no embedder, not installed, or has no known threshold and none was given.
+            ArgumentError: It is no embedder, not installed, or has no known threshold and none was
+                given.
             PluginError: It is installed but cannot be loaded.
         """
         if self.embedder is None:
@@ -146,6 +162,11 @@ class Diversity:
         embedder = cast("Embedder", registry.resolve("embedder", self.embedder))
         threshold = embedder.threshold() if self.threshold is None else self.threshold
         if threshold is None:
-            remedy = "Measure it once: calibrate_threshold(embedder, lessons), and give Diversity(threshold=…)."
-            raise ArgumentValueError("Diversity.threshold", None, f"is not known for {embedder!r}", remedy)
+            remedy = (
+                "Measure it once: calibrate_threshold(embedder, lessons), and give"
+                " Diversity(threshold=…)."
+            )
+            raise ArgumentValueError(
+                "Diversity.threshold", None, f"is not known for {embedder!r}", remedy
+            )
         return embedder, threshold

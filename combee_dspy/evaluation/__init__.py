@@ -1,7 +1,14 @@
-"""Honest figures: judges and their calibration, the held-out contract, and intervals for what a run claims."""
+"""Honest figures: judges and their calibration, the held-out contract, and intervals for what a run
+claims.
+"""
 
 from combee_dspy.evaluation._baseline import CostPerPoint, SerialBaseline
-from combee_dspy.evaluation._calibration import Calibration, CalibrationResult, Calibrator, calibrate
+from combee_dspy.evaluation._calibration import (
+    Calibration,
+    CalibrationResult,
+    Calibrator,
+    calibrate,
+)
 from combee_dspy.evaluation._compare import (
     PairedDifference,
     clearly_worse,
@@ -12,7 +19,13 @@ from combee_dspy.evaluation._compare import (
     sign_test,
 )
 from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, pin
-from combee_dspy.evaluation._judge import Judge, check_roles, check_roles_heard, evaluator_lms, same_model
+from combee_dspy.evaluation._judge import (
+    Judge,
+    check_roles,
+    check_roles_heard,
+    evaluator_lms,
+    same_model,
+)
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
 from combee_dspy.evaluation._scale import DEFAULT_PERFECT_SCORE, perfect_score_of
 

@@ -1,4 +1,6 @@
-"""What a run has paid for each point that it is better, held out, than what serial optimization came to."""
+"""What a run has paid for each point that it is better, held out, than what serial optimization
+came to.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,19 @@ from combee_dspy.evaluation._compare import PairedDifference
 from combee_dspy.strategies import parameters
 
 _FORMS = {
-    "rollouts": "{:,.1f} rollouts", "tokens": "{:,.0f} tokens", "dollars": "${:,.4f}",
-    "gpu_seconds": "{:,.1f} GPU-seconds", "seconds": "{:,.1f} s",
-}  # fmt: skip
+    "rollouts": "{:,.1f} rollouts",
+    "tokens": "{:,.0f} tokens",
+    "dollars": "${:,.4f}",
+    "gpu_seconds": "{:,.1f} GPU-seconds",
+    "seconds": "{:,.1f} s",
+}
 _Known = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @parameters
 class SerialBaseline:
-    """What serial optimization of the same program came to, such as ``dspy.GEPA`` until it got no better.
+    """What serial optimization of the same program came to, such as ``dspy.GEPA`` until it got no
+    better.
 
     Attributes:
         score: Held-out score of its result, on the rows of this study and by its metric.
@@ -40,23 +46,26 @@ class SerialBaseline:
 
 @dataclass(frozen=True, slots=True)
 class CostPerPoint:
-    """What a search has paid for a held-out point above a serial baseline: its whole cost by the points.
+    """What a search has paid for a held-out point above a serial baseline: its whole cost by the
+    points.
 
-    The search need not run the baseline first, so the baseline's cost is no part of it; nor is the reading of the
-    held-out set. A point is a hundredth of the perfect score.
+    The search need not run the baseline first, so the baseline's cost is no part of it; nor is the
+    reading of the held-out set. A point is a hundredth of the perfect score.
 
     Attributes:
         baseline: What it is set against.
         points: How many points the result is above it; 0 or less where it is not.
-        rollouts: Rollouts a point; ``None`` where the result is not above, or the cost is not known, as below.
+        rollouts: Rollouts a point; ``None`` where the result is not above, or the cost is not
+            known, as below.
         tokens: Tokens a point.
         dollars: Dollars a point.
         gpu_seconds: GPU-seconds a point.
         seconds: Wall-clock seconds a point.
-        versus: The result minus the baseline's result on the same held-out rows; ``None`` where the baseline is figures
-            that somebody gave, or was measured with other models.
+        versus: The result minus the baseline's result on the same held-out rows; ``None`` where the
+            baseline is figures that somebody gave, or was measured with other models.
         margin: How much worse than the baseline still counts as no worse, in score units.
-        faster: How many times faster the search was, measured; stated only beside ``versus``: see :attr:`speedup`.
+        faster: How many times faster the search was, measured; stated only beside ``versus``: see
+            :attr:`speedup`.
     """
 
     baseline: SerialBaseline
@@ -95,13 +104,19 @@ class CostPerPoint:
         faster = baseline.seconds / spent.seconds if baseline.seconds and spent.seconds else None
         costs = {name: getattr(spent, name) for name in _FORMS} if points > 0 else {}
         return cls(
-            baseline, points, **{name: None if cost is None else cost / points for name, cost in costs.items()},
-            versus=versus, margin=margin, faster=faster,
-        )  # fmt: skip
+            baseline,
+            points,
+            **{name: None if cost is None else cost / points for name, cost in costs.items()},
+            versus=versus,
+            margin=margin,
+            faster=faster,
+        )
 
     @property
     def speedup(self) -> float | None:
-        """How many times faster, where the result is shown to be no more than the margin worse; else ``None``."""
+        """How many times faster, where the result is shown to be no more than the margin worse;
+        else ``None``.
+        """
         return self.faster if self.versus is not None and self.versus.low > -self.margin else None
 
     def __str__(self) -> str:
@@ -119,8 +134,14 @@ class CostPerPoint:
     def guarded(self) -> str:
         """The speed beside the guarantee that it needs, or why none is stated."""
         if self.versus is None:
-            return "the baseline was given and not measured here on the same rows, so no speed is stated"
-        found = f"paired {self.versus.low:+.3f} to {self.versus.high:+.3f}, {self.versus.confidence:.0%} interval"
+            return (
+                "the baseline was given and not measured here on the same rows, so no speed is"
+                " stated"
+            )
+        found = (
+            f"paired {self.versus.low:+.3f} to {self.versus.high:+.3f},"
+            f" {self.versus.confidence:.0%} interval"
+        )
         if self.versus.low <= -self.margin:
             return f"no speed is stated: held-out may be more than {self.margin:g} worse ({found})"
         speed = "" if self.faster is None else f"{self.faster:.3g} times as fast, "

@@ -18,7 +18,8 @@ LEAST_PAIRS = 4
 """Below four pairs the standard error of a rank correlation is not defined."""
 
 _Metric = Annotated[
-    Callable[..., Any], WithJsonSchema({"type": "string", "description": "A metric, as module:function."})
+    Callable[..., Any],
+    WithJsonSchema({"type": "string", "description": "A metric, as module:function."}),
 ]
 
 
@@ -31,8 +32,8 @@ class Calibration:
         share: Share of training rollouts that both judge.
         minimum: Pairs needed before anything is decided.
         threshold: Spearman's correlation that the lower end of its interval must reach.
-        confidence: Level of that interval. Where the true correlation is 0.9, it takes about 35 pairs to show 0.7, and
-            75 where it is 0.85 (80 % power): raise ``minimum`` to have them.
+        confidence: Level of that interval. Where the true correlation is 0.9, it takes about 35
+            pairs to show 0.7, and 75 where it is 0.85 (80 % power): raise ``minimum`` to have them.
     """
 
     reference: _Metric
@@ -78,17 +79,19 @@ class CalibrationResult:
 class Calibrator:
     """Pairs of scores that a run collects, and what follows from them.
 
-    Used on a run's event loop, in the order of its updates: what it decides then follows from the journal alone, so a
-    run that goes on feeds it anew.
+    Used on a run's event loop, in the order of its updates: what it decides then follows from the
+    journal alone, so a run that goes on feeds it anew.
 
     Args:
         calibration: What is asked for.
         seed: The run's seed.
-        planned: Training rollouts that the run may buy, where known: a short run judges a larger share by both, so that
-            the minimum is there by half of it.
+        planned: Training rollouts that the run may buy, where known: a short run judges a larger
+            share by both, so that the minimum is there by half of it.
     """
 
-    def __init__(self, calibration: Calibration, *, seed: int = 0, planned: int | None = None) -> None:
+    def __init__(
+        self, calibration: Calibration, *, seed: int = 0, planned: int | None = None
+    ) -> None:
         self.calibration = calibration
         self.share = calibration.share
         if planned:
@@ -98,14 +101,16 @@ class Calibrator:
         self._decided = 0
 
     def chosen(self, *place: str | int) -> bool:
-        """Return whether a rollout is in the sample: a matter of the seed and of its place, never of arrival.
+        """Return whether a rollout is in the sample: a matter of the seed and of its place, never
+        of arrival.
 
         ``place`` is what tells the rollout apart, for example candidate, example and replicate.
         """
         return derive(self._seed, "calibration", *place).random() < self.share
 
     def judge(self, example: Any, prediction: Any) -> float:
-        """Return the reference's score of a rollout. May call an LM: run it in a worker, and journal the score.
+        """Return the reference's score of a rollout. May call an LM: run it in a worker, and
+        journal the score.
 
         Raises:
             CalibrationFailedError: The reference raised, or gave no score.
@@ -128,19 +133,24 @@ class Calibrator:
         self.pairs.append((judged, reference))
 
     def decide(self, *, final: bool = False) -> CalibrationResult | None:
-        """Decide where a decision is due: at the minimum of pairs, each time their number has doubled, and at the end.
+        """Decide where a decision is due: at the minimum of pairs, each time their number has
+        doubled, and at the end.
 
-        A run is ended only by a judge whose interval lies below the threshold as a whole: what is not told yet may be
-        told by more pairs, and what it bought is not thrown away. While the reference gives all rollouts one score
-        there is nothing to rank, and the decision waits for the end. ``final``: no more rollouts will come; what has
-        not passed then is fit for no claim. Returns ``None`` where nothing was due.
+        A run is ended only by a judge whose interval lies below the threshold as a whole: what is
+        not told yet may be told by more pairs, and what it bought is not thrown away. While the
+        reference gives all rollouts one score there is nothing to rank, and the decision waits for
+        the end. ``final``: no more rollouts will come; what has not passed then is fit for no
+        claim. Returns ``None`` where nothing was due.
 
         Raises:
             CalibrationFailedError: Judge and reference are shown not to agree.
         """
         n, settings = len(self.pairs), self.calibration
         if final and n < LEAST_PAIRS:
-            reason = f"the run has ended with {n} rollouts judged by both, at least {LEAST_PAIRS} are needed"
+            reason = (
+                f"the run has ended with {n} rollouts judged by both, at least {LEAST_PAIRS} are"
+                " needed"
+            )
             return CalibrationResult(None, -1.0, 1.0, n, settings.threshold, False, reason)
         told_apart = len({reference for _, reference in self.pairs}) != 1
         due = final or (told_apart and n >= max(settings.minimum, 2 * self._decided))
@@ -156,11 +166,13 @@ def calibrate(
 ) -> CalibrationResult:
     """Return Spearman's rank correlation of two ways of judging, with its interval.
 
-    Ranks are what a search acts on, so scales may differ. The interval is Fisher's z with the variance (1 + r²/2)/(n −
-    3) (Bonett and Wright, Psychometrika 65, 2000). A perfect rank order has no finite z: the interval is then that of
-    an order with one pair of neighbours exchanged. The interval's lower end is compared with the threshold: the
-    correlation of a few pairs is often far above the true one. Where one of the two gives all rollouts one score
-    nothing is ranked: that fails.
+    Ranks are what a search acts on, so scales may differ. The interval is Fisher's z with the
+    variance (1 + r²/2)/(n −
+    3) (Bonett and Wright, Psychometrika 65, 2000). A perfect rank order has no finite z: the
+       interval is then that of
+    an order with one pair of neighbours exchanged. The interval's lower end is compared with the
+    threshold: the correlation of a few pairs is often far above the true one. Where one of the two
+    gives all rollouts one score nothing is ranked: that fails.
 
     Args:
         pairs: ``(judge's score, reference's score)``, at least four, in any order.
@@ -173,11 +185,18 @@ def calibrate(
     n = len(pairs)
     if n < LEAST_PAIRS or not all(math.isfinite(score) for pair in pairs for score in pair):
         remedy = f"Judge at least {LEAST_PAIRS} rollouts by both, and leave out what is no number."
-        raise ArgumentValueError("pairs", n, "are too few, or hold a score that cannot be ranked", remedy)
+        raise ArgumentValueError(
+            "pairs", n, "are too few, or hold a score that cannot be ranked", remedy
+        )
     first, second = zip(*pairs, strict=True)
-    constant = [name for name, of in (("the judge", first), ("the reference", second)) if len(set(of)) == 1]
+    constant = [
+        name for name, of in (("the judge", first), ("the reference", second)) if len(set(of)) == 1
+    ]
     if constant:
-        reason = f"{' and '.join(constant)} gave all {n} rollouts one score, so no rank correlation exists"
+        reason = (
+            f"{' and '.join(constant)} gave all {n} rollouts one score, so no rank correlation"
+            " exists"
+        )
         return CalibrationResult(None, -1.0, 1.0, n, threshold, False, reason)
     from scipy.stats import norm, spearmanr
 
@@ -186,9 +205,12 @@ def calibrate(
     bound = 1 - 12 / (n * (n**2 - 1))
     within = max(-bound, min(bound, found))
     half = float(norm.ppf(0.5 + confidence / 2)) * math.sqrt((1 + within**2 / 2) / (n - 3))
-    low, high = min(found, math.tanh(math.atanh(within) - half)), max(found, math.tanh(math.atanh(within) + half))
+    low, high = (
+        min(found, math.tanh(math.atanh(within) - half)),
+        max(found, math.tanh(math.atanh(within) + half)),
+    )
     reason = (
-        f"Spearman's correlation with the reference is {found:.3f} ({confidence:.0%} interval {low:.3f} to {high:.3f}) "
-        f"over {n} rollouts, whose lower end must be {threshold:g}"
+        f"Spearman's correlation with the reference is {found:.3f} ({confidence:.0%} interval"
+        f" {low:.3f} to {high:.3f}) over {n} rollouts, whose lower end must be {threshold:g}"
     )
     return CalibrationResult(found, low, high, n, threshold, low >= threshold, reason)

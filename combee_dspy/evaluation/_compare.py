@@ -1,4 +1,6 @@
-"""Is one program better than another on the same examples, and what difference could so many tell from none?"""
+"""Is one program better than another on the same examples, and what difference could so many tell
+from none?
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ _RESAMPLES = 9_999
 
 
 def sign_test(before: Sequence[float], after: Sequence[float]) -> tuple[int, int, float]:
-    """Return wins, losses and how likely so many losses are for a child that is as good as its parent.
+    """Return wins, losses and how likely so many losses are for a child that is as good as its
+    parent.
 
-    ``before`` and ``after`` are the parent's and the child's scores on the same examples; one that is no number is a
-    loss. The exact one-sided sign test: ties say nothing; among w wins and l losses of a child that is as good as its
-    parent, each is a loss with probability 1/2, so p = P(Binomial(w + l, 1/2) ≥ l), and 1 without a win or a loss. It
-    assumes nothing about the size of scores, and for right-or-wrong scores it is McNemar's exact test.
+    ``before`` and ``after`` are the parent's and the child's scores on the same examples; one that
+    is no number is a loss. The exact one-sided sign test: ties say nothing; among w wins and l
+    losses of a child that is as good as its parent, each is a loss with probability 1/2, so p =
+    P(Binomial(w + l, 1/2) ≥ l), and 1 without a win or a loss. It assumes nothing about the size of
+    scores, and for right-or-wrong scores it is McNemar's exact test.
     """
     # In Python's integers and by one division, so that a p of 1/4 is 0.25 and not a hair more.
     wins = sum(1 for old, new in zip(before, after, strict=True) if new > old)
@@ -30,28 +34,36 @@ def sign_test(before: Sequence[float], after: Sequence[float]) -> tuple[int, int
 def clearly_worse(child: Sequence[float], parent: Sequence[float], level: float = 0.05) -> bool:
     """Return whether a child's scores show it to be worse than its parent on the same examples.
 
-    Both must hold: the sign test refuses luck at ``level``, and the child's mean is lower. The second matters for
-    graded scores, where many small losses may be outweighed by a few large wins. A child that is as good as its parent
-    is called worse at most that often, however few examples there are. A score that is no number is a loss.
+    Both must hold: the sign test refuses luck at ``level``, and the child's mean is lower. The
+    second matters for graded scores, where many small losses may be outweighed by a few large wins.
+    A child that is as good as its parent is called worse at most that often, however few examples
+    there are. A score that is no number is a loss.
     """
     _, _, chance = sign_test(parent, child)
     return chance <= level and not fmean(child) >= fmean(parent)
 
 
-def select_newest_not_clearly_worse(scores: Sequence[Sequence[float] | None], level: float = 0.05) -> int:
-    """Return the position of the newest of several versions that is not clearly worse than the best one.
+def select_newest_not_clearly_worse(
+    scores: Sequence[Sequence[float] | None], level: float = 0.05
+) -> int:
+    """Return the position of the newest of several versions that is not clearly worse than the best
+    one.
 
-    The best of many noisy validations is often lucky, and each version holds more lessons than the one before it: so
-    the newest is taken unless the scores speak against it.
+    The best of many noisy validations is often lucky, and each version holds more lessons than the
+    one before it: so the newest is taken unless the scores speak against it.
 
     Args:
-        scores: Validation scores of each version on the same examples, oldest first; ``None`` for one that has none.
-            The first must have some.
+        scores: Validation scores of each version on the same examples, oldest first; ``None`` for
+            one that has none. The first must have some.
         level: As for :func:`clearly_worse`.
     """
     judged = [(place, found) for place, found in enumerate(scores) if found is not None]
     best = max((found for _, found in judged), key=fmean)
-    return next(place for place, found in reversed(judged) if found is best or not clearly_worse(found, best, level))
+    return next(
+        place
+        for place, found in reversed(judged)
+        if found is best or not clearly_worse(found, best, level)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +92,16 @@ class PairedDifference:
 def paired_difference(
     before: Sequence[float], after: Sequence[float], *, confidence: float = 0.95, seed: int = 0
 ) -> PairedDifference:
-    """Return the paired difference of means with a bootstrap interval that holds for small samples too.
+    """Return the paired difference of means with a bootstrap interval that holds for small samples
+    too.
 
-    Examples are resampled with both of their scores. Two corrections keep small samples honest. One example that gained
-    and one that lost as much as scores lie apart are added before resampling: for right-or-wrong scores this is Bonett
-    and Price's adjustment ("Adjusted Wald Confidence Interval for a Difference of Binomial Proportions Based on Paired
-    Data", J. Educ. Behav. Stat. 37, 2012), without which eight wins and no loss would exclude any loss. And quantiles
-    are taken further out, as Student's t asks ("expanded percentiles", Hesterberg, "What Teachers Should Know About the
-    Bootstrap", Am. Stat. 69, 2015).
+    Examples are resampled with both of their scores. Two corrections keep small samples honest. One
+    example that gained and one that lost as much as scores lie apart are added before resampling:
+    for right-or-wrong scores this is Bonett and Price's adjustment ("Adjusted Wald Confidence
+    Interval for a Difference of Binomial Proportions Based on Paired Data", J. Educ. Behav. Stat.
+    37, 2012), without which eight wins and no loss would exclude any loss. And quantiles are taken
+    further out, as Student's t asks ("expanded percentiles", Hesterberg, "What Teachers Should Know
+    About the Bootstrap", Am. Stat. 69, 2015).
 
     Args:
         before: Scores of the first program, one per example.
@@ -107,7 +121,9 @@ def paired_difference(
         raise ArgumentValueError("after", sizes, "does not pair with before", remedy)
     changes = second - first
     if not np.isfinite(changes).all():
-        raise ArgumentValueError("after", "NaN or infinite", "holds scores that cannot be compared", "Leave them out.")
+        raise ArgumentValueError(
+            "after", "NaN or infinite", "holds scores that cannot be compared", "Leave them out."
+        )
     span = float(np.ptp([first, second])) or 1.0
     padded = np.concatenate([changes, [span, -span]])
     n = padded.size
@@ -123,22 +139,27 @@ def paired_difference(
     ).confidence_interval
     difference = float(changes.mean())
     low, high = min(float(drawn.low), difference), max(float(drawn.high), difference)
-    return PairedDifference(float(first.mean()), float(second.mean()), difference, low, high, changes.size, confidence)
+    return PairedDifference(
+        float(first.mean()), float(second.mean()), difference, low, high, changes.size, confidence
+    )
 
 
-def detectable_difference(n: float, *, discordance: float = 1.0, power: float = 0.8, confidence: float = 0.95) -> float:
+def detectable_difference(
+    n: float, *, discordance: float = 1.0, power: float = 0.8, confidence: float = 0.95
+) -> float:
     """Return the smallest paired difference of means that can be told from none.
 
-    ``(z(1 − (1 − confidence)/2) + z(power)) · sqrt(discordance / n)``: the normal approximation to the paired
-    comparison (Lachin, "Introduction to sample size determination and power analysis for clinical trials", Controlled
-    Clinical Trials 2, 1981; for scores of 0 and 1 Connor, Biometrics 43, 1987, whose subtrahend is left out, so that it
-    errs on the wide side). A mean can only move by m where a share m of the rows changes, so a discordance below the
-    result is raised to it. A result above 1 says that nothing can be told.
+    ``(z(1 − (1 − confidence)/2) + z(power)) · sqrt(discordance / n)``: the normal approximation to
+    the paired comparison (Lachin, "Introduction to sample size determination and power analysis for
+    clinical trials", Controlled Clinical Trials 2, 1981; for scores of 0 and 1 Connor, Biometrics
+    43, 1987, whose subtrahend is left out, so that it errs on the wide side). A mean can only move
+    by m where a share m of the rows changes, so a discordance below the result is raised to it. A
+    result above 1 says that nothing can be told.
 
     Args:
         n: Rows.
-        discordance: Share of rows whose score differs between the two programs; for scores between 0 and 1 the mean
-            squared change of a row's score. 1, the worst case, by default.
+        discordance: Share of rows whose score differs between the two programs; for scores between
+            0 and 1 the mean squared change of a row's score. 1, the worst case, by default.
         power: How often the difference is to be found.
         confidence: Level of the interval that finds it.
 
@@ -159,11 +180,12 @@ def detectable_difference(n: float, *, discordance: float = 1.0, power: float = 
 
 
 def discordance_bound(discordance: float, n: float, *, confidence: float = 0.95) -> float:
-    """Return the upper end of a one-sided interval for a discordance measured once (Clopper and Pearson, 1934).
+    """Return the upper end of a one-sided interval for a discordance measured once (Clopper and
+    Pearson, 1934).
 
-    ``discordance`` is the share measured, 0 to 1, on ``n`` rows. A measured 0 stays above 0: what did not differ once
-    may differ the next time. Among variables between 0 and 1 of one mean the binary one scatters most, so it serves
-    squared changes of graded scores too.
+    ``discordance`` is the share measured, 0 to 1, on ``n`` rows. A measured 0 stays above 0: what
+    did not differ once may differ the next time. Among variables between 0 and 1 of one mean the
+    binary one scatters most, so it serves squared changes of graded scores too.
     """
     from scipy.stats import beta
 

@@ -1,4 +1,6 @@
-"""The held-out contract: pinned before the first rollout, never moved, every look counted. Pure functions."""
+"""The held-out contract: pinned before the first rollout, never moved, every look counted. Pure
+functions.
+"""
 
 from __future__ import annotations
 
@@ -27,33 +29,38 @@ from combee_dspy.streams import derive_seed
 class Heldout:
     """What nothing reads before the end, and what is to be claimed from it.
 
-    Every look is counted by its rows. A study that has read a held-out set cannot move it to other rows. Only a study
-    with a name, or a run with a ``log_dir``, is held to that:
+    Every look is counted by its rows. A study that has read a held-out set cannot move it to other
+    rows. Only a study with a name, or a run with a ``log_dir``, is held to that:
 
-    - With ``study=``, looks are recorded in ``combee-heldout.jsonl`` of the project folder: the nearest folder upwards
-      with ``.git`` or ``pyproject.toml``, else the current one. A study has one held-out set, whatever the ``log_dir``
-      and the training rows.
-    - With a ``log_dir`` and no name, all such runs of a project folder are recorded there too, and are one study as far
-      as they share rows. Without a project folder the journal is the study: nothing outside it is known.
-    - With neither, nothing is refused. Looks are counted in ``combee_dspy/receipts.jsonl`` of the user's data directory
-      (``$XDG_DATA_HOME`` or ``~/.local/share``). Whether other rows were held out before is not known.
+    - With ``study=``, looks are recorded in ``combee-heldout.jsonl`` of the project folder: the
+      nearest folder upwards with ``.git`` or ``pyproject.toml``, else the current one. A study has
+      one held-out set, whatever the ``log_dir`` and the training rows.
+    - With a ``log_dir`` and no name, all such runs of a project folder are recorded there too, and
+      are one study as far as they share rows. Without a project folder the journal is the study:
+      nothing outside it is known.
+    - With neither, nothing is refused. Looks are counted in ``combee_dspy/receipts.jsonl`` of the
+      user's data directory (``$XDG_DATA_HOME`` or ``~/.local/share``). Whether other rows were held
+      out before is not known.
 
-    The files hold hashes, times and scores. The environment variable ``COMBEE_RECEIPTS`` names another folder for the
-    count of the user, or is ``off``: then only named studies are recorded outside the journal.
+    The files hold hashes, times and scores. The environment variable ``COMBEE_RECEIPTS`` names
+    another folder for the count of the user, or is ``off``: then only named studies are recorded
+    outside the journal.
 
     Attributes:
         rows: Examples for the final figure: disjoint from the training and validation sets.
-        target: Smallest improvement that is to be claimed, in score units; a run whose rows cannot tell it from none is
-            refused before its first rollout. ``None``: whatever can be told.
+        target: Smallest improvement that is to be claimed, in score units; a run whose rows cannot
+            tell it from none is refused before its first rollout. ``None``: whatever can be told.
         power: How often an improvement of that size is to be found.
         confidence: Level of the interval that finds it.
-        discordance: Share of rows whose score differs between two programs, where a pilot on other rows has shown it;
-            for graded scores the mean squared change. ``None``: what earlier receipts of these rows have measured, or
-            the worst case.
-        baseline: What serial optimization came to on these rows, as figures or as the ``log_dir`` of a serial run that
-            has read them: the report then says what each point above it has cost. ``None``: no such figure is stated.
-        margin: How much worse than the baseline's result still counts as no worse, in score units. How many times
-            faster a search was is stated only where the paired interval excludes more.
+        discordance: Share of rows whose score differs between two programs, where a pilot on other
+            rows has shown it; for graded scores the mean squared change. ``None``: what earlier
+            receipts of these rows have measured, or the worst case.
+        baseline: What serial optimization came to on these rows, as figures or as the ``log_dir``
+            of a serial run that has read them: the report then says what each point above it has
+            cost. ``None``: no such figure is stated.
+        margin: How much worse than the baseline's result still counts as no worse, in score units.
+            How many times faster a search was is stated only where the paired interval excludes
+            more.
         study: Name of the study that these rows are the held-out set of; ``None`` for none.
     """
 
@@ -67,7 +74,9 @@ class Heldout:
     study: Annotated[str, Field(min_length=1)] | None = None
 
 
-def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity, where: str, study: str = "") -> None:
+def check_unmoved(
+    receipts: Sequence[Receipt], identity: HeldoutIdentity, where: str, study: str = ""
+) -> None:
     """Refuse a held-out set that earlier runs of a study have spoilt.
 
     How the rows are scored is no part of it: whoever changes the metric's feedback moves no row.
@@ -79,8 +88,8 @@ def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity, where:
         study: Name of the study; empty for none.
 
     Raises:
-        HeldoutMovedError: The held-out rows have changed after they were read, rows that were read are learned from
-            now, or rows that were learned from are held out now.
+        HeldoutMovedError: The held-out rows have changed after they were read, rows that were read
+            are learned from now, or rows that were learned from are held out now.
     """
     for earlier in receipts:
         if earlier.stage == "begun":
@@ -100,7 +109,10 @@ def _check_rows(begun: Receipt, identity: HeldoutIdentity, where: str, study: st
     if not identity.rows or identity.content == begun.heldout.content:
         return
     shared = len(set(begun.heldout.rows) & set(identity.rows))
-    learned = {*begun.heldout.train, *begun.heldout.validation} & {*identity.train, *identity.validation}
+    learned = {*begun.heldout.train, *begun.heldout.validation} & {
+        *identity.train,
+        *identity.validation,
+    }
     if shared or learned or (study and study == begun.study):
         raise HeldoutMovedError(
             "has changed after a run of this study read it: that is a leak, not a tune, "
@@ -119,7 +131,8 @@ def _check_not_learned(begun: Receipt, identity: HeldoutIdentity, where: str) ->
     for argument, hashes in (("trainset", identity.train), ("valset", identity.validation)):
         if shared := len(set(begun.heldout.rows) & set(hashes)):
             raise HeldoutMovedError(
-                f"holds {shared} rows that this study has read as held-out: what they showed would now be learned",
+                f"holds {shared} rows that this study has read as held-out: what they showed would"
+                " now be learned",
                 {"shared": shared, "read at": begun.at},
                 f"Take them out. {where} has the record.",
                 argument=argument,
@@ -156,7 +169,10 @@ class HeldoutPin:
             else f"can tell no difference at all: it would take one of {self.detectable:.4g}"
         )
         looks = len(self._looks())
-        basis = f"{self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis}"
+        basis = (
+            f"{self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence;"
+            f" {self.basis}"
+        )
         return (
             f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, "
             f"{looks} earlier looks. It {detects} ({basis})."
@@ -165,7 +181,11 @@ class HeldoutPin:
     def after(self, receipts: Sequence[Receipt]) -> HeldoutPin:
         """Return it with the looks among these receipts: those at any of its rows."""
         rows = set(self.identity.rows)
-        looks = (receipt for receipt in receipts if receipt.stage != "pinned" and rows & set(receipt.heldout.rows))
+        looks = (
+            receipt
+            for receipt in receipts
+            if receipt.stage != "pinned" and rows & set(receipt.heldout.rows)
+        )
         return replace(self, earlier=tuple(looks))
 
     def check_same(self) -> None:
@@ -176,9 +196,13 @@ class HeldoutPin:
         """
         now = heldout_identity(self.heldout.rows, self.identity.metric)
         if now.content != self.identity.content:
-            changed = sum(old != new for old, new in zip(self.identity.rows, now.rows, strict=False))
+            changed = sum(
+                old != new for old, new in zip(self.identity.rows, now.rows, strict=False)
+            )
             remedy = "Let neither program nor metric write to an example."
-            raise HeldoutMovedError("has changed since it was pinned", {"changed rows": changed or "inputs"}, remedy)
+            raise HeldoutMovedError(
+                "has changed since it was pinned", {"changed rows": changed or "inputs"}, remedy
+            )
 
     def pinned(self, run: str, at: str) -> Receipt:
         """Return the receipt to keep before the first rollout."""
@@ -199,7 +223,9 @@ class HeldoutPin:
         return replace(self.pinned(run, at), stage="begun", programs=programs, looks=looks)
 
     def _looks(self, run: str = "", programs: tuple[str, ...] = ()) -> list[Receipt]:
-        """Return the earlier looks; the same run's at the same programs is one that failed, and goes on."""
+        """Return the earlier looks; the same run's at the same programs is one that failed, and
+        goes on.
+        """
         begun = [receipt for receipt in self.earlier if receipt.stage == "begun"]
         return [receipt for receipt in begun if (receipt.run, receipt.programs) != (run, programs)]
 
@@ -214,27 +240,38 @@ class HeldoutPin:
         seed: int = 0,
         models: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """Return the receipt of a reading, with the paired difference; 0 where both programs are one.
+        """Return the receipt of a reading, with the paired difference; 0 where both programs are
+        one.
 
-        ``before`` and ``after`` are the two programs' scores per row, in the rows' order; the other arguments are what
-        :class:`Receipt` calls so.
+        ``before`` and ``after`` are the two programs' scores per row, in the rows' order; the other
+        arguments are what :class:`Receipt` calls so.
 
         Raises:
             ArgumentValueError: There is not one finite score per row and program.
         """
         if not len(before) == len(after) == len(self.identity.rows):
             lengths = (len(before), len(after), len(self.identity.rows))
-            raise ArgumentValueError("scores", lengths, "are not one per row and program", "Score every row once.")
+            raise ArgumentValueError(
+                "scores", lengths, "are not one per row and program", "Score every row once."
+            )
         level = self.heldout.confidence
-        found = paired_difference(before, after, confidence=level, seed=derive_seed(seed, "heldout"))
+        found = paired_difference(
+            before, after, confidence=level, seed=derive_seed(seed, "heldout")
+        )
         if programs[0] == programs[1]:
             found = PairedDifference(found.before, found.before, 0.0, 0.0, 0.0, found.n, level)
         warnings = list(self.warnings)
         if max(*before, *after) - min(*before, *after) > 1 + 1e-9:
-            warnings.append("Scores span more than the 1 that the detectable difference was computed for.")
+            warnings.append(
+                "Scores span more than the 1 that the detectable difference was computed for."
+            )
         begun = self.begun(run, at, programs)
         if looks := self._looks(run, programs):
-            warnings.append(_warn_of_looks(looks, [receipt for receipt in self.earlier if receipt.stage == "read"]))
+            warnings.append(
+                _warn_of_looks(
+                    looks, [receipt for receipt in self.earlier if receipt.stage == "read"]
+                )
+            )
         receipt = replace(
             begun,
             stage="read",
@@ -244,12 +281,15 @@ class HeldoutPin:
             seed=seed,
             models=dict(models or {}),
         )
-        changed = [(count, earlier.at) for earlier in self.earlier if (count := receipt.rescored(earlier))]
+        changed = [
+            (count, earlier.at) for earlier in self.earlier if (count := receipt.rescored(earlier))
+        ]
         if changed:
             count, when = changed[-1]
             warnings.append(
-                f"The metric has changed since {when}, and the untouched program scores otherwise on {count} of "
-                f"{len(before)} rows: unless its LM samples, these figures are by another scale than those."
+                f"The metric has changed since {when}, and the untouched program scores otherwise"
+                f" on {count} of {len(before)} rows: unless its LM samples, these figures are by"
+                " another scale than those."
             )
         return replace(receipt, warnings=tuple(warnings))
 
@@ -257,7 +297,10 @@ class HeldoutPin:
 def _warn_of_looks(looks: Sequence[Receipt], readings: Sequence[Receipt]) -> str:
     times = "once" if len(looks) == 1 else f"{len(looks)} times"
     runs = len({receipt.run for receipt in looks})
-    text = f"These rows had been read {times} before, by {runs} run{'s' if runs > 1 else ''}: the interval does not "
+    text = (
+        f"These rows had been read {times} before, by {runs} run{'s' if runs > 1 else ''}: the"
+        " interval does not "
+    )
     text += "allow for that, and a figure that somebody chose by an earlier look is too good."
     for receipt in readings[:1]:
         if receipt.difference is not None:
@@ -266,7 +309,9 @@ def _warn_of_looks(looks: Sequence[Receipt], readings: Sequence[Receipt]) -> str
     return text
 
 
-def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt] = (), setting: str = "") -> HeldoutPin:
+def pin(
+    heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt] = (), setting: str = ""
+) -> HeldoutPin:
     """Pin a held-out set before the first rollout.
 
     Args:
@@ -283,9 +328,13 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
     if heldout.discordance is not None:
         share, basis = heldout.discordance, f"discordance {heldout.discordance:.4g}, as given"
     elif measured:
-        # The next pair of programs may differ on more rows than the last: the upper end, of the worst.
+        # The next pair of programs may differ on more rows than the last: the upper end, of the
+        # worst.
         share = discordance_bound(max(measured), identity.n)
-        basis = f"discordance {max(measured):.4g} measured by {len(measured)} earlier readings, {share:.4g} at most"
+        basis = (
+            f"discordance {max(measured):.4g} measured by {len(measured)} earlier readings,"
+            f" {share:.4g} at most"
+        )
     else:
         share, basis = 1.0, "worst case: nothing is measured yet, so every row's score may change"
     power, level = heldout.power, heldout.confidence
@@ -293,16 +342,30 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
     if heldout.target is not None and heldout.target < detectable:
         needed = math.ceil(identity.n * (detectable / heldout.target) ** 2)
         remedy = (
-            f"Set a coarser target, or take more held-out rows: about {needed:,} for this one. If you know how many "
-            "rows change their score, from a pilot on other rows, give discordance=…."
+            f"Set a coarser target, or take more held-out rows: about {needed:,} for this one. If"
+            " you know how many rows change their score, from a pilot on other rows, give"
+            " discordance=…."
         )
-        problem = f"is finer than the {detectable:.4g} that the held-out set can tell from none ({basis})"
+        problem = (
+            f"is finer than the {detectable:.4g} that the held-out set can tell from none ({basis})"
+        )
         raise ArgumentValueError("target", heldout.target, problem, remedy)
     warnings: tuple[str, ...] = ()
     if detectable > 1:
-        said = f"The held-out set of {len(identity.rows)} rows can tell no difference, so this run supports no claim"
-        warnings = (f"{said}: scores between 0 and 1 would have to differ by {detectable:.3g}. Hold out more rows.",)
+        said = (
+            f"The held-out set of {len(identity.rows)} rows can tell no difference, so this run"
+            " supports no claim"
+        )
+        warnings = (
+            (
+                f"{said}: scores between 0 and 1 would have to differ by {detectable:.3g}. Hold out"
+                " more rows."
+            ),
+        )
     if copies := len(identity.rows) - len(set(identity.rows)):
-        said = f"{copies} held-out rows are copies of others: the set tells as much as {identity.n:.0f} rows would"
+        said = (
+            f"{copies} held-out rows are copies of others: the set tells as much as"
+            f" {identity.n:.0f} rows would"
+        )
         warnings = (*warnings, f"{said}, and the interval is too narrow.")
     return HeldoutPin(identity, heldout, detectable, basis, (), setting, warnings).after(receipts)

@@ -20,8 +20,8 @@ from combee_dspy.rollouts import fenced
 from combee_dspy.strategies import parameters
 
 _REMEDY = (
-    "Give the judge another LM than reflection_lm, or calibration=Calibration(reference=…) with a metric that is "
-    "trusted: code, or a judge with another LM."
+    "Give the judge another LM than reflection_lm, or calibration=Calibration(reference=…) with a"
+    " metric that is trusted: code, or a judge with another LM."
 )
 
 
@@ -36,12 +36,19 @@ class JudgeResponse(dspy.Signature):
     criteria: str = dspy.InputField(desc="What a good response is.")
     task: dict[str, Any] = dspy.InputField(desc="The inputs that the response answers.")
     response: dict[str, Any] = dspy.InputField(desc="The response to judge.")
-    feedback: str = dspy.OutputField(desc="What is right, what is wrong, and how to do better, in a few sentences.")
-    score: float = dspy.OutputField(desc="A number from 0 (fails the criteria) to 1 (meets them fully).")
+    feedback: str = dspy.OutputField(
+        desc="What is right, what is wrong, and how to do better, in a few sentences."
+    )
+    score: float = dspy.OutputField(
+        desc="A number from 0 (fails the criteria) to 1 (meets them fully)."
+    )
 
 
 JudgeResponseByReference = JudgeResponse.insert(
-    2, "reference", dspy.InputField(desc="What the response should say: the right answer."), dict[str, Any]
+    2,
+    "reference",
+    dspy.InputField(desc="What the response should say: the right answer."),
+    dict[str, Any],
 )
 """The same for a judge that sees the example's labels."""
 
@@ -50,21 +57,24 @@ JudgeResponseByReference = JudgeResponse.insert(
 class Judge:
     """A metric of GEPA's protocol whose score and feedback come from an LM.
 
-    Its calls are made in the role ``evaluator``. An answer that cannot be read, or whose score is not a number from 0
-    to 1, is drawn again, at temperature 1 where the LM's own is 0 and past DSPy's cache; after ``attempts`` it is an
-    error, never a silent 0. Errors of the service are passed on as they are.
+    Its calls are made in the role ``evaluator``. An answer that cannot be read, or whose score is
+    not a number from 0 to 1, is drawn again, at temperature 1 where the LM's own is 0 and past
+    DSPy's cache; after ``attempts`` it is an error, never a silent 0. Errors of the service are
+    passed on as they are.
 
     Attributes:
         criteria: What a good response is.
         lm: The judge's LM; DSPy's ``settings.lm`` where it is ``None``.
         reference: Whether the judge sees the example's labels.
-        signature: A signature of your own, with the fields of :class:`JudgeResponse`, or with ``reference`` those of
-            :class:`JudgeResponseByReference`.
+        signature: A signature of your own, with the fields of :class:`JudgeResponse`, or with
+            ``reference`` those of :class:`JudgeResponseByReference`.
         attempts: How often one response may be judged.
     """
 
     whole_rollout: ClassVar[bool] = True
-    """The verdict is about the whole rollout: who wants feedback on one predictor takes the rollout's."""
+    """The verdict is about the whole rollout: who wants feedback on one predictor takes the
+    rollout's.
+    """
 
     criteria: Annotated[str, Field(pattern=r"\S")]
     lm: dspy.BaseLM | None = None
@@ -74,9 +84,15 @@ class Judge:
 
     def __post_init__(self) -> None:
         default, signature = self._default(), self.signature or self._default()
-        missing = {*default.input_fields, *default.output_fields} - {*signature.input_fields, *signature.output_fields}
+        missing = {*default.input_fields, *default.output_fields} - {
+            *signature.input_fields,
+            *signature.output_fields,
+        }
         if missing:
-            remedy = "Give it all fields of JudgeResponse, with reference=True a reference too; its words are yours."
+            remedy = (
+                "Give it all fields of JudgeResponse, with reference=True a reference too; its"
+                " words are yours."
+            )
             problem = f"lacks {', '.join(sorted(missing))}"
             raise ArgumentValueError("Judge.signature", signature.__name__, problem, remedy)
 
@@ -84,7 +100,12 @@ class Judge:
         return JudgeResponseByReference if self.reference else JudgeResponse
 
     def __call__(
-        self, gold: dspy.Example, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
+        self,
+        gold: dspy.Example,
+        pred: Any,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
     ) -> dspy.Prediction:
         """Return ``score``, 0 to 1, and ``feedback``. Safe to call from any thread.
 
@@ -104,7 +125,9 @@ class Judge:
         for attempt in range(self.attempts):
             try:
                 with role_scope("evaluator"), dspy.context(warn_on_type_mismatch=False):
-                    return _verdict(dspy.Predict(signature)(**given, lm=self.lm, config=self._config(attempt)))
+                    return _verdict(
+                        dspy.Predict(signature)(**given, lm=self.lm, config=self._config(attempt))
+                    )
             except (AdapterParseError, _UnreadableError) as error:
                 reason = str(error).partition("\n")[0]
         raise JudgeVerdictError(self.attempts, reason)
@@ -114,7 +137,10 @@ class Judge:
             return {}
         lm = self.lm if self.lm is not None else dspy.settings.lm
         # A greedy judge would repeat itself.
-        return {"rollout_id": attempt, "temperature": getattr(lm, "kwargs", {}).get("temperature") or 1.0}
+        return {
+            "rollout_id": attempt,
+            "temperature": getattr(lm, "kwargs", {}).get("temperature") or 1.0,
+        }
 
 
 class _UnreadableError(Exception):
@@ -132,11 +158,13 @@ def _verdict(answer: Any) -> dspy.Prediction:
 
 
 def same_model(first: Any, second: Any) -> bool:
-    """Return whether two LMs, given themselves or by their names, are one model; ``None`` is no model.
+    """Return whether two LMs, given themselves or by their names, are one model; ``None`` is no
+    model.
 
-    They are where they are one object, or where their names agree but for case and provider: ``openai/gpt-5`` and
-    ``openrouter/openai/GPT-5`` are one model, and a copy with another temperature is too. Two services that give
-    different models one name count as one: rename one of them, or calibrate.
+    They are where they are one object, or where their names agree but for case and provider:
+    ``openai/gpt-5`` and ``openrouter/openai/GPT-5`` are one model, and a copy with another
+    temperature is too. Two services that give different models one name count as one: rename one of
+    them, or calibrate.
     """
     return (first is not None and first is second) or (_name(first) == _name(second) != "")
 
@@ -150,10 +178,10 @@ def evaluator_lms(metric: Any, default: Any = None) -> tuple[Any, ...]:
     """Return the LMs that a metric says it judges with.
 
     Args:
-        metric: A metric. One with an attribute ``lm`` judges with it; one that is a ``dspy.Module`` with those of its
-            predictors. A function judges with the LMs, and with those of the judges and modules, that it refers to by
-            name; what it reaches otherwise, or under a ``dspy.context`` of its own, it does not say: see
-            :func:`check_roles_heard`.
+        metric: A metric. One with an attribute ``lm`` judges with it; one that is a ``dspy.Module``
+            with those of its predictors. A function judges with the LMs, and with those of the
+            judges and modules, that it refers to by name; what it reaches otherwise, or under a
+            ``dspy.context`` of its own, it does not say: see :func:`check_roles_heard`.
         default: What takes the place of an LM that is ``None``: DSPy's setting.
     """
     if isinstance(metric, functools.partial):
@@ -163,7 +191,11 @@ def evaluator_lms(metric: Any, default: Any = None) -> tuple[Any, ...]:
         metric = metric.__func__
     if inspect.isfunction(metric):
         names = inspect.getclosurevars(metric)
-        return tuple(lm for one in (*names.nonlocals.values(), *names.globals.values()) for lm in _referred(one))
+        return tuple(
+            lm
+            for one in (*names.nonlocals.values(), *names.globals.values())
+            for lm in _referred(one)
+        )
     if isinstance(metric, dspy.Module):
         found = [predictor.lm for predictor in metric.predictors()]
     else:
@@ -175,19 +207,24 @@ def _referred(value: object) -> tuple[Any, ...]:
     if isinstance(value, dspy.BaseLM):
         return (value,)
     # An LM that is None may be set where the function calls it: only what is certain counts.
-    judges = isinstance(value, dspy.Module) or (hasattr(value, "criteria") and not isinstance(value, type))
+    judges = isinstance(value, dspy.Module) or (
+        hasattr(value, "criteria") and not isinstance(value, type)
+    )
     return evaluator_lms(value) if judges else ()
 
 
-def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None = None, default: Any = None) -> None:
+def check_roles(
+    metric: Any, proposer: Any, *, calibration: Calibration | None = None, default: Any = None
+) -> None:
     """Refuse a judge that is its own proposer, unless it is calibrated against another.
 
-    A judge of another model may be calibrated against the proposer's: a small one held to a strong one. ``default``
-    is DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.
+    A judge of another model may be calibrated against the proposer's: a small one held to a strong
+    one. ``default`` is DSPy's ``settings.lm``, which a judge or proposer without an LM of its own
+    uses.
 
     Raises:
-        ArgumentValueError: The judge's LM is the proposer's and nothing calibrates it, or the reference of the
-            calibration is judged by the proposer's LM too.
+        ArgumentValueError: The judge's LM is the proposer's and nothing calibrates it, or the
+            reference of the calibration is judged by the proposer's LM too.
     """
     proposer = default if proposer is None else proposer
 
@@ -195,15 +232,19 @@ def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None =
         return any(same_model(lm, proposer) for lm in evaluator_lms(judge, default))
 
     if proposes(metric) and (calibration is None or proposes(calibration.reference)):
-        argument, who = ("metric", "is") if calibration is None else ("calibration", "has a reference that is")
+        argument, who = (
+            ("metric", "is") if calibration is None else ("calibration", "has a reference that is")
+        )
         problem = f"{who} judged by the model that proposes: it would be its own examiner"
         raise ArgumentValueError(argument, _name(proposer), problem, _REMEDY)
 
 
 def check_roles_heard(usage: Iterable[CallUsage], proposer: Any) -> None:
-    """Refuse a metric that has been heard, in what rollouts used, to judge with the proposer's model.
+    """Refuse a metric that has been heard, in what rollouts used, to judge with the proposer's
+    model.
 
-    A function does not say which LM it calls; the books have it. To be asked between updates where no calibration runs.
+    A function does not say which LM it calls; the books have it. To be asked between updates where
+    no calibration runs.
 
     Raises:
         ArgumentValueError: A call in the role ``evaluator`` went to the proposer's model.

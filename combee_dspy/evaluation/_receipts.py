@@ -22,12 +22,13 @@ class HeldoutIdentity:
     """A held-out set as it is pinned, with the sets that it must stay apart from.
 
     Attributes:
-        content: SHA-256 of its rows and of which of their fields are inputs, in any order: a mean does not depend on
-            it. A label that becomes an input makes another task.
+        content: SHA-256 of its rows and of which of their fields are inputs, in any order: a mean
+            does not depend on it. A label that becomes an input makes another task.
         digest: SHA-256 of its row hashes in their order, as logs show it.
-        metric: Fingerprint of the metric's code, feedback included. It is kept to explain scores that
-            differ, and is no part of what is held out.
-        rows: Its row hashes, 16 hex digits each, in their order; empty where a run holds nothing out.
+        metric: Fingerprint of the metric's code, feedback included. It is kept to explain scores
+            that differ, and is no part of what is held out.
+        rows: Its row hashes, 16 hex digits each, in their order; empty where a run holds nothing
+            out.
         train: Row hashes of the training set.
         validation: Row hashes of the validation set.
     """
@@ -54,8 +55,8 @@ def heldout_identity(
     """Return what a held-out set is known by.
 
     Args:
-        rows: Its examples; none where the run holds nothing out, so that a later one cannot hold out what this one
-            learned from.
+        rows: Its examples; none where the run holds nothing out, so that a later one cannot hold
+            out what this one learned from.
         metric: The metric's fingerprint.
         train: Row hashes of the training set.
         validation: Row hashes of the validation set.
@@ -65,14 +66,17 @@ def heldout_identity(
     """
     hashes = [row_hash(row) for row in rows]
     shown = [
-        f"{digest} {canonical_json(sorted(map(str, row.inputs().keys())) if hasattr(row, 'inputs') else [])}"
+        f"{digest}"
+        f" {canonical_json(sorted(map(str, row.inputs().keys())) if hasattr(row, 'inputs') else [])}"
         for row, digest in zip(rows, hashes, strict=True)
     ]
     own, learned, compared = (tuple(item[:16] for item in of) for of in (hashes, train, validation))
     for name, other in (("trainset", learned), ("valset", compared)):
         if shared := len(set(own) & set(other)):
             raise SplitOverlapError("heldout", name, shared)
-    return HeldoutIdentity(digest_of(sorted(shown)), digest_of(hashes), metric, own, learned, compared)
+    return HeldoutIdentity(
+        digest_of(sorted(shown)), digest_of(hashes), metric, own, learned, compared
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +84,15 @@ class Receipt:
     """One step of the held-out contract, as the journal keeps it in an event of kind ``"receipt"``.
 
     Attributes:
-        stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read: from here on it
-            counts as read, whatever happens; ``"read"`` with what it showed.
+        stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read:
+            from here on it counts as read, whatever happens; ``"read"`` with what it showed.
         run: The run, such as ``"run 2, 1f3a9c0d"``: its id in the journal, and what tells it from
             runs of other journals.
         at: When, ISO 8601 with offset.
         heldout: What is read, by which metric.
         programs: Hashes of the programs before and after; empty at ``"pinned"``.
-        before: The first program's score per row, in the order of ``heldout.rows``; empty but at ``"read"``.
+        before: The first program's score per row, in the order of ``heldout.rows``; empty but at
+            ``"read"``.
         after: The second's.
         difference: What they show; ``None`` but at ``"read"``.
         detectable: The difference that the set could tell before it was read.
@@ -124,18 +129,25 @@ class Receipt:
         return int(self.run.removeprefix("run ").partition(",")[0])
 
     def rescored(self, earlier: Receipt) -> int:
-        """Return how many rows score otherwise for the same untouched program, where another metric's code scored."""
-        same = self.setting and (self.setting, self.heldout.content) == (earlier.setting, earlier.heldout.content)
+        """Return how many rows score otherwise for the same untouched program, where another
+        metric's code scored.
+        """
+        same = self.setting and (self.setting, self.heldout.content) == (
+            earlier.setting,
+            earlier.heldout.content,
+        )
         if not same or earlier.stage != "read" or self.heldout.metric == earlier.heldout.metric:
             return 0
-        old, new = (sorted(zip(one.heldout.rows, one.before, strict=True)) for one in (earlier, self))
+        old, new = (
+            sorted(zip(one.heldout.rows, one.before, strict=True)) for one in (earlier, self)
+        )
         return sum(before != after for before, after in zip(old, new, strict=True))
 
     def discordance(self) -> float | None:
         """Return the mean squared change of a row's score, at most 1.
 
-        For scores of 0 and 1 it is the share of rows that changed. ``None`` where both programs are one, or nothing was
-        read: that measures nothing.
+        For scores of 0 and 1 it is the share of rows that changed. ``None`` where both programs are
+        one, or nothing was read: that measures nothing.
         """
         if self.stage != "read" or len(set(self.programs)) < 2:
             return None
@@ -143,11 +155,15 @@ class Receipt:
         return min(1.0, sum(squares) / len(squares))
 
     def against(self, other: Receipt) -> PairedDifference:
-        """Return how much better this result is than another's on the same held-out rows, in whatever order."""
+        """Return how much better this result is than another's on the same held-out rows, in
+        whatever order.
+        """
         pairs = [sorted(zip(one.heldout.rows, one.after, strict=True)) for one in (other, self)]
         level = 0.95 if self.difference is None else self.difference.confidence
         before, after = ([score for _, score in one] for one in pairs)
-        return paired_difference(before, after, confidence=level, seed=derive_seed(self.seed, "baseline"))
+        return paired_difference(
+            before, after, confidence=level, seed=derive_seed(self.seed, "baseline")
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data whose JSON :meth:`from_json` reads back."""
@@ -159,7 +175,8 @@ class Receipt:
         """Read the JSON of what :meth:`to_dict` returned, and nothing else.
 
         Raises:
-            ArgumentValueError: A field is missing, unknown, or of another type; a figure is not finite.
+            ArgumentValueError: A field is missing, unknown, or of another type; a figure is not
+                finite.
         """
         try:
             return _RECEIPT.validate_json(text)
@@ -167,7 +184,9 @@ class Receipt:
             first = error.errors()[0]
             where = ".".join(map(str, ("receipt", *first["loc"])))
             remedy = "It is not as it was written: restore the journal."
-            raise ArgumentValueError(where, first.get("input"), f"is refused: {first['msg']}", remedy) from error
+            raise ArgumentValueError(
+                where, first.get("input"), f"is refused: {first['msg']}", remedy
+            ) from error
 
 
 _RECEIPT: TypeAdapter[Receipt] = TypeAdapter(Receipt)

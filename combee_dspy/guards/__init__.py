@@ -1,4 +1,6 @@
-"""What no edit may break: a token budget, protected rules, placeholders, and no copies of training examples."""
+"""What no edit may break: a token budget, protected rules, placeholders, and no copies of training
+examples.
+"""
 
 from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import (

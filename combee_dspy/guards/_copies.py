@@ -39,21 +39,22 @@ _COMMON_LEAST = 3
 
 
 class CopyIndex:
-    """The runs of words that training examples consist of, as 64-bit hashes. Immutable, safe to share.
+    """The runs of words that training examples consist of, as 64-bit hashes. Immutable, safe to
+    share.
 
-    A text copies an example when it shares more than ``max_words`` consecutive words with one of its values, inputs or
-    labels, or contains a value of at least eight words as a whole. Case, punctuation, markup and white space do not
-    count.
+    A text copies an example when it shares more than ``max_words`` consecutive words with one of
+    its values, inputs or labels, or contains a value of at least eight words as a whole. Case,
+    punctuation, markup and white space do not count.
 
-    Text that recurs is the task's own, not a copy of one example: lists of labels, boilerplate of a template, a formula
-    that some of the questions are about. A run counts as such when at least a hundredth of the examples have it, and at
-    least three.
+    Text that recurs is the task's own, not a copy of one example: lists of labels, boilerplate of a
+    template, a formula that some of the questions are about. A run counts as such when at least a
+    hundredth of the examples have it, and at least three.
 
     Built in one pass, in time linear in the words; 8 bytes a run are kept, each once.
 
     Args:
-        examples: ``dspy.Example`` objects or mappings. Texts inside lists and mappings count; images and other objects
-            do not.
+        examples: ``dspy.Example`` objects or mappings. Texts inside lists and mappings count;
+            images and other objects do not.
         max_words: The longest run that is no copy, at least 1.
     """
 
@@ -87,32 +88,42 @@ class CopyIndex:
         """
         words = _words(text)
         marked = self._marked(words, exempt)
-        stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
+        stretches = [
+            list(places)
+            for inside, places in groupby(range(len(words)), marked.__getitem__)
+            if inside
+        ]
         return " ".join(words[place] for place in max(stretches, key=len, default=[]))
 
     def cut(self, text: str, exempt: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
         """Return a text without what is copied, and its lines that held a copy, as they were.
 
-        A copied stretch gives way to "…". Where that would leave fewer than six words of a sentence, the sentence goes,
-        and with the last sentence its line.
+        A copied stretch gives way to "…". Where that would leave fewer than six words of a
+        sentence, the sentence goes, and with the last sentence its line.
 
         Args:
             text: What to look through; a copy may span several lines.
             exempt: See :meth:`copied`.
         """
         lines = text.split("\n")
-        placed = [[(*found.span(), _words(found[0])) for found in _PIECE.finditer(line)] for line in lines]
+        placed = [
+            [(*found.span(), _words(found[0])) for found in _PIECE.finditer(line)] for line in lines
+        ]
         words = [word for pieces in placed for *_, found in pieces for word in found]
         marks = iter(self._marked(words, exempt))
         kept, refused = [], []
         for line, pieces in zip(lines, placed, strict=True):
             hits = [sum(next(marks) for _ in found) > 0 for *_, found in pieces]
-            together = [list(places) for hit, places in groupby(range(len(pieces)), hits.__getitem__) if hit]
+            together = [
+                list(places) for hit, places in groupby(range(len(pieces)), hits.__getitem__) if hit
+            ]
             if not together:
                 kept.append(line)
                 continue
             refused.append(line)
-            if left := _without(line, [(pieces[places[0]][0], pieces[places[-1]][1]) for places in together]):
+            if left := _without(
+                line, [(pieces[places[0]][0], pieces[places[-1]][1]) for places in together]
+            ):
                 kept.append(left)
         left = "\n".join(kept)
         # What stood around a copy may make another one, now that it stands together.
@@ -136,11 +147,15 @@ class CopyIndex:
 
 
 def _without(line: str, spans: Sequence[tuple[int, int]]) -> str:
-    """Return a line without some of its characters, sentence by sentence; empty where nothing worth keeping is left."""
+    """Return a line without some of its characters, sentence by sentence; empty where nothing worth
+    keeping is left.
+    """
     lead = _LEAD.match(line)
     first = lead.end() if lead is not None else 0
     kept = []
-    for start, end in pairwise([first, *(found.end() for found in _SENTENCE_END.finditer(line, first)), len(line)]):
+    for start, end in pairwise(
+        [first, *(found.end() for found in _SENTENCE_END.finditer(line, first)), len(line)]
+    ):
         left, place = "", start
         for cut_from, cut_to in spans:
             # A copy may begin in the number of a list's item, or in the sentence before.
@@ -158,7 +173,9 @@ def _words(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 17)
 def _word_hash(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    return int.from_bytes(
+        hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    )
 
 
 def _run_hashes(words: Sequence[str], size: int) -> Hashes:
@@ -174,7 +191,9 @@ def _run_hashes(words: Sequence[str], size: int) -> Hashes:
 
 
 def _values(value: Any) -> Iterator[str]:
-    """Yield the texts of an example, one per value; a list of texts is one text, as tokenised data has it."""
+    """Yield the texts of an example, one per value; a list of texts is one text, as tokenised data
+    has it.
+    """
     inside: Iterable[Any] = ()
     if isinstance(value, str):
         yield value

@@ -21,10 +21,11 @@ _SHOWN = 120
 
 
 def placeholders(text: str) -> tuple[str, ...]:
-    """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``, ``</tag>``.
+    """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``,
+    ``</tag>``.
 
-    A program may fill them in or parse them, so an edit must not lose one that the seed's text has. Those that only
-    learned text has are nobody's contract.
+    A program may fill them in or parse them, so an edit must not lose one that the seed's text has.
+    Those that only learned text has are nobody's contract.
     """
     return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
 
@@ -39,13 +40,14 @@ class Guards:
     """What no edit may break.
 
     Attributes:
-        max_tokens: Estimated tokens that a component's instruction and field descriptions may take together, the seed's
-            own text included; ``None`` for no budget.
-        keep: Protected rules. Each stays verbatim in every text whose seed, or whose parent, has it. A mapping from
-            component to rules says where each belongs.
-        max_copied_words: The longest run of words that an instruction or a field description may share with a training
-            example; a longer one is a copy. 12 makes a run of 13 words a copy, the length by which GPT-3's authors told
-            test examples seen in training from chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
+        max_tokens: Estimated tokens that a component's instruction and field descriptions may take
+            together, the seed's own text included; ``None`` for no budget.
+        keep: Protected rules. Each stays verbatim in every text whose seed, or whose parent, has
+            it. A mapping from component to rules says where each belongs.
+        max_copied_words: The longest run of words that an instruction or a field description may
+            share with a training example; a longer one is a copy. 12 makes a run of 13 words a
+            copy, the length by which GPT-3's authors told test examples seen in training from
+            chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
         anchors: Examples that every minibatch holds and that no child may lose.
     """
 
@@ -55,9 +57,15 @@ class Guards:
     anchors: tuple[dspy.Example, ...] = ()
 
     def __post_init__(self) -> None:
-        rules = [rule for found in self.keep.values() for rule in found] if isinstance(self.keep, dict) else self.keep
+        rules = (
+            [rule for found in self.keep.values() for rule in found]
+            if isinstance(self.keep, dict)
+            else self.keep
+        )
         if not all(rule.strip() for rule in rules):
-            raise ArgumentValueError("Guards.keep", self.keep, "holds an empty rule", "Every text contains it.")
+            raise ArgumentValueError(
+                "Guards.keep", self.keep, "holds an empty rule", "Every text contains it."
+            )
 
     def rules(self, component: str) -> tuple[str, ...]:
         """Return the rules that may apply to a component, each once."""
@@ -76,28 +84,46 @@ def _text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
 
 
 def check_program(
-    guards: Guards, instructions: Mapping[str, str], descriptions: Mapping[str, Mapping[str, str]] | None = None
+    guards: Guards,
+    instructions: Mapping[str, str],
+    descriptions: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """Check guards against a program's instructions and field descriptions by component, before anything is spent.
+    """Check guards against a program's instructions and field descriptions by component, before
+    anything is spent.
 
     Raises:
-        ArgumentValueError: A protected rule is in none of the program's texts, or not in the component that it names;
-            or a component's own text already passes the budget.
+        ArgumentValueError: A protected rule is in none of the program's texts, or not in the
+            component that it names; or a component's own text already passes the budget.
     """
     described = descriptions or {}
     texts = {name: [text, *described.get(name, {}).values()] for name, text in instructions.items()}
-    sought = [(guards.keep, "any text of the program", [text for found in texts.values() for text in found])]
+    sought = [
+        (
+            guards.keep,
+            "any text of the program",
+            [text for found in texts.values() for text in found],
+        )
+    ]
     if isinstance(guards.keep, dict):
         unknown = [name for name in guards.keep if name not in texts]
         if unknown:
             remedy = f"Components: {', '.join(texts) or 'none'}."
-            raise ArgumentValueError("Guards.keep", unknown[0], "names no component of the program", remedy)
-        sought = [(rules, f"the text of {name!r}", texts[name]) for name, rules in guards.keep.items()]
+            raise ArgumentValueError(
+                "Guards.keep", unknown[0], "names no component of the program", remedy
+            )
+        sought = [
+            (rules, f"the text of {name!r}", texts[name]) for name, rules in guards.keep.items()
+        ]
     for rules, where, found in sought:
         for rule in rules:
             if not any(rule in text for text in found):
-                remedy = "Write it into the program's instruction word for word, or leave it out of keep."
-                raise ArgumentValueError("Guards.keep", rule, f"is a rule that is not in {where}", remedy)
+                remedy = (
+                    "Write it into the program's instruction word for word, or leave it out of"
+                    " keep."
+                )
+                raise ArgumentValueError(
+                    "Guards.keep", rule, f"is a rule that is not in {where}", remedy
+                )
     for component, text in instructions.items():
         tokens = _text_tokens(text, described.get(component, {}))
         if guards.max_tokens is not None and tokens > guards.max_tokens:
@@ -107,19 +133,25 @@ def check_program(
 
 
 def guard_notes(
-    guards: Guards, component: str, text: str, descriptions: Mapping[str, str] | None = None, seed: str | None = None
+    guards: Guards,
+    component: str,
+    text: str,
+    descriptions: Mapping[str, str] | None = None,
+    seed: str | None = None,
 ) -> str:
-    """Return what a proposer must know of the guards before it edits a component; empty where nothing binds it.
+    """Return what a proposer must know of the guards before it edits a component; empty where
+    nothing binds it.
 
-    ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the seed's instruction,
-    whose placeholders must stay; the current one where it is not known.
+    ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the
+    seed's instruction, whose placeholders must stay; the current one where it is not known.
     """
     notes = []
     if guards.max_tokens is not None:
         now = _text_tokens(text, descriptions or {})
         notes.append(
-            f"- The whole text may take at most {guards.max_tokens:,} tokens (about "
-            f"{max(1, guards.max_tokens * 3 // 4):,} words); it takes {now:,} now. A longer text is thrown away."
+            f"- The whole text may take at most {guards.max_tokens:,} tokens (about"
+            f" {max(1, guards.max_tokens * 3 // 4):,} words); it takes {now:,} now. A longer text"
+            " is thrown away."
         )
     kept = guards.rules_in(component, text, *([seed] if seed else ()))
     if kept:
@@ -127,9 +159,14 @@ def guard_notes(
         notes.extend(f"  {rule}" for rule in kept)
     names = placeholders(text if seed is None else seed)
     if names:
-        notes.append(f"- These placeholders stay in the text exactly as they are: {' '.join(names)}")
+        notes.append(
+            f"- These placeholders stay in the text exactly as they are: {' '.join(names)}"
+        )
     if guards.max_copied_words is not None:
-        notes.append(f"- No more than {guards.max_copied_words} words in a row may be copied from an example.")
+        notes.append(
+            f"- No more than {guards.max_copied_words} words in a row may be copied from an"
+            " example."
+        )
     return "\n".join(notes)
 
 
@@ -137,8 +174,8 @@ def guard_notes(
 class GuardInput:
     """What an edit of one component is judged by: the parent's texts, and the seed's.
 
-    Where the seed's instruction is not known (``None``), the parent's counts instead; without a ``dspy.Signature``,
-    what needs it is skipped.
+    Where the seed's instruction is not known (``None``), the parent's counts instead; without a
+    ``dspy.Signature``, what needs it is skipped.
     """
 
     component: str
@@ -152,20 +189,27 @@ class GuardInput:
     @property
     def own_texts(self) -> tuple[str, ...]:
         """The seed's texts: nothing that they say is a copy."""
-        return tuple(text for text in (self.seed_instruction, *self.seed_field_descriptions.values()) if text)
+        return tuple(
+            text for text in (self.seed_instruction, *self.seed_field_descriptions.values()) if text
+        )
 
 
-def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None = None) -> Refusal | None:
+def check(
+    edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None = None
+) -> Refusal | None:
     """Return why an edit may not become a child, or ``None``. Pure.
 
-    Judged in this order, the first reason counts: that anything changes, the signature, placeholders, protected rules,
-    the token budget, copied text. Demonstrations are examples, so only the signature binds them. Lessons that copy an
-    example can be taken out before (:meth:`CopyIndex.cut`); without ``copies`` none are looked for.
+    Judged in this order, the first reason counts: that anything changes, the signature,
+    placeholders, protected rules, the token budget, copied text. Demonstrations are examples, so
+    only the signature binds them. Lessons that copy an example can be taken out before
+    (:meth:`CopyIndex.cut`); without ``copies`` none are looked for.
     """
     return next((Refusal(fault) for fault in _faults(edit, guards, given, copies)), None)
 
 
-def _faults(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None) -> Iterator[str]:
+def _faults(
+    edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None
+) -> Iterator[str]:
     yield from _no_change(edit, given)
     yield from _broken_signature(edit, given)
     texts = list(_texts(edit, given))
@@ -178,18 +222,25 @@ def _faults(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | N
                 yield f"the {what} loses the protected rule {_short(rule)!r}"
     if guards.max_tokens is not None and texts:
         instruction = given.instruction if edit.instruction is None else edit.instruction
-        tokens = _text_tokens(instruction, {**given.field_descriptions, **(edit.field_descriptions or {})})
+        tokens = _text_tokens(
+            instruction, {**given.field_descriptions, **(edit.field_descriptions or {})}
+        )
         if tokens > guards.max_tokens:
             yield f"the text of {given.component} takes {tokens:,} tokens of {guards.max_tokens:,}"
     for what, new, _, _ in texts:
         if copies is not None and (found := copies.copied(new, given.own_texts)):
-            yield f"the {what} copies {len(found.split())} words from a training example: {_short(found)!r}"
+            yield (
+                f"the {what} copies {len(found.split())} words from a training example:"
+                f" {_short(found)!r}"
+            )
 
 
 def _no_change(edit: Edit, given: GuardInput) -> Iterator[str]:
     if edit.instruction is not None and not edit.instruction.strip():
         yield "the new instruction is empty"
-    described = {name: own_description(name, text) for name, text in given.field_descriptions.items()}
+    described = {
+        name: own_description(name, text) for name, text in given.field_descriptions.items()
+    }
     if (
         edit.instruction in (None, given.instruction)
         and edit.demonstrations in (None, given.demonstrations)
@@ -207,23 +258,30 @@ def _broken_signature(edit: Edit, given: GuardInput) -> Iterator[str]:
         if name not in inputs and name not in outputs:
             yield f"{broken}it describes {name!r}, which is no field"
     for demonstration in edit.demonstrations or ():
-        for part, names, what in ((demonstration.inputs, inputs, "input"), (demonstration.outputs, outputs, "output")):
+        for part, names, what in (
+            (demonstration.inputs, inputs, "input"),
+            (demonstration.outputs, outputs, "output"),
+        ):
             yield from (
                 f"{broken}a demonstration shows {name!r}, which is no {what} field"
                 for name in part
                 if name not in names
             )
-            # DSPy shows a demonstration that lacks fields, but drops one without any input or any output.
+            # DSPy shows a demonstration that lacks fields, but drops one without any input or any
+            # output.
             if names and not part:
                 yield f"{broken}a demonstration has no {what} field"
 
 
 def _texts(edit: Edit, given: GuardInput) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each text that an edit changes: its name, and how it reads now, in the parent and in the seed."""
+    """Yield each text that an edit changes: its name, and how it reads now, in the parent and in
+    the seed.
+    """
     if edit.instruction is not None:
         seed = given.instruction if given.seed_instruction is None else given.seed_instruction
         yield "instruction", edit.instruction, given.instruction, seed
-    # A field that the edit leaves out is left as it is: an edit cannot take a description away by silence.
+    # A field that the edit leaves out is left as it is: an edit cannot take a description away by
+    # silence.
     for name, new in (edit.field_descriptions or {}).items():
         parent = own_description(name, given.field_descriptions.get(name, ""))
         seed = own_description(name, given.seed_field_descriptions.get(name, parent))

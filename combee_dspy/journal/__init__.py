@@ -38,18 +38,37 @@ and kept for people and trackers to read.
 | ``shadows`` | of a server: how many shadows there were so far, by what became of them |
 | ``selected``, ``stopped`` | candidate, reason; reason |
 
-Each row has a checksum (``crc``), and beside the file stands how many rows it must hold, so that a journal that was
-changed on disk, or cut off, is refused with what can be had of it, and never written over. Every commit ends with
-fsync. A journal of the format before is migrated when a run goes on with it.
+Each row has a checksum (``crc``), and beside the file stands how many rows it must hold, so that a
+journal that was changed on disk, or cut off, is refused with what can be had of it, and never
+written over. Every commit ends with fsync. A journal of the format before is migrated when a run
+goes on with it.
 
 Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Reader`.
 """
 
 from combee_dspy.journal._cache import Cache
 from combee_dspy.journal._journal import Journal, RunLog
-from combee_dspy.journal._rows import Effect, Identity, Outcome, Reader, failure_counts, journal_file, outcomes, sound
+from combee_dspy.journal._rows import (
+    Effect,
+    Identity,
+    Outcome,
+    Reader,
+    failure_counts,
+    journal_file,
+    outcomes,
+    sound,
+)
 
 __all__ = [
-    "Cache", "Effect", "Identity", "Journal", "Outcome", "Reader", "RunLog", "failure_counts", "journal_file",
-    "outcomes", "sound",
-]  # fmt: skip
+    "Cache",
+    "Effect",
+    "Identity",
+    "Journal",
+    "Outcome",
+    "Reader",
+    "RunLog",
+    "failure_counts",
+    "journal_file",
+    "outcomes",
+    "sound",
+]

@@ -19,10 +19,11 @@ logger = logging.getLogger("combee_dspy")
 
 
 class Cache:
-    """Values by the content they depend on, in a SQLite file that several processes may use at once.
+    """Values by the content they depend on, in a SQLite file that several processes may use at
+    once.
 
-    Lives on one thread. Once it is open nothing that its disk does ends a run: what fails is warned of, and not tried
-    again.
+    Lives on one thread. Once it is open nothing that its disk does ends a run: what fails is warned
+    of, and not tried again.
 
     Args:
         path: The file; made where it is missing.
@@ -38,12 +39,14 @@ class Cache:
         self._given_up: set[str] = set()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of processes that turn a new file to WAL at once, SQLite refuses one without letting it wait.
+            # Of processes that turn a new file to WAL at once, SQLite refuses one without letting
+            # it wait.
             with open_lock(path.with_name(f"{path.name}.lock"), timeout=30):
                 self._connection = connect(path)
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.execute(
-                    "CREATE TABLE IF NOT EXISTS cached(key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)"
+                    "CREATE TABLE IF NOT EXISTS cached(key TEXT PRIMARY KEY, value TEXT NOT NULL,"
+                    " crc INTEGER NOT NULL)"
                 )
         except (OSError, sqlite3.OperationalError) as error:
             raise JournalError(f"{path} cannot be opened: {error}. Give another cache.") from error
@@ -51,14 +54,22 @@ class Cache:
             raise JournalDamagedError(str(path), f"it is no cache ({error})") from error
 
     def find(self, key: str) -> Any | None:
-        """Return a value, or ``None`` where there is none, it was changed on disk, or the file cannot be read."""
+        """Return a value, or ``None`` where there is none, it was changed on disk, or the file
+        cannot be read.
+        """
         row = self._tried("read", "SELECT value, crc FROM cached WHERE key = ?", key)
         return None if row is None or row[1] != checksum(key, row[0]) else orjson.loads(row[0])
 
     def keep(self, key: str, value: object) -> None:
         """Keep a value, where the file can be written; the first one stays."""
         text = dump(value)
-        self._tried("written", "INSERT OR IGNORE INTO cached VALUES (?, ?, ?)", key, text, checksum(key, text))
+        self._tried(
+            "written",
+            "INSERT OR IGNORE INTO cached VALUES (?, ?, ?)",
+            key,
+            text,
+            checksum(key, text),
+        )
 
     def _tried(self, what: str, sql: str, *parameters: Any) -> Any | None:
         if what in self._given_up:
@@ -67,7 +78,12 @@ class Cache:
             return self._connection.execute(sql, parameters).fetchone()
         except sqlite3.Error as error:
             self._given_up.add(what)
-            logger.warning("cache %s can no longer be %s (%s): this run goes on without", self._path, what, error)
+            logger.warning(
+                "cache %s can no longer be %s (%s): this run goes on without",
+                self._path,
+                what,
+                error,
+            )
             return None
 
     def close(self) -> None:

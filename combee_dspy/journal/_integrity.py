@@ -1,6 +1,8 @@
-"""Whether a journal is as it was written: a checksum for each row, and a mark of how many rows there must be.
+"""Whether a journal is as it was written: a checksum for each row, and a mark of how many rows
+there must be.
 
-SQLite checks nothing but the frames of its log, and takes what it cannot read there for what was never committed.
+SQLite checks nothing but the frames of its log, and takes what it cannot read there for what was
+never committed.
 """
 
 from __future__ import annotations
@@ -40,13 +42,18 @@ CREATE TABLE event(
 SUMMED = {
     "run": "id, name, state, created, finished, seed, identity, description, result",
     "effect": (
-        "run, key, kind, role, purpose, step, component, candidate, example, split, replicate, score, error,"
-        " failed_in, started, ended, queued, value"
+        "run, key, kind, role, purpose, step, component, candidate, example, split, replicate,"
+        " score, error, failed_in, started, ended, queued, value"
     ),
-    "usage": "role, model, calls, errors, cached, prompt_tokens, completion_tokens, dollars, gpu_seconds, seconds",
+    "usage": (
+        "role, model, calls, errors, cached, prompt_tokens, completion_tokens, dollars,"
+        " gpu_seconds, seconds"
+    ),
     "event": "run, key, step, component, kind, at, data",
 }
-"""Columns of each table that its rows' checksums are of, in their order; of a usage also its effect's run and key."""
+"""Columns of each table that its rows' checksums are of, in their order; of a usage also its
+effect's run and key.
+"""
 
 _USAGE = f"effect.run, effect.key, usage.{SUMMED['usage'].replace(', ', ', usage.')}"
 _TABLES = {
@@ -55,7 +62,12 @@ _TABLES = {
     "usage": ("usage LEFT JOIN effect ON effect.id = usage.effect", _USAGE, "effect.key"),
     "event": ("event", SUMMED["event"], "key"),
 }
-_NOT_DAMAGE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
+_NOT_DAMAGE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_FULL,
+)
 _COUNTED = ("effect", "usage", "event")
 _COUNTS = "SELECT " + ", ".join(f"(SELECT coalesce(max(rowid), 0) FROM {one})" for one in _COUNTED)  # noqa: S608 - constants
 _SPACES = re.compile(r"\s+")
@@ -67,7 +79,9 @@ def checksum(key: str, value: str) -> int:
 
 
 def row_sum(*values: object) -> int:
-    """Return a checksum of a row's values: the same for what is written and for what SQLite makes of it."""
+    """Return a checksum of a row's values: the same for what is written and for what SQLite makes
+    of it.
+    """
     found = 0
     for one in values:
         if isinstance(one, str):
@@ -75,16 +89,19 @@ def row_sum(*values: object) -> int:
         elif isinstance(one, (int, float)) and one == one:
             data = b"r" + repr(float(one)).encode()
         else:
-            data = b"b" + one if isinstance(one, bytes) else b"n"  # SQLite keeps what is no number as NULL
+            data = (
+                b"b" + one if isinstance(one, bytes) else b"n"
+            )  # SQLite keeps what is no number as NULL
         found = zlib.crc32(data + b"\0", found)
     return found
 
 
 class Mark:
-    """How many rows a journal must hold, beside it: what was cut off at its end leaves no other trace.
+    """How many rows a journal must hold, beside it: what was cut off at its end leaves no other
+    trace.
 
-    It stands in the file that names who holds the journal, and is written after each commit, so a process that dies
-    in between leaves it behind the journal, never before it.
+    It stands in the file that names who holds the journal, and is written after each commit, so a
+    process that dies in between leaves it behind the journal, never before it.
 
     Args:
         path: The file; made where it is missing.
@@ -95,7 +112,9 @@ class Mark:
         self._file: Any = None
 
     def read(self) -> tuple[str, tuple[int, ...]]:
-        """Return who held the journal last, or nobody, and how many effects, usages and events it must hold."""
+        """Return who held the journal last, or nobody, and how many effects, usages and events it
+        must hold.
+        """
         text = read_plain(self._path) if os.path.lexists(self._path) else b""
         lines = text.decode("utf-8", "replace").split("\n")
         counts = lines[1].split() if len(lines) > 1 else []
@@ -143,11 +162,15 @@ def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) 
             return 0
         problems = _problems(connection, version, mark)
         if problems:
-            raise JournalDamagedError(str(path), f"{'; '.join(problems)}; {_readable(connection, version)}")
+            raise JournalDamagedError(
+                str(path), f"{'; '.join(problems)}; {_readable(connection, version)}"
+            )
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) in _NOT_DAMAGE:
             raise JournalError(f"{path} cannot be opened: {error}") from error
-        raise JournalDamagedError(str(path), f"{error}; {_readable(connection, version)}") from error
+        raise JournalDamagedError(
+            str(path), f"{error}; {_readable(connection, version)}"
+        ) from error
     return version
 
 
@@ -160,22 +183,32 @@ def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int])
     if version == VERSION and _tables(connection) != _tables_of_schema():
         problems.append("its tables are not those of a journal")
     for table in _TABLES:
-        count, last = connection.execute(f"SELECT count(*), coalesce(max(rowid), 0) FROM {table}").fetchone()  # noqa: S608 - constants
+        count, last = connection.execute(
+            f"SELECT count(*), coalesce(max(rowid), 0) FROM {table}"  # noqa: S608 - constants
+        ).fetchone()
         if mark and table in _COUNTED:
             last = max(last, mark[_COUNTED.index(table)])
         if count < last:
-            problems.append(f"{last - count} of {last} rows of {table!r} are missing, by what stands beside it")
+            problems.append(
+                f"{last - count} of {last} rows of {table!r} are missing, by what stands beside it"
+            )
         if changed := _changed(connection, table, version):
-            problems.append(f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0]!r}")
+            problems.append(
+                f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0]!r}"
+            )
     return problems
 
 
 def _changed(connection: sqlite3.Connection, table: str, version: int) -> list[str]:
-    """Return the keys of rows that are not as they were written; before format 2 values of effects had checksums."""
+    """Return the keys of rows that are not as they were written; before format 2 values of effects
+    had checksums.
+    """
     source, columns, key = _TABLES[table]
     if version == 1 and table != "effect":
         return []
-    sql = f"SELECT {key} FROM {source} WHERE {table}.crc IS NOT {_sum(connection, columns, version)}"  # noqa: S608 - constants
+    sql = (
+        f"SELECT {key} FROM {source} WHERE {table}.crc IS NOT {_sum(connection, columns, version)}"  # noqa: S608 - constants
+    )
     return [str(row[0]) for row in connection.execute(sql)]
 
 
@@ -200,7 +233,9 @@ def _tables_of_schema() -> list[str]:
 
 
 def _readable(connection: sqlite3.Connection, version: int) -> str:
-    """Say what can still be had: effects one by one, since what cannot be read may stand between them."""
+    """Say what can still be had: effects one by one, since what cannot be read may stand between
+    them.
+    """
     sound = count = last = 0
     sql = f"SELECT crc IS {_sum(connection, SUMMED['effect'], version)} FROM effect WHERE id = ?"  # noqa: S608 - constants
     try:
@@ -212,11 +247,17 @@ def _readable(connection: sqlite3.Connection, version: int) -> str:
                 sound += connection.execute(sql, (number,)).fetchone()[0]
     except sqlite3.DatabaseError:
         pass  # what comes after cannot be reached
-    return f"{sound} of {count} effects that can be read are as they were written" if count else "no effect can be read"
+    return (
+        f"{sound} of {count} effects that can be read are as they were written"
+        if count
+        else "no effect can be read"
+    )
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Turn a journal of format 1, which had checksums of effects' values alone, into one of today."""
+    """Turn a journal of format 1, which had checksums of effects' values alone, into one of
+    today.
+    """
     connection.execute("BEGIN IMMEDIATE")
     for table in ("run", "usage", "event"):
         connection.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")

@@ -1,4 +1,6 @@
-"""The journal: opened by one process at a time, written by one thread, looked up before anything is bought."""
+"""The journal: opened by one process at a time, written by one thread, looked up before anything is
+bought.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from typing import Any
 import orjson
 from filelock import Timeout
 
-from combee_dspy.exceptions import JournalDamagedError, JournalError, JournalHeldError, JournalMismatchError
+from combee_dspy.exceptions import (
+    JournalDamagedError,
+    JournalError,
+    JournalHeldError,
+    JournalMismatchError,
+)
 from combee_dspy.files import check_database, open_lock
 from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, migrate, row_sum
 from combee_dspy.journal._rows import (
@@ -37,7 +44,10 @@ from combee_dspy.journal._rows import (
 from combee_dspy.journal._writer import Statement, Writer, connect
 from combee_dspy.records import CallUsage, FailureCount
 
-_LOOKS, _LOOK = 10, 0.1  # how often whoever is refused looks for the holder's name, and seconds between
+_LOOKS, _LOOK = (
+    10,
+    0.1,
+)  # how often whoever is refused looks for the holder's name, and seconds between
 
 
 def _numbered(table: str) -> str:
@@ -63,12 +73,14 @@ _RUN = f"UPDATE run SET crc = row_sum({SUMMED['run']}) WHERE id = ?"  # noqa: S6
 class Journal:
     """One SQLite file of runs, held by one process.
 
-    What is committed survives the death of the process and of the machine: each commit, of all that is waiting at the
-    time, ends with fsync (SQLite's WAL with ``synchronous=FULL``); about 0.4 ms on a disk of solid state, shared by
-    the effects in it. A journal in a temporary folder, which nobody can go on with, is written without.
+    What is committed survives the death of the process and of the machine: each commit, of all that
+    is waiting at the time, ends with fsync (SQLite's WAL with ``synchronous=FULL``); about 0.4 ms
+    on a disk of solid state, shared by the effects in it. A journal in a temporary folder, which
+    nobody can go on with, is written without.
 
     Args:
-        folder: Where it lies, as ``journal.sqlite``; ``None`` for a temporary folder that goes with :meth:`close`.
+        folder: Where it lies, as ``journal.sqlite``; ``None`` for a temporary folder that goes with
+            :meth:`close`.
 
     Raises:
         JournalHeldError: Another process writes to it.
@@ -101,7 +113,9 @@ class Journal:
             self._lock.acquire()
         except Timeout as error:
             # Who has just taken it may not have said so yet.
-            holder = next((one for _ in range(_LOOKS) if (one := self._holder())), "another process")
+            holder = next(
+                (one for _ in range(_LOOKS) if (one := self._holder())), "another process"
+            )
             raise JournalHeldError(str(self.path), holder) from error
 
     def _release(self) -> None:
@@ -109,7 +123,9 @@ class Journal:
         self._lock.release()
 
     def _holder(self) -> str:
-        """Return who says to hold the journal; after a moment, and nobody, where that process of this machine died."""
+        """Return who says to hold the journal; after a moment, and nobody, where that process of
+        this machine died.
+        """
         holder, _ = self._mark.read()
         number, _, host = holder.removeprefix("process ").partition(" on ")
         if number.isdecimal() and (host != socket.gethostname() or _lives(int(number))):
@@ -135,7 +151,13 @@ class Journal:
             connection.execute("PRAGMA journal_mode=WAL")
 
     def run(
-        self, name: str, seed: int, identity: Identity, description: Mapping[str, Any], *, only_begins: str = ""
+        self,
+        name: str,
+        seed: int,
+        identity: Identity,
+        description: Mapping[str, Any],
+        *,
+        only_begins: str = "",
     ) -> RunLog:
         """Begin a run, or go on with the last one of this name.
 
@@ -143,7 +165,8 @@ class Journal:
             name: The run's name in this journal.
             seed: The run's seed.
             identity: What it may be resumed with.
-            description: What it is, for people: strategies, models by role, digests, settings. JSON values.
+            description: What it is, for people: strategies, models by role, digests, settings. JSON
+                values.
             only_begins: Why it cannot go on where it has bought anything; empty where it can.
 
         Raises:
@@ -151,20 +174,37 @@ class Journal:
             JournalError: It could not be written.
         """
         with Reader(self.path) as reader:
-            found = reader.rows("SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,))
+            found = reader.rows(
+                "SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,)
+            )
             number = found[0]["id"] if found else 0
-            differs = self._differs(found[0]["identity"], identity) if found else ["there is no run"]
+            differs = (
+                self._differs(found[0]["identity"], identity) if found else ["there is no run"]
+            )
             # A run that was refused before it bought anything binds nobody.
             bought = "SELECT 1 FROM effect WHERE run = ? AND kind IN ('rollout', 'call') LIMIT 1"
             if (differs or only_begins) and found and reader.rows(bought, (number,)):
                 raise JournalMismatchError(str(self.path), differs or [only_begins])
             if differs:
                 number = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0][0]
-                row = (number, name, "running", time.time(), seed, dump(dict(identity)), dump(dict(description)))
-                sql = "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES (?,?,?,?,?,?,?)"
+                row = (
+                    number,
+                    name,
+                    "running",
+                    time.time(),
+                    seed,
+                    dump(dict(identity)),
+                    dump(dict(description)),
+                )
+                sql = (
+                    "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES"
+                    " (?,?,?,?,?,?,?)"
+                )
                 self._write_now((sql, row), (_RUN, (number,)))
                 return RunLog(self, number, resumed=False, known=())
-            known = [row["key"] for row in reader.rows("SELECT key FROM effect WHERE run = ?", (number,))]
+            known = [
+                row["key"] for row in reader.rows("SELECT key FROM effect WHERE run = ?", (number,))
+            ]
             taken_up = "UPDATE run SET state = 'running', finished = NULL WHERE id = ?"
             self._write_now((taken_up, (number,)), (_RUN, (number,)))
         return RunLog(self, number, resumed=True, known=known)
@@ -188,7 +228,8 @@ class Journal:
             raise JournalError(f"{self.path} could not be written: {error}") from error
 
     def close(self) -> None:
-        """Write what is waiting and let go of the file; a temporary folder is removed. May be called twice.
+        """Write what is waiting and let go of the file; a temporary folder is removed. May be
+        called twice.
 
         Raises:
             JournalError: Something could not be written.
@@ -219,7 +260,9 @@ class RunLog:
         resumed: Whether the run was begun earlier.
     """
 
-    def __init__(self, journal: Journal, number: int, *, resumed: bool, known: Iterable[str]) -> None:
+    def __init__(
+        self, journal: Journal, number: int, *, resumed: bool, known: Iterable[str]
+    ) -> None:
         self.journal = journal
         self.number = number
         self.resumed = resumed
@@ -227,7 +270,8 @@ class RunLog:
         self._reader = Reader(journal.path)
 
     def find(self, key: str) -> Any | None:
-        """Return the value of an effect that this run has committed, now or in an earlier part, or ``None``.
+        """Return the value of an effect that this run has committed, now or in an earlier part, or
+        ``None``.
 
         Raises:
             JournalDamagedError: The value was changed on disk.
@@ -236,7 +280,9 @@ class RunLog:
             return None
         row = self._reader.rows(_FIND, (self.number, key))[0]
         if row["crc"] != row_sum(*row[:-1]):
-            raise JournalDamagedError(str(self.journal.path), f"the value of effect {key!r} was changed")
+            raise JournalDamagedError(
+                str(self.journal.path), f"the value of effect {key!r} was changed"
+            )
         return orjson.loads(row["value"])
 
     def check_room(self) -> None:
@@ -247,7 +293,10 @@ class RunLog:
         """
         self.journal.writer.check()
         if (full := self.journal.writer.full) is not None:
-            said = f"{self.journal.path} could not be written: {full}. What was in flight is kept: make room, and go on"
+            said = (
+                f"{self.journal.path} could not be written: {full}. What was in flight is kept:"
+                " make room, and go on"
+            )
             raise JournalError(f"{said} with the same log_dir.")
 
     async def keep(self, effect: Effect) -> None:
@@ -270,31 +319,63 @@ class RunLog:
     def _statements(self, effect: Effect) -> list[Statement]:
         value = dump(effect.value)
         row = (
-            self.number, effect.key, effect.kind, effect.role, effect.purpose, effect.step, effect.component,
-            effect.candidate, effect.example, effect.split, effect.replicate, effect.score,
-            None if effect.error is None else sound(effect.error), effect.failed_in, effect.started, effect.ended,
-            effect.queued, value,
-        )  # fmt: skip
-        return [(_EFFECT, row), *((_USAGE, (*_usage_row(one), self.number, effect.key)) for one in effect.usage)]
+            self.number,
+            effect.key,
+            effect.kind,
+            effect.role,
+            effect.purpose,
+            effect.step,
+            effect.component,
+            effect.candidate,
+            effect.example,
+            effect.split,
+            effect.replicate,
+            effect.score,
+            None if effect.error is None else sound(effect.error),
+            effect.failed_in,
+            effect.started,
+            effect.ended,
+            effect.queued,
+            value,
+        )
+        return [
+            (_EFFECT, row),
+            *((_USAGE, (*_usage_row(one), self.number, effect.key)) for one in effect.usage),
+        ]
 
     def emit(
-        self, kind: str, data: Mapping[str, Any], *, step: int = -1, component: str = "", single: bool = False
+        self,
+        kind: str,
+        data: Mapping[str, Any],
+        *,
+        step: int = -1,
+        component: str = "",
+        single: bool = False,
     ) -> None:
-        """Keep an event. The same event of the same place is kept once, so that a resumed run repeats none.
+        """Keep an event. The same event of the same place is kept once, so that a resumed run
+        repeats none.
 
         Args:
             kind: See :mod:`combee_dspy.journal`.
             data: JSON values.
             step: The update; −1 before the first.
             component: The component it is about, else empty.
-            single: Whether a place has one event of this kind, whatever its data, such as times of the clock.
+            single: Whether a place has one event of this kind, whatever its data, such as times of
+                the clock.
         """
         text = dump(data)
-        digest = "" if single else hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        self.journal.writer.put([self._event(f"{kind}/{step}/{component}/{digest}", kind, text, step, component)])
+        digest = (
+            ""
+            if single
+            else hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        )
+        self.journal.writer.put(
+            [self._event(f"{kind}/{step}/{component}/{digest}", kind, text, step, component)]
+        )
 
     async def promise(self, effect: str, most: Mapping[str, float]) -> None:
-        """Commit what an effect may cost before it is sent, so that a run that is killed meanwhile knows it.
+        """Commit what an effect may cost before it is sent, so that a run that is killed meanwhile
+        knows it.
 
         Raises:
             JournalError: It could not be written.
@@ -302,35 +383,48 @@ class RunLog:
         key, text = f"granted/{effect}/{time.time_ns()}", dump({"effect": effect, "most": most})
         await self.journal.writer.commit([self._event(key, "granted", text)])
 
-    def _event(self, key: str, kind: str, data: str, step: int = -1, component: str = "") -> Statement:
+    def _event(
+        self, key: str, kind: str, data: str, step: int = -1, component: str = ""
+    ) -> Statement:
         return _EVENT, (self.number, key, step, component, kind, time.time(), data)
 
     def usage(self) -> tuple[CallUsage, ...]:
-        """Return what all parts of the run have spent so far, by role and model, as far as it is committed."""
+        """Return what all parts of the run have spent so far, by role and model, as far as it is
+        committed.
+        """
         rows = self._reader.rows(
-            "SELECT u.role, u.model, sum(u.calls), sum(u.errors), sum(u.cached), sum(u.prompt_tokens),"
-            " sum(u.completion_tokens), CASE WHEN count(u.dollars) = count(*) THEN sum(u.dollars) END,"
-            " CASE WHEN count(u.gpu_seconds) THEN sum(u.gpu_seconds) END, sum(u.seconds)"
-            " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY u.role, u.model ORDER BY 1, 2",
+            "SELECT u.role, u.model, sum(u.calls), sum(u.errors), sum(u.cached),"
+            " sum(u.prompt_tokens), sum(u.completion_tokens), CASE WHEN count(u.dollars) = count(*)"
+            " THEN sum(u.dollars) END, CASE WHEN count(u.gpu_seconds) THEN sum(u.gpu_seconds) END,"
+            " sum(u.seconds) FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY"
+            " u.role, u.model ORDER BY 1, 2",
             (self.number,),
         )
         return tuple(CallUsage(*row) for row in rows)
 
     def outcomes(self, step: int) -> list[Outcome]:
-        """Return how the effects of updates up to ``step`` have ended, as far as they are committed."""
+        """Return how the effects of updates up to ``step`` have ended, as far as they are
+        committed.
+        """
         return outcomes(self._reader, self.number, step=step)
 
     def failures(self) -> tuple[FailureCount, ...]:
-        """Return what has failed in all parts of the run so far, those of the held-out set included."""
+        """Return what has failed in all parts of the run so far, those of the held-out set
+        included.
+        """
         return failure_counts(outcomes(self._reader, self.number))
 
     def rollouts(self) -> int:
         """Return the rollouts of all parts of the run, those of the held-out set left out."""
-        sql = "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose != 'heldout'"
+        sql = (
+            "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose !="
+            " 'heldout'"
+        )
         return int(self._reader.rows(sql, (self.number,))[0][0])
 
     async def finish(self, state: str, result: Mapping[str, Any]) -> None:
-        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values. All is then on disk.
+        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values. All
+        is then on disk.
 
         Raises:
             JournalError: It could not be written.

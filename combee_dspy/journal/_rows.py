@@ -1,4 +1,6 @@
-"""The rows of a journal: the tables they stand in, and reading them from any thread or process, changing nothing."""
+"""The rows of a journal: the tables they stand in, and reading them from any thread or process,
+changing nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from combee_dspy.journal._integrity import check
 from combee_dspy.records import CallUsage, FailureCount, Role
 
 Identity = Mapping[str, str]
-"""What a run may be resumed with: a hash or a short text by what it is of (``program``, ``trainset``, …)."""
+"""What a run may be resumed with: a hash or a short text by what it is of (``program``,
+``trainset``, …).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,13 @@ class Effect:
 
     Attributes:
         key: Its place in the run; the same place is never bought twice.
-        kind: ``"rollout"``, ``"call"``, ``"feedback"``, ``"decision"`` or ``"probe"``; ``"failed"``: what came
-            to nothing, and cost something all the same.
+        kind: ``"rollout"``, ``"call"``, ``"feedback"``, ``"decision"`` or ``"probe"``;
+            ``"failed"``: what came to nothing, and cost something all the same.
         value: What it returned, JSON values.
         role: Whom it was for, where one role is meant.
-        purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``, ``"final"``, ``"heldout"``,
-            ``"calibration"``, ``"serving"``, ``"shadow"``); the signature's name of a call; of other work
-            ``"feedback"``, ``"proposal"`` or ``"probe"``.
+        purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``, ``"final"``,
+            ``"heldout"``, ``"calibration"``, ``"serving"``, ``"shadow"``); the signature's name of
+            a call; of other work ``"feedback"``, ``"proposal"`` or ``"probe"``.
         step: The update; −1 before the first.
         component: The component it was about, else empty.
         candidate: The candidate's id, else empty.
@@ -72,7 +76,8 @@ class Effect:
 
 
 def dump(value: object) -> str:
-    """Return JSON. Numbers that JSON lacks become null, halves of characters a sign for what cannot be read.
+    """Return JSON. Numbers that JSON lacks become null, halves of characters a sign for what cannot
+    be read.
 
     Raises:
         TypeError: A value is none of JSON's.
@@ -85,7 +90,9 @@ def dump(value: object) -> str:
 
 
 def sound(text: str) -> str:
-    """Return a text that UTF-8 can write: an answer that was cut off may end with half a character."""
+    """Return a text that UTF-8 can write: an answer that was cut off may end with half a
+    character.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -102,7 +109,8 @@ JOURNAL = "journal.sqlite"
 
 
 def journal_file(place: Path | str) -> Path:
-    """Return the journal's file of a ``log_dir``, or the file itself; of a folder above it where there is no other.
+    """Return the journal's file of a ``log_dir``, or the file itself; of a folder above it where
+    there is no other.
 
     Raises:
         ArgumentValueError: There is none, or there are several.
@@ -114,10 +122,14 @@ def journal_file(place: Path | str) -> Path:
     if path.is_dir() and not found.is_file() and (below := sorted(path.rglob(JOURNAL))):
         if len(below) > 1:
             listed = ", ".join(str(one.parent) for one in below)
-            raise ArgumentValueError("journal", str(place), "holds several journals", f"Give one of {listed}.")
+            raise ArgumentValueError(
+                "journal", str(place), "holds several journals", f"Give one of {listed}."
+            )
         return below[0]
     if not found.is_file():
-        raise ArgumentValueError("journal", str(place), "holds no journal", "Give the log_dir of a run.")
+        raise ArgumentValueError(
+            "journal", str(place), "holds no journal", "Give the log_dir of a run."
+        )
     return found
 
 
@@ -128,7 +140,8 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         NotPlainFileError: The file, or one that SQLite keeps beside it, is no plain file.
     """
     check_database(path, in_place=False)
-    # SQLite writes beside what it reads, unless told that nobody can write there: what is not in the file is lost then.
+    # SQLite writes beside what it reads, unless told that nobody can write there: what is not in
+    # the file is lost then.
     mode = "mode=ro" if os.access(path.parent, os.W_OK) or _has_log(path) else "immutable=1"
     address = f"file:{quote(str(path.resolve()))}?{mode}"
     return sqlite3.connect(address, uri=True, timeout=30, check_same_thread=False)
@@ -181,8 +194,13 @@ class Reader:
             raise JournalDamagedError(str(self.path), str(error)) from error
 
     def after(self, table: Literal["effect", "event"], cursor: int, run: int) -> list[sqlite3.Row]:
-        """Return the rows of one run that were written after the one with id ``cursor``; 0 for all."""
-        return self.rows(f"SELECT * FROM {table} WHERE run = ? AND id > ? ORDER BY id", (run, cursor))  # noqa: S608 - two literal names
+        """Return the rows of one run that were written after the one with id ``cursor``; 0 for
+        all.
+        """
+        return self.rows(
+            f"SELECT * FROM {table} WHERE run = ? AND id > ? ORDER BY id",  # noqa: S608 - a literal
+            (run, cursor),
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -196,7 +214,9 @@ class Reader:
 
 
 class Outcome(NamedTuple):
-    """How many effects of a kind ended alike for one candidate; no ``cause`` and ``error`` where all is well."""
+    """How many effects of a kind ended alike for one candidate; no ``cause`` and ``error`` where
+    all is well.
+    """
 
     kind: str
     candidate: str
@@ -224,12 +244,16 @@ GROUP BY 1, 2, 3, 4 ORDER BY min(id)"""
 def outcomes(
     reader: Reader, run: int, *, after: int = 0, upto: int = sys.maxsize, step: int = sys.maxsize
 ) -> list[Outcome]:
-    """Return how a run's rollouts, LM calls and feedback ended: of effects after one up to one, and of updates."""
+    """Return how a run's rollouts, LM calls and feedback ended: of effects after one up to one, and
+    of updates.
+    """
     return [Outcome(*row[:6]) for row in reader.rows(_OUTCOMES, (run, after, upto, step))]
 
 
 def failure_counts(found: Iterable[Outcome]) -> tuple[FailureCount, ...]:
-    """Return the failures among outcomes, by kind, role and cause, those that came first in front."""
+    """Return the failures among outcomes, by kind, role and cause, those that came first in
+    front.
+    """
     total: Counter[str] = Counter()
     failed: Counter[tuple[str, Role, Any]] = Counter()
     errors: dict[tuple[str, Role, Any], str] = {}
@@ -239,4 +263,6 @@ def failure_counts(found: Iterable[Outcome]) -> tuple[FailureCount, ...]:
             key = (one.kind, one.role, one.cause)
             failed[key] += one.number
             errors.setdefault(key, one.error)
-    return tuple(FailureCount(*key, count, total[key[0]], errors[key]) for key, count in failed.items())
+    return tuple(
+        FailureCount(*key, count, total[key[0]], errors[key]) for key, count in failed.items()
+    )

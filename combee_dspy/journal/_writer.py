@@ -35,7 +35,8 @@ class Writer:
 
     Args:
         path: The file. Its tables exist.
-        mark: Told of each commit; ``None`` where nobody will go on with the file, whose commits need not last then.
+        mark: Told of each commit; ``None`` where nobody will go on with the file, whose commits
+            need not last then.
 
     Attributes:
         full: Why there is no room for more than what is in flight; ``None`` where there is.
@@ -50,7 +51,9 @@ class Writer:
         self._mark = mark
         self.full: Exception | None = None
         self._reserve = None if mark is None else _reserved(path.with_name(f"{path.name}.reserve"))
-        self._queue: queue.SimpleQueue[tuple[Sequence[Statement], _Waiting | None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[Statement], _Waiting | None] | None] = (
+            queue.SimpleQueue()
+        )
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="combee-journal", daemon=True)
         self._thread.start()
@@ -90,7 +93,9 @@ class Writer:
             JournalError: An earlier statement could not be written.
         """
         if self._failure is not None:
-            raise JournalError(f"{self._path} could not be written: {self._failure}") from self._failure
+            raise JournalError(
+                f"{self._path} could not be written: {self._failure}"
+            ) from self._failure
 
     def _work(self) -> None:
         connection = None
@@ -119,7 +124,9 @@ class Writer:
                 loop.call_soon_threadsafe(self._tell, futures)
         return group[-1] is not None
 
-    def _commit(self, connection: sqlite3.Connection | None, statements: Sequence[Statement]) -> None:
+    def _commit(
+        self, connection: sqlite3.Connection | None, statements: Sequence[Statement]
+    ) -> None:
         if connection is None or self._failure is not None:
             return
         try:
@@ -154,7 +161,9 @@ class Writer:
             if self._failure is None:
                 future.set_result(None)
             else:
-                future.set_exception(JournalError(f"{self._path} could not be written: {self._failure}"))
+                future.set_exception(
+                    JournalError(f"{self._path} could not be written: {self._failure}")
+                )
 
 
 def _reserved(path: Path) -> Path:

@@ -1,8 +1,9 @@
 """The book: what a run has learned about one component, with the evidence for each lesson. Pure.
 
-A lesson enters once. Later wordings of it join its entry, and so do the examples that teach them. Edits
-relate lessons to each other (see :mod:`combee_dspy.edits`); none of them deletes anything. Which lessons
-are served follows from the evidence: a weigher decides it (see :mod:`combee_dspy.weighers`).
+A lesson enters once. Later wordings of it join its entry, and so do the examples that teach them.
+Edits relate lessons to each other (see :mod:`combee_dspy.edits`); none of them deletes anything.
+Which lessons are served follows from the evidence: a weigher decides it (see
+:mod:`combee_dspy.weighers`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Book:
 
     @property
     def served(self) -> tuple[BookLesson, ...]:
-        """Lessons that are served: each rule before its exceptions, else in the order in which they entered."""
+        """Lessons that are served: each rule before its exceptions, else in the order in which they
+        entered.
+        """
         chosen = [lesson for lesson in self.lessons if lesson.state == "served"]
         ids = {lesson.id for lesson in chosen}
         exceptions: dict[str, list[BookLesson]] = {}
@@ -58,8 +61,9 @@ class Book:
     def add(self, lessons: Iterable[Taught], born: int) -> Book:
         """Return the book with lessons that update ``born`` taught.
 
-        A wording that is in the book already, or nearly (:class:`combee_dspy.reflections.NearDuplicates`), brings its
-        examples and nothing else. So a lesson that a user removed does not return.
+        A wording that is in the book already, or nearly
+        (:class:`combee_dspy.reflections.NearDuplicates`), brings its examples and nothing else. So
+        a lesson that a user removed does not return.
         """
         changes = Changes(self.lessons)
         for taught in lessons:
@@ -69,8 +73,8 @@ class Book:
     def edit(self, edits: Iterable[BookEdit]) -> Edited:
         """Return the book after edits, applied in their order.
 
-        An edit that names a lesson which the book does not hold is refused, and so is one that its lessons' numbers
-        speak against. A refused edit changes nothing.
+        An edit that names a lesson which the book does not hold is refused, and so is one that its
+        lessons' numbers speak against. A refused edit changes nothing.
         """
         changes = Changes(self.lessons)
         accepted: list[BookEdit] = []
@@ -84,15 +88,17 @@ class Book:
         return Edited(Book(changes.lessons), tuple(accepted), tuple(refused))
 
     def reopened(self) -> Book:
-        """Return the book without the decisions that later examples outweigh, so that evidence sets those states again.
+        """Return the book without the decisions that later examples outweigh, so that evidence sets
+        those states again.
 
-        A decision by r rows falls where n later examples on the other side give P(θ > ½ | Beta(1 + n, 1 + r)) ≥ 0.95:
-        six for a row, eight for two. What a user removed stays removed.
+        A decision by r rows falls where n later examples on the other side give P(θ > ½ | Beta(1 +
+        n, 1 + r)) ≥ 0.95: six for a row, eight for two. What a user removed stays removed.
         """
         lessons = {lesson.id: lesson for lesson in self.lessons}
         return Book(
             tuple(
-                replace(lesson, decision=None) if _is_outweighed(lesson, lessons) else lesson for lesson in self.lessons
+                replace(lesson, decision=None) if _is_outweighed(lesson, lessons) else lesson
+                for lesson in self.lessons
             )
         )
 
@@ -100,9 +106,11 @@ class Book:
         """Return the book with a state and a reason for each lesson that is named by its own id."""
         return Book(
             tuple(
-                replace(lesson, state=states[lesson.id][0], reason=states[lesson.id][1])
-                if lesson.id in states
-                else lesson
+                (
+                    replace(lesson, state=states[lesson.id][0], reason=states[lesson.id][1])
+                    if lesson.id in states
+                    else lesson
+                )
                 for lesson in self.lessons
             )
         )

@@ -1,4 +1,6 @@
-"""A book that is being changed: lessons by id and by wording. Private to the room, used by one thread."""
+"""A book that is being changed: lessons by id and by wording. Private to the room, used by one
+thread.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Changes:
         return tuple(self._lessons.values())
 
     def add(self, taught: Taught, born: int) -> None:
-        """Add a wording and its examples to the lesson that says the same, or a lesson where none does.
+        """Add a wording and its examples to the lesson that says the same, or a lesson where none
+        does.
 
         Lines of the user's own are one where they are equal, and not where they are nearly so.
         """
@@ -66,7 +69,9 @@ class Changes:
         else:
             lesson = self._lessons[home]
             if wording not in lesson.wordings:
-                lesson = replace(lesson, texts=(*lesson.texts, taught.text), worded=max(lesson.worded, born))
+                lesson = replace(
+                    lesson, texts=(*lesson.texts, taught.text), worded=max(lesson.worded, born)
+                )
             self._lessons[home] = replace(
                 lesson,
                 sources=_distinct((*lesson.sources, *taught.sources)),
@@ -130,11 +135,19 @@ class Changes:
         settled = [*own, *removed, *decided, self._lessons[home]][0]
         if own:
             decided = []  # what was decided of another does not settle the user's own
-        alike = [lesson.decision for lesson in decided if lesson.decision and lesson.state == settled.state]
+        alike = [
+            lesson.decision
+            for lesson in decided
+            if lesson.decision and lesson.state == settled.state
+        ]
         sources = _distinct(source for lesson in members for source in lesson.sources)
         # An exception to what is now its own exception would be a circle, which nobody could serve.
-        rules = [lesson.rule for lesson in members if lesson.rule and not self._leads(lesson.rule, ids)]
-        wordings = (wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings)
+        rules = [
+            lesson.rule for lesson in members if lesson.rule and not self._leads(lesson.rule, ids)
+        ]
+        wordings = (
+            wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings
+        )
         self._put(
             replace(
                 settled,
@@ -142,13 +155,17 @@ class Changes:
                 decision=_sum(alike),
                 text=first.text,
                 sources=sources,
-                against=_without(_distinct(harmed for lesson in members for harmed in lesson.against), sources),
+                against=_without(
+                    _distinct(harmed for lesson in members for harmed in lesson.against), sources
+                ),
                 helped=sum(lesson.helped for lesson in members),
                 harmed=sum(lesson.harmed for lesson in members),
                 section=next((lesson.section for lesson in members if lesson.section), ""),
                 born=min(lesson.born for lesson in members),
                 rule=rules[0] if rules else "",
-                rivals=_without(_distinct(rival for lesson in members for rival in lesson.rivals), rules[:1]),
+                rivals=_without(
+                    _distinct(rival for lesson in members for rival in lesson.rivals), rules[:1]
+                ),
                 wordings=tuple(dict.fromkeys(wordings)),
                 texts=tuple(text for text in dict.fromkeys(texts) if text != first.text),
                 worded=max(lesson.worded for lesson in members),
@@ -161,8 +178,14 @@ class Changes:
         for lesson in self.lessons:
             if gone & {lesson.rule, *lesson.rivals}:
                 rivals = _distinct(home if rival in gone else rival for rival in lesson.rivals)
-                self._put(replace(lesson, rivals=rivals, rule=home if lesson.rule in gone else lesson.rule))
-        self._at_place = {place: home if held in gone else held for place, held in self._at_place.items()}
+                self._put(
+                    replace(
+                        lesson, rivals=rivals, rule=home if lesson.rule in gone else lesson.rule
+                    )
+                )
+        self._at_place = {
+            place: home if held in gone else held for place, held in self._at_place.items()
+        }
         return ""
 
     def _narrow(self, exception: BookLesson, rule: BookLesson) -> str:
@@ -185,7 +208,9 @@ class Changes:
         return False
 
     def _judge(self, lesson: BookLesson, edit: Judge) -> str:
-        """Move the examples of a judgement to its side: of two about one example the later counts."""
+        """Move the examples of a judgement to its side: of two about one example the later
+        counts.
+        """
         helped, harmed = _without(edit.helped, edit.harmed), _without(edit.harmed, edit.helped)
         sources = _distinct((*_without(lesson.sources, harmed), *helped))
         against = _distinct((*_without(lesson.against, helped), *harmed))
@@ -196,7 +221,15 @@ class Changes:
         if lesson.state == "removed_by_user":
             return f"a user removed {lesson.text[:60]!r}"
         if isinstance(edit, Remove):
-            self._put(replace(lesson, state="removed_by_user", reason="a user removed it", decision=None, own=False))
+            self._put(
+                replace(
+                    lesson,
+                    state="removed_by_user",
+                    reason="a user removed it",
+                    decision=None,
+                    own=False,
+                )
+            )
             return ""
         if lesson.own:
             return f"{lesson.text[:60]!r} is the user's own"
@@ -206,7 +239,9 @@ class Changes:
         state: State = "served" if isinstance(edit, Restore) else "retired"
         decision = Decision(max(edit.rows, 1), len(others(lesson, state, self._lessons)))
         effect = edit.effect or lesson.effect
-        self._put(replace(lesson, state=state, reason=edit.reason, decision=decision, effect=effect))
+        self._put(
+            replace(lesson, state=state, reason=edit.reason, decision=decision, effect=effect)
+        )
         return ""
 
     def _put(self, lesson: BookLesson) -> None:
@@ -214,14 +249,20 @@ class Changes:
 
 
 def others(lesson: BookLesson, state: State, lessons: Mapping[str, BookLesson]) -> set[str]:
-    """Return the examples that speak against a decision: a retired lesson's own, or those of a served one's rivals."""
+    """Return the examples that speak against a decision: a retired lesson's own, or those of a
+    served one's rivals.
+    """
     if state == "retired":
         return set(lesson.sources)
-    return {source for rival in lesson.rivals if rival in lessons for source in lessons[rival].sources}
+    return {
+        source for rival in lesson.rivals if rival in lessons for source in lessons[rival].sources
+    }
 
 
 def _sum(decisions: Sequence[Decision]) -> Decision | None:
-    """Return one decision in the place of several that say the same of lessons which are now one."""
+    """Return one decision in the place of several that say the same of lessons which are now
+    one.
+    """
     if not decisions:
         return None
     return Decision(sum(each.rows for each in decisions), sum(each.cited for each in decisions))
@@ -230,8 +271,8 @@ def _sum(decisions: Sequence[Decision]) -> Decision | None:
 def _agree(first: str, second: str) -> bool:
     """Return whether two texts may say the same: the numbers of one are all in the other.
 
-    A number decides what a lesson says, as in "two decimals" or "code 7", so a reader that unites texts with other
-    numbers is wrong.
+    A number decides what a lesson says, as in "two decimals" or "code 7", so a reader that unites
+    texts with other numbers is wrong.
     """
     numbers, others = numbers_in(first), numbers_in(second)
     return numbers <= others or others <= numbers

@@ -1,7 +1,9 @@
-"""Which lessons are about one thing: likeness by words, and groups of like lessons for a reader. Pure.
+"""Which lessons are about one thing: likeness by words, and groups of like lessons for a reader.
+Pure.
 
-Words decide the subject of a lesson and characters do not. docs/results/lessons.md has the recall of planted
-pairs, which say the same in other words or contradict each other, for this measure and for others.
+Words decide the subject of a lesson and characters do not. docs/results/lessons.md has the recall
+of planted pairs, which say the same in other words or contradict each other, for this measure and
+for others.
 """
 
 from __future__ import annotations
@@ -24,25 +26,28 @@ _WORD = re.compile(r"\w+")
 _MOST_TEXTS = 4_000
 # Texts that share nothing are not about one thing.
 _NOTHING_SHARED = 1.0 - 1e-6
-# How far chance moves the weight of a word, as a factor, so that each level brings other pairs together.
+# How far chance moves the weight of a word, as a factor, so that each level brings other pairs
+# together.
 _LEAST_FACTOR, _MOST_FACTOR = 0.5, 1.5
 # How many of the older texts a fresh one brings along.
 _NEIGHBOURS = 12
 
 
 def word_vectors(texts: Sequence[str], stream: random.Random | None = None) -> Any:
-    """Return a sparse matrix with a row of length 1 for each of n texts: its words, weighted by rarity.
+    """Return a sparse matrix with a row of length 1 for each of n texts: its words, weighted by
+    rarity.
 
-    A weight is (1 + ln count) · ln(1 + n / holders)². The usual tf-idf has no square: with it, a rare word that names
-    the subject outweighs several common ones, which a form of words brings along. A text without a word has a row of
-    zeros.
+    A weight is (1 + ln count) · ln(1 + n / holders)². The usual tf-idf has no square: with it, a
+    rare word that names the subject outweighs several common ones, which a form of words brings
+    along. A text without a word has a row of zeros.
 
     Args:
         texts: The texts.
         stream: Where chance comes from that moves the weight of each word; ``None`` for none.
 
     Returns:
-        A ``scipy.sparse`` CSR matrix of shape (n, distinct words). The product of two rows is their similarity, 0 to 1.
+        A ``scipy.sparse`` CSR matrix of shape (n, distinct words). The product of two rows is their
+        similarity, 0 to 1.
     """
     from scipy import sparse
 
@@ -51,7 +56,10 @@ def word_vectors(texts: Sequence[str], stream: random.Random | None = None) -> A
     column = {word: number for number, word in enumerate(holders)}
     rarity = {word: math.log(1 + len(texts) / count) ** 2 for word, count in holders.items()}
     if stream is not None:
-        rarity = {word: weight * stream.uniform(_LEAST_FACTOR, _MOST_FACTOR) for word, weight in rarity.items()}
+        rarity = {
+            word: weight * stream.uniform(_LEAST_FACTOR, _MOST_FACTOR)
+            for word, weight in rarity.items()
+        }
     rows: list[int] = []
     columns: list[int] = []
     weights: list[float] = []
@@ -64,16 +72,20 @@ def word_vectors(texts: Sequence[str], stream: random.Random | None = None) -> A
     return sparse.csr_matrix((weights, (rows, columns)), shape=(len(texts), len(holders)))
 
 
-def deal_alike(texts: Sequence[str], fresh: Iterable[int], most: int, stream: random.Random) -> list[tuple[int, ...]]:
+def deal_alike(
+    texts: Sequence[str], fresh: Iterable[int], most: int, stream: random.Random
+) -> list[tuple[int, ...]]:
     """Return groups of like texts, so that fresh texts meet those that are nearest to them.
 
-    Texts are clustered by average linkage of the cosine similarity of their words; clusters are joined as long as they
-    have room for each other, the most alike first. Clusters without a fresh text are left out, small ones share a
-    group. Another stream weighs words in another way, so that other pairs meet.
+    Texts are clustered by average linkage of the cosine similarity of their words; clusters are
+    joined as long as they have room for each other, the most alike first. Clusters without a fresh
+    text are left out, small ones share a group. Another stream weighs words in another way, so that
+    other pairs meet.
 
     Args:
         texts: All texts.
-        fresh: Positions of those to be grouped. Of the others, those that are nearest to a fresh one come along.
+        fresh: Positions of those to be grouped. Of the others, those that are nearest to a fresh
+            one come along.
         most: The most texts in a group, at least 2.
         stream: Where chance comes from.
 
@@ -88,11 +100,15 @@ def deal_alike(texts: Sequence[str], fresh: Iterable[int], most: int, stream: ra
         part = sorted(members[start : start + _MOST_TEXTS])
         found = _clusters(word_vectors([texts[place] for place in part], stream), most)
         clusters += [[part[place] for place in cluster] for cluster in found]
-    return _packed([cluster for cluster in clusters if len(cluster) > 1 and fresh.intersection(cluster)], most)
+    return _packed(
+        [cluster for cluster in clusters if len(cluster) > 1 and fresh.intersection(cluster)], most
+    )
 
 
 def nearest(query: str, texts: Sequence[str], most: int) -> list[int]:
-    """Return the positions of the texts that share most words with a query, the nearest first; those that share any."""
+    """Return the positions of the texts that share most words with a query, the nearest first;
+    those that share any.
+    """
     if not texts:
         return []
     vectors = word_vectors([query, *texts])
@@ -101,7 +117,9 @@ def nearest(query: str, texts: Sequence[str], most: int) -> list[int]:
 
 
 def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Random) -> list[int]:
-    """Return the fresh positions and those of the older texts that are nearest to each, ascending."""
+    """Return the fresh positions and those of the older texts that are nearest to each,
+    ascending.
+    """
     older = [place for place in range(len(texts)) if place not in fresh]
     if not fresh or not older:
         return sorted(fresh)
@@ -112,7 +130,9 @@ def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Rando
 
 
 def _clusters(vectors: Any, most: int) -> list[list[int]]:
-    """Return clusters of at most ``most`` rows by average linkage; rows that share nothing stay apart."""
+    """Return clusters of at most ``most`` rows by average linkage; rows that share nothing stay
+    apart.
+    """
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -125,7 +145,9 @@ def _clusters(vectors: Any, most: int) -> list[list[int]]:
     closed: list[list[int]] = []
     steps = linkage(squareform(distances, checks=False), "average")
     for number, (first, second, distance, _) in enumerate(steps.tolist(), start=count):
-        pair = [open_clusters.pop(int(name)) for name in (first, second) if int(name) in open_clusters]
+        pair = [
+            open_clusters.pop(int(name)) for name in (first, second) if int(name) in open_clusters
+        ]
         if len(pair) == 2 and sum(map(len, pair)) <= most and distance < _NOTHING_SHARED:
             open_clusters[number] = pair[0] + pair[1]
         else:

@@ -26,7 +26,9 @@ def lesson_id(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """A wording, the examples that teach it (row hashes, or what else tells examples apart), and where it is filed."""
+    """A wording, the examples that teach it (row hashes, or what else tells examples apart), and
+    where it is filed.
+    """
 
     text: str
     sources: tuple[str, ...] = ()
@@ -34,7 +36,9 @@ class Taught:
 
 
 def taught(lessons: Lessons, reflections: Iterable[Reflection], update: int) -> list[Taught]:
-    """Return what an aggregator learned from an update's reflections, by the examples that those are about."""
+    """Return what an aggregator learned from an update's reflections, by the examples that those
+    are about.
+    """
     names = {reflection.index: reflection.source(update) for reflection in reflections}
     return [
         Taught(
@@ -60,7 +64,8 @@ class Decision:
 
     Attributes:
         rows: The rows that show it; each weighs what an example does.
-        cited: Examples on the other side at that time, which the decision knew of. Later ones speak against it.
+        cited: Examples on the other side at that time, which the decision knew of. Later ones speak
+            against it.
     """
 
     rows: int
@@ -81,16 +86,19 @@ class BookLesson:
         section: Where a playbook files it; empty for its last section.
         born: The update that taught it first; −1 where it stood in the student's prompt.
         state: Whether it is served.
-        reason: Why it is in this state, in a sentence; empty for a lesson that nothing speaks against.
-        decision: The edit that set the state; ``None`` where weighing does. Later examples may outweigh it.
+        reason: Why it is in this state, in a sentence; empty for a lesson that nothing speaks
+            against.
+        decision: The edit that set the state; ``None`` where weighing does. Later examples may
+            outweigh it.
         effect: What the last test of this lesson alone measured.
         rule: Id of the lesson that it is an exception to; empty where it is none.
         rivals: Ids of the lessons that contradict it, ascending.
         wordings: Ids of all its wordings, its own first.
         texts: The wordings that are not served, so that code knows them again.
         worded: The update that brought its newest wording.
-        own: Whether it is a line of the user's own, which is served as it stands until the user removes it. Bullets of
-            a playbook are not, since earlier runs wrote them and count what they do.
+        own: Whether it is a line of the user's own, which is served as it stands until the user
+            removes it. Bullets of a playbook are not, since earlier runs wrote them and count what
+            they do.
     """
 
     id: str

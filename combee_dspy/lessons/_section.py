@@ -1,4 +1,6 @@
-"""The lessons in a component's text, written and read by code: a section of the instruction, the end of a field."""
+"""The lessons in a component's text, written and read by code: a section of the instruction, the
+end of a field.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ _HEADER, _BULLET = "Lessons learned:", "- "
 
 
 def write_section(own: str, lessons: Sequence[str]) -> str:
-    """Return an instruction: its own text, then the header and one bullet a lesson, its white space made single."""
+    """Return an instruction: its own text, then the header and one bullet a lesson, its white space
+    made single.
+    """
     if not lessons:
         return own
     lines = [_BULLET + " ".join(lesson.split()) for lesson in lessons]
@@ -19,8 +23,8 @@ def write_section(own: str, lessons: Sequence[str]) -> str:
 def read_section(text: str) -> tuple[str, list[str]]:
     """Split an instruction into its own text and the lessons in its section.
 
-    The section is the last header line that bullets follow directly. Text that stands after it belongs to the
-    instruction and is kept.
+    The section is the last header line that bullets follow directly. Text that stands after it
+    belongs to the instruction and is kept.
 
     Returns:
         The own text and the lessons; all of the text and no lessons where there is no section.

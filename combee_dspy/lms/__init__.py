@@ -1,4 +1,5 @@
-"""Language models that come with the package, and what a run asks of any: a probe, and keys kept out of messages.
+"""Language models that come with the package, and what a run asks of any: a probe, and keys kept
+out of messages.
 
 :mod:`combee_dspy.lms.redact` imports nothing of DSPy; all else is loaded on first use.
 """
@@ -26,9 +27,17 @@ _HOMES = {
 }
 
 __all__ = [
-    "ChoiceAdapter", "ConstrainedJSONAdapter", "EmbeddedEngine", "EmbeddedOptions", "PooledEngine", "PooledOptions",
-    "adapter_for", "embedded", "pooled", "probe",
-]  # fmt: skip
+    "ChoiceAdapter",
+    "ConstrainedJSONAdapter",
+    "EmbeddedEngine",
+    "EmbeddedOptions",
+    "PooledEngine",
+    "PooledOptions",
+    "adapter_for",
+    "embedded",
+    "pooled",
+    "probe",
+]
 
 
 def __getattr__(name: str) -> Any:

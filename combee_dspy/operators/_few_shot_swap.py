@@ -11,7 +11,12 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._components import NotJSON, canonical, demonstration_of, demonstration_tokens
+from combee_dspy.operators._components import (
+    NotJSON,
+    canonical,
+    demonstration_of,
+    demonstration_tokens,
+)
 from combee_dspy.records import Demonstration, Edit, PredictorRun, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -20,21 +25,23 @@ _Label = Callable[[Demonstration], str]
 
 @parameters
 class FewShotSwap(Operator):
-    """Shows the model its own successes: fills up demonstrations, then swaps some. Costs no LM call.
+    """Shows the model its own successes: fills up demonstrations, then swaps some. Costs no LM
+    call.
 
-    A rollout that reached the score gives one demonstration: the predictor's first call in it. Demonstrations that are
-    there stay while there is room; once the list is full, up to a quarter of it is swapped each time. Chance comes from
-    the context's stream alone.
+    A rollout that reached the score gives one demonstration: the predictor's first call in it.
+    Demonstrations that are there stay while there is room; once the list is full, up to a quarter
+    of it is swapped each time. Chance comes from the context's stream alone.
 
     Args:
         max_demonstrations: The most demonstrations of one predictor.
-        min_score: The score from which a rollout counts as a success, or ``None`` for the run's perfect score.
+        min_score: The score from which a rollout counts as a success, or ``None`` for the run's
+            perfect score.
         max_tokens: Estimated tokens that all demonstrations may take together.
-        balance: Cover as many distinct outputs (values of the last output field) as there is room for, as evenly as
-            possible, so that a task with labels gets a demonstration of each.
-        labelled: Where successes are too few to show every output equally often, let training examples show it with
-            their own labels, if these name all of the predictor's outputs. Off by default: a demonstration is then
-            always something the program did.
+        balance: Cover as many distinct outputs (values of the last output field) as there is room
+            for, as evenly as possible, so that a task with labels gets a demonstration of each.
+        labelled: Where successes are too few to show every output equally often, let training
+            examples show it with their own labels, if these name all of the predictor's outputs.
+            Off by default: a demonstration is then always something the program did.
     """
 
     name: ClassVar[str] = "few-shot-swap"
@@ -52,13 +59,17 @@ class FewShotSwap(Operator):
         needed = given.perfect_score if self.min_score is None else self.min_score
         firsts = [run for run in given.runs if run.first]
         successes = [run for run in firsts if run.score >= needed]
-        none_reached = f"no rollout of the minibatch reached a score of {needed:g} through this predictor"
+        none_reached = (
+            f"no rollout of the minibatch reached a score of {needed:g} through this predictor"
+        )
         if not successes and not self.labelled:
             return Refusal(none_reached)
         stream = context.stream("few-shot-swap")
         present = given.demonstrations
         shown = {demonstration.example_id for demonstration in present}
-        fresh, skipped = self._new([run for run in successes if run.example_id not in shown], present, given.signature)
+        fresh, skipped = self._new(
+            [run for run in successes if run.example_id not in shown], present, given.signature
+        )
         stream.shuffle(fresh)
         if self.labelled:
             told = [replace(run, outputs=run.labels) for run in firsts]
@@ -67,10 +78,16 @@ class FewShotSwap(Operator):
             fresh += labelled
         if not fresh:
             known = "every success of the minibatch is a demonstration already"
-            return Refusal(skipped or (known if successes else f"{none_reached}, and no example's labels can be shown"))
+            return Refusal(
+                skipped
+                or (known if successes else f"{none_reached}, and no example's labels can be shown")
+            )
         last = list(given.signature.output_fields)[-1]
         chosen = self._chosen(
-            present, fresh, lambda one: canonical(one.outputs.get(last)) if self.balance else "", stream
+            present,
+            fresh,
+            lambda one: canonical(one.outputs.get(last)) if self.balance else "",
+            stream,
         )
         if chosen == list(present):
             return Refusal("no further demonstration fits into the token budget")
@@ -89,18 +106,34 @@ class FewShotSwap(Operator):
             except NotJSON as reason:
                 unusable.append(str(reason))
                 continue
-            tokens, question = demonstration_tokens([demonstration]), canonical(demonstration.inputs)
+            tokens, question = (
+                demonstration_tokens([demonstration]),
+                canonical(demonstration.inputs),
+            )
             if tokens > self.max_tokens:
                 unusable.append(f"it takes {tokens:,} tokens of {self.max_tokens:,}")
             elif question not in questions:
                 questions.add(question)
                 found.append(demonstration)
-        return found, f"no success can be a demonstration ({len(unusable)}): {unusable[0]}" if unusable else ""
+        return (
+            found,
+            (
+                f"no success can be a demonstration ({len(unusable)}): {unusable[0]}"
+                if unusable
+                else ""
+            ),
+        )
 
     def _chosen(
-        self, present: Sequence[Demonstration], fresh: Sequence[Demonstration], label: _Label, stream: random.Random
+        self,
+        present: Sequence[Demonstration],
+        fresh: Sequence[Demonstration],
+        label: _Label,
+        stream: random.Random,
     ) -> list[Demonstration]:
-        """Return the present demonstrations filled up or, where none fits beside them, up to a quarter replaced."""
+        """Return the present demonstrations filled up or, where none fits beside them, up to a
+        quarter replaced.
+        """
         filled = list(present)[: self.max_demonstrations]
         swapped = list(filled)
         waiting = list(fresh)
@@ -126,7 +159,9 @@ class FewShotSwap(Operator):
         return demonstration_tokens(demonstrations) <= self.max_tokens
 
 
-def _next(kept: Sequence[Demonstration], waiting: list[Demonstration], label: _Label) -> Demonstration:
+def _next(
+    kept: Sequence[Demonstration], waiting: list[Demonstration], label: _Label
+) -> Demonstration:
     """Take the first waiting demonstration among those whose output is covered least."""
     counts = Counter(map(label, kept))
     best = min(waiting, key=lambda demonstration: counts[label(demonstration)])
@@ -135,7 +170,9 @@ def _next(kept: Sequence[Demonstration], waiting: list[Demonstration], label: _L
 
 
 def _giving_way(places: Sequence[int], labels: Sequence[str], new: str) -> list[int]:
-    """Return the places that a demonstration with this output may take without making the outputs less even."""
+    """Return the places that a demonstration with this output may take without making the outputs
+    less even.
+    """
     counts = Counter(labels)
     most = max(counts[labels[place]] for place in places)
     same = [place for place in places if labels[place] == new]

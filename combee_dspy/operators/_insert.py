@@ -20,15 +20,18 @@ __all__ = ["Insert", "section_room", "section_tokens", "serve"]
 class Insert(Operator):
     """Serves the book: its lessons stand at the end of the instruction, as a section of bullets.
 
-    The instruction's own text stays as it is. The section holds what the book serves, in the book's order: each rule
-    before its exceptions. A lesson that the book no longer serves leaves the section; a line that the book does not
-    hold, since somebody else wrote it, stays. Where the section passes its budget, or the room that the guards leave,
-    the lessons that the fewest examples teach are left out, and a warning says how many. Lines with a protected rule
-    stay, and so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is the edit.
+    The instruction's own text stays as it is. The section holds what the book serves, in the book's
+    order: each rule before its exceptions. A lesson that the book no longer serves leaves the
+    section; a line that the book does not hold, since somebody else wrote it, stays. Where the
+    section passes its budget, or the room that the guards leave, the lessons that the fewest
+    examples teach are left out, and a warning says how many. Lines with a protected rule stay, and
+    so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is
+    the edit.
 
     Args:
-        max_tokens: Estimated tokens that the section may take. The instruction's own text does not count: it is the
-            user's. The default holds about two hundred lessons, a third of what a call may take.
+        max_tokens: Estimated tokens that the section may take. The instruction's own text does not
+            count: it is the user's. The default holds about two hundred lessons, a third of what a
+            call may take.
     """
 
     name: ClassVar[str] = "insert"
@@ -45,7 +48,9 @@ class Insert(Operator):
         foreign = [line for line in present if book.find(lesson_id(line)) is None]
         if not foreign and not book.served and not present:
             return Refusal("there are no lessons to insert")
-        section = serve(foreign, book.served, section_room(self.max_tokens, own, given), given, context)
+        section = serve(
+            foreign, book.served, section_room(self.max_tokens, own, given), given, context
+        )
         if isinstance(section, Refusal):
             return section
         return checked(Edit(instruction=write_section(own, section)), given, context)
@@ -53,8 +58,14 @@ class Insert(Operator):
 
 def _book_of(present: Sequence[str], given: OperatorInput) -> Book:
     """Return the book of a host that keeps none: the section's lessons, and those at hand."""
-    lessons = [Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in given.lessons.lessons]
-    book = Book().add(map(Taught, present), born=-1).add([one for one in lessons if one.text.strip()], born=0)
+    lessons = [
+        Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in given.lessons.lessons
+    ]
+    book = (
+        Book()
+        .add(map(Taught, present), born=-1)
+        .add([one for one in lessons if one.text.strip()], born=0)
+    )
     return book.edit(given.lessons.edits).book
 
 
@@ -81,8 +92,8 @@ def serve(
 ) -> Sequence[str] | Refusal:
     """Return the lines of a section that takes at most ``room`` estimated tokens.
 
-    Foreign lines come first. Of the book's lessons those that most examples teach stay, of equals the earliest; the
-    protected ones and the user's own stay in any case.
+    Foreign lines come first. Of the book's lessons those that most examples teach stay, of equals
+    the earliest; the protected ones and the user's own stay in any case.
     """
     lines = [*foreign, *(lesson.text for lesson in served)]
     own = {lesson.text for lesson in served if lesson.own}
@@ -92,8 +103,13 @@ def serve(
     if section_tokens(protected) > room or room < 1:
         stays = f", of which {len(own):,} are the student's own and stay," if own else ""
         tokens = section_tokens(lines)
-        return Refusal(f"{len(lines):,} lessons{stays} take {tokens:,} tokens and there is room for {room:,}")
-    by_support = [*foreign, *(lesson.text for lesson in sorted(served, key=lambda lesson: -lesson.support))]
+        return Refusal(
+            f"{len(lines):,} lessons{stays} take {tokens:,} tokens and there is room for {room:,}"
+        )
+    by_support = [
+        *foreign,
+        *(lesson.text for lesson in sorted(served, key=lambda lesson: -lesson.support)),
+    ]
     chosen = set(protected)
     used = section_tokens(protected) if protected else section_tokens([""])
     for line in by_support:
@@ -104,6 +120,9 @@ def serve(
     if not chosen:
         return Refusal(f"not one of {len(lines):,} lessons fits into {room:,} tokens")
     left_out = len(lines) - len(chosen)
-    text = f"{context.component}: {left_out:,} of {len(lines):,} lessons are left out to keep {room:,} tokens"
+    text = (
+        f"{context.component}: {left_out:,} of {len(lines):,} lessons are left out to keep {room:,}"
+        " tokens"
+    )
     context.emit("warning", text=text)
     return [line for line in lines if line in chosen]

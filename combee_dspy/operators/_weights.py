@@ -1,4 +1,6 @@
-"""Which operator makes the next child: uniform at first, then by what each has brought on validation."""
+"""Which operator makes the next child: uniform at first, then by what each has brought on
+validation.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ class OperatorOutcome:
     Attributes:
         operator: The operator's label (see :func:`operator_labels`).
         update: The update, from 0.
-        lift: The child's mean validation score less its parent's, in points of the metric; ``None`` where the child was
-            not validated.
+        lift: The child's mean validation score less its parent's, in points of the metric; ``None``
+            where the child was not validated.
         accepted: Whether the child joined the pool. A refused edit and a rejected child did not.
     """
 
@@ -34,8 +36,8 @@ class OperatorOutcome:
     def reward(self) -> float | None:
         """What the attempt brought: the lift, at least 0; ``None`` where that is not known yet.
 
-        A bad child brings 0, however bad it is: the search keeps its parent, so it costs what any child costs. A
-        negative reward would turn the search away from bold operators.
+        A bad child brings 0, however bad it is: the search keeps its parent, so it costs what any
+        child costs. A negative reward would turn the search away from bold operators.
         """
         if not self.accepted:
             return 0.0
@@ -43,7 +45,9 @@ class OperatorOutcome:
 
 
 def operator_labels(operators: Iterable[Operator]) -> tuple[str, ...]:
-    """Return one label per operator: its name, with a number behind it where an earlier one has the same."""
+    """Return one label per operator: its name, with a number behind it where an earlier one has the
+    same.
+    """
     seen: Counter[str] = Counter()
     labels = []
     for name in (operator.name for operator in operators):
@@ -52,24 +56,29 @@ def operator_labels(operators: Iterable[Operator]) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def operator_weights(outcomes: Iterable[OperatorOutcome], labels: Sequence[str], update: int) -> dict[str, float]:
-    """Return the probability with which each operator is drawn. Pure; the order of the outcomes does not count.
+def operator_weights(
+    outcomes: Iterable[OperatorOutcome], labels: Sequence[str], update: int
+) -> dict[str, float]:
+    """Return the probability with which each operator is drawn. Pure; the order of the outcomes
+    does not count.
 
-    Uniform in the first four updates. From then on probability matching with a floor, as adaptive operator selection
-    has it (Thierens, "An adaptive pursuit strategy for allocating operator probabilities", GECCO 2005, §2):
+    Uniform in the first four updates. From then on probability matching with a floor, as adaptive
+    operator selection has it (Thierens, "An adaptive pursuit strategy for allocating operator
+    probabilities", GECCO 2005, §2):
 
         P(a) = P_min + (1 − K·P_min) · Q(a) / Σ Q
 
-    P_min is 0.05, or half of an equal share where there are many operators. Q(a) is the mean reward of a's attempts.
-    Rewards fade by half every twenty updates, because the lift that is left to win shrinks as the search goes on and an
-    operator must not live on what it did at first. One pseudo-attempt at the mean of the operators' means keeps a
-    single lucky or unlucky child from deciding, and gives an operator that was never tried an average chance. Where
-    nothing has brought anything yet, all stay equal. Matching needs no temperature and no confidence width, as softmax
-    and UCB would: lifts have no scale that is known beforehand.
+    P_min is 0.05, or half of an equal share where there are many operators. Q(a) is the mean reward
+    of a's attempts. Rewards fade by half every twenty updates, because the lift that is left to win
+    shrinks as the search goes on and an operator must not live on what it did at first. One
+    pseudo-attempt at the mean of the operators' means keeps a single lucky or unlucky child from
+    deciding, and gives an operator that was never tried an average chance. Where nothing has
+    brought anything yet, all stay equal. Matching needs no temperature and no confidence width, as
+    softmax and UCB would: lifts have no scale that is known beforehand.
 
     Args:
-        outcomes: All attempts so far. Those of operators that are not named, and accepted children that are not
-            validated yet, do not count.
+        outcomes: All attempts so far. Those of operators that are not named, and accepted children
+            that are not validated yet, do not count.
         labels: The operators, each once.
         update: The update that is about to be planned, from 0.
     """
@@ -83,7 +92,9 @@ def operator_weights(outcomes: Iterable[OperatorOutcome], labels: Sequence[str],
     return {label: least + free * quality / total for label, quality in qualities.items()}
 
 
-def _qualities(outcomes: Iterable[OperatorOutcome], labels: Sequence[str], update: int) -> dict[str, float]:
+def _qualities(
+    outcomes: Iterable[OperatorOutcome], labels: Sequence[str], update: int
+) -> dict[str, float]:
     gained = dict.fromkeys(labels, 0.0)
     counted = dict.fromkeys(labels, 0.0)
     # Floating sums depend on their order; arrival must not.
@@ -100,7 +111,8 @@ def _qualities(outcomes: Iterable[OperatorOutcome], labels: Sequence[str], updat
 
 
 def draw_operators(weights: Mapping[str, float], count: int, stream: random.Random) -> list[str]:
-    """Draw labels by their weights, from 0, without replacement: none is drawn again before each has been drawn.
+    """Draw labels by their weights, from 0, without replacement: none is drawn again before each
+    has been drawn.
 
     Where all that is left weighs 0, all are equal.
     """

@@ -1,4 +1,6 @@
-"""From trajectories to what an LM reads: token estimates, fitting, rendering, and comparing texts."""
+"""From trajectories to what an LM reads: token estimates, fitting, rendering, and comparing
+texts.
+"""
 
 from combee_dspy.reflections._records import (
     LEAST_TOKENS,

@@ -1,4 +1,6 @@
-"""What a reflection's record holds: its texts, its tokens, how it fits a call, and what an LM is given of it."""
+"""What a reflection's record holds: its texts, its tokens, how it fits a call, and what an LM is
+given of it.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,30 @@ import pydantic
 from combee_dspy.records import Reflection
 
 MEDIA_TOKENS = 1_000
-"""What an image, a file or a recording is taken to cost: a mid-sized image tile count; real costs differ by model."""
+"""What an image, a file or a recording is taken to cost: a mid-sized image tile count; real costs
+differ by model.
+"""
 LEAST_TOKENS = 64
 """What one record may take at least: of less, nothing could be read."""
 MAX_PARTS = 4
-"""Parts that one reflection may become. What is longer is trimmed to these first, head and tail kept."""
+"""Parts that one reflection may become. What is longer is trimmed to these first, head and tail
+kept.
+"""
 
 _KEY_TOKENS = 3
 # A mapping of more fields is one long text rather than a field each.
 _FIELDS = 32
-# DSPy marks typed values inside a rendered prompt with this and turns what follows back into message content: in the
-# text of a record it could smuggle in an image's address.
+# DSPy marks typed values inside a rendered prompt with this and turns what follows back into
+# message content: in the text of a record it could smuggle in an image's address.
 _MARK, _HARMLESS = "<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-"
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of a text: a quarter of its ASCII characters, and every other character, rounded up.
+    """Estimate the tokens of a text: a quarter of its ASCII characters, and every other character,
+    rounded up.
 
-    Four characters a token is the common rule for English. Other scripts take one to two characters a token; one is
-    the cautious end.
+    Four characters a token is the common rule for English. Other scripts take one to two characters
+    a token; one is the cautious end.
     """
     ascii_length = len(text.encode("ascii", "ignore"))
     return -(-ascii_length // 4) + len(text) - ascii_length
@@ -58,7 +65,9 @@ def estimate_record_tokens(value: Any) -> int:
 
 
 def is_media(value: object) -> bool:
-    """Whether a value is a DSPy type that reaches the LM as something other than text, such as ``dspy.Image``."""
+    """Whether a value is a DSPy type that reaches the LM as something other than text, such as
+    ``dspy.Image``.
+    """
     if not isinstance(value, dspy.Type):
         return False
     try:
@@ -69,7 +78,9 @@ def is_media(value: object) -> bool:
 
 
 def _opened(value: object) -> Mapping[Any, Any] | Sequence[Any] | None:
-    """Return what a container holds, a pydantic model as a mapping; ``None`` where it is no container."""
+    """Return what a container holds, a pydantic model as a mapping; ``None`` where it is no
+    container.
+    """
     if isinstance(value, pydantic.BaseModel) and not isinstance(value, dspy.Type):
         return _fields(value)
     return value if isinstance(value, (Mapping, list, tuple)) else None
@@ -103,17 +114,23 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def feedback_text(reflection: Reflection) -> str:
     """Return what a reflection's record says as feedback, empty where it says nothing."""
-    fields = (value for key, value in reflection.record.items() if "feedback" in str(key).casefold())
+    fields = (
+        value for key, value in reflection.record.items() if "feedback" in str(key).casefold()
+    )
     return "\n".join(text for value in fields for text in texts_in(value))
 
 
 def render_records(reflections: Iterable[Reflection]) -> list[dict[str, Any]]:
-    """Return the records as values of a ``list[dict[str, Any]]`` input field, which the adapter in use renders.
+    """Return the records as values of a ``list[dict[str, Any]]`` input field, which the adapter in
+    use renders.
 
-    DSPy types (images, files, histories) stay what they are and reach the LM as such. Text in which DSPy's own type
-    marks occur is defused.
+    DSPy types (images, files, histories) stay what they are and reach the LM as such. Text in which
+    DSPy's own type marks occur is defused.
     """
-    return [{str(key): _defused(value) for key, value in reflection.record.items()} for reflection in reflections]
+    return [
+        {str(key): _defused(value) for key, value in reflection.record.items()}
+        for reflection in reflections
+    ]
 
 
 def _defused(value: Any) -> Any:
@@ -126,7 +143,9 @@ def _defused(value: Any) -> Any:
     if is_media(value) or _MARK not in (text := _as_text(value)):
         return value
     if isinstance(value, pydantic.BaseModel):
-        return value.model_copy(update={name: _defused(item) for name, item in _fields(value).items()})
+        return value.model_copy(
+            update={name: _defused(item) for name, item in _fields(value).items()}
+        )
     return text.replace(_MARK, _HARMLESS)  # a dataclass, a set, or what else DSPy can write down
 
 
@@ -145,10 +164,11 @@ def fit_reflections(
 ) -> list[Reflection]:
     """Make every reflection take at most ``limit_tokens`` estimated tokens.
 
-    A reflection that fits is returned as it is. A longer one is split: its long texts are cut into consecutive pieces,
-    one piece to a part, while its short texts stand in every part. Where that takes more than ``max_parts`` parts, the
-    middle of the long texts is left out first, with a mark that says how much. Media (``dspy.Image`` and the like) are
-    kept whole in every part, even where they alone pass the limit; any other value that is too long becomes text.
+    A reflection that fits is returned as it is. A longer one is split: its long texts are cut into
+    consecutive pieces, one piece to a part, while its short texts stand in every part. Where that
+    takes more than ``max_parts`` parts, the middle of the long texts is left out first, with a mark
+    that says how much. Media (``dspy.Image`` and the like) are kept whole in every part, even where
+    they alone pass the limit; any other value that is too long becomes text.
 
     Args:
         reflections: What to fit. Not changed.
@@ -168,23 +188,34 @@ def fit_reflections(
             continue
         records, cut = _divide(reflection.record, limit, max_parts)
         if cut or len(records) > 1:
-            # Otherwise it fits as text, or what is too long is media and field names: nothing was cut.
+            # Otherwise it fits as text, or what is too long is media and field names: nothing was
+            # cut.
             lost = ", the middle left out" if cut else ""
             parts = f"{len(records)} parts" if len(records) > 1 else "one text"
-            note(f"reflection {reflection.index} of {tokens:,} tokens became {parts} of {limit:,}{lost}")
+            note(
+                f"reflection {reflection.index} of {tokens:,} tokens became {parts} of"
+                f" {limit:,}{lost}"
+            )
         if len(records) == 1:
             fitted.append(replace(reflection, record=records[0]))
         else:
-            fitted.extend(replace(reflection, record=record, part=part) for part, record in enumerate(records, 1))
+            fitted.extend(
+                replace(reflection, record=record, part=part)
+                for part, record in enumerate(records, 1)
+            )
     return fitted
 
 
-def _divide(record: Mapping[str, Any], limit: int, max_parts: int) -> tuple[list[dict[str, Any]], bool]:
+def _divide(
+    record: Mapping[str, Any], limit: int, max_parts: int
+) -> tuple[list[dict[str, Any]], bool]:
     """Return the parts of a record, and whether text was left out."""
     tree = {
-        str(key): {str(name): _textual(item) for name, item in value.items()}
-        if isinstance(value, Mapping) and len(value) <= _FIELDS
-        else _textual(value)
+        str(key): (
+            {str(name): _textual(item) for name, item in value.items()}
+            if isinstance(value, Mapping) and len(value) <= _FIELDS
+            else _textual(value)
+        )
         for key, value in record.items()
     }
     texts = list(texts_in(tree))
@@ -199,13 +230,16 @@ def _divide(record: Mapping[str, Any], limit: int, max_parts: int) -> tuple[list
         if len(pieces[text]) > max_parts:
             cut = True
             # Each piece may leave one token unused.
-            pieces[text] = list(islice(_pieces(_without_middle(text, (cap - 1) * max_parts), cap), max_parts))
+            pieces[text] = list(
+                islice(_pieces(_without_middle(text, (cap - 1) * max_parts), cap), max_parts)
+            )
     count = max(map(len, pieces.values()), default=1)
 
     def part(number: int) -> Any:
         # A short text stands in every part, a long one may have ended before.
         chosen = {
-            text: found[0] if len(found) == 1 else "".join(found[number : number + 1]) for text, found in pieces.items()
+            text: found[0] if len(found) == 1 else "".join(found[number : number + 1])
+            for text, found in pieces.items()
         }
         return _replaced(tree, chosen)
 
@@ -235,7 +269,9 @@ def _replaced(tree: Any, texts: Mapping[str, str]) -> Any:
 
 
 def _level(sizes: Sequence[int], room: int) -> int:
-    """Return the highest cap, at least 1, for which the capped sizes fit the room: short texts stay whole."""
+    """Return the highest cap, at least 1, for which the capped sizes fit the room: short texts stay
+    whole.
+    """
     left = room
     for position, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - position)
@@ -246,7 +282,9 @@ def _level(sizes: Sequence[int], room: int) -> int:
 
 
 def _pieces(text: str, cap: int) -> Iterator[str]:
-    """Yield consecutive pieces of at most ``cap`` estimated tokens each; one of nothing for the empty text."""
+    """Yield consecutive pieces of at most ``cap`` estimated tokens each; one of nothing for the
+    empty text.
+    """
     start, length = 0, _fitting(text, 0, cap)
     yield text[:length]
     while (start := start + length) < len(text):
@@ -255,16 +293,21 @@ def _pieces(text: str, cap: int) -> Iterator[str]:
 
 
 def _fitting(text: str, start: int, cap: int) -> int:
-    """Return how many characters from ``start`` make at most ``cap`` estimated tokens; 1 at least."""
+    """Return how many characters from ``start`` make at most ``cap`` estimated tokens; 1 at
+    least.
+    """
     length = min(len(text) - start, 4 * cap)
     while length > 1 and (excess := estimate_tokens(text[start : start + length]) - cap) > 0:
-        # What is over is at most one token a character: stepping back by the excess never overshoots.
+        # What is over is at most one token a character: stepping back by the excess never
+        # overshoots.
         length -= excess
     return length
 
 
 def _without_middle(text: str, tokens: int) -> str:
-    """Return head and tail of a text, at most ``tokens`` estimated tokens where there is room for the mark between."""
+    """Return head and tail of a text, at most ``tokens`` estimated tokens where there is room for
+    the mark between.
+    """
     each = max((tokens - _LEFT_OUT_TOKENS) // 2, 1)
     head = _fitting(text, 0, each)
     tail = min(_fitting(text[::-1], 0, each), len(text) - head)

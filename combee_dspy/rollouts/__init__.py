@@ -1,4 +1,6 @@
-"""Running programs: one rollout, slots with priorities and a limit that adapts, retries, and executors."""
+"""Running programs: one rollout, slots with priorities and a limit that adapts, retries, and
+executors.
+"""
 
 from combee_dspy.rollouts._batching import (
     Batching,
@@ -16,7 +18,13 @@ from combee_dspy.rollouts._codec import (
     rollout_with_texts,
     with_texts,
 )
-from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, Threads, ThreadSession
+from combee_dspy.rollouts._executors import (
+    Asyncio,
+    Executor,
+    ExecutorSession,
+    Threads,
+    ThreadSession,
+)
 from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints, metric_state
 from combee_dspy.rollouts._in_time import run_in_time
@@ -32,7 +40,14 @@ from combee_dspy.rollouts._jobs import (
 )
 from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
 from combee_dspy.rollouts._outputs import output_of
-from combee_dspy.rollouts._patient import PATIENCE, lms_of, note_meter, patient, patient_program, tell_rejected
+from combee_dspy.rollouts._patient import (
+    PATIENCE,
+    lms_of,
+    note_meter,
+    patient,
+    patient_program,
+    tell_rejected,
+)
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Check, Slots
 from combee_dspy.rollouts._threads import DaemonPool

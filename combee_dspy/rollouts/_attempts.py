@@ -1,4 +1,6 @@
-"""One attempt at an LM call, within a time limit; a reply that is no answer of the API is a failure of the service."""
+"""One attempt at an LM call, within a time limit; a reply that is no answer of the API is a failure
+of the service.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,14 @@ _ANSWERS = ("output", "content", "candidates", "promptFeedback")
 
 
 def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Do what ``dspy.LM`` does in a call, and refuse what is no answer before it is kept in DSPy's cache.
+    """Do what ``dspy.LM`` does in a call, and refuse what is no answer before it is kept in DSPy's
+    cache.
 
     Raises:
-        LMTimeoutError: The attempt took twice the LM's ``timeout``, which bounds silence alone: a service that sends a
-            byte now and then would hold a call for ever.
-        LMProviderError: The reply is none of the API's, such as ``{}``, no choices, or counts that are no numbers.
+        LMTimeoutError: The attempt took twice the LM's ``timeout``, which bounds silence alone: a
+            service that sends a byte now and then would hold a call for ever.
+        LMProviderError: The reply is none of the API's, such as ``{}``, no choices, or counts that
+            are no numbers.
         LMError: DSPy's own.
     """
     call = prepare(lm, prompt, messages, kwargs)
@@ -74,7 +78,9 @@ async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -
 
 
 def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
-    """Return how many seconds an attempt may take; ``None`` for an engine of the user's own, which knows itself."""
+    """Return how many seconds an attempt may take; ``None`` for an engine of the user's own, which
+    knows itself.
+    """
     if isinstance(lm.engine, PooledEngine):
         return 2 * lm.engine.options.timeout
     if not isinstance(lm.engine, str):
@@ -87,8 +93,8 @@ def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
 def _within(seconds: float | None, work: Callable[[], T]) -> T:
     """Carry out blocking work, in a thread of its own that is made to end where it takes longer.
 
-    A client that waits for the next byte cannot be told to stop; once the byte is there its thread can, and closes the
-    connection. A thread costs some 30 µs, a call some milliseconds.
+    A client that waits for the next byte cannot be told to stop; once the byte is there its thread
+    can, and closes the connection. A thread costs some 30 µs, a call some milliseconds.
     """
     if seconds is None:
         return work()
@@ -100,10 +106,14 @@ def _within(seconds: float | None, work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             ended.set_exception(error)
 
-    thread = threading.Thread(target=copy_context().run, args=(run,), name="combee-call", daemon=True)
+    thread = threading.Thread(
+        target=copy_context().run, args=(run,), name="combee-call", daemon=True
+    )
     thread.start()
     if not wait([ended], seconds).done:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+        )
         raise _too_long(seconds)
     return ended.result()
 
@@ -114,14 +124,20 @@ def _too_long(seconds: float | None) -> LMTimeoutError:
 
 @contextmanager
 def _service_at_fault(lm: Any) -> Iterator[None]:
-    """Have a reply that DSPy's clients cannot read, for which they raise what Python raises, count as the service's."""
+    """Have a reply that DSPy's clients cannot read, for which they raise what Python raises, count
+    as the service's.
+    """
     try:
         yield
     except LMUnexpectedError as error:
-        frames = [] if error.__cause__ is None else traceback.extract_tb(error.__cause__.__traceback__)
+        frames = (
+            [] if error.__cause__ is None else traceback.extract_tb(error.__cause__.__traceback__)
+        )
         if not any(frame.name == "parse_response" for frame in frames):
             raise
-        raise LMProviderError(f"the reply is none of the API's: {error.message}", model=lm.model) from error
+        raise LMProviderError(
+            f"the reply is none of the API's: {error.message}", model=lm.model
+        ) from error
 
 
 def _check(lm: Any, result: Any) -> None:
@@ -129,7 +145,10 @@ def _check(lm: Any, result: Any) -> None:
         return
     if result.usage and dspy.settings.usage_tracker:  # what it has cost is in the books
         dspy.settings.usage_tracker.add_usage(lm.model, result.usage)
-    raise LMProviderError("the reply is none of the API's: it has no choices, or one without a message", model=lm.model)
+    raise LMProviderError(
+        "the reply is none of the API's: it has no choices, or one without a message",
+        model=lm.model,
+    )
 
 
 def _is_answer(lm: Any, result: Any) -> bool:
@@ -151,11 +170,15 @@ def _is_body(body: Any) -> bool:
 
 def _is_message(choice: Any) -> bool:
     message = choice.get("message") if isinstance(choice, Mapping) else None
-    return isinstance(message, Mapping) and isinstance(message.get("content"), (str, list, type(None)))
+    return isinstance(message, Mapping) and isinstance(
+        message.get("content"), (str, list, type(None))
+    )
 
 
 def _cut(call: Any, result: Any) -> Any:
-    """Return a result whose texts are :func:`bounded`; where one was cut, nothing keeps the whole reply."""
+    """Return a result whose texts are :func:`bounded`; where one was cut, nothing keeps the whole
+    reply.
+    """
     outputs = bounded(result.outputs)
     if call.request is not None or outputs == result.outputs:
         return result
@@ -165,9 +188,9 @@ def _cut(call: Any, result: Any) -> Any:
 def bounded(output: Any) -> Any:
     """Return an answer as far as a repair of its JSON takes little time.
 
-    DSPy's adapters repair what is no JSON in a time that grows with the square of brackets and quotes, holding the
-    interpreter: 40 kB of ``{`` take half a minute, 20 kB of ``{{x}}`` outside of any object five. What is cut was no
-    answer, and fails to parse as it would have.
+    DSPy's adapters repair what is no JSON in a time that grows with the square of brackets and
+    quotes, holding the interpreter: 40 kB of ``{`` take half a minute, 20 kB of ``{{x}}`` outside
+    of any object five. What is cut was no answer, and fails to parse as it would have.
     """
     if isinstance(output, list):
         return [bounded(one) for one in output]
@@ -183,5 +206,9 @@ def bounded(output: Any) -> Any:
             text = text[: found.start()]
             break
     if len(text) < len(output):
-        _logger.warning("An answer of %d characters was cut to %d: JSON like it takes minutes.", len(output), len(text))
+        _logger.warning(
+            "An answer of %d characters was cut to %d: JSON like it takes minutes.",
+            len(output),
+            len(text),
+        )
     return text

@@ -1,4 +1,6 @@
-"""Where effects wait for a slot: by urgency alone, or in batches that length, time or scores release."""
+"""Where effects wait for a slot: by urgency alone, or in batches that length, time or scores
+release.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Batching:
     tokens: Annotated[int, Field(ge=1)] | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
-    def releases(self, queued: int, oldest: float, target: int, variance: float | None = None) -> bool:
+    def releases(
+        self, queued: int, oldest: float, target: int, variance: float | None = None
+    ) -> bool:
         """Return whether waiting jobs go now.
 
         Args:
@@ -78,8 +82,8 @@ class Turn(NamedTuple):
     """One effect that waits for a slot; sorts by urgency, then by company, then by arrival.
 
     Attributes:
-        group: What jobs that share a prompt's beginning have in common, and their length class; 0, 0 where that
-            does not count.
+        group: What jobs that share a prompt's beginning have in common, and their length class; 0,
+            0 where that does not count.
         number: Its place in the order of submission.
         since: When it began to wait.
         tokens: About how long its prompt is.
@@ -95,7 +99,9 @@ class Turn(NamedTuple):
 
 
 class Lengths:
-    """Prompt tokens of jobs: of a row that has run as they were measured, of others by those of its kind."""
+    """Prompt tokens of jobs: of a row that has run as they were measured, of others by those of its
+    kind.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
@@ -221,7 +227,11 @@ class Batches(Queue):
         spent, rest = 0, []
         for turn in sorted(self._held):
             first = self._released[0] if self._released else turn
-            if bound is None or turn is first or (turn.group[1] == first.group[1] and spent + turn.tokens <= bound):
+            if (
+                bound is None
+                or turn is first
+                or (turn.group[1] == first.group[1] and spent + turn.tokens <= bound)
+            ):
                 self._released.append(turn)
                 spent += turn.tokens
             else:

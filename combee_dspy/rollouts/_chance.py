@@ -1,4 +1,6 @@
-"""Tells refusals that come by chance, whatever is in flight, from those of a service that is full. Pure."""
+"""Tells refusals that come by chance, whatever is in flight, from those of a service that is full.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Literal
 
 Finding = Literal["by chance", "too many"]
 
-# What is left in a window after a cut: one refusal may be a straggler, and where more calls are refused than answered,
-# waiting is right whatever the cause.
+# What is left in a window after a cut: one refusal may be a straggler, and where more calls are
+# refused than answered, waiting is right whatever the cause.
 _FEW, _MOST = 2, 1.5
 _WINDOW, _LONGER = 16, 3
 # An alarm once in some thousand windows of calls that are refused by chance alone.
@@ -16,22 +18,26 @@ _SIGMAS = 3.5
 
 
 class Chance:
-    """Compares refusals for each call answered before and after the limit was lowered, and before and after it rose.
+    """Compares refusals for each call answered before and after the limit was lowered, and before
+    and after it rose.
 
-    A service that is full serves C calls. Of L in flight the other L − C are refused, again and again, so refusals for
-    each answer grow with L − C and are none at C. Refusals by chance are as many at every L. So:
+    A service that is full serves C calls. Of L in flight the other L − C are refused, again and
+    again, so refusals for each answer grow with L − C and are none at C. Refusals by chance are as
+    many at every L. So:
 
-    - After a cut, a window that still has refusals, at most 1.5 for each answer, suggests chance: the limit is to
-      return to where it was. This is a guess, and what follows tests it.
-    - From then on a window with clearly more refusals than by chance (3.5 standard deviations of a geometric number
-      of repetitions) says that there are too many in flight, or that chance has changed: the limit is to be lowered
-      so far that a new window can tell.
+    - After a cut, a window that still has refusals, at most 1.5 for each answer, suggests chance:
+      the limit is to return to where it was. This is a guess, and what follows tests it.
+    - From then on a window with clearly more refusals than by chance (3.5 standard deviations of a
+      geometric number of repetitions) says that there are too many in flight, or that chance has
+      changed: the limit is to be lowered so far that a new window can tell.
 
-    A window holds as many answers as the limit, 16 at least; three times as many where a single refusal tells nothing.
+    A window holds as many answers as the limit, 16 at least; three times as many where a single
+    refusal tells nothing.
 
     Attributes:
         odds: Refusals for each answer that come by chance; ``None`` where none are known to.
-        watching: Whether a window after a cut is under way: until it is full nothing else is to change the limit.
+        watching: Whether a window after a cut is under way: until it is full nothing else is to
+            change the limit.
     """
 
     def __init__(self) -> None:
@@ -42,7 +48,9 @@ class Chance:
         self._known = 0
 
     def cut(self, limit: int) -> None:
-        """Hear that the limit was lowered for refusals and what was in flight above it has ended."""
+        """Hear that the limit was lowered for refusals and what was in flight above it has
+        ended.
+        """
         self.watching = True
         self._open(limit)
 
@@ -79,7 +87,8 @@ class Chance:
 
     def _compared(self, odds: float, answers: int, refusals: int) -> Finding | None:
         usual = self.odds or 0.0
-        # Both numbers of repetitions are drawn: those of this window, and those that say what is usual.
+        # Both numbers of repetitions are drawn: those of this window, and those that say what is
+        # usual.
         variance = usual * (1 + usual) * answers * (1 + answers / self._known)
         if refusals > usual * answers + _SIGMAS * math.sqrt(variance) + _FEW:
             self.odds = None

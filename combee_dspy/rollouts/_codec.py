@@ -1,8 +1,10 @@
-"""Rollouts and answers as JSON and back. What would not come back as it was is marked, and bought again.
+"""Rollouts and answers as JSON and back. What would not come back as it was is marked, and bought
+again.
 
-Plain JSON values stand for themselves. Anything else is an object with the one key ``"$"``, which names how to read
-it. Reading runs no code of the file's choosing: a class is used only where its module is loaded already and it is
-an enum, a dataclass or a pydantic model, and none of its constructors or validators is called.
+Plain JSON values stand for themselves. Anything else is an object with the one key ``"$"``, which
+names how to read it. Reading runs no code of the file's choosing: a class is used only where its
+module is loaded already and it is an enum, a dataclass or a pydantic model, and none of its
+constructors or validators is called.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class NotStorableError(Exception):
 
 
 def encode_rollout(rollout: Rollout) -> dict[str, Any]:
-    """Return a rollout as JSON values; with ``"partial": true`` where some of its values have no JSON form."""
+    """Return a rollout as JSON values; with ``"partial": true`` where some of its values have no
+    JSON form.
+    """
     lost: list[str] = []
     data: dict[str, Any] = {
         "example_id": rollout.example_id,
@@ -74,7 +78,11 @@ def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
     if data.get("partial"):
         return None
     try:
-        known = {name: decode_value(value) for name, value in data.items() if name not in ("usage", "calls")}
+        known = {
+            name: decode_value(value)
+            for name, value in data.items()
+            if name not in ("usage", "calls")
+        }
         calls = tuple(PredictorCall(**decode_value(call)) for call in data["calls"])
         return Rollout(**known, calls=calls, usage=_usage(data))
     except NotStorableError:
@@ -82,14 +90,20 @@ def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
 
 
 def encode_answer(answer: Answer) -> dict[str, Any]:
-    """Return an LM's answer as JSON values; with ``"partial": true`` where some of its values have no JSON form."""
+    """Return an LM's answer as JSON values; with ``"partial": true`` where some of its values have
+    no JSON form.
+    """
     lost: list[str] = []
     outcome = answer.outcome
     data: dict[str, Any] = {
         "usage": [list(_columns(row)) for row in answer.usage],
         "seconds": answer.seconds,
         "queue_seconds": answer.queue_seconds,
-        **({"failed": outcome.error} if isinstance(outcome, FailedCall) else {"fields": _fields(outcome, lost)}),
+        **(
+            {"failed": outcome.error}
+            if isinstance(outcome, FailedCall)
+            else {"fields": _fields(outcome, lost)}
+        ),
     }
     return {**data, "partial": True} if lost else data
 
@@ -100,14 +114,20 @@ def decode_answer(data: Mapping[str, Any]) -> Answer | None:
         return None
     try:
         failed = data.get("failed")
-        outcome = _with_fields(dspy.Prediction, data["fields"].items()) if failed is None else FailedCall(failed)
+        outcome = (
+            _with_fields(dspy.Prediction, data["fields"].items())
+            if failed is None
+            else FailedCall(failed)
+        )
     except NotStorableError:
         return None
     return Answer(outcome, _usage(data), data["seconds"], data["queue_seconds"])
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a value with every text in it changed, within objects too; one without a JSON form becomes its class."""
+    """Return a value with every text in it changed, within objects too; one without a JSON form
+    becomes its class.
+    """
     try:
         return decode_value(_texts_changed(encode_value(value), change))
     except Exception:  # noqa: BLE001 - foreign objects may fail in any way; what cannot be looked into is not passed on
@@ -133,40 +153,61 @@ def rollout_with_texts(rollout: Rollout, change: Callable[[str], str]) -> Rollou
     """Return a rollout with every text of inputs, outputs, feedback and errors changed."""
 
     def fields(values: Any) -> Any:
-        return None if values is None else {name: with_texts(value, change) for name, value in values.items()}
+        return (
+            None
+            if values is None
+            else {name: with_texts(value, change) for name, value in values.items()}
+        )
 
     calls = tuple(
         dataclasses.replace(
-            call, inputs=fields(call.inputs), outputs=fields(call.outputs), completion=change(call.completion)
+            call,
+            inputs=fields(call.inputs),
+            outputs=fields(call.outputs),
+            completion=change(call.completion),
         )
         for call in rollout.calls
     )
     error = None if rollout.error is None else change(rollout.error)
     return dataclasses.replace(
-        rollout, prediction=fields(rollout.prediction), calls=calls, feedback=change(rollout.feedback), error=error
+        rollout,
+        prediction=fields(rollout.prediction),
+        calls=calls,
+        feedback=change(rollout.feedback),
+        error=error,
     )
 
 
 def hashed(value: Mapping[str, Any], hash_of: Callable[[str], str]) -> dict[str, Any]:
-    """Return what :func:`encode_rollout` or :func:`encode_answer` gave with hashes in the place of its texts."""
+    """Return what :func:`encode_rollout` or :func:`encode_answer` gave with hashes in the place of
+    its texts.
+    """
 
     def one(item: Any) -> str:
         return hash_of(item if isinstance(item, str) else json.dumps(item, sort_keys=True))
 
     def fields(items: Any) -> Any:
-        return {name: one(item) for name, item in items.items()} if isinstance(items, dict) else items
+        return (
+            {name: one(item) for name, item in items.items()} if isinstance(items, dict) else items
+        )
 
     found = {**value, "partial": True}
-    found |= {name: one(value[name]) for name in ("feedback", "error", "inputs", "failed", "value") if name in value}
+    found |= {
+        name: one(value[name])
+        for name in ("feedback", "error", "inputs", "failed", "value")
+        if name in value
+    }
     found |= {name: fields(value[name]) for name in ("prediction", "fields") if name in value}
     if "calls" in value:
         found["calls"] = [
             {
-                "predictor": call["predictor"], "inputs": fields(call["inputs"]), "outputs": fields(call["outputs"]),
+                "predictor": call["predictor"],
+                "inputs": fields(call["inputs"]),
+                "outputs": fields(call["outputs"]),
                 **({"completion": one(call["completion"])} if "completion" in call else {}),
             }
             for call in value["calls"]
-        ]  # fmt: skip
+        ]
     return found
 
 
@@ -186,7 +227,11 @@ def _fields(values: Any, lost: list[str]) -> dict[str, Any] | None:
             found[name] = value if type(value) is str and value.isascii() else encode_value(value)
         except Exception as error:  # noqa: BLE001 - foreign objects may fail in any way; it is marked
             lost.append(name)
-            found[name] = {_MARK: "unencodable", "class": type(value).__qualname__, "reason": str(error)[:200]}
+            found[name] = {
+                _MARK: "unencodable",
+                "class": type(value).__qualname__,
+                "reason": str(error)[:200],
+            }
     return found
 
 
@@ -207,7 +252,11 @@ def encode_value(value: object) -> Any:
 def _encode(value: Any) -> Any:
     kind = type(value)
     if kind is str:
-        return _text("surrogates", value) if not value.isascii() and _SURROGATE.search(value) else value
+        return (
+            _text("surrogates", value)
+            if not value.isascii() and _SURROGATE.search(value)
+            else value
+        )
     if value is None or kind is bool:
         return value
     if kind is int:
@@ -219,11 +268,18 @@ def _encode(value: Any) -> Any:
     if kind is dict:
         if all(type(key) is str for key in value) and _MARK not in value:
             return {key: _encode(item) for key, item in value.items()}
-        return {_MARK: "dict", "value": [[_encode(key), _encode(item)] for key, item in value.items()]}
+        return {
+            _MARK: "dict",
+            "value": [[_encode(key), _encode(item)] for key, item in value.items()],
+        }
     if kind in (tuple, set, frozenset):
         items = [_encode(item) for item in value]
         # Sets have no order of their own: the same set is to give the same text.
-        ordered = items if kind is tuple else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+        ordered = (
+            items
+            if kind is tuple
+            else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+        )
         return {_MARK: kind.__name__, "value": ordered}
     return _text(_NAMES[kind], value) if kind in _NAMES else _encode_object(value)
 
@@ -234,7 +290,11 @@ def _text(name: str, value: Any) -> dict[str, Any]:
 
 def _encode_object(value: Any) -> dict[str, Any]:
     if type(value) in (dspy.Prediction, dspy.Example):
-        named = sorted(value.inputs().keys()) if getattr(value, "_input_keys", None) is not None else None
+        named = (
+            sorted(value.inputs().keys())
+            if getattr(value, "_input_keys", None) is not None
+            else None
+        )
         pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
         return {_MARK: "fields", "class": type(value).__name__, "fields": pairs, "inputs": named}
     kind = type(value)
@@ -244,12 +304,20 @@ def _encode_object(value: Any) -> dict[str, Any]:
     if isinstance(value, enum.Enum):
         return {_MARK: "enum", "class": name, "value": value.name}
     if dataclasses.is_dataclass(value):
-        state = {item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        state = {
+            item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)
+        }
         return {_MARK: "dataclass", "class": name, "fields": state}
     if isinstance(value, pydantic.BaseModel) and not value.__pydantic_private__:
         state = {name: _encode(getattr(value, name)) for name in kind.model_fields}
         extra = {name: _encode(item) for name, item in (value.model_extra or {}).items()}
-        return {_MARK: "model", "class": name, "fields": state, "extra": extra, "set": sorted(value.model_fields_set)}
+        return {
+            _MARK: "model",
+            "class": name,
+            "fields": state,
+            "extra": extra,
+            "set": sorted(value.model_fields_set),
+        }
     raise NotStorableError(f"{name} has no JSON form")
 
 
@@ -295,12 +363,15 @@ def _decode_model(data: Mapping[str, Any]) -> Any:
     object.__setattr__(made, "__dict__", values)
     object.__setattr__(made, "__pydantic_fields_set__", set(data["set"]))
     object.__setattr__(made, "__pydantic_private__", None)
-    object.__setattr__(made, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None)
+    object.__setattr__(
+        made, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None
+    )
     return made
 
 
 def _with_fields(kind: type[E], fields: Iterable[tuple[str, Any]]) -> E:
-    # One by one: as an argument of the class, `base` would be another example, and `self` no argument at all.
+    # One by one: as an argument of the class, `base` would be another example, and `self` no
+    # argument at all.
     made = kind()
     for name, item in fields:
         made[name] = decode_value(item)

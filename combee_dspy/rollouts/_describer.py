@@ -24,11 +24,22 @@ PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
 # What a function may name and count with; anything else of its module has a life of its own.
 _NAMED = (types.FunctionType, type, dspy.Module, dspy.BaseLM, list, tuple, dict, *PLAIN)
 NO_EFFECT = frozenset(
-    {"_compiled", "callbacks", "combee_report", "combee_serves", "detailed_results", "history", "stage", "traces",
-     "train"}
-)  # fmt: skip
+    {
+        "_compiled",
+        "callbacks",
+        "combee_report",
+        "combee_serves",
+        "detailed_results",
+        "history",
+        "stage",
+        "traces",
+        "train",
+    }
+)
 """What grows or changes with every call, or is left on a program and never read when it runs."""
-_LIBRARIES = tuple(path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib")))
+_LIBRARIES = tuple(
+    path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))
+)
 _READS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 
 
@@ -84,11 +95,19 @@ class Describer:
 
     def _named(self, values: Mapping[str, Any]) -> Any:
         """Describe values by name, without secrets."""
-        return {name: self.describe(item) for name, item in values.items() if not SECRET_NAME.search(name)}
+        return {
+            name: self.describe(item)
+            for name, item in values.items()
+            if not SECRET_NAME.search(name)
+        }
 
     def _once(self, value: Any) -> Any:
         if isinstance(value, functools.partial):
-            return [self.describe(value.func), self.describe(value.args), self._named(value.keywords)]
+            return [
+                self.describe(value.func),
+                self.describe(value.args),
+                self._named(value.keywords),
+            ]
         if isinstance(value, types.MethodType):
             return [self.describe(value.__func__), self.describe(value.__self__)]
         if id(value) in self._seen:
@@ -143,13 +162,25 @@ class Describer:
 
 def describe_lm(lm: Any) -> Any:
     said = getattr(lm, "cache_identity", None)
-    kwargs = {name: item for name, item in (getattr(lm, "kwargs", None) or {}).items() if item is not None}
+    kwargs = {
+        name: item for name, item in (getattr(lm, "kwargs", None) or {}).items() if item is not None
+    }
     # Headers may all be credentials; a URL may carry one.
     where = [mask(str(kwargs.pop(name, ""))) for name in ("api_base", "base_url", "api_version")]
     return {
-        "lm": [name_of(type(lm)), str(getattr(lm, "model", "")), str(getattr(lm, "model_type", ""))],
-        "kwargs": Describer().describe({name: item for name, item in kwargs.items() if "header" not in name}),
-        "where": said if isinstance(said, str) else [*where, name_of(type(getattr(lm, "engine", None)))],
+        "lm": [
+            name_of(type(lm)),
+            str(getattr(lm, "model", "")),
+            str(getattr(lm, "model_type", "")),
+        ],
+        "kwargs": (
+            Describer().describe(
+                {name: item for name, item in kwargs.items() if "header" not in name}
+            )
+        ),
+        "where": (
+            said if isinstance(said, str) else [*where, name_of(type(getattr(lm, "engine", None)))]
+        ),
     }
 
 
@@ -170,12 +201,18 @@ def codes_in(code: types.CodeType) -> list[types.CodeType]:
 def _names(code: types.CodeType) -> frozenset[str]:
     """Return the global names that code reads. Its ``co_names`` would name attributes too."""
     return frozenset(
-        step.argval for part in codes_in(code) for step in dis.get_instructions(part) if step.opname in _READS_NAME
+        step.argval
+        for part in codes_in(code)
+        for step in dis.get_instructions(part)
+        if step.opname in _READS_NAME
     )
 
 
 def _code(code: types.CodeType) -> str:
-    consts = [_code(item) if isinstance(item, types.CodeType) else canonical_json(item) for item in code.co_consts]
+    consts = [
+        _code(item) if isinstance(item, types.CodeType) else canonical_json(item)
+        for item in code.co_consts
+    ]
     return digest([code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, consts])
 
 

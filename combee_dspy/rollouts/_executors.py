@@ -1,4 +1,6 @@
-"""Where a run's rollouts and LM calls are carried out: the contract, threads of this process, and the loop itself."""
+"""Where a run's rollouts and LM calls are carried out: the contract, threads of this process, and
+the loop itself.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.records import Rollout, described
 from combee_dspy.rollouts._batching import Batching
 from combee_dspy.rollouts._in_time import run_in_time
-from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob, is_late
+from combee_dspy.rollouts._jobs import (
+    Answer,
+    CallJob,
+    InfrastructureFaultError,
+    RolloutJob,
+    is_late,
+)
 from combee_dspy.rollouts._patient import lms_of
 from combee_dspy.rollouts._run import arun_call, arun_rollout, run_call, run_rollout
 from combee_dspy.rollouts._threads import LoopThread
@@ -33,7 +41,9 @@ _MOMENT = 0.2  # seconds in which a loop that nothing holds up answers
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """Work for a thread, and which thread is at it; ``over`` once it has ended, or nobody waits for it any more."""
+    """Work for a thread, and which thread is at it; ``over`` once it has ended, or nobody waits for
+    it any more.
+    """
 
     future: asyncio.Future[Any]
     context: contextvars.Context
@@ -49,9 +59,11 @@ class ExecutorSession(ABC):
     """
 
     async def rollout(self, job: RolloutJob) -> Rollout:
-        """Carry out one attempt at a rollout, within ``job.seconds``: where it takes longer, it has failed.
+        """Carry out one attempt at a rollout, within ``job.seconds``: where it takes longer, it has
+        failed.
 
-        Cancelled, it is given up at once: what it hangs in must not keep others from being carried out.
+        Cancelled, it is given up at once: what it hangs in must not keep others from being carried
+        out.
 
         Raises:
             InfrastructureFaultError: It failed for a reason outside the program.
@@ -64,13 +76,17 @@ class ExecutorSession(ABC):
 
     @abstractmethod
     async def run(self, work: Callable[[], T]) -> T:
-        """Carry out any synchronous work in a worker thread, in a copy of the caller's context variables."""
+        """Carry out any synchronous work in a worker thread, in a copy of the caller's context
+        variables.
+        """
 
     @abstractmethod
     async def close(self) -> None:
-        """Wait for what runs and let the workers go. Nothing is taken afterwards. May be called twice.
+        """Wait for what runs and let the workers go. Nothing is taken afterwards. May be called
+        twice.
 
-        What was cancelled is not waited for. Cancelled itself, it waits no longer: workers end with what they are at.
+        What was cancelled is not waited for. Cancelled itself, it waits no longer: workers end with
+        what they are at.
         """
 
 
@@ -78,8 +94,9 @@ class Executor(Strategy):
     """Starts the workers of a run.
 
     Attributes:
-        elastic: Whether workers cost nothing before they are used. A run whose user names no number then asks for
-            many, and finds out how many its service takes; of others it asks for as many as it begins with.
+        elastic: Whether workers cost nothing before they are used. A run whose user names no number
+            then asks for many, and finds out how many its service takes; of others it asks for as
+            many as it begins with.
         batching: When and in what company its jobs go; ``None`` for as soon as there is a slot.
     """
 
@@ -102,7 +119,8 @@ class Executor(Strategy):
 
 
 class ThreadSession(ExecutorSession):
-    """Worker threads that start when they are needed and wake the loop once for all that has ended meanwhile.
+    """Worker threads that start when they are needed and wake the loop once for all that has ended
+    meanwhile.
 
     ``concurrent.futures`` would make three objects and wake the loop for each task.
     """
@@ -119,7 +137,9 @@ class ThreadSession(ExecutorSession):
         self._closed: asyncio.Future[None] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Carry out work in a thread. Cancelling this leaves the thread to itself, and another takes its place."""
+        """Carry out work in a thread. Cancelling this leaves the thread to itself, and another
+        takes its place.
+        """
         if self._closed is not None:
             raise RuntimeError("a session that is closed takes no work")
         loop = self._loop
@@ -140,12 +160,16 @@ class ThreadSession(ExecutorSession):
     def _staff(self) -> None:
         if self._busy > len(self._threads) < self._workers:
             # Daemons: an interpreter that exits must not wait for a service.
-            thread = threading.Thread(target=self._work, name=f"combee-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(
+                target=self._work, name=f"combee-{len(self._threads)}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
     def _leave(self, task: _Task) -> None:
-        """Wait no longer for a task: one that has begun keeps its thread, and another thread takes its place."""
+        """Wait no longer for a task: one that has begun keeps its thread, and another thread takes
+        its place.
+        """
         if not self._ends(task):
             return
         self._busy -= 1
@@ -221,10 +245,11 @@ class ThreadSession(ExecutorSession):
 
 
 class _LoopSession(ThreadSession):
-    """Awaits rollouts and calls on a loop of their own; metrics that are no coroutines, and any other work, in threads.
+    """Awaits rollouts and calls on a loop of their own; metrics that are no coroutines, and any
+    other work, in threads.
 
-    A program that computes holds up the rollouts on that loop, and not the search. Where it does not return in time,
-    the next rollouts get another loop.
+    A program that computes holds up the rollouts on that loop, and not the search. Where it does
+    not return in time, the next rollouts get another loop.
     """
 
     def __init__(self, workers: int) -> None:
@@ -233,7 +258,8 @@ class _LoopSession(ThreadSession):
         self._held_up: list[LoopThread] = []
 
     async def rollout(self, job: RolloutJob) -> Rollout:
-        # A task of its own, with nothing around it: a GeneratorExit of the program goes to the outermost coroutine.
+        # A task of its own, with nothing around it: a GeneratorExit of the program goes to the
+        # outermost coroutine.
         own, work = self._started(), arun_rollout(job)
         rollout = await run_in_time(job, lambda: self._awaited(own, work))
         if is_late(rollout) and not await own.answers(_MOMENT):
@@ -243,7 +269,9 @@ class _LoopSession(ThreadSession):
             holds = asyncio.current_task(own.loop)
             if holds is None or holds.get_coro() is not work:
                 reason = f"another rollout held up the event loop for {job.seconds:g} seconds"
-                raise InfrastructureFaultError(reason, retryable=True, usage=rollout.usage, rollout=rollout)
+                raise InfrastructureFaultError(
+                    reason, retryable=True, usage=rollout.usage, rollout=rollout
+                )
         return rollout
 
     async def call(self, job: CallJob) -> Answer:
@@ -287,7 +315,9 @@ class Threads(Executor):
         kind = type(program)
         if hasattr(kind, "aforward") and not hasattr(kind, "forward"):
             remedy = "Give executor='asyncio', or write `def forward(self, ...)`."
-            raise ArgumentTypeError("student", kind.__name__, "has aforward only, which threads can't run", remedy)
+            raise ArgumentTypeError(
+                "student", kind.__name__, "has aforward only, which threads can't run", remedy
+            )
 
     def start(self, workers: int) -> ExecutorSession:
         return ThreadSession(workers)
@@ -295,10 +325,12 @@ class Threads(Executor):
 
 @parameters
 class Asyncio(Threads):
-    """An event loop beside the search's. Right for programs with ``aforward`` and services with many slots.
+    """An event loop beside the search's. Right for programs with ``aforward`` and services with
+    many slots.
 
-    A thread costs memory and switches, a coroutine next to none: hundreds of rollouts wait for a service at once.
-    What a program computes itself runs one at a time, and holds up other rollouts meanwhile.
+    A thread costs memory and switches, a coroutine next to none: hundreds of rollouts wait for a
+    service at once. What a program computes itself runs one at a time, and holds up other rollouts
+    meanwhile.
 
     Args:
         batching: When and in what company jobs go; by default as soon as there is a slot.
@@ -309,13 +341,22 @@ class Asyncio(Threads):
     def check_program(self, program: Any, metric: Any) -> None:
         """Refuse a program that, or an LM of whose predictors, has no asynchronous form."""
         kind = type(program)
-        if not isinstance(program, dspy.Module) or not inspect.iscoroutinefunction(getattr(kind, "aforward", None)):
-            remedy = "Write `async def aforward(self, ...)`, which awaits `self.part.acall(...)`, or use 'threads'."
-            raise ArgumentTypeError("student", kind.__name__, "has no aforward, so executor='asyncio' can't", remedy)
+        if not isinstance(program, dspy.Module) or not inspect.iscoroutinefunction(
+            getattr(kind, "aforward", None)
+        ):
+            remedy = (
+                "Write `async def aforward(self, ...)`, which awaits `self.part.acall(...)`, or use"
+                " 'threads'."
+            )
+            raise ArgumentTypeError(
+                "student", kind.__name__, "has no aforward, so executor='asyncio' can't", remedy
+            )
         for lm in lms_of(program):
             if type(lm).aforward is dspy.BaseLM.aforward:
                 remedy = "Write `async def aforward(...)` for it, or use executor='threads'."
-                raise ArgumentTypeError("lm", type(lm).__name__, "has no aforward, so executor='asyncio' can't", remedy)
+                raise ArgumentTypeError(
+                    "lm", type(lm).__name__, "has no aforward, so executor='asyncio' can't", remedy
+                )
 
     def start(self, workers: int) -> ExecutorSession:
         return _LoopSession(workers)

@@ -12,16 +12,19 @@ from combee_dspy.rollouts._patient import SURROUNDINGS, Surroundings
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error is a cancellation of the task that runs here, and no error of the program."""
+    """Return whether an error is a cancellation of the task that runs here, and no error of the
+    program.
+    """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def run_in_time(job: RolloutJob, run: Callable[[], Awaitable[Rollout]]) -> Rollout:
-    """Carry out an attempt at a rollout within the seconds of its job; it has failed where it takes longer.
+    """Carry out an attempt at a rollout within the seconds of its job; it has failed where it takes
+    longer.
 
-    What it hangs in is cancelled, its result is not waited for, and its later LM calls are refused. So it is where a
-    program cancels the task that it runs in itself.
+    What it hangs in is cancelled, its result is not waited for, and its later LM calls are refused.
+    So it is where a program cancels the task that it runs in itself.
     """
     here = SURROUNDINGS.get()
     if here is None:  # nobody counts the attempts of a session that is used alone
@@ -34,7 +37,9 @@ async def run_in_time(job: RolloutJob, run: Callable[[], Awaitable[Rollout]]) ->
         return _failed_here(job, here, error)
 
 
-async def _in_time(job: RolloutJob, here: Surroundings, run: Callable[[], Awaitable[Rollout]]) -> Rollout:
+async def _in_time(
+    job: RolloutJob, here: Surroundings, run: Callable[[], Awaitable[Rollout]]
+) -> Rollout:
     if job.seconds is None:
         return await run()
     loop = asyncio.get_running_loop()
@@ -65,4 +70,10 @@ def _failed_here(job: RolloutJob, here: Surroundings, error: BaseException) -> R
     if here.failed is not None:
         return here.failed(error)
     seconds = job.seconds or 0.0
-    return Rollout(job.example_id, job.failure_score, error=described(error), failed_in="program", seconds=seconds)
+    return Rollout(
+        job.example_id,
+        job.failure_score,
+        error=described(error),
+        failed_in="program",
+        seconds=seconds,
+    )

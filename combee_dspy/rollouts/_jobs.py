@@ -27,9 +27,12 @@ class RolloutJob:
         example_id: The example's row hash.
         failure_score: The score of a rollout that failed.
         tariff: What its LM calls are charged by.
-        sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
-        role: Whom the program's LM calls are made for: ``"serving"`` where somebody wants the answer.
-        seconds: How long an attempt may take, waits for a service that is full left out; ``None`` for no limit.
+        sees_trace: Whether the metric takes the program's trace (see
+            :func:`combee_dspy.rollouts.takes_trace`).
+        role: Whom the program's LM calls are made for: ``"serving"`` where somebody wants the
+            answer.
+        seconds: How long an attempt may take, waits for a service that is full left out; ``None``
+            for no limit.
     """
 
     program: dspy.Module
@@ -81,14 +84,17 @@ class Answer:
 
 
 class InfrastructureFaultError(Exception):
-    """An LM call, or what a program runs in, failed for a reason that says nothing about the program.
+    """An LM call, or what a program runs in, failed for a reason that says nothing about the
+    program.
 
-    A program or a metric may raise it itself; the rollout is then tried again where that may help, and never scored.
+    A program or a metric may raise it itself; the rollout is then tried again where that may help,
+    and never scored.
 
     Attributes:
         retryable: Whether trying again may help.
         rejected: Whether a service asked for fewer requests: no attempt, only a wait.
-        outage: Whether what failed is known to be the service, which is waited for. Else a few attempts are made.
+        outage: Whether what failed is known to be the service, which is waited for. Else a few
+            attempts are made.
         retry_after: Seconds that it asked to wait, where it named some.
         usage: What the attempt has cost.
         rollout: The failed rollout, scored, for when trying again did not help;
@@ -123,7 +129,10 @@ class RolloutTimeoutError(TimeoutError):
     """
 
     def __init__(self, seconds: float, usage: tuple[CallUsage, ...] = ()) -> None:
-        super().__init__(f"it took longer than {seconds:g} seconds. Validation(rollout_seconds=…) sets that limit")
+        super().__init__(
+            f"it took longer than {seconds:g} seconds. Validation(rollout_seconds=…) sets that"
+            " limit"
+        )
         self.usage = usage
 
 

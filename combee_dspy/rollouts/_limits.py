@@ -1,4 +1,6 @@
-"""How many effects may be in flight: the contract, a number that never changes, and one that finds its own."""
+"""How many effects may be in flight: the contract, a number that never changes, and one that finds
+its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Literal, NamedTuple
 from combee_dspy.rollouts._chance import Chance
 
 Outcome = Literal["ok", "failed", "cancelled"]
-"""How an effect ended: with a result, with an error (its seconds say nothing), or taken back (it says nothing)."""
+"""How an effect ended: with a result, with an error (its seconds say nothing), or taken back (it
+says nothing).
+"""
 
 # The median of 48 lognormal draws with sigma 0.35 has a standard error of 6.3 %: 1.4 is more than 5
 # of them above 1, and must be seen twice.
@@ -43,13 +47,16 @@ class Dispatch(NamedTuple):
 
 
 class Limit:
-    """Says how many effects may be in flight: as it stands, the same number at all times. Lives on one event loop.
+    """Says how many effects may be in flight: as it stands, the same number at all times. Lives on
+    one event loop.
 
-    Times are of one monotonic clock. Whatever it says changes when effects run, never what they return.
+    Times are of one monotonic clock. Whatever it says changes when effects run, never what they
+    return.
 
     Attributes:
         current: How many may be in flight now, at least 1.
-        served: The most that the service was seen to take at once; ``None`` before it showed a bound.
+        served: The most that the service was seen to take at once; ``None`` before it showed a
+            bound.
         held_until: No dispatch before this time.
         on_change: Called with the new limit and the reason after each change.
     """
@@ -78,11 +85,14 @@ class Limit:
 
 
 class Fixed(Limit):
-    """What a user states who knows the service. A refusal is the business of whoever repeats the call."""
+    """What a user states who knows the service. A refusal is the business of whoever repeats the
+    call.
+    """
 
 
 class Adaptive(Limit):
-    """How many effects may be in flight, from what becomes of them. No prior knowledge of the service is needed.
+    """How many effects may be in flight, from what becomes of them. No prior knowledge of the
+    service is needed.
 
     - *Start.* Each effect that ends while the limit is reached raises it by one,
       so it doubles in a round trip (slow start, RFC 5681 section 3.1).
@@ -90,9 +100,10 @@ class Adaptive(Limit):
       others: the limit becomes n minus the effects rejected. Within one round
       trip (as many ends as were in flight) an effect counts once, and the limit
       falls to no less than half. ``Retry-After`` is waited for, two minutes at most.
-    - *Chance.* Where the service goes on refusing with fewer in flight, and no more of them with more, it refuses
-      by chance (see :class:`~combee_dspy.rollouts._chance.Chance`). The limit returns and nothing is held back for
-      such refusals; only clearly more of them than usual lower it, by a quarter in the end.
+    - *Chance.* Where the service goes on refusing with fewer in flight, and no more of them with
+      more, it refuses by chance (see :class:`~combee_dspy.rollouts._chance.Chance`). The limit
+      returns and nothing is held back for such refusals; only clearly more of them than usual lower
+      it, by a quarter in the end.
     - *Latency.* Seconds of an effect over the median of its lane. Two windows in a
       row whose median is above 1.4 are a queue of the service: the limit becomes
       what would be in flight without it (Little 1961: level ÷ ratio). The next
@@ -116,15 +127,18 @@ class Adaptive(Limit):
         self._flying = 0
         self._era = 0
         self._starting = True
-        # The highest limit known to be good, whether it was met as a queue, and the search above it.
+        # The highest limit known to be good, whether it was met as a queue, and the search above
+        # it.
         self._roof = 0
         self._by_latency = False
         self._probing = False
         self._stride = 1
         self._pause = FIRST_PAUSE
-        # Since the last change: full round trips; and in this one: ends, and those with the limit reached.
+        # Since the last change: full round trips; and in this one: ends, and those with the limit
+        # reached.
         self._clean = self._ends = self._full = 0
-        # A round trip after a rejection: ends to go, who was rejected, the lowest limit, whether it was a probe.
+        # A round trip after a rejection: ends to go, who was rejected, the lowest limit, whether it
+        # was a probe.
         self._recovery: tuple[int, set[object], int, bool] | None = None
         self._chance = Chance()
         # The limit before the last cut for refusals, and whether the start was over.
@@ -133,7 +147,8 @@ class Adaptive(Limit):
         self._lanes: dict[str, float | list[float]] = {}
         self._window: list[tuple[float, int]] = []
         self._high = False
-        # A limit that was lowered to see what latency does: the limit before, its samples' level and ratio.
+        # A limit that was lowered to see what latency does: the limit before, its samples' level
+        # and ratio.
         self._cut: tuple[int, float, float] | None = None
 
     def started(self, lane: str, now: float) -> Dispatch:
@@ -155,7 +170,8 @@ class Adaptive(Limit):
         else:
             level = self.current
             self._recovery[1].add(who)
-        # An effect that fails above a limit already lowered in this round trip cannot raise it again.
+        # An effect that fails above a limit already lowered in this round trip cannot raise it
+        # again.
         self._move(min(self.current, max(self._recovery[2], level - 1)), "rejected")
         self._settle(by_latency=False)
         self._cut, self._stride = None, 1
@@ -180,7 +196,9 @@ class Adaptive(Limit):
             self._round_trip()
 
     def _heed_refusals(self, calls: int) -> bool:
-        """Do what refusals since the last cut, or beyond those by chance, ask for; return whether anything was done."""
+        """Do what refusals since the last cut, or beyond those by chance, ask for; return whether
+        anything was done.
+        """
         found = self._chance.answered(calls, self.current)
         if found == "by chance":
             level, starting = self._before
@@ -230,7 +248,12 @@ class Adaptive(Limit):
         """Grow, or not, after as many ends as the limit."""
         filled = self._full >= FULL_SHARE * self._ends
         self._ends = self._full = 0
-        if self._starting or not filled or self._chance.watching or (self._probing and self._by_latency):
+        if (
+            self._starting
+            or not filled
+            or self._chance.watching
+            or (self._probing and self._by_latency)
+        ):
             return  # a probe against latency is read from its windows
         if self._probing:
             self._held()
@@ -244,7 +267,9 @@ class Adaptive(Limit):
             self._probe()
 
     def _probe(self) -> None:
-        stride = max(1, math.ceil(self.current * LATENCY_PROBE)) if self._by_latency else self._stride
+        stride = (
+            max(1, math.ceil(self.current * LATENCY_PROBE)) if self._by_latency else self._stride
+        )
         self._settle(by_latency=self._by_latency)
         self._probing = True
         self._move(self.current + stride, "probe")
@@ -302,11 +327,17 @@ class Adaptive(Limit):
         else:
             self._cut = (self.current, level, ratio)
             self._pause = FIRST_PAUSE
-            self._move(max(self.current // 4, min(round(level / ratio), self.current - 1)), "latency")
+            self._move(
+                max(self.current // 4, min(round(level / ratio), self.current - 1)), "latency"
+            )
             self._settle(by_latency=True)
 
-    def _judge_cut(self, before: int, old_level: float, old_ratio: float, ratio: float, level: float) -> None:
-        """Fewer effects in flight are faster if they had queued, and as slow as before if they had not."""
+    def _judge_cut(
+        self, before: int, old_level: float, old_ratio: float, ratio: float, level: float
+    ) -> None:
+        """Fewer effects in flight are faster if they had queued, and as slow as before if they had
+        not.
+        """
         self._cut, self._high = None, False
         if math.log(ratio / old_ratio) <= 0.5 * math.log(min(level, old_level - 0.5) / old_level):
             return

@@ -1,9 +1,10 @@
 """LMs that wait for as long as a service is too busy, instead of failing a rollout.
 
-``dspy.LM`` repeats a rejected request by itself, ``num_retries`` times (3 by default), and nobody hears of it. So a
-run would learn that a service is full only when a call has failed four times, and with it the rollout, whose
-earlier calls are then bought again. The LMs here make one attempt at a time, tell of each rejection, and repeat the
-attempt alone: no call that was answered is asked again.
+``dspy.LM`` repeats a rejected request by itself, ``num_retries`` times (3 by default), and nobody
+hears of it. So a run would learn that a service is full only when a call has failed four times, and
+with it the rollout, whose earlier calls are then bought again. The LMs here make one attempt at a
+time, tell of each rejection, and repeat the attempt alone: no call that was answered is asked
+again.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ from combee_dspy.rollouts._attempts import aask, ask, bounded
 _logger = logging.getLogger("combee_dspy")
 
 LONGEST_WAIT = 120.0
-"""Seconds before another attempt at most, whatever a service asks for: who asks for more is down, and not coming back
-within a run. Attempts are bounded as well."""
+"""Seconds before another attempt at most, whatever a service asks for: who asks for more is down,
+and not coming back within a run. Attempts are bounded as well.
+"""
 
 PATIENCE = 300.0
-"""Seconds that a call or rollout waits for a service that is full or down: the default of Search(patience=…)."""
+"""Seconds that a call or rollout waits for a service that is full or down: the default of
+Search(patience=…).
+"""
 
-# "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
+# "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not
+# for minutes.
 _OVERLOADED = (503, 529)
 _ONE_ATTEMPT: ContextVar[bool] = ContextVar("combee_one_attempt", default=False)
 # These grow with every call, and hold no part of a program.
@@ -44,7 +49,9 @@ _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 
 
 class Halt(threading.Event):
-    """Once set, ends every wait for a service, in any thread and on any loop: nobody wants what was waited for."""
+    """Once set, ends every wait for a service, in any thread and on any loop: nobody wants what was
+    waited for.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +85,9 @@ _now = time.monotonic
 
 @dataclass(slots=True)
 class Deadline:
-    """When an effect gives a service up: so many seconds after the first trouble since the service's last answer."""
+    """When an effect gives a service up: so many seconds after the first trouble since the
+    service's last answer.
+    """
 
     patience: float
     until: float | None = None
@@ -93,16 +102,18 @@ class Deadline:
 
 @dataclass(slots=True)
 class Surroundings:
-    """What an LM call knows of the attempt at an effect that it is part of. Set by slots, used from any thread.
+    """What an LM call knows of the attempt at an effect that it is part of. Set by slots, used from
+    any thread.
 
     Attributes:
         rejected: Hears of rejections.
-        halt: Ends waits; :data:`NEVER` once the attempt has ended. A thread that a program has abandoned may go on:
-            nobody could hear its error, except who reads it on a terminal.
+        halt: Ends waits; :data:`NEVER` once the attempt has ended. A thread that a program has
+            abandoned may go on: nobody could hear its error, except who reads it on a terminal.
         deadline: When the effect gives up, whatever its attempts; ``None`` outside of one.
         waits: Hears of each wait for a service, and for how long, before it begins.
         meters: What counts the attempt's calls, the outermost first.
-        failed: Returns the rollout as it failed with an error by now; ``None`` where no rollout has begun.
+        failed: Returns the rollout as it failed with an error by now; ``None`` where no rollout has
+            begun.
         given_up: Whether nobody waits for the attempt any more.
     """
 
@@ -153,12 +164,15 @@ class Surroundings:
 
 SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("combee_surroundings", default=None)
 _NONE = Surroundings()
-# A setting of DSPy's, beside the variable: it goes where those go, into the threads of dspy.Parallel.
+# A setting of DSPy's, beside the variable: it goes where those go, into the threads of
+# dspy.Parallel.
 _CARRIED = "combee_surroundings"
 
 
 def carried() -> dict[str, Any]:
-    """Return what to give to a program's ``dspy.context``, so that its calls in threads of DSPy's know them too."""
+    """Return what to give to a program's ``dspy.context``, so that its calls in threads of DSPy's
+    know them too.
+    """
     return {_CARRIED: SURROUNDINGS.get()}
 
 
@@ -168,15 +182,19 @@ def _surroundings() -> Surroundings:
 
 
 def note_meter(meter: Meter) -> None:
-    """Have a meter closed when the effect that runs here is given up. Outside of an effect nothing happens."""
+    """Have a meter closed when the effect that runs here is given up. Outside of an effect nothing
+    happens.
+    """
     if (here := SURROUNDINGS.get()) is not None:
         here.add(meter)
 
 
 def tell_rejected(retry_after: float | None) -> None:
-    """Say that a service rejected a request (HTTP 429) of the effect that runs here, once for each rejected attempt.
+    """Say that a service rejected a request (HTTP 429) of the effect that runs here, once for each
+    rejected attempt.
 
-    ``retry_after`` is in seconds, ``None`` where the service named none. Outside of an effect nothing happens.
+    ``retry_after`` is in seconds, ``None`` where the service named none. Outside of an effect
+    nothing happens.
     """
     _surroundings().rejected(retry_after)
 
@@ -185,8 +203,8 @@ class Patience:
     """How long one call, or one effect, goes on after what went wrong. Used by one thread or task.
 
     Args:
-        faults: Faults that may pass and are followed by another attempt. Rejections are no attempts: they are waited
-            for until the deadline.
+        faults: Faults that may pass and are followed by another attempt. Rejections are no
+            attempts: they are waited for until the deadline.
         deadline: Of the effect; by default one of :data:`PATIENCE` seconds.
     """
 
@@ -195,10 +213,13 @@ class Patience:
         self._deadline = Deadline(PATIENCE) if deadline is None else deadline
         self._rejections = self._faults = 0
 
-    def after(self, retry_after: float | None, *, rejected: bool, outage: bool = False) -> float | None:
+    def after(
+        self, retry_after: float | None, *, rejected: bool, outage: bool = False
+    ) -> float | None:
         """Return the seconds until the next attempt, ``None`` where there is to be none.
 
-        An outage of the service is waited for until the deadline as well, whatever the number of attempts.
+        An outage of the service is waited for until the deadline as well, whatever the number of
+        attempts.
         """
         if rejected:
             self._rejections += 1
@@ -215,8 +236,14 @@ class Patience:
 
 
 def pause_after(retry_after: float | None, count: int) -> float:
-    """Return the seconds until the next attempt after so many failed ones: 1, 2, 4 … 60, or what was asked for."""
-    asked = min(2.0 ** min(count - 1, 6), 60.0) if retry_after is None else min(retry_after, LONGEST_WAIT)
+    """Return the seconds until the next attempt after so many failed ones: 1, 2, 4 … 60, or what
+    was asked for.
+    """
+    asked = (
+        min(2.0 ** min(count - 1, 6), 60.0)
+        if retry_after is None
+        else min(retry_after, LONGEST_WAIT)
+    )
     # A service that asks for no time at all must not be asked without end in no time.
     return max(asked, min(0.001 * 2.0 ** min(count, 11), 2.0))
 
@@ -224,14 +251,15 @@ def pause_after(retry_after: float | None, count: int) -> float:
 class PatientLM(dspy.LM):
     """A ``dspy.LM`` whose calls outlast a service that is full. Made by :func:`patient`.
 
-    A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for as long as
-    ``Search(patience=…)`` says. Other transient errors are tried again ``num_retries`` times, as DSPy does; of
-    them, HTTP 503 and 529 (overloaded) are told as well. Callbacks and history see one call, whatever the number of
-    attempts; the books count each. Answers come from DSPy's cache and go there as before.
+    A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for
+    as long as ``Search(patience=…)`` says. Other transient errors are tried again ``num_retries``
+    times, as DSPy does; of them, HTTP 503 and 529 (overloaded) are told as well. Callbacks and
+    history see one call, whatever the number of attempts; the books count each. Answers come from
+    DSPy's cache and go there as before.
 
-    A call for several completions (``n``) is repeated whole: where DSPy makes a request of each, what had been
-    answered is bought again, and is in the books both times. One that streams is left to DSPy's own retries: a part
-    of its answer has been shown already.
+    A call for several completions (``n``) is repeated whole: where DSPy makes a request of each,
+    what had been answered is bought again, and is in the books both times. One that streams is left
+    to DSPy's own retries: a part of its answer has been shown already.
     """
 
     _allowed: int
@@ -270,7 +298,9 @@ class PatientLM(dspy.LM):
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full, without blocking the loop."""
         if dspy.settings.send_stream is not None:
-            return bounded(await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs))
+            return bounded(
+                await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
+            )
         here = _surroundings()
         patience = Patience(self._allowed, here.deadline)
         while True:
@@ -291,8 +321,8 @@ class PatientLM(dspy.LM):
 def is_passing(error: LMError) -> bool:
     """Return whether a failed call is the service's fault and may pass.
 
-    That is what DSPy tries again, and a reply that is none of the API's, such as a gateway's page with HTTP 200: DSPy
-    raises the plain ``LMProviderError`` for it.
+    That is what DSPy tries again, and a reply that is none of the API's, such as a gateway's page
+    with HTTP 200: DSPy raises the plain ``LMProviderError`` for it.
     """
     return is_retryable_lm_error(error) or type(error) is LMProviderError
 
@@ -308,10 +338,12 @@ def _seconds(error: LMError, patience: Patience) -> float | None:
 
 
 def patient(lm: Any) -> Any:
-    """Return an LM that outlasts a service that is full; what is no plain ``dspy.LM`` is returned as it is.
+    """Return an LM that outlasts a service that is full; what is no plain ``dspy.LM`` is returned
+    as it is.
 
-    The copy shares the LM's client, history and callbacks, and nothing that tells its answers apart is changed.
-    Legacy subclasses and test doubles have their own ``forward`` and are left alone, and so is ``None``.
+    The copy shares the LM's client, history and callbacks, and nothing that tells its answers apart
+    is changed. Legacy subclasses and test doubles have their own ``forward`` and are left alone,
+    and so is ``None``.
     """
     if type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
@@ -322,7 +354,8 @@ def patient(lm: Any) -> Any:
 
 
 def patient_program(program: dspy.Module) -> dspy.Module:
-    """Make every predictor's own LM :func:`patient`, in place, and return the program, a copy of the caller's own.
+    """Make every predictor's own LM :func:`patient`, in place, and return the program, a copy of
+    the caller's own.
 
     Predictors that use DSPy's setting are left alone: the setting is the caller's to change.
     """
@@ -332,8 +365,12 @@ def patient_program(program: dspy.Module) -> dspy.Module:
 
 
 def lms_of(program: dspy.Module) -> list[Any]:
-    """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each once."""
-    lms = [predictor.lm or dspy.settings.lm for predictor in _predictors(program)] or [dspy.settings.lm]
+    """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each
+    once.
+    """
+    lms = [predictor.lm or dspy.settings.lm for predictor in _predictors(program)] or [
+        dspy.settings.lm
+    ]
     return list({id(lm): lm for lm in lms if lm is not None}.values())
 
 

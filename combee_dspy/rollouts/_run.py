@@ -1,4 +1,6 @@
-"""Runs one rollout, or one LM call of a strategy: returns what came of it, or raises where the service is to blame."""
+"""Runs one rollout, or one LM call of a strategy: returns what came of it, or raises where the
+service is to blame.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,16 @@ _MOST_CAUSES = 16
 
 
 def run_rollout(job: RolloutJob) -> Rollout:
-    """Run a program on an example and score what comes out. Runs in a worker thread; the program may be shared.
+    """Run a program on an example and score what comes out. Runs in a worker thread; the program
+    may be shared.
 
     The program's and the metric's own errors, and an answer that does not
-    parse, end in the failure score, with the error kept. So does what would end a process elsewhere, such as
-    ``sys.exit``: only an interrupt of the main thread is the user's own.
+    parse, end in the failure score, with the error kept. So does what would end a process
+    elsewhere, such as ``sys.exit``: only an interrupt of the main thread is the user's own.
 
     Raises:
-        InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
+        InfrastructureFaultError: An LM call or an environment failed for a reason outside the
+            program.
     """
     attempt = _Attempt(job)
     with attempt.context():
@@ -64,7 +68,10 @@ def run_rollout(job: RolloutJob) -> Rollout:
             score = attempt.metric(job.program(**job.example.inputs()))
             return attempt.scored(score())
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            if (
+                isinstance(error, KeyboardInterrupt)
+                and threading.current_thread() is threading.main_thread()
+            ):
                 raise
             return attempt.failed(error)
 
@@ -73,8 +80,8 @@ async def arun_rollout(job: RolloutJob, run: RunFn = asyncio.to_thread) -> Rollo
     """Do what :func:`run_rollout` does on an event loop, through the program's ``acall``.
 
     A metric that is a coroutine function is awaited; any other is carried out
-    by ``run``, since it may take its time, or ask an LM. A cancellation of the task that runs here is passed on; one
-    that the program raises itself is an error of the program.
+    by ``run``, since it may take its time, or ask an LM. A cancellation of the task that runs here
+    is passed on; one that the program raises itself is an error of the program.
     """
     attempt = _Attempt(job)
     with attempt.context():
@@ -101,11 +108,15 @@ def _ended(score: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 def _awaits(metric: Metric) -> bool:
-    return inspect.iscoroutinefunction(metric) or inspect.iscoroutinefunction(getattr(metric, "__call__", None))  # noqa: B004 - not whether, but how
+    return inspect.iscoroutinefunction(metric) or inspect.iscoroutinefunction(
+        getattr(metric, "__call__", None)  # noqa: B004 - not whether, but how
+    )
 
 
 def takes_trace(metric: Metric) -> bool:
-    """Whether a metric names a parameter ``program_trace``, which DSPy gives to metrics of ``dspy.Flex`` programs."""
+    """Whether a metric names a parameter ``program_trace``, which DSPy gives to metrics of
+    ``dspy.Flex`` programs.
+    """
     try:
         return "program_trace" in inspect.signature(metric).parameters
     except (TypeError, ValueError):
@@ -127,11 +138,15 @@ class _Attempt:
             here.add(self.meter)
 
     def context(self) -> Any:
-        """Return the DSPy context for program and metric; one for both, since entering one is not cheap."""
+        """Return the DSPy context for program and metric; one for both, since entering one is not
+        cheap.
+        """
         return dspy.context(trace=self.trace, **carried(), **self.meter.settings())
 
     def metric(self, prediction: Any) -> Callable[[], Any]:
-        """Return the scoring of a prediction, ready to be called. From now on calls are the evaluator's."""
+        """Return the scoring of a prediction, ready to be called. From now on calls are the
+        evaluator's.
+        """
         self.prediction, self.failed_in, self.meter.role = prediction, "metric", "evaluator"
         more = {"program_trace": list(self.trace)} if self.job.sees_trace else {}
         return partial(self.job.metric, self.job.example, prediction, None, None, None, **more)
@@ -144,13 +159,18 @@ class _Attempt:
         """Return the failed rollout, or raise where neither program nor metric is to blame."""
         if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
-        reason, failed = _described(error, self.meter), partial(self._rollout, self.job.failure_score)
+        reason, failed = (
+            _described(error, self.meter),
+            partial(self._rollout, self.job.failure_score),
+        )
         _raise_fault(error, self.meter, partial(failed, error=reason, failed_in="service"))
         prediction = None if self.prediction is None else _fields(self.prediction)
         return failed(error=reason, failed_in=self.failed_in, prediction=prediction)
 
     def late(self, error: BaseException) -> Rollout:
-        """Return the rollout as it failed by now, while what it hangs in goes on. From any thread."""
+        """Return the rollout as it failed by now, while what it hangs in goes on. From any
+        thread.
+        """
         prediction = None if self.prediction is None else _fields(self.prediction)
         return self._rollout(
             self.job.failure_score,
@@ -165,8 +185,13 @@ class _Attempt:
         inputs, completion = dict(self.job.example.inputs()), str(error.lm_response or "")
         failed = predictors.unparsed(error.signature, inputs, completion)
         missing = ", ".join(error.signature.output_fields)
-        reason = f"AdapterParseError: {error.adapter_name} could not read the fields {missing} in the answer"
-        return self._rollout(self.job.failure_score, error=reason, failed_in="answer", extra=(failed,))
+        reason = (
+            f"AdapterParseError: {error.adapter_name} could not read the fields {missing} in the"
+            " answer"
+        )
+        return self._rollout(
+            self.job.failure_score, error=reason, failed_in="answer", extra=(failed,)
+        )
 
     def _rollout(
         self,
@@ -177,12 +202,21 @@ class _Attempt:
         extra: tuple[PredictorCall, ...] = (),
         **outcome: Any,
     ) -> Rollout:
-        bare = outcome.get("prediction") is not None and not isinstance(self.prediction, dspy.Prediction)
+        bare = outcome.get("prediction") is not None and not isinstance(
+            self.prediction, dspy.Prediction
+        )
         return Rollout(
-            self.job.example_id, score, feedback, objectives or {},
-            calls=(*predictors_of(self.job.program).calls(self.trace), *extra), usage=self.meter.usage(),
-            seconds=time.monotonic() - self.started, prompt_hash=self.meter.prompt_hash, bare=bare, **outcome,
-        )  # fmt: skip
+            self.job.example_id,
+            score,
+            feedback,
+            objectives or {},
+            calls=(*predictors_of(self.job.program).calls(self.trace), *extra),
+            usage=self.meter.usage(),
+            seconds=time.monotonic() - self.started,
+            prompt_hash=self.meter.prompt_hash,
+            bare=bare,
+            **outcome,
+        )
 
 
 def _fields(output: Any) -> dict[str, Any]:
@@ -191,7 +225,8 @@ def _fields(output: Any) -> dict[str, Any]:
 
 
 def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
-    """Return score, feedback (empty where there is none) and score per objective of what a metric returned.
+    """Return score, feedback (empty where there is none) and score per objective of what a metric
+    returned.
 
     Args:
         output: A number (numpy's included), or a ``dspy.Prediction`` with ``score``
@@ -235,7 +270,10 @@ def run_call(job: CallJob) -> Answer:
                     prediction = call.predictor(**call.inputs, config=call.another_draw())
                 return call.ended(prediction)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            if (
+                isinstance(error, KeyboardInterrupt)
+                and threading.current_thread() is threading.main_thread()
+            ):
                 raise
             return call.failed(error)
 
@@ -250,7 +288,9 @@ async def arun_call(job: CallJob) -> Answer:
             except AdapterParseError as error:
                 prediction = read_as_gepa(error)
                 if prediction is None:
-                    prediction = await call.predictor.acall(**call.inputs, config=call.another_draw())
+                    prediction = await call.predictor.acall(
+                        **call.inputs, config=call.another_draw()
+                    )
                 return call.ended(prediction)
         except BaseException as error:
             if is_ours(error):
@@ -273,13 +313,18 @@ class _Call:
     def context(self) -> Any:
         given = {"lm": self.job.lm, "adapter": self.job.adapter}
         settings = {name: one for name, one in given.items() if one is not None}
-        # No trace: these calls are no part of the program that may surround them. What is fenced is text, whatever type
-        # its field has.
-        return dspy.context(trace=None, warn_on_type_mismatch=False, **settings, **self.meter.settings())
+        # No trace: these calls are no part of the program that may surround them. What is fenced is
+        # text, whatever type its field has.
+        return dspy.context(
+            trace=None, warn_on_type_mismatch=False, **settings, **self.meter.settings()
+        )
 
     def another_draw(self) -> Mapping[str, Any]:
         """Return what makes DSPy's cache, and an LM at temperature 0, give another answer."""
-        kwargs = {**(getattr(self.job.lm or dspy.settings.lm, "kwargs", None) or {}), **self.predictor.config}
+        kwargs = {
+            **(getattr(self.job.lm or dspy.settings.lm, "kwargs", None) or {}),
+            **self.predictor.config,
+        }
         own = kwargs.get("rollout_id")
         config = {"rollout_id": (own if isinstance(own, int) else 0) + 1}
         return {**config, "temperature": 1.0} if kwargs.get("temperature") == 0 else config
@@ -298,15 +343,21 @@ def _described(error: BaseException, meter: Meter) -> str:
     return scrub(described(error), secrets)
 
 
-def _raise_fault(error: BaseException, meter: Meter, scored: Callable[[], Rollout] | None = None) -> None:
-    """Raise where an LM call or an environment failed for a reason that says nothing about program or metric.
+def _raise_fault(
+    error: BaseException, meter: Meter, scored: Callable[[], Rollout] | None = None
+) -> None:
+    """Raise where an LM call or an environment failed for a reason that says nothing about program
+    or metric.
 
     A failure that nobody can assign carries the failed rollout, made by ``scored``: it is
-    tried again, and one example that keeps failing must not end the run. Such is also that of a program
-    that names no cause, as ``dspy.Parallel`` names none, after the service has failed one of its calls.
+    tried again, and one example that keeps failing must not end the run. Such is also that of a
+    program that names no cause, as ``dspy.Parallel`` names none, after the service has failed one
+    of its calls.
     """
     causes = tuple(_causes(error))
-    named = next((one for one in causes if isinstance(one, (LMError, InfrastructureFaultError))), None)
+    named = next(
+        (one for one in causes if isinstance(one, (LMError, InfrastructureFaultError))), None
+    )
     if isinstance(named, InfrastructureFaultError):
         named.usage = meter.usage()
         raise named
@@ -329,7 +380,9 @@ def _raise_fault(error: BaseException, meter: Meter, scored: Callable[[], Rollou
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what it holds and what it was raised from: a program may wrap what its LM failed with."""
+    """Yield an error, what it holds and what it was raised from: a program may wrap what its LM
+    failed with.
+    """
     waiting = deque([error])
     for _ in range(_MOST_CAUSES):
         if not waiting:

@@ -45,9 +45,18 @@ from combee_dspy.rollouts._describer import (
 
 # Objects that stand for a value which never changes.
 _VALUES = (
-    complex, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum,
-    fractions.Fraction, pathlib.PurePath, range, re.Pattern, uuid.UUID,
-)  # fmt: skip
+    complex,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    enum.Enum,
+    fractions.Fraction,
+    pathlib.PurePath,
+    range,
+    re.Pattern,
+    uuid.UUID,
+)
 _ACTING = (types.FunctionType, types.MethodType, type, dspy.Module, dspy.BaseLM, functools.partial)
 _MAKES = frozenset({"__init__", "__new__", "__post_init__", "__setstate__", "__set_name__"})
 _STORES_ATTRIBUTE = frozenset({"STORE_ATTR", "DELETE_ATTR"})

@@ -29,14 +29,24 @@ from combee_dspy.rollouts._jobs import (
     RolloutTimeoutError,
 )
 from combee_dspy.rollouts._limits import Limit, Outcome
-from combee_dspy.rollouts._patient import NEVER, PATIENCE, SURROUNDINGS, Deadline, Halt, Patience, Surroundings
+from combee_dspy.rollouts._patient import (
+    NEVER,
+    PATIENCE,
+    SURROUNDINGS,
+    Deadline,
+    Halt,
+    Patience,
+    Surroundings,
+)
 
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
 
 _logger = logging.getLogger(__name__)
 
-_SILENCE = 30.0  # seconds without an answer from a service in trouble, after each of which it is said
+_SILENCE = (
+    30.0  # seconds without an answer from a service in trouble, after each of which it is said
+)
 
 Check = Callable[[], Awaitable[None]]
 """Raises where an effect may not begin any more, now that there is a slot for it."""
@@ -45,15 +55,16 @@ Check = Callable[[], Awaitable[None]]
 class Slots:
     """Every effect of the searches that share it goes through here. Lives on one event loop.
 
-    Cancelling who awaits an effect takes it out of the queue. One that is under way is given up: it ends with an
-    ``AbandonedError`` that says what it has cost, and LM calls that it would make later are refused.
+    Cancelling who awaits an effect takes it out of the queue. One that is under way is given up: it
+    ends with an ``AbandonedError`` that says what it has cost, and LM calls that it would make
+    later are refused.
 
     Args:
         session: Carries effects out. Owned: closed by :meth:`close`.
         limit: How many may be in flight.
         batching: When and in what company they go; ``None`` for as soon as there is a slot.
-        attempts: How often an effect is tried at most where nobody can tell whom to blame; a service that is full or
-            down is waited for.
+        attempts: How often an effect is tried at most where nobody can tell whom to blame; a
+            service that is full or down is waited for.
         patience: Seconds that an effect waits for such a service, from its last answer on.
         on_change: Called with the new limit and the reason after each change of it, on the loop.
     """
@@ -101,8 +112,11 @@ class Slots:
         """How many are."""
         return self._flying
 
-    async def rollout(self, job: RolloutJob, priority: Priority, check: Check | None = None) -> Rollout:
-        """Carry out a rollout, again where the service failed in passing; its usage is that of every attempt.
+    async def rollout(
+        self, job: RolloutJob, priority: Priority, check: Check | None = None
+    ) -> Rollout:
+        """Carry out a rollout, again where the service failed in passing; its usage is that of
+        every attempt.
 
         Where nobody can tell whom to blame, it is the failed rollout in the end.
 
@@ -115,11 +129,15 @@ class Slots:
             InfrastructureError: The service is to blame; carries the usage spent.
             Exception: What ``check`` raised.
         """
-        return await self._bought(partial(self.session.rollout, job), priority, "rollout", job, check)
+        return await self._bought(
+            partial(self.session.rollout, job), priority, "rollout", job, check
+        )
 
     async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
         """Carry out an LM call in the same way; may raise the same."""
-        return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, job, check)
+        return await self._bought(
+            partial(self.session.call, job), priority, job.signature.__name__, job, check
+        )
 
     async def run(
         self,
@@ -152,9 +170,10 @@ class Slots:
     def refusing(self, search: int) -> Iterator[None]:
         """Take back, for as long as this lasts, what waits for one search; what runs goes on.
 
-        What waits for a slot for the first time is cancelled. What has cost something already, and waits to be tried
-        again or, in an LM, for a service that is full, ends with an InfrastructureError that says what.
-        ``search`` is the number that stands last in its priorities.
+        What waits for a slot for the first time is cancelled. What has cost something already, and
+        waits to be tried again or, in an LM, for a service that is full, ends with an
+        InfrastructureError that says what. ``search`` is the number that stands last in its
+        priorities.
         """
         self._halts[search].set()
         for turn in self._queue.waiting():
@@ -190,7 +209,9 @@ class Slots:
         spent: list[tuple[CallUsage, ...]] = []
         while True:
             try:
-                result, began = await self._once(work, priority, lane, job, None if spent else check, deadline)
+                result, began = await self._once(
+                    work, priority, lane, job, None if spent else check, deadline
+                )
             except InfrastructureFaultError as error:
                 fault, halt = error, self._halts[priority[-1]]
                 spent.append(fault.usage)
@@ -230,7 +251,12 @@ class Slots:
         if halt.is_set():
             raise asyncio.CancelledError
         since = time.monotonic()
-        if self._direct and self._flying < limit.current and limit.held_until <= since and not self._queue:
+        if (
+            self._direct
+            and self._flying < limit.current
+            and limit.held_until <= since
+            and not self._queue
+        ):
             self._flying += 1
         else:
             await self._slot(priority, job, number, since)
@@ -245,7 +271,9 @@ class Slots:
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
         calls = 1
-        here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt, deadline)
+        here = Surroundings(
+            partial(self._rejected_there, asyncio.get_running_loop(), number), halt, deadline
+        )
         token = SURROUNDINGS.set(here)
         try:
             result = await work()
@@ -270,7 +298,9 @@ class Slots:
             limit.ended(dispatch, outcome, time.monotonic(), calls)
             self._wake()
 
-    async def _slot(self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float) -> None:
+    async def _slot(
+        self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float
+    ) -> None:
         future = asyncio.get_running_loop().create_future()
         group, tokens = ((0, 0), 0) if job is None else self._queue.group(job)
         self._queue.push(Turn(priority, group, number, since, tokens, future))
@@ -308,8 +338,12 @@ class Slots:
         if when < math.inf:
             self._timer = asyncio.get_running_loop().call_later(when - now, self._wake)
 
-    def _rejected_there(self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None) -> None:
-        with suppress(RuntimeError):  # it comes from a worker thread, and the loop is closed: nobody waits any more
+    def _rejected_there(
+        self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None
+    ) -> None:
+        with suppress(
+            RuntimeError
+        ):  # it comes from a worker thread, and the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(self._rejected, who, retry_after)
 
     def _answered(self) -> None:
@@ -325,10 +359,14 @@ class Slots:
 
     def _warn(self, why: str, times: int) -> None:
         _logger.warning(
-            "No answer for %g seconds, only %d times: %s. The service is waited for; a rollout or call that has waited "
-            "for %g seconds ends the run, with everything kept (Search(patience=…)).",
-            times * _SILENCE, self._troubles, why, self._patience,
-        )  # fmt: skip
+            "No answer for %g seconds, only %d times: %s. The service is waited for; a rollout or"
+            " call that has waited for %g seconds ends the run, with everything kept"
+            " (Search(patience=…)).",
+            times * _SILENCE,
+            self._troubles,
+            why,
+            self._patience,
+        )
         self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._warn, why, times + 1)
 
     def _rejected(self, who: int, retry_after: float | None) -> None:

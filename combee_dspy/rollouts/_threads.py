@@ -47,14 +47,18 @@ class DaemonPool(ThreadPoolExecutor):
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let idle threads end, and the others when they have ended what they are at. Nobody waits."""
+        """Let idle threads end, and the others when they have ended what they are at. Nobody
+        waits.
+        """
         self._over = True
         while self._idle.acquire(blocking=False):
             self._tasks.put(None)
 
 
 class LoopThread:
-    """An event loop in a thread of its own, which a program may hold up without holding up anybody else."""
+    """An event loop in a thread of its own, which a program may hold up without holding up anybody
+    else.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -67,20 +71,25 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # A task of a program has raised it, and whoever awaits that task gets it. No signal comes here.
+                # A task of a program has raised it, and whoever awaits that task gets it. No signal
+                # comes here.
                 continue
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
     async def answers(self, seconds: float) -> bool:
-        """Return whether the loop gets round to anything within so many seconds. Called on another loop."""
+        """Return whether the loop gets round to anything within so many seconds. Called on another
+        loop.
+        """
         answered: Future[None] = Future()
         self.loop.call_soon_threadsafe(answered.set_result, None)
         return bool((await asyncio.wait([asyncio.wrap_future(answered)], timeout=seconds))[0])
 
     async def close(self, seconds: float) -> None:
-        """Cancel what runs on the loop and end it; a loop that is held up is left alone after so many seconds."""
+        """Cancel what runs on the loop and end it; a loop that is held up is left alone after so
+        many seconds.
+        """
         ended: Future[None] = Future()
         self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._end(ended)))
         await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)

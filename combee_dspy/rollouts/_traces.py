@@ -44,7 +44,9 @@ class Predictors:
             calls.append(_call(paths, inputs, dict(outputs.items())))
         return calls
 
-    def unparsed(self, signature: type[dspy.Signature], inputs: Mapping[str, Any], completion: str) -> PredictorCall:
+    def unparsed(
+        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], completion: str
+    ) -> PredictorCall:
         """Return the call whose answer did not parse: the error names its signature alone."""
         return _call(self._by_signature(signature), inputs, None, completion)
 

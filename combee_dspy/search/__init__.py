@@ -31,8 +31,9 @@
 Everything here lives on one event loop. Nothing of it is public but what stands below.
 """
 
-# Loaded before a compile begins: numpy loads once in a process, and where somebody puts another dict in the place of
-# sys.modules meanwhile, as tests do that mock a module, what was first imported in its middle is forgotten afterwards.
+# Loaded before a compile begins: numpy loads once in a process, and where somebody puts another
+# dict in the place of sys.modules meanwhile, as tests do that mock a module, what was first
+# imported in its middle is forgotten afterwards.
 import scipy.sparse  # noqa: F401
 
 from combee_dspy.search._candidates import Shared

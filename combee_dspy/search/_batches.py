@@ -1,4 +1,6 @@
-"""What the next update runs, or why there is none: epochs cut into planned sizes, and the reasons to stop."""
+"""What the next update runs, or why there is none: epochs cut into planned sizes, and the reasons
+to stop.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,19 @@ from combee_dspy.streams import derive
 
 __all__ = ["Batches", "Ends", "decision_from"]
 
-# Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
-# nothing may have had an answer that did not parse, or a child that was refused.
+# Updates without a new rollout that end a run, or one for each component where there are more: one
+# that proposed nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3
 _NOTHING = "A full pass found nothing new to learn"
-_FEWEST = 3  # rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
+# rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
+_FEWEST = 3
 
 
 class Batches:
     """Draws minibatches. Called in the order of updates.
 
-    Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no minibatch crosses the end
-    of an epoch. Anchors are in every one.
+    Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no
+    minibatch crosses the end of an epoch. Anchors are in every one.
 
     Attributes:
         seen: Rows drawn so far.
@@ -69,7 +72,9 @@ class Batches:
 
     @property
     def first(self) -> Row:
-        """The row that the first minibatch begins with; with a sampler of the user's, which nobody may ask, any."""
+        """The row that the first minibatch begins with; with a sampler of the user's, which nobody
+        may ask, any.
+        """
         return self._train[0 if self._sampler is not None else self._order(0)[0]]
 
     def _order(self, epoch: int) -> list[int]:
@@ -78,17 +83,23 @@ class Batches:
         return order
 
     def worth(self, step: int, decision: BatchDecision, fitting: Callable[[int], int]) -> int:
-        """Return the size that the budget has room for, or 0 where so few rows teach less than a validation costs.
+        """Return the size that the budget has room for, or 0 where so few rows teach less than a
+        validation costs.
 
-        ``fitting`` returns how many of so many rows it has room for: it knows more of that than who planned.
+        ``fitting`` returns how many of so many rows it has room for: it knows more of that than who
+        planned.
         """
-        planned = next((clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size)
+        planned = next(
+            (clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size
+        )
         fewest = min(_FEWEST, planned, self.left)
         size = fitting(max(fewest, min(decision.size, self.left)))
         return 0 if step and size < fewest else size
 
     def decide(self, view: BatchView) -> dict[str, Any]:
-        """Return the controller's decision, from a view completed by what is known here, as JSON values."""
+        """Return the controller's decision, from a view completed by what is known here, as JSON
+        values.
+        """
         decision = self._task.settings.controller.plan(
             dataclasses.replace(
                 view,
@@ -106,11 +117,15 @@ class Batches:
         """Return the rows of the next minibatch.
 
         Args:
-            size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
+            size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides
+                itself.
             state: Returns gepa's state, for a sampler of the user's.
         """
         if self._sampler is not None:
-            rows = tuple(self._train[index] for index in self._sampler.next_minibatch_ids(self._loader, state()))
+            rows = tuple(
+                self._train[index]
+                for index in self._sampler.next_minibatch_ids(self._loader, state())
+            )
         else:
             epoch, start = divmod(self.seen, len(self._train))
             rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
@@ -123,17 +138,23 @@ class Batches:
         """Note how long an update took, and its parent's rollouts."""
         self._measured.append(Measurement(size, seconds))
         self._scores.extend(one.score for one in rollouts)
-        self._prompt_tokens += sum(used.prompt_tokens for one in rollouts for used in one.usage if used.role == "task")
+        self._prompt_tokens += sum(
+            used.prompt_tokens for one in rollouts for used in one.usage if used.role == "task"
+        )
 
 
 def decision_from(data: Any) -> BatchDecision:
     """Return the decision that :meth:`Batches.decide` has returned as JSON values."""
     fit, clamps = data["fit"], tuple(Clamp(**one) for one in data["clamps"])
-    return BatchDecision(data["size"], data["reason"], None if fit is None else PowerLawFit(**fit), clamps)
+    return BatchDecision(
+        data["size"], data["reason"], None if fit is None else PowerLawFit(**fit), clamps
+    )
 
 
 class Ends:
-    """Asks limits, rules and stop callbacks. What hangs on the clock, the bill or the user's code is decided once."""
+    """Asks limits, rules and stop callbacks. What hangs on the clock, the bill or the user's code
+    is decided once.
+    """
 
     def __init__(
         self,
@@ -178,7 +199,9 @@ class Ends:
         return f"{_NOTHING}: every training row was right when it ran last"
 
     async def cut_off(self, step: int, reason: str) -> str:
-        """Note that a budget ended the run in the middle of an update, of which nothing is kept; return why."""
+        """Note that a budget ended the run in the middle of an update, of which nothing is kept;
+        return why.
+        """
         data = {"step": step, "reason": reason}
         ended = await self._effects.decide(f"end/{self._key}", lambda: data, step=step)
         self._effects.purse.exhausted = True
@@ -191,18 +214,29 @@ class Ends:
             self._effects.purse.exhausted = True
             return str(ended["reason"])
         if not self._batches.left:
-            return "1 epoch is done" if self._batches.epochs == 1 else f"{self._batches.epochs:g} epochs are done"
+            return (
+                "1 epoch is done"
+                if self._batches.epochs == 1
+                else f"{self._batches.epochs:g} epochs are done"
+            )
         limits = self._effects.purse.limits
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
         if barren := self._nothing_new(step - self._behind):
             untraced = self._untraced.components(step - self._behind)
             if set(untraced) == set(self._components):
-                return f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to learn from"
+                return (
+                    f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to"
+                    " learn from"
+                )
             fails = any(self._failed[one] for one in barren)
             why = "no new text came of the rows that fail" if fails else "every row was right"
             reason = f"{_NOTHING}: {why}"
-            return f"{reason}; no rollout called {', '.join(map(repr, untraced))}" if untraced else reason
+            return (
+                f"{reason}; no rollout called {', '.join(map(repr, untraced))}"
+                if untraced
+                else reason
+            )
         if self._seed_is_known(step):
             for place, stopper in enumerate(self._parts.stoppers):
                 stops = partial(_stops, stopper, self._pool.state)
@@ -212,14 +246,23 @@ class Ends:
         if rule is None:
             return ""
         view = self._view(step)
-        return await self._effects.decide(f"stop/{step}/{self._key}", lambda: ask(rule, view) or "", step=step) or ""
+        return (
+            await self._effects.decide(
+                f"stop/{step}/{self._key}", lambda: ask(rule, view) or "", step=step
+            )
+            or ""
+        )
 
     def _seed_is_known(self, step: int) -> bool:
-        """Return whether the student's validation is surely there: before, it may be there or not."""
+        """Return whether the student's validation is surely there: before, it may be there or
+        not.
+        """
         return step >= self._behind or not self._parts.plain
 
     def _nothing_new(self, known: int) -> Sequence[int]:
-        """Return the updates of the last whole epoch that is committed, and enough of them, if they bought nothing."""
+        """Return the updates of the last whole epoch that is committed, and enough of them, if they
+        bought nothing.
+        """
         now = int(self._batches.epochs)
         past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
         whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}

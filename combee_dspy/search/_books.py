@@ -23,8 +23,8 @@ Relations = Mapping[str, Sequence[BookEdit]]
 class Books:
     """What a run has learned, by component. Owned by one search, changed in the order of updates.
 
-    An update reads the books as they were when it began, so that what it learns does not depend on how fast another
-    one was.
+    An update reads the books as they were when it began, so that what it learns does not depend on
+    how fast another one was.
 
     Attributes:
         weigher: Decides which lessons are served.
@@ -46,7 +46,9 @@ class Books:
         self._relating: dict[int, asyncio.Task[Relations]] = {}
 
     def known(self, component: str, update: int) -> Book:
-        """Return a component's book as an update left it; that of the student where the update is below 0."""
+        """Return a component's book as an update left it; that of the student where the update is
+        below 0.
+        """
         return self._after[max(update, -1)].get(component, Book())
 
     def learn(self, learned: Learned) -> None:
@@ -55,7 +57,9 @@ class Books:
         for component, lessons in learned.lessons.items():
             if lessons.rewrite is not None:
                 continue  # a whole text stands outside the book
-            new = self.now[component].add(taught(lessons, learned.reflections[component], update), update)
+            new = self.now[component].add(
+                taught(lessons, learned.reflections[component], update), update
+            )
             self._change(component, new, lessons.edits, update)
         self._after[update] = dict(self.now)
         # Updates that overlap are few: older books are read by nobody.
@@ -63,11 +67,15 @@ class Books:
             del self._after[old]
 
     def relate(self, update: int, comparing: Coroutine[None, None, Relations]) -> None:
-        """Begin the comparisons of what an update taught with the rest; :meth:`settle` reads them."""
+        """Begin the comparisons of what an update taught with the rest; :meth:`settle` reads
+        them.
+        """
         self._relating[update] = asyncio.ensure_future(comparing)
 
     async def settle(self, last: int, update: int) -> None:
-        """Make the edits of the comparisons of updates up to ``last``, at a moment that no arrival decides."""
+        """Make the edits of the comparisons of updates up to ``last``, at a moment that no arrival
+        decides.
+        """
         for earlier in [step for step in self._relating if step <= last]:
             for component, edits in (await self._relating.pop(earlier)).items():
                 self.edit(component, edits, update)
@@ -96,7 +104,10 @@ class Books:
             )
         if after != before:
             self.emit(
-                "book", {"lessons": [_as_data(lesson) for lesson in after.lessons]}, step=update, component=component
+                "book",
+                {"lessons": [_as_data(lesson) for lesson in after.lessons]},
+                step=update,
+                component=component,
             )
 
 
@@ -114,10 +125,14 @@ class Serving:
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate that serves what an update learned, and all before it."""
         artifact, books = self.books.artifact, self.books.now
-        return base.edited({name: artifact.serve(base.texts[name], books[name]) for name in learned.lessons})
+        return base.edited(
+            {name: artifact.serve(base.texts[name], books[name]) for name in learned.lessons}
+        )
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
-        """Return whether a text may stand in the place of another: no operator or guard has a say here."""
+        """Return whether a text may stand in the place of another: no operator or guard has a say
+        here.
+        """
         return True
 
 

@@ -20,17 +20,23 @@ class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the
     """A limit leaves no room for the next effect; the message says which."""
 
 
-_FRAME = 256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
+_FRAME = (
+    256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
+)
 _COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
 _READING = 2  # what an update costs, readings included, as a multiple of its rollouts
-_GROWTH = 2  # texts grow as they learn, and with them what is in flight may cost more than all before it
+_GROWTH = (
+    2  # texts grow as they learn, and with them what is in flight may cost more than all before it
+)
 
 
 @dataclass(slots=True)
 class Spent:
-    """What effects have cost together: LM calls that a service answered, and prompt and completion tokens.
+    """What effects have cost together: LM calls that a service answered, and prompt and completion
+    tokens.
 
-    ``dollars`` are ``None`` once the price of a call is not known, ``gpu_seconds`` where nobody counts them.
+    ``dollars`` are ``None`` once the price of a call is not known, ``gpu_seconds`` where nobody
+    counts them.
     """
 
     calls: int = 0
@@ -57,7 +63,8 @@ class Spent:
 
 @dataclass(slots=True)
 class _Kind:
-    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the dearest of them.
+    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the
+    dearest of them.
 
     ``told`` is what one LM call may cost at most, where that is known beforehand.
     """
@@ -69,7 +76,9 @@ class _Kind:
     told: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def most(self, name: str, growth: int = 1) -> float:
-        """Return what one may cost at most: as told, else so many times what the dearest so far has cost."""
+        """Return what one may cost at most: as told, else so many times what the dearest so far has
+        cost.
+        """
         calls = self.dearest["calls"] if self.ended else 1.0
         if name == "calls":
             return calls
@@ -88,9 +97,11 @@ class _Kind:
 
 
 def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping[str, float]:
-    """Return the tokens and dollars of one call of any of these LMs at most, with such texts in its prompt.
+    """Return the tokens and dollars of one call of any of these LMs at most, with such texts in its
+    prompt.
 
-    That is known where every LM tells how long its answers may be (``max_tokens``); else nothing is returned.
+    That is known where every LM tells how long its answers may be (``max_tokens``); else nothing is
+    returned.
     """
     tokens = dollars = 0.0
     # No token is less than a byte.
@@ -110,7 +121,8 @@ def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping
 
 
 def not_known(granted: Mapping[str, float], usage: Sequence[CallUsage]) -> Mapping[str, float]:
-    """Return what an effect that was given up may have cost beside what is known, of what it was granted.
+    """Return what an effect that was given up may have cost beside what is known, of what it was
+    granted.
 
     Its calls are known; what a service takes for one that was in flight is not.
     """
@@ -118,7 +130,11 @@ def not_known(granted: Mapping[str, float], usage: Sequence[CallUsage]) -> Mappi
         return {}
     spent = Spent()
     spent.add(usage)
-    return {name: max(0.0, most - (getattr(spent, name) or 0)) for name, most in granted.items() if name != "calls"}
+    return {
+        name: max(0.0, most - (getattr(spent, name) or 0))
+        for name, most in granted.items()
+        if name != "calls"
+    }
 
 
 class Purse:
@@ -137,8 +153,8 @@ class Purse:
     as any of its kind so far. Where no service has answered one of a kind yet, no more than one
     more than have ended are in flight. What would pass a limit beside what is in flight waits.
 
-    What an effect is granted is on disk before it is sent, so one that was in flight when a run was killed is
-    counted for that: a run that is killed again and again keeps to its limits too.
+    What an effect is granted is on disk before it is sent, so one that was in flight when a run was
+    killed is counted for that: a run that is killed again and again keeps to its limits too.
 
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the
     kind has made, attempts that a service turns away, what tools and images add to a prompt, and
@@ -148,17 +164,20 @@ class Purse:
     Args:
         limits: The hard limits.
         earlier: What each effect of earlier parts of the run has cost, with its kind.
-        lost: What each that was in flight when an earlier part was killed was granted: it may have been paid.
+        lost: What each that was in flight when an earlier part was killed was granted: it may have
+            been paid.
         seconds: How long they took.
-        charged: Whether limits on cost and time are held; not where an earlier run's decisions are taken again.
+        charged: Whether limits on cost and time are held; not where an earlier run's decisions are
+            taken again.
 
     Attributes:
         spent: What effects have cost so far.
-        exhausted: Whether a limit has cut the run off: then there is no room for any further rollout, however much
-            the update that was cut off had asked for by then.
+        exhausted: Whether a limit has cut the run off: then there is no room for any further
+            rollout, however much the update that was cut off had asked for by then.
         set_aside: Rollouts for what follows the last update.
         by_tokens: Whether what a call may cost at most matters.
-        grants: Whether effects may have to wait for a grant, or be refused one: whether cost or time is limited.
+        grants: Whether effects may have to wait for a grant, or be refused one: whether cost or
+            time is limited.
         reserve: Seconds at the end of the run that are not the search's: for the held-out set.
     """
 
@@ -181,7 +200,9 @@ class Purse:
             self.spent.lose(granted)
         self._charged = charged
         self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
-        self.grants = charged and any(getattr(limits, name) is not None for name in (*_COUNTED, "seconds"))
+        self.grants = charged and any(
+            getattr(limits, name) is not None for name in (*_COUNTED, "seconds")
+        )
         self._asked: dict[str, int] = {}
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
@@ -199,7 +220,9 @@ class Purse:
         return time.monotonic() - self._began
 
     def look(self, step: int, known: int) -> None:
-        """Set whose view of the budget :attr:`room` is: update ``step``, which knows of those up to ``known``."""
+        """Set whose view of the budget :attr:`room` is: update ``step``, which knows of those up to
+        ``known``.
+        """
         self._step, self._known = step, known
 
     @property
@@ -210,16 +233,22 @@ class Purse:
         if self.limits.rollouts is None:
             return None
         under_way = sum(self._promised[step] for step in self._under_way())
-        # The student's validation counts from the start, whether it has asked for its rollouts by now or not.
+        # The student's validation counts from the start, whether it has asked for its rollouts by
+        # now or not.
         seed = max(self._promised.get(-1, 0), self._by_step[-1])
-        taken = seed + self.bought(self._known, first=0) + (self._by_step[self._step] if self._step >= 0 else 0)
+        taken = (
+            seed
+            + self.bought(self._known, first=0)
+            + (self._by_step[self._step] if self._step >= 0 else 0)
+        )
         return max(0, self.limits.rollouts - taken - under_way - self.set_aside)
 
     def is_short(self, rollouts: int) -> bool:
-        """Return whether updates under way, and another with so many rollouts, may pass a limit on cost together.
+        """Return whether updates under way, and another with so many rollouts, may pass a limit on
+        cost together.
 
-        A limit that is reached with several updates in flight ends them all: what they have read is paid for, and
-        no text of theirs is validated.
+        A limit that is reached with several updates in flight ends them all: what they have read is
+        paid for, and no text of theirs is validated.
         """
         under_way = sum(self._promised[step] for step in self._under_way())
         bought, rollout = sum(self._by_step.values()), self._kinds["rollout"]
@@ -238,7 +267,9 @@ class Purse:
         return [step for step in self._promised if max(self._known, -1) < step < self._step]
 
     def bought(self, last: int, first: int = -1) -> int:
-        """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for before all others."""
+        """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for
+        before all others.
+        """
         return sum(count for step, count in self._by_step.items() if first <= step <= last)
 
     def promise(self, step: int, rollouts: int) -> None:
@@ -246,7 +277,9 @@ class Purse:
         self._promised[step] = self._by_step[step] + rollouts
 
     def count(self, key: str, step: int) -> None:
-        """Note that an update asks for a rollout. It counts for the first update that does, whoever was faster."""
+        """Note that an update asks for a rollout. It counts for the first update that does, whoever
+        was faster.
+        """
         first = self._asked.get(key)
         if first is not None and first <= step:
             return
@@ -255,12 +288,16 @@ class Purse:
         if first is not None:
             self._by_step[first] -= 1
 
-    async def grant(self, kind: str, told: Mapping[str, float] | None = None) -> Mapping[str, float]:
-        """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
+    async def grant(
+        self, kind: str, told: Mapping[str, float] | None = None
+    ) -> Mapping[str, float]:
+        """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room
+        for it.
 
         Args:
             kind: Its kind.
-            told: The ``tokens`` and ``dollars`` that one of its LM calls may cost at most, as far as that is known.
+            told: The ``tokens`` and ``dollars`` that one of its LM calls may cost at most, as far
+                as that is known.
 
         Returns:
             What it may cost, of what is limited.
@@ -271,17 +308,22 @@ class Purse:
         for name, most in (told or {}).items():
             self._kinds[kind].told[name] = max(self._kinds[kind].told[name], most)
         if self.grants:
-            async with self._turn:  # who asked first is granted first: the student's validation before all else
+            async with (
+                self._turn
+            ):  # who asked first is granted first: the student's validation before all else
                 while self._must_wait(kind):
                     if self._landing is None:
                         self._landing = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._landing)
         self._kinds[kind].flying += 1
-        limited = (name for name in _COUNTED if self._charged and getattr(self.limits, name) is not None)
+        limited = (
+            name for name in _COUNTED if self._charged and getattr(self.limits, name) is not None
+        )
         return {name: self._kinds[kind].most(name) for name in limited}
 
     def in_time(self) -> None:
-        """Hold the limit on time: for a grant, and again when an effect that may have queued for long gets its slot.
+        """Hold the limit on time: for a grant, and again when an effect that may have queued for
+        long gets its slot.
 
         Raises:
             BudgetReached: The time is over.
@@ -307,7 +349,9 @@ class Purse:
         """Return why nothing more may begin, in words."""
         seconds = f"{self.seconds:.2g}" if self.seconds < 10 else f"{self.seconds:.0f}"
         passed = f"{seconds} of {self.limits.seconds:g} seconds have passed"
-        return f"{passed}, and {self.reserve:.2g} are for the held-out set" if self.reserve else passed
+        return (
+            f"{passed}, and {self.reserve:.2g} are for the held-out set" if self.reserve else passed
+        )
 
     def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
         """Note what an effect that was granted has cost."""
@@ -319,11 +363,13 @@ class Purse:
             self._landing = None
 
     def passed(self) -> list[str]:
-        """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may pass one."""
+        """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may
+        pass one.
+        """
         of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in _COUNTED)
         return [
-            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}: something cost more "
-            "than was known beforehand."
+            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}:"
+            " something cost more than was known beforehand."
             for name, spent, limit in of
             if limit is not None and spent is not None and spent > limit
         ]
@@ -351,10 +397,18 @@ class Purse:
                 continue
             most = own.most(name)
             if spent + most > limit:
-                text = f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
+                text = (
+                    f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would"
+                    " pass the limit"
+                )
                 raise BudgetReached(text if most == 0 else f"{text}: it may take {most:g}")
             if any(one.flying for one in flying):
-                coming = own.most(name, _GROWTH) + sum(one.flying * one.most(name, _GROWTH) for one in flying)
-                # What no service has answered yet tells nothing of what one costs, and may never be asked for one.
-                waits = waits or spent + coming > limit or (not own.answered and own.flying > own.ended)
+                coming = own.most(name, _GROWTH) + sum(
+                    one.flying * one.most(name, _GROWTH) for one in flying
+                )
+                # What no service has answered yet tells nothing of what one costs, and may never be
+                # asked for one.
+                waits = (
+                    waits or spent + coming > limit or (not own.answered and own.flying > own.ended)
+                )
         return waits

@@ -1,4 +1,6 @@
-"""Buys one effect: granted, carried out in a slot, in the books, and on disk, whatever became of it."""
+"""Buys one effect: granted, carried out in a slot, in the books, and on disk, whatever became of
+it.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,11 @@ class Buyer:
         work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
         told: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[T, Effect]:
-        """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
+        """Grant an effect, carry it out and put its cost into the books; return its result, and
+        when and for how much.
 
-        ``work`` is given what is to be called when the effect has its slot, if anything is. ``told`` returns what one
-        of its LM calls may cost at most.
+        ``work`` is given what is to be called when the effect has its slot, if anything is.
+        ``told`` returns what one of its LM calls may cost at most.
 
         Raises:
             BudgetReached: The budget leaves no room for it, or the time is over.
@@ -71,7 +74,11 @@ class Buyer:
             await self.start.wait()
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        granted = await self._purse.grant(kind, told() if self._purse.by_tokens else {}) if charged else None
+        granted = (
+            await self._purse.grant(kind, told() if self._purse.by_tokens else {})
+            if charged
+            else None
+        )
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         unknown: Mapping[str, float] = {}
@@ -95,17 +102,28 @@ class Buyer:
         if isinstance(result, AbandonedError):
             reason = f"given up while it was under way: {self.over or 'the run was ended'}"
         failed = Effect(
-            f"failed/{effect.key}/{time.time_ns()}", "failed", {"of": kind, "unknown": dict(unknown)},
-            purpose=effect.purpose, step=effect.step, error=self._texts.scrub(reason), failed_in="service",
-            started=started, ended=ended, usage=usage,
-        )  # fmt: skip
+            f"failed/{effect.key}/{time.time_ns()}",
+            "failed",
+            {"of": kind, "unknown": dict(unknown)},
+            purpose=effect.purpose,
+            step=effect.step,
+            error=self._texts.scrub(reason),
+            failed_in="service",
+            started=started,
+            ended=ended,
+            usage=usage,
+        )
         await self._log.keep(self._texts.written(failed))
         raise result
 
     async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:
-        """Begin an effect that has its slot: what it was granted, if that is limited, is on disk before it is sent."""
+        """Begin an effect that has its slot: what it was granted, if that is limited, is on disk
+        before it is sent.
+        """
         if self._unkept >= self._slots.capacity:
-            await self._log.written()  # a disk that is slower than the service: what a kill may cost stays bounded
+            await (
+                self._log.written()
+            )  # a disk that is slower than the service: what a kill may cost stays bounded
         self._log.check_room()
         if granted is not None:
             self._purse.in_time()

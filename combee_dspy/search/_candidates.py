@@ -1,4 +1,6 @@
-"""What a search is given, and what it moves around: rows and candidates, known by their content, and programs."""
+"""What a search is given, and what it moves around: rows and candidates, known by their content,
+and programs.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,25 @@ from combee_dspy.rollouts import Slots, fingerprint, patient_program
 from combee_dspy.stopping import Limits
 
 __all__ = [
-    "Candidate", "Compilation", "Place", "Programs", "Row", "Shared", "Split", "Splits", "another_draw",
+    "Candidate",
+    "Compilation",
+    "Place",
+    "Programs",
+    "Row",
+    "Shared",
+    "Split",
+    "Splits",
+    "another_draw",
     "repeats_itself",
-]  # fmt: skip
+]
 
 _KEPT = 16
 _REMEMBERED = 100
-# DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough from those.
+# DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough
+# from those.
 _STRIDE = 1_000_000
-# Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1 at least, since an
-# update that has only proposed is released already.
+# Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1
+# at least, since an update that has only proposed is released already.
 _TRUNK_LAG = 2
 
 
@@ -44,7 +55,8 @@ class Candidate:
     """A program's texts by component.
 
     Attributes:
-        texts: Not to be changed. What a model wrote with half a character in it is mended: no program can hold it.
+        texts: Not to be changed. What a model wrote with half a character in it is mended: no
+            program can hold it.
         id: Content hash, 16 hex digits: the same for the same texts.
     """
 
@@ -53,7 +65,9 @@ class Candidate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", {name: sound(text) for name, text in self.texts.items()})
-        canonical = json.dumps(dict(self.texts), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        canonical = json.dumps(
+            dict(self.texts), sort_keys=True, ensure_ascii=False, separators=(",", ":")
+        )
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
         object.__setattr__(self, "id", digest)
 
@@ -89,7 +103,8 @@ class Splits:
         validation: What candidates are compared on; the train rows where the user gave none.
         heldout: What is read once at the end; may be empty.
         digests: SHA-256 per split, over its row hashes in their order.
-        full_eval: Rows of what GEPA counts as one: those to train on, and those to validate on where any were given.
+        full_eval: Rows of what GEPA counts as one: those to train on, and those to validate on
+            where any were given.
         warnings: What makes the run unfit for claims, in sentences.
     """
 
@@ -165,11 +180,15 @@ class Compilation:
     def anchors(self) -> tuple[Row, ...]:
         """Rows that are in every minibatch."""
         given = self.settings.guards.anchors
-        return tuple(Row("train", -1 - place, one, row_hash(one)) for place, one in enumerate(given))
+        return tuple(
+            Row("train", -1 - place, one, row_hash(one)) for place, one in enumerate(given)
+        )
 
     @property
     def edits_instructions(self) -> bool:
-        """Whether operators or proposers edit what is learned; otherwise the artifact applies lessons itself."""
+        """Whether operators or proposers edit what is learned; otherwise the artifact applies
+        lessons itself.
+        """
         return isinstance(self.settings.artifact, Instruction)
 
     @property
@@ -179,7 +198,9 @@ class Compilation:
 
     @cached_property
     def keeps(self) -> Literal["pareto", "trunk"]:
-        """How what was learned is kept: code does not grow by lessons, so it is GEPA's search where nobody chose."""
+        """How what was learned is kept: code does not grow by lessons, so it is GEPA's search where
+        nobody chose.
+        """
         if self.code and self.edits_instructions and self.settings.search.keep is None:
             return "pareto"
         return "pareto" if self.settings.keeps == "pareto" else "trunk"
@@ -194,11 +215,17 @@ class Compilation:
         """Children of an update; 0 where one text grows."""
         if self.is_trunk:
             return 0
-        return 1 if self.proposes_itself else self.settings.search.children or len(self.settings.operators)
+        return (
+            1
+            if self.proposes_itself
+            else self.settings.search.children or len(self.settings.operators)
+        )
 
     @property
     def behind(self) -> int:
-        """Update i knows of the validations of updates up to i − behind, of those all and of no later one."""
+        """Update i knows of the validations of updates up to i − behind, of those all and of no
+        later one.
+        """
         lag = _TRUNK_LAG if self.is_trunk else 0
         return int(1 + self.settings.search.staleness + lag)
 
@@ -210,19 +237,24 @@ class Compilation:
         rollouts = settings.max_metric_calls
         if settings.auto is not None:
             components = max(len(settings.artifact.components(self.student)), 1)
-            rollouts = auto_budget(components, AUTO_CANDIDATES[settings.auto], len(splits.validation))
+            rollouts = auto_budget(
+                components, AUTO_CANDIDATES[settings.auto], len(splits.validation)
+            )
         elif settings.max_full_evals is not None:
             rollouts = self._full_evaluations(settings.max_full_evals * splits.full_eval)
         if rollouts is not None:
             limits = limits | Limits(rollouts=rollouts)
         if limits == Limits() and not self.edits_instructions:
-            limits = Limits(epochs=1.0)  # a playbook reads its trainset once, unless it is told otherwise
+            limits = Limits(
+                epochs=1.0
+            )  # a playbook reads its trainset once, unless it is told otherwise
         return limits
 
     def _full_evaluations(self, rollouts: int) -> int:
         """Return passes in rollouts; where they end in the first update, enough to carry it out.
 
-        ``dspy.GEPA`` looks at its budget between iterations, and so carries out the one that it ends in.
+        ``dspy.GEPA`` looks at its budget between iterations, and so carries out the one that it
+        ends in.
         """
         validation = len(self.splits.validation) * self.settings.validation.draws
         if rollouts <= validation:
@@ -233,7 +265,8 @@ class Compilation:
 
 
 def another_draw(lm: Any, replicate: int) -> Any:
-    """Return a copy of an LM whose answers are a draw of their own; the LM itself for ``None`` or replicate 0.
+    """Return a copy of an LM whose answers are a draw of their own; the LM itself for ``None`` or
+    replicate 0.
 
     DSPy's cache then keeps each replicate's answers apart. At temperature 0
     the answer of a service stays what it was.
@@ -245,16 +278,23 @@ def another_draw(lm: Any, replicate: int) -> Any:
 
 
 def repeats_itself(program: dspy.Module) -> bool:
-    """Return whether every LM of a program is asked at temperature 0, so that a further draw tells nothing new.
+    """Return whether every LM of a program is asked at temperature 0, so that a further draw tells
+    nothing new.
 
     An LM without a temperature counts as sampling, since services then do.
     """
-    lms = [predictor.lm or dspy.settings.lm for predictor in program.predictors()] or [dspy.settings.lm]
-    return all((getattr(lm, "kwargs", None) or {}).get("temperature") == 0 for lm in lms if lm is not None)
+    lms = [predictor.lm or dspy.settings.lm for predictor in program.predictors()] or [
+        dspy.settings.lm
+    ]
+    return all(
+        (getattr(lm, "kwargs", None) or {}).get("temperature") == 0 for lm in lms if lm is not None
+    )
 
 
 class _Recent(list[Any]):
-    """A module's history of its last calls: DSPy keeps 10,000 a module, prompts included, and programs are many."""
+    """A module's history of its last calls: DSPy keeps 10,000 a module, prompts included, and
+    programs are many.
+    """
 
     def append(self, entry: Any) -> None:
         """Add a call, in the place of the oldest where there are enough."""
@@ -267,7 +307,10 @@ class Programs:
     """Builds candidates' programs; the last few are kept. Lives on the search's loop."""
 
     def __init__(
-        self, build: Callable[[Mapping[str, str]], dspy.Module], metric: Callable[..., Any], failure_score: float
+        self,
+        build: Callable[[Mapping[str, str]], dspy.Module],
+        metric: Callable[..., Any],
+        failure_score: float,
     ) -> None:
         self._build = build
         self._metric = metric
@@ -293,5 +336,7 @@ class Programs:
     def fingerprint(self, candidate: Candidate) -> str:
         """Return what rollouts of a candidate depend on besides their example, as a hash."""
         if candidate.id not in self._prints:
-            self._prints[candidate.id] = fingerprint(self.of(candidate), self._metric, self._failure_score)
+            self._prints[candidate.id] = fingerprint(
+                self.of(candidate), self._metric, self._failure_score
+            )
         return self._prints[candidate.id]

@@ -1,4 +1,6 @@
-"""Changes to single lessons of a text: they are added to it or taken out, and nothing else of it changes."""
+"""Changes to single lessons of a text: they are added to it or taken out, and nothing else of it
+changes.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ class Change:
 def open_changes(books: Books, text: Candidate, *, serve: bool) -> list[Change]:
     """Return changes to lessons that this run has learned and nothing has decided.
 
-    Those are lessons that wait and that a text does not show, to be served; or those that are served and that it
-    shows, to be left out. What contradicts a line of the user's own is not tried: it could not be served beside it.
+    Those are lessons that wait and that a text does not show, to be served; or those that are
+    served and that it shows, to be left out. What contradicts a line of the user's own is not
+    tried: it could not be served beside it.
     """
     state: State = "waiting" if serve else "served"
     changes: list[Change] = []
@@ -65,7 +68,9 @@ def changed(books: Books, base: Candidate, changes: Sequence[Change]) -> Candida
 
 
 def follow(books: Books, text: Candidate, before: Mapping[str, Book]) -> Candidate:
-    """Return a text with what was decided of single lessons since the books were as they were before."""
+    """Return a text with what was decided of single lessons since the books were as they were
+    before.
+    """
     texts: dict[str, str] = {}
     for component, book in before.items():
         states: dict[str, State] = {}
@@ -88,7 +93,8 @@ def _shown(books: Books, text: Candidate, component: str) -> dict[str, list[str]
 
 
 def _with_states(books: Books, base: Candidate, component: str, states: Mapping[str, State]) -> str:
-    """Return a component's text with some lessons added or taken out, all others as they stand in it.
+    """Return a component's text with some lessons added or taken out, all others as they stand in
+    it.
 
     Of lines that the book holds for the same lesson, the first is left.
     """
@@ -106,4 +112,6 @@ def _with_states(books: Books, base: Candidate, component: str, states: Mapping[
     ]
     if not gone and not more:
         return text
-    return books.artifact.serve(text, Book((*books.artifact.read(text).with_states(gone).lessons, *more)))
+    return books.artifact.serve(
+        text, Book((*books.artifact.read(text).with_states(gone).lessons, *more))
+    )

@@ -15,16 +15,28 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool
 
-__all__ = ["REACH", "Finals", "Verdict", "choose_version", "draw_screen", "newest_not_worse", "verdict"]
+__all__ = [
+    "REACH",
+    "Finals",
+    "Verdict",
+    "choose_version",
+    "draw_screen",
+    "newest_not_worse",
+    "verdict",
+]
 
-_WORSE = 0.25  # the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one win
+# the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one
+# win
+_WORSE = 0.25
 REACH = 0.25  # the one above which a candidate may well be as good as the best
 _DIGITS = 9  # sums of the same scores in another order differ by less
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a child goes on to its validation, why, and its and its parent's mean on the screen."""
+    """Whether a child goes on to its validation, why, and its and its parent's mean on the
+    screen.
+    """
 
     accepted: bool
     reason: str
@@ -32,8 +44,11 @@ class Verdict:
     parent_score: float
 
 
-def draw_screen(size: int, screen: int, anchored: Sequence[int], stream: random.Random) -> tuple[int, ...]:
-    """Return which positions of a minibatch a child runs on, ascending; all of a minibatch no larger than a screen.
+def draw_screen(
+    size: int, screen: int, anchored: Sequence[int], stream: random.Random
+) -> tuple[int, ...]:
+    """Return which positions of a minibatch a child runs on, ascending; all of a minibatch no
+    larger than a screen.
 
     Those of anchors are always among them; ``stream`` draws the others.
     """
@@ -58,15 +73,21 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
         reason = f"the minibatch's score {sum(after):g} {said} its parent's, {sum(before):g}"
         return Verdict(better, reason, fmean(after), fmean(before))
     wins, losses, chance = sign_test(before, after)
-    said = f"{wins} wins and {losses} losses against its parent, p = {chance:.3g} by a one-sided sign test"
+    said = (
+        f"{wins} wins and {losses} losses against its parent, p = {chance:.3g} by a one-sided sign"
+        " test"
+    )
     worse = chance <= _WORSE
-    reason = f"it is worse: {said}, at or below {_WORSE}" if worse else f"not shown to be worse: {said}"
+    reason = (
+        f"it is worse: {said}, at or below {_WORSE}" if worse else f"not shown to be worse: {said}"
+    )
     return Verdict(not worse, reason, fmean(after), fmean(before))
 
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """Chooses the best on validation, of equals the newest, after a further draw of those within its reach.
+    """Chooses the best on validation, of equals the newest, after a further draw of those within
+    its reach.
 
     Where the task LM samples, a validation score is one draw, and the best of many is
     partly luck. So the best few are drawn again, as far as the budget allows, but for
@@ -84,7 +105,9 @@ class Finals:
         user's, is left to that policy.
         """
         best = pool.best
-        order = sorted((one for one in pool.members if one.scores.keys() == best.scores.keys()), key=_rank)
+        order = sorted(
+            (one for one in pool.members if one.scores.keys() == best.scores.keys()), key=_rank
+        )
         leader = order[0]
         if round(best.mean, _DIGITS) != round(leader.mean, _DIGITS):
             return _chosen(self.effects, best, "best by the validation policy")
@@ -101,35 +124,43 @@ class Finals:
         return _chosen(self.effects, *_or_student(best, student, reason))
 
     async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
-        """Return finalists with a further draw in their scores; ``None`` where a limit leaves no room for all."""
+        """Return finalists with a further draw in their scores; ``None`` where a limit leaves no
+        room for all.
+        """
         if self.effects.known("finals"):
             return None
         rows = [pool.validation[index] for index in sorted(final[0].scores)]
         try:
             again = await together(
-                pool.validate(one.candidate, rows, one.step, purpose="final", first=pool.draws) for one in final
+                pool.validate(one.candidate, rows, one.step, purpose="final", first=pool.draws)
+                for one in final
             )
         except BudgetReached as reached:
             reason = str(reached)
             await self.effects.decide("finals", lambda: reason)
             return None
         return [
-            replace(one, scores={row: (one.scores[row] + _mean(drawn)) / 2 for row, drawn in found.items()})
+            replace(
+                one,
+                scores={row: (one.scores[row] + _mean(drawn)) / 2 for row, drawn in found.items()},
+            )
             for one, found in zip(final, again, strict=True)
         ]
 
 
 def _chosen(effects: Effects, member: Member, reason: str) -> Member:
-    effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
+    effects.log.emit(
+        "selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason}
+    )
     return member
 
 
 def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, str]:
     """Return a child where validation speaks for it, else the student, and why.
 
-    With w rows that the child does better and l that it does worse, the posterior that it is better, for
-    Beta(1 + w, 1 + l), passes ½ where w > l; its mean must be higher as well, for graded scores. Held-out rows never
-    choose: they would no longer be held out.
+    With w rows that the child does better and l that it does worse, the posterior that it is
+    better, for Beta(1 + w, 1 + l), passes ½ where w > l; its mean must be higher as well, for
+    graded scores. Held-out rows never choose: they would no longer be held out.
     """
     rows = sorted(child.scores.keys() & student.scores.keys())
     if child.index == student.index or not rows:
@@ -138,33 +169,52 @@ def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, st
     wins, losses, _ = sign_test(before, after)
     if wins > losses and fmean(after) > fmean(before):
         return child, reason
-    return student, f"the student: of {len(rows)} validation rows the best child does {wins} better and {losses} worse"
+    return (
+        student,
+        (
+            f"the student: of {len(rows)} validation rows the best child does {wins} better and"
+            f" {losses} worse"
+        ),
+    )
 
 
 def choose_version(members: Sequence[Member], effects: Effects) -> Member:
-    """Return the version of a growing text that validation speaks for; the student where it speaks for none.
+    """Return the version of a growing text that validation speaks for; the student where it speaks
+    for none.
 
-    The newest version within reach of the best has learned the most, so it comes first, and then the best. The best
-    of several versions is so by chance as well: the level is shared among the others.
+    The newest version within reach of the best has learned the most, so it comes first, and then
+    the best. The best of several versions is so by chance as well: the level is shared among the
+    others.
     """
     newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
-    best = min((one for one in members if one.scores.keys() == members[0].scores.keys()), key=_rank, default=newest)
+    best = min(
+        (one for one in members if one.scores.keys() == members[0].scores.keys()),
+        key=_rank,
+        default=newest,
+    )
     reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
     chosen = _or_student(newest, members[0], reason)
     if chosen[0] is members[0]:
-        chosen = _or_student(best, members[0], f"best of {len(members)} on validation, {best.mean:.4g}")
+        chosen = _or_student(
+            best, members[0], f"best of {len(members)} on validation, {best.mean:.4g}"
+        )
     return _chosen(effects, *chosen)
 
 
 def newest_not_worse(members: Sequence[Member], level: float) -> Member:
-    """Return the newest of several versions of one text that is not clearly worse than the best of them.
+    """Return the newest of several versions of one text that is not clearly worse than the best of
+    them.
 
-    ``level`` is the sign test's; those validated on other rows than the first are left out. Oldest first.
+    ``level`` is the sign test's; those validated on other rows than the first are left out. Oldest
+    first.
     """
     order = sorted(members[0].scores)
     if not order:
         return members[-1]
-    scores = [[one.scores[row] for row in order] if sorted(one.scores) == order else None for one in members]
+    scores = [
+        [one.scores[row] for row in order] if sorted(one.scores) == order else None
+        for one in members
+    ]
     return members[select_newest_not_clearly_worse(scores, level)]
 
 

@@ -31,8 +31,8 @@ _LOOK = 0.5  # seconds after which to look again how much is left: a reserve may
 class Clock:
     """Holds a search, and then its reading of the held-out set, to the seconds of the budget.
 
-    Once they are over nothing begins any more. What is in flight has most of a second to end and is then
-    given up. Lives on the search's loop.
+    Once they are over nothing begins any more. What is in flight has most of a second to end and is
+    then given up. Lives on the search's loop.
     """
 
     def __init__(self, effects: Effects, purse: Purse) -> None:
@@ -46,7 +46,8 @@ class Clock:
         """
         left = self._purse.left
         if left is None or left <= self._purse.reserve:
-            # Where the time was over before, what was bought is read again, however long that takes.
+            # Where the time was over before, what was bought is read again, however long that
+            # takes.
             self._effects.buyer.over = "" if left is None else self._purse.time_is_over()
             result = await work()
             await self._effects.drain()
@@ -84,7 +85,9 @@ class Clock:
 
 
 class Overtime:
-    """Tells the thread that waits for runs when code of the user's holds up the loop they run on."""
+    """Tells the thread that waits for runs when code of the user's holds up the loop they run
+    on.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[int, tuple[float, float, Callable[[], dspy.Module | None]]] = {}

@@ -30,7 +30,15 @@ from combee_dspy.exceptions import (
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.journal import Cache, Journal, Reader, RunLog
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import Adaptive, DaemonPool, Fixed, Slots, fingerprints, metric_state, patient
+from combee_dspy.rollouts import (
+    Adaptive,
+    DaemonPool,
+    Fixed,
+    Slots,
+    fingerprints,
+    metric_state,
+    patient,
+)
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
 from combee_dspy.search._clock import Overtime
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
@@ -55,10 +63,13 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-_ELASTIC = 256  # effects in flight at most, where nobody names a number and workers cost nothing before they are used
+# effects in flight at most, where nobody names a number and workers cost nothing before they are
+# used
+_ELASTIC = 256
 _START = 8
 
-# Seconds after an interrupt: until what is in flight is let go, until workers are, and until nobody is waited for.
+# Seconds after an interrupt: until what is in flight is let go, until workers are, and until nobody
+# is waited for.
 _LET_GO, _CLOSE, _GONE = 1.0, 0.2, 1.8
 
 
@@ -68,13 +79,18 @@ def check_metric(metric: object) -> None:
     Raises:
         ArgumentTypeError: It is not callable, or does not take five arguments.
     """
-    remedy = "Give a function (gold, pred, trace=None, pred_name=None, pred_trace=None) that returns a score."
+    remedy = (
+        "Give a function (gold, pred, trace=None, pred_name=None, pred_trace=None) that returns a"
+        " score."
+    )
     if not callable(metric):
         raise ArgumentTypeError("metric", metric, "is not callable", remedy)
     try:
         inspect.signature(metric).bind(None, None, None, None, None)
     except TypeError as error:
-        raise ArgumentTypeError("metric", metric, f"does not take GEPA's five arguments: {error}", remedy) from error
+        raise ArgumentTypeError(
+            "metric", metric, f"does not take GEPA's five arguments: {error}", remedy
+        ) from error
     except ValueError:
         return  # Some built-in callables have no signature to look at; the first rollout will tell.
 
@@ -86,11 +102,15 @@ def check_lm(argument: str, lm: Any) -> Any:
         ArgumentTypeError: It is a text.
     """
     if isinstance(lm, str):
-        raise ArgumentTypeError(argument, lm, "is the name of an LM and no LM", f"Give dspy.LM({lm!r}).")
+        raise ArgumentTypeError(
+            argument, lm, "is the name of an LM and no LM", f"Give dspy.LM({lm!r})."
+        )
     return lm
 
 
-def compile_program(settings: Any, student: dspy.Module, *, trainset: Any, valset: Any, heldout: Any) -> dspy.Module:
+def compile_program(
+    settings: Any, student: dspy.Module, *, trainset: Any, valset: Any, heldout: Any
+) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
     task = make_compilation(settings, student, trainset, valset, heldout)
     overtime = Overtime()
@@ -98,7 +118,13 @@ def compile_program(settings: Any, student: dspy.Module, *, trainset: Any, valse
 
 
 def make_compilation(
-    settings: Any, student: dspy.Module, trainset: Any, valset: Any, heldout: Any, name: str = "main", number: int = 0
+    settings: Any,
+    student: dspy.Module,
+    trainset: Any,
+    valset: Any,
+    heldout: Any,
+    name: str = "main",
+    number: int = 0,
 ) -> Compilation:
     """Check what a user gave.
 
@@ -107,11 +133,17 @@ def make_compilation(
         SplitOverlapError: ``heldout`` shares rows with another split.
     """
     if isinstance(student, type) or not isinstance(student, dspy.Module):
-        remedy = "Give an instance of a dspy.Module, for example dspy.Predict('question -> answer')."
+        remedy = (
+            "Give an instance of a dspy.Module, for example dspy.Predict('question -> answer')."
+        )
         raise ArgumentTypeError("student", student, "is no DSPy program", remedy)
     if not settings.artifact.components(student):
-        remedy = "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
-        raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
+        remedy = (
+            "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
+        )
+        raise ArgumentValueError(
+            "student", student, "has no predictors, so there is nothing to learn", remedy
+        )
     if settings.cache is True:
         remedy = "Give the path of a file, or leave it out: no rollout is bought twice in one run."
         raise ArgumentTypeError("cache", True, "is no file", remedy)
@@ -125,22 +157,32 @@ def make_compilation(
     task = Compilation(settings, student, splits, heldout, name, number)
     if task.is_trunk and task.edits_instructions and task.code:
         problem = "has dspy.Flex parts, whose code no trunk can grow"
-        raise ArgumentValueError("student", type(student).__name__, problem, "Give Search(keep='pareto').")
+        raise ArgumentValueError(
+            "student", type(student).__name__, problem, "Give Search(keep='pareto')."
+        )
     _warn(settings)
     return task
 
 
 def _warn(settings: Any) -> None:
     """Say which settings let a run collapse, or pay twice."""
-    if settings.diversity.embedder is None and (settings.num_threads is None or settings.num_threads > _START):
-        many = "as many as the service takes" if settings.num_threads is None else settings.num_threads
-        logger.warning("diversity is off beside many workers (%s): what they learn is likely to be alike", many)
+    if settings.diversity.embedder is None and (
+        settings.num_threads is None or settings.num_threads > _START
+    ):
+        many = (
+            "as many as the service takes" if settings.num_threads is None else settings.num_threads
+        )
+        logger.warning(
+            "diversity is off beside many workers (%s): what they learn is likely to be alike", many
+        )
     if settings.cache is False:
         logger.warning("cache is off: a rollout that was bought already is bought again")
 
 
 def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:
-    """Pin the data of a run by row hashes; without a valset the trainset is validated on, as in GEPA."""
+    """Pin the data of a run by row hashes; without a valset the trainset is validated on, as in
+    GEPA.
+    """
     train = _rows("trainset", trainset, "train")
     if not train:
         raise EmptyTrainsetError(trainset)
@@ -159,8 +201,10 @@ def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:
             "so this run supports no claim about unseen examples."
         )
     for argument, rows in (
-        ("trainset", train), ("valset", validation), ("anchors", _rows("anchors", anchors, "train")),
-    ):  # fmt: skip
+        ("trainset", train),
+        ("valset", validation),
+        ("anchors", _rows("anchors", anchors, "train")),
+    ):
         if overlap := _shared(held, rows):
             raise SplitOverlapError("heldout", argument, overlap)
     if not held:
@@ -175,23 +219,36 @@ def _shared(some: Sequence[Row], others: Sequence[Row]) -> int:
 
 
 def _list(argument: str, value: Any) -> Any:
-    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__") or not hasattr(value, "__len__"):
-        raise ArgumentTypeError(argument, value, "is no list of dspy.Example", "Give a list of dspy.Example.")
+    if (
+        isinstance(value, (str, bytes, Mapping))
+        or not hasattr(value, "__iter__")
+        or not hasattr(value, "__len__")
+    ):
+        raise ArgumentTypeError(
+            argument, value, "is no list of dspy.Example", "Give a list of dspy.Example."
+        )
     return value
 
 
 def _rows(argument: str, value: Any, split: Split) -> tuple[Row, ...]:
-    return tuple(_row(f"{argument}[{index}]", index, one, split) for index, one in enumerate(_list(argument, value)))
+    return tuple(
+        _row(f"{argument}[{index}]", index, one, split)
+        for index, one in enumerate(_list(argument, value))
+    )
 
 
 def _row(argument: str, index: int, example: Any, split: Split) -> Row:
     if not isinstance(example, dspy.Example):
-        raise ArgumentTypeError(argument, example, "is no dspy.Example", "Wrap each row in dspy.Example.")
+        raise ArgumentTypeError(
+            argument, example, "is no dspy.Example", "Wrap each row in dspy.Example."
+        )
     try:
         example.inputs()
     except ValueError as error:
         remedy = "Call .with_inputs('field', …) on each example."
-        raise ArgumentValueError(argument, example, "does not say which fields are inputs", remedy) from error
+        raise ArgumentValueError(
+            argument, example, "does not say which fields are inputs", remedy
+        ) from error
     return Row(split, index, example, row_hash(example))
 
 
@@ -203,8 +260,9 @@ def in_own_loop(
     """Run a coroutine to its end on an event loop of its own, in a thread of its own.
 
     So a caller may have a running loop (a notebook) or none. The thread sees the
-    caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the work and is
-    raised within two seconds, with what the work attached to its own end; a second one is raised at once.
+    caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the
+    work and is raised within two seconds, with what the work attached to its own end; a second one
+    is raised at once.
 
     Raises:
         HeldUpError: Something holds up the loop, and a run on it should have ended by ``overtime``.
@@ -224,10 +282,13 @@ def in_own_loop(
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             ended.set_exception(error)
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True)
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True
+    )
     thread.start()
     try:
-        # Again and again: a signal that another thread received wakes nobody who waits without an end.
+        # Again and again: a signal that another thread received wakes nobody who waits without an
+        # end.
         while not wait([ended], timeout=0.1).done:
             if overtime is not None and begun.done():
                 overtime.check(thread, begun.result().get_loop())
@@ -235,7 +296,9 @@ def in_own_loop(
     except BaseException as error:
         if not (ended.done() or isinstance(error, HeldUpError)):
             until = time.monotonic() + _GONE
-            _logger.warning("Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir))
+            _logger.warning(
+                "Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir)
+            )
             task = begun.result()
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 task.get_loop().call_soon_threadsafe(task.cancel)
@@ -248,10 +311,14 @@ def in_own_loop(
 
 def _how_to_go_on(log_dir: str | None) -> str:
     if log_dir is None:
-        return "Nothing stays on disk, since no log_dir was given; the error has the best program so far."
+        return (
+            "Nothing stays on disk, since no log_dir was given; the error has the best program so"
+            " far."
+        )
     return (
-        f"What was paid for is kept in {log_dir}: compile again with this log_dir to go on, or take the best so far, "
-        f"load_candidate(program, {log_dir!r}, 'best'), which the error has as well."
+        f"What was paid for is kept in {log_dir}: compile again with this log_dir to go on, or take"
+        f" the best so far, load_candidate(program, {log_dir!r}, 'best'), which the error has as"
+        " well."
     )
 
 
@@ -308,7 +375,12 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
     """
     settings = task.settings
     calibration = settings.validation.calibration
-    check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
+    check_roles(
+        settings.metric_fn,
+        settings.reflection_lm,
+        calibration=calibration,
+        default=dspy.settings.lm,
+    )
     prints = fingerprints(task.student, settings.metric_fn)
     begins = NOT_KEPT if settings.privacy.texts == "hashes" else ""
     trackers = default_trackers() if settings.trackers is None else settings.trackers
@@ -316,7 +388,9 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
         tracker.check()  # before there is a run, which nobody would end
     evaluator = evaluator_of(settings.metric_fn, prints["metric"])
     about = describe(task, task.limits, evaluator)
-    log = shared.journal.run(task.name, settings.seed, identity(task, prints), about, only_begins=begins)
+    log = shared.journal.run(
+        task.name, settings.seed, identity(task, prints), about, only_begins=begins
+    )
     state_of_metric = metric_state(settings.metric_fn)
     _warn_of_other_state(log, state_of_metric)
     audited = {**audit(settings.privacy, prints), "metric_state": state_of_metric}
@@ -347,7 +421,9 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
                 overtime.end(log.number)
                 await log.finish(state, result)
                 if kept:
-                    from combee_dspy.tracking.report import keep_report  # whoever keeps none loads none
+                    from combee_dspy.tracking.report import (
+                        keep_report,
+                    )  # whoever keeps none loads none
 
                     await asyncio.to_thread(keep_report, shared.journal.path, log.number, task.name)
     finally:
@@ -357,16 +433,18 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
 
 
 def _warn_of_other_state(log: RunLog, state: str) -> None:
-    """Say that a metric holds other data than when its run began; nobody can tell whether it changes scores."""
+    """Say that a metric holds other data than when its run began; nobody can tell whether it
+    changes scores.
+    """
     sql = "SELECT data FROM event WHERE run = ? AND kind = 'audit' ORDER BY id LIMIT 1"
     with Reader(log.journal.path) as reader:
         audits = [orjson.loads(row["data"]) for row in reader.rows(sql, (log.number,))]
     if not audits or audits[0].get("metric_state", state) == state:
         return
     text = (
-        "The metric holds other data than when this run began, such as a cache, a counter or weights. "
-        "Its code is the same, so the run keeps the scores that it has. "
-        "If that data changes scores, begin a new run with another log_dir."
+        "The metric holds other data than when this run began, such as a cache, a counter or"
+        " weights. Its code is the same, so the run keeps the scores that it has. If that data"
+        " changes scores, begin a new run with another log_dir."
     )
     logger.warning("%s", text)
     log.emit("warning", {"text": text})

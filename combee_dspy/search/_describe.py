@@ -21,7 +21,16 @@ from combee_dspy.rollouts import PATIENCE
 from combee_dspy.search._candidates import Candidate, Compilation
 from combee_dspy.stopping import Limits
 
-__all__ = ["describe", "evaluator_of", "identity", "lms_by_role", "models_by_role", "result_of", "specs", "stable_repr"]
+__all__ = [
+    "describe",
+    "evaluator_of",
+    "identity",
+    "lms_by_role",
+    "models_by_role",
+    "result_of",
+    "specs",
+    "stable_repr",
+]
 
 
 def lms_by_role(settings: Any) -> dict[Role, dspy.BaseLM | None]:
@@ -30,21 +39,31 @@ def lms_by_role(settings: Any) -> dict[Role, dspy.BaseLM | None]:
 
 def models_by_role(settings: Any) -> dict[str, str]:
     found = {"task": dspy.settings.lm, "proposer": settings.reflection_lm}
-    return {role: str(getattr(lm, "model", type(lm).__name__)) for role, lm in found.items() if lm is not None}
+    return {
+        role: str(getattr(lm, "model", type(lm).__name__))
+        for role, lm in found.items()
+        if lm is not None
+    }
 
 
 def evaluator_of(metric: Any, print_: str) -> str:
-    """Return who scores: a metric's qualified name, the models of one that judges, and 12 digits of its hash.
+    """Return who scores: a metric's qualified name, the models of one that judges, and 12 digits of
+    its hash.
 
-    The hash (see :func:`combee_dspy.rollouts.fingerprints`) is that of its code and settings: another one is another
-    evaluator, whatever its name.
+    The hash (see :func:`combee_dspy.rollouts.fingerprints`) is that of its code and settings:
+    another one is another evaluator, whatever its name.
     """
     named = metric
     while isinstance(named, functools.partial):
         named = named.func
     named = named if hasattr(named, "__qualname__") else type(named)
-    judges = ", ".join(str(getattr(lm, "model", type(lm).__name__)) for lm in evaluator_lms(metric, dspy.settings.lm))
-    return f"{named.__module__}.{named.__qualname__}{f' ({judges})' if judges else ''} #{print_[:12]}"
+    judges = ", ".join(
+        str(getattr(lm, "model", type(lm).__name__))
+        for lm in evaluator_lms(metric, dspy.settings.lm)
+    )
+    return (
+        f"{named.__module__}.{named.__qualname__}{f' ({judges})' if judges else ''} #{print_[:12]}"
+    )
 
 
 def specs(settings: Any) -> dict[str, Any]:
@@ -57,7 +76,9 @@ def specs(settings: Any) -> dict[str, Any]:
 
 def _spec(strategy: Any) -> dict[str, Any]:
     spec = Spec.of(strategy).to_dict()
-    spec["params"] = {name: value if _is_plain(value) else repr(value) for name, value in spec["params"].items()}
+    spec["params"] = {
+        name: value if _is_plain(value) else repr(value) for name, value in spec["params"].items()
+    }
     return spec
 
 
@@ -70,40 +91,70 @@ def _is_plain(value: Any) -> bool:
 
 
 def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
-    """Return what a run may be resumed with: everything that its effects or their order follow from."""
+    """Return what a run may be resumed with: everything that its effects or their order follow
+    from.
+    """
     settings = task.settings
     same = (
-        "artifact", "aggregator", "operators", "controller", "diversity", "seed", "failure_score",
-        "perfect_score", "skip_perfect_score", "component_selector", "candidate_selection_strategy",
-        "add_format_failure_as_feedback", "use_merge", "gepa_kwargs", "max_merge_invocations",
-    )  # fmt: skip
+        "artifact",
+        "aggregator",
+        "operators",
+        "controller",
+        "diversity",
+        "seed",
+        "failure_score",
+        "perfect_score",
+        "skip_perfect_score",
+        "component_selector",
+        "candidate_selection_strategy",
+        "add_format_failure_as_feedback",
+        "use_merge",
+        "gepa_kwargs",
+        "max_merge_invocations",
+    )
     named = {
         **{name: getattr(settings, name) for name in same},
-        **{name: getattr(settings.guards, name) for name in ("max_copied_words", "max_tokens", "keep")},
+        **{
+            name: getattr(settings.guards, name)
+            for name in ("max_copied_words", "max_tokens", "keep")
+        },
         "search": dataclasses.replace(
-            settings.search, keep=task.keeps, replay=None, patience=PATIENCE, require_diagnosis=False
+            settings.search,
+            keep=task.keeps,
+            replay=None,
+            patience=PATIENCE,
+            require_diagnosis=False,
         ),
         "validation": dataclasses.replace(
             settings.validation, warn_failures=1.0, stop_failures=1.0, rollout_seconds=None
         ),
         "anchors": [row_hash(one) for one in settings.guards.anchors],
-        "instruction_proposer": settings.custom_instruction_proposer, "code_proposer": settings.custom_code_proposer,
+        "instruction_proposer": settings.custom_instruction_proposer,
+        "code_proposer": settings.custom_code_proposer,
         "privacy": {name: getattr(settings.privacy, name) for name in ("texts", "patterns")},
-        "memo": settings.cache is not False, "reflection_lm": _settings_of(settings.reflection_lm),
-    }  # fmt: skip
-    texts = {name: mask(value if isinstance(value, str) else stable_repr(value)) for name, value in named.items()}
+        "memo": settings.cache is not False,
+        "reflection_lm": _settings_of(settings.reflection_lm),
+    }
+    texts = {
+        name: mask(value if isinstance(value, str) else stable_repr(value))
+        for name, value in named.items()
+    }
     digests = {f"{split} set": digest[:16] for split, digest in task.splits.digests.items()}
     short = {name: print_[:16] for name, print_ in prints.items()}
     return {**short, **digests, **texts, "models": repr(models_by_role(settings))}
 
 
 def stable_repr(value: Any) -> str:
-    """Return a ``repr`` without addresses, which say nothing about what an object does, and change."""
+    """Return a ``repr`` without addresses, which say nothing about what an object does, and
+    change.
+    """
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _settings_of(lm: Any) -> dict[str, Any]:
-    """Return what an LM is asked with. Where it is served, and with which key and headers, changes nothing of it."""
+    """Return what an LM is asked with. Where it is served, and with which key and headers, changes
+    nothing of it.
+    """
     given = dict(getattr(lm, "kwargs", None) or {})
     hidden = re.compile(f"api_base|base_url|header|{SECRET_NAME.pattern}", re.IGNORECASE)
     return {name: given[name] for name in sorted(given) if not hidden.search(name)}
@@ -112,20 +163,32 @@ def _settings_of(lm: Any) -> dict[str, Any]:
 def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:
     settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
     return {
-        "program": type(task.student).__name__, "specs": specs(settings), "models": models, "evaluator": evaluator,
+        "program": type(task.student).__name__,
+        "specs": specs(settings),
+        "models": models,
+        "evaluator": evaluator,
         "digests": dict(splits.digests),
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
-        "keep": task.keeps, "search": settings.search.params(), "budget": repr(settings.budget),
-        "limits": dataclasses.asdict(limits), "seed": settings.seed,
-        "versions": {name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")},
+        "keep": task.keeps,
+        "search": settings.search.params(),
+        "budget": repr(settings.budget),
+        "limits": dataclasses.asdict(limits),
+        "seed": settings.seed,
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")
+        },
         "simulated": any("simulated" in model for model in models.values()),
-    }  # fmt: skip
+    }
 
 
 def result_of(report: CombeeReport) -> dict[str, Any]:
-    held, same = report.heldout, ("reason", "seed_score", "best_score", "rollouts", "updates", "seconds")
+    held, same = (
+        report.heldout,
+        ("reason", "seed_score", "best_score", "rollouts", "updates", "seconds"),
+    )
     return {
         **{name: getattr(report, name) for name in same},
-        "heldout": None if held is None else dataclasses.asdict(held), "warnings": list(report.warnings),
+        "heldout": None if held is None else dataclasses.asdict(held),
+        "warnings": list(report.warnings),
         "best": Candidate(report.texts).id,
-    }  # fmt: skip
+    }

@@ -1,4 +1,6 @@
-"""The one way from a search to the world: every effect looked up, bought in a slot, committed, then used."""
+"""The one way from a search to the world: every effect looked up, bought in a slot, committed, then
+used.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,15 @@ from combee_dspy.rollouts import (
 )
 from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._buyer import Buyer
-from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
+from combee_dspy.search._candidates import (
+    Candidate,
+    Compilation,
+    Place,
+    Programs,
+    Row,
+    Shared,
+    another_draw,
+)
 from combee_dspy.search._privacy import Texts, shown
 from combee_dspy.search._scales import ScaleWarning
 
@@ -83,7 +93,9 @@ class Effects:
         self.slots = shared.slots
         self.workers = shared.workers
         self.metric: Callable[..., Any] = settings.metric_fn
-        self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
+        self.programs = Programs(
+            partial(settings.artifact.build, task.student), self.metric, settings.failure_score
+        )
         self._failure_score = settings.failure_score
         self._scale = ScaleWarning(log, settings.perfect_score)
         self._memoize = settings.cache is not False
@@ -101,14 +113,23 @@ class Effects:
         self._told_late = False
 
     def key(self, key: str, place: Place) -> str:
-        """Return the key of a rollout, or of what is said of one: another in each place where none is used twice."""
+        """Return the key of a rollout, or of what is said of one: another in each place where none
+        is used twice.
+        """
         return key if self._memoize else f"{key}/{place.purpose}/{place.step}"
 
     def rollout(
-        self, candidate: Candidate, row: Row, place: Place, *, lane: int = ROLLOUTS, replicate: int = 0,
+        self,
+        candidate: Candidate,
+        row: Row,
+        place: Place,
+        *,
+        lane: int = ROLLOUTS,
+        replicate: int = 0,
         counted: bool = True,
-    ) -> Awaitable[Rollout]:  # fmt: skip
-        """Return a rollout that is under way, bought by now, or already there. Await it as often as needed.
+    ) -> Awaitable[Rollout]:
+        """Return a rollout that is under way, bought by now, or already there. Await it as often as
+        needed.
 
         Args:
             candidate: Whose program.
@@ -116,7 +137,8 @@ class Effects:
             place: What it is for.
             lane: How urgent it is among this search's effects.
             replicate: Which draw, where the same rollout is wanted several times.
-            counted: Whether the budget counts it now; else when an update asks for it, which has room for it.
+            counted: Whether the budget counts it now; else when an update asks for it, which has
+                room for it.
 
         Raises:
             BudgetReached: The budget leaves no room for it.
@@ -126,30 +148,59 @@ class Effects:
         key = self.key(f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}", place)
         if place.purpose != "heldout" and counted:
             self.purse.count(key, place.step)
-        return self._once(key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate))
+        return self._once(
+            key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate)
+        )
 
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
     ) -> Rollout:
         program, cache = self.programs.of(candidate, replicate), self._cache
         effect = Effect(
-            key, "rollout", {}, "task", place.purpose, place.step, candidate=candidate.id, example=row.hash,
-            split=row.split, replicate=replicate,
-        )  # fmt: skip
+            key,
+            "rollout",
+            {},
+            "task",
+            place.purpose,
+            place.step,
+            candidate=candidate.id,
+            example=row.hash,
+            split=row.split,
+            replicate=replicate,
+        )
         # What was kept with other settings of privacy holds more, or less, than this run may see.
-        shared = f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}{self.texts.print}" if cache else ""
+        shared = (
+            f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}{self.texts.print}"
+            if cache
+            else ""
+        )
         if cache is not None and (cached := _rollout_of(cache.find(shared))) is not None:
             now = time.time()
-            await self.buyer.keep(self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached)
+            await self.buyer.keep(
+                self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached
+            )
             return cached
         job = RolloutJob(
-            program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace,
+            program,
+            row.example,
+            row.hash,
+            self.metric,
+            self._failure_score,
+            self._tariff,
+            self._sees_trace,
             seconds=self._rollout_seconds,
-        )  # fmt: skip
+        )
 
         urgency = lane, max(place.step, 0)
-        if self.purse.limits.seconds is not None and place.step < 0 and place.purpose == "validation":
-            urgency = ROLLOUTS, -1  # the student's validation: without it a run whose time is over has no result
+        if (
+            self.purse.limits.seconds is not None
+            and place.step < 0
+            and place.purpose == "validation"
+        ):
+            urgency = (
+                ROLLOUTS,
+                -1,
+            )  # the student's validation: without it a run whose time is over has no result
 
         async def run(check: Check | None) -> tuple[Rollout | Exception, tuple[CallUsage, ...]]:
             priority = (*urgency, row.index, self._number)
@@ -160,7 +211,9 @@ class Effects:
 
         texts = candidate.texts.values()
         rollout, effect = await self.buyer.buy(
-            effect, run, lambda: at_most(lms_of(program), (*texts, shown(row.example, None)), self._tariff)
+            effect,
+            run,
+            lambda: at_most(lms_of(program), (*texts, shown(row.example, None)), self._tariff),
         )
         # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
         if self.texts.redacts:
@@ -172,11 +225,15 @@ class Effects:
         if (masked := self.texts.scrubbed(effect.value)) != effect.value:  # a model has said a key
             effect, rollout = replace(effect, value=masked), _rollout_of(masked) or rollout
         await self.buyer.keep(effect, rollout)
-        # What a service did, or a limit on time, says nothing of the rollout when another run asks for it.
+        # What a service did, or a limit on time, says nothing of the rollout when another run asks
+        # for it.
         if cache is not None and rollout.failed_in != "service" and not is_late(rollout):
             cache.keep(shared, effect.value)
         if is_late(rollout):
-            self._tell_late(f"A rollout was given up in the {rollout.failed_in}, and counts as failed: {rollout.error}")
+            self._tell_late(
+                f"A rollout was given up in the {rollout.failed_in}, and counts as failed:"
+                f" {rollout.error}"
+            )
         return rollout
 
     def _tell_late(self, text: str) -> None:
@@ -209,7 +266,9 @@ class Effects:
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         lm = self._lms.get(role)
         job = CallJob(signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff)
-        answer: Answer = await self._once(key, decode_answer, lambda: self._asked(effect, job, text))
+        answer: Answer = await self._once(
+            key, decode_answer, lambda: self._asked(effect, job, text)
+        )
         return answer.outcome
 
     async def _asked(self, effect: Effect, job: CallJob, text: str) -> Answer:
@@ -222,9 +281,13 @@ class Effects:
         )
         # Scrubbed once, here: whatever is made of an answer ends in files.
         value = self.texts.scrubbed(encode_answer(answer))
-        failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
+        failed = (
+            self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
+        )
         found = decode_answer(value) or answer
-        await self.buyer.keep(replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found)
+        await self.buyer.keep(
+            replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found
+        )
         return found
 
     async def work(
@@ -244,10 +307,13 @@ class Effects:
             role: Whom its LM calls are made for.
             kind: The effect's kind.
             make: Returns JSON values.
-            late: Returns what stands in where ``make`` takes longer than a rollout may; ``None`` for no such limit.
+            late: Returns what stands in where ``make`` takes longer than a rollout may; ``None``
+                for no such limit.
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
-        found: dict[str, Any] = await self._once(key, dict, lambda: self._worked(effect, role, make, late))
+        found: dict[str, Any] = await self._once(
+            key, dict, lambda: self._worked(effect, role, make, late)
+        )
         return found["value"]
 
     async def _worked(
@@ -267,7 +333,9 @@ class Effects:
         async def run(check: Check | None) -> tuple[Any, tuple[CallUsage, ...]]:
             seconds = None if late is None else self._rollout_seconds
             try:
-                return await self.slots.run(metered_work, self._before_rollouts(effect.step), check, seconds)
+                return await self.slots.run(
+                    metered_work, self._before_rollouts(effect.step), check, seconds
+                )
             except RolloutTimeoutError as error:
                 if late is None:
                     raise
@@ -280,7 +348,8 @@ class Effects:
         return value
 
     async def decide(self, place: str, make: Callable[[], Any], *, step: int = -1) -> Any:
-        """Return a decision that depends on the clock, the bill or the service: what was decided once stays decided.
+        """Return a decision that depends on the clock, the bill or the service: what was decided
+        once stays decided.
 
         Args:
             place: What is decided, once in a run.
@@ -292,19 +361,28 @@ class Effects:
             return known["value"]
         before = self._decided(key)
         value = make() if before is None else before["value"]
-        await self.log.keep(Effect(key, "decision", {"value": value}, purpose=place.split("/")[0], step=step))
+        await self.log.keep(
+            Effect(key, "decision", {"value": value}, purpose=place.split("/")[0], step=step)
+        )
         return value
 
     def known(self, place: str) -> Any | None:
-        """Return a decision that was taken before, by this run or the one that it replays; ``None`` for none."""
+        """Return a decision that was taken before, by this run or the one that it replays; ``None``
+        for none.
+        """
         key = f"decision/{place}"
         known = self.log.find(key) or self._decided(key)
         return None if known is None else known["value"]
 
     def _once(
-        self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
+        self,
+        key: str,
+        decode: Callable[[Any], T | None],
+        make: Callable[[], Coroutine[Any, Any, T]],
     ) -> Awaitable[T]:
-        """Return an effect that is under way, or begin it; it goes on where whoever waits for it is cancelled."""
+        """Return an effect that is under way, or begin it; it goes on where whoever waits for it is
+        cancelled.
+        """
         task = self._flying.get(key)
         if task is None:
             task = self._flying[key] = asyncio.ensure_future(self._found(key, decode, make))
@@ -318,7 +396,10 @@ class Effects:
         heard(task)
 
     async def _found(
-        self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
+        self,
+        key: str,
+        decode: Callable[[Any], T | None],
+        make: Callable[[], Coroutine[Any, Any, T]],
     ) -> T:
         """Return what an effect returned before, as far as it can be had again; else buy it."""
         if key in self.buyer.kept:
@@ -332,7 +413,13 @@ class Effects:
         value = encode_rollout(rollout)
         if row.split != "heldout":
             value["inputs"] = shown(self.texts.example(row.example))
-        return replace(effect, value=value, score=rollout.score, error=rollout.error, failed_in=rollout.failed_in)
+        return replace(
+            effect,
+            value=value,
+            score=rollout.score,
+            error=rollout.error,
+            failed_in=rollout.failed_in,
+        )
 
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
         return CALLS, max(step, 0), 0, self._number
@@ -340,7 +427,8 @@ class Effects:
     async def drain(self, within: float | None = None) -> None:
         """Take back what waits for the budget or for a slot, and commit what is in flight.
 
-        What has not ended within so many seconds is given up: what it has cost is kept, and no result.
+        What has not ended within so many seconds is given up: what it has cost is kept, and no
+        result.
         """
         with self.slots.refusing(self._number):
             while self._flying:
@@ -353,7 +441,9 @@ class Effects:
 
 
 def heard(future: asyncio.Future[Any]) -> None:
-    """Take note of how a future has ended, so that nobody is warned of a failure that nobody waits for."""
+    """Take note of how a future has ended, so that nobody is warned of a failure that nobody waits
+    for.
+    """
     if not future.cancelled():
         future.exception()  # whoever awaits it hears of it all the same
 
@@ -364,4 +454,8 @@ def _queued(effect: Effect, seconds: float) -> Effect:
 
 def _rollout_of(value: Mapping[str, Any] | None) -> Rollout | None:
     """Return the rollout in an effect's value, which holds what people are shown beside it."""
-    return None if value is None else decode_rollout({name: part for name, part in value.items() if name != "inputs"})
+    return (
+        None
+        if value is None
+        else decode_rollout({name: part for name, part in value.items() if name != "inputs"})
+    )

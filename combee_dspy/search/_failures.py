@@ -1,4 +1,6 @@
-"""What fails: said when it is much, and the end of the run where nothing can be learned from what is left."""
+"""What fails: said when it is much, and the end of the run where nothing can be learned from what
+is left.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,18 @@ __all__ = ["Failures"]
 
 logger = logging.getLogger("combee_dspy")
 
-# Effects of a kind that end a run: fewer may all have failed by chance. Of fair coins 8 fall alike once in 256 times.
+# Effects of a kind that end a run: fewer may all have failed by chance. Of fair coins 8 fall alike
+# once in 256 times.
 _ENOUGH = 8
-_RAISED: dict[str | None, tuple[Role, Cause]] = {"program": ("task", "raised"), "metric": ("evaluator", "unscored")}
+_RAISED: dict[str | None, tuple[Role, Cause]] = {
+    "program": ("task", "raised"),
+    "metric": ("evaluator", "unscored"),
+}
 _LOOK = {
-    "unparsed": "Ask the model by hand and look at its answer: it may be cut off (max_tokens), or need another adapter",
+    "unparsed": (
+        "Ask the model by hand and look at its answer: it may be cut off (max_tokens), or need"
+        " another adapter"
+    ),
     "raised": "Run what raised by hand, on one row of that split",
     "unscored": "Call the metric by hand on one row of that split and the program's prediction",
     "refused": "Look at what the service says, and at the length of what it is asked",
@@ -43,7 +52,8 @@ class Failures:
         """Warn of what fails often in updates up to ``step``.
 
         Raises:
-            TooManyFailuresError: Of one kind of effect nearly all fail, for every candidate that there is.
+            TooManyFailuresError: Of one kind of effect nearly all fail, for every candidate that
+                there is.
         """
         found, most = self._effects.log.outcomes(step), self._options.stop_failures
         counts = failure_counts(found)
@@ -52,12 +62,16 @@ class Failures:
                 self._said.add(text)
                 logger.warning("%s", text)
                 self._effects.log.emit("warning", {"text": text}, step=step)
-        kind = await self._effects.decide(f"failures/{step}/{most:g}", lambda: _hopeless(found, most), step=step)
+        kind = await self._effects.decide(
+            f"failures/{step}/{most:g}", lambda: _hopeless(found, most), step=step
+        )
         if kind:
             raise _error([one for one in counts if one.kind == kind])
 
     def warnings(self, counts: Sequence[FailureCount]) -> list[str]:
-        """Return what makes a run with these failures unfit for claims: a sentence for each kind of effect."""
+        """Return what makes a run with these failures unfit for claims: a sentence for each kind of
+        effect.
+        """
         kinds: defaultdict[str, list[FailureCount]] = defaultdict(list)
         for one in counts:
             kinds[one.kind].append(one)
@@ -67,13 +81,17 @@ class Failures:
             f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
             f"For example {worst.cause}: {worst.error}. {_LOOK[worst.cause]}."
             for kind, found in kinds.items()
-            if sum(one.failed for one in found) >= least * found[0].of and (worst := max(found, key=_failed))
+            if sum(one.failed for one in found) >= least * found[0].of
+            and (worst := max(found, key=_failed))
         ]
 
-    async def try_first(self, seed: Candidate, validation: Row, train: Row, *, counted: bool) -> None:
+    async def try_first(
+        self, seed: Candidate, validation: Row, train: Row, *, counted: bool
+    ) -> None:
         """Run one row of each split before all others; say what raised in it, and what it changed.
 
-        ``counted`` is whether the budget counts them now: where nobody knows that an update will ask for the train row.
+        ``counted`` is whether the budget counts them now: where nobody knows that an update will
+        ask for the train row.
         """
         if not self._options.probe:
             return
@@ -94,8 +112,9 @@ class Failures:
                 self._warn(f"The {found.failed_in} raised on the first row that was tried: {error}")
         if fingerprints(program, metric)["program"] != before:
             self._warn(
-                "A rollout changed the program itself, which other threads run at the same moment: what it answers may "
-                "hang on the order of the rows. Keep such state in local variables of forward."
+                "A rollout changed the program itself, which other threads run at the same moment:"
+                " what it answers may hang on the order of the rows. Keep such state in local"
+                " variables of forward."
             )
 
     def _warn(self, text: str) -> None:
@@ -103,9 +122,11 @@ class Failures:
         self._effects.log.emit("warning", {"text": text})
 
     async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
-        """End the run as soon as the first rollouts of a split are there, where program or metric raised on all.
+        """End the run as soon as the first rollouts of a split are there, where program or metric
+        raised on all.
 
-        The first by their place, not by arrival. An answer that does not parse is something to learn from.
+        The first by their place, not by arrival. An answer that does not parse is something to
+        learn from.
 
         Raises:
             TooManyFailuresError: They did.
@@ -116,7 +137,9 @@ class Failures:
         if all(one.failed_in in _RAISED for one in found):
             causes = Counter(_RAISED[one.failed_in] for one in found)
             error, kind = str(found[0].error), f"{split} rollouts"
-            raise _error([FailureCount(kind, *one, count, _ENOUGH, error) for one, count in causes.items()])
+            raise _error(
+                [FailureCount(kind, *one, count, _ENOUGH, error) for one, count in causes.items()]
+            )
 
 
 def _failed(one: FailureCount) -> int:
@@ -131,7 +154,8 @@ def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
 def _hopeless(found: Sequence[Outcome], most: float) -> str:
     """Return a kind of effect of which so large a share fails for every candidate; empty for none.
 
-    A candidate that has learned to do without must not go by what the others did, such as to write a format.
+    A candidate that has learned to do without must not go by what the others did, such as to write
+    a format.
     """
     total: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
@@ -145,4 +169,7 @@ def _hopeless(found: Sequence[Outcome], most: float) -> str:
     for place, count in total.items():
         shares[place[0]].append(failed[place] / count)
         enough[place[0]] += count
-    return next((kind for kind, found in shares.items() if min(found) >= most and enough[kind] >= _ENOUGH), "")
+    return next(
+        (kind for kind, found in shares.items() if min(found) >= most and enough[kind] >= _ENOUGH),
+        "",
+    )

@@ -1,4 +1,6 @@
-"""The other way to keep: one text that grows with the book, and lines that must earn their place."""
+"""The other way to keep: one text that grows with the book, and lines that must earn their
+place.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +52,22 @@ class _Version:
     def is_validated(self) -> bool:
         """Whether its validation has ended well: a budget may have cut it off."""
         task = self.validation
-        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+        return (
+            task is not None and task.done() and not task.cancelled() and task.exception() is None
+        )
 
 
 @dataclass(eq=False)
 class Growing(Keeper):
     """Serves the book of all updates in one text.
 
-    Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make the next text
-    from the one before and the book. A text is validated, beside the updates that follow, once the minibatches since
-    the last validation have half as many rows as it: what a text of few new rows can show is not worth it. Where
-    validation rows are lost, the new lines are searched for the one to blame; the text of update i lacks what the tests
-    of updates up to i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text
-    is made from the best version instead.
+    Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make
+    the next text from the one before and the book. A text is validated, beside the updates that
+    follow, once the minibatches since the last validation have half as many rows as it: what a text
+    of few new rows can show is not worth it. Where validation rows are lost, the new lines are
+    searched for the one to blame; the text of update i lacks what the tests of updates up to i − 1
+    − staleness retired. Where a version is clearly worse and no line is to blame, the next text is
+    made from the best version instead.
     """
 
     effects: Effects
@@ -112,7 +117,9 @@ class Growing(Keeper):
         return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
 
     def sampled(self, plan: Plan) -> None:
-        """Decide whether the text of an update is validated, by the rows since the last one that was."""
+        """Decide whether the text of an update is validated, by the rows since the last one that
+        was.
+        """
         if plan.step > self.staleness:
             self._versions[plan.step - 1 - self.staleness].read.set_result(None)
         due = self._is_due(len(plan.rows))
@@ -157,7 +164,8 @@ class Growing(Keeper):
         if rows and text.id != self._validated.id:
             self._validated = text
             validation = asyncio.ensure_future(self.pool.validate(text, rows, step))
-            # Where the run ends before anybody asks, nobody needs to hear that the budget had no room for it.
+            # Where the run ends before anybody asks, nobody needs to hear that the budget had no
+            # room for it.
             validation.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._versions.append(_version(text, validation))
         return text
@@ -174,8 +182,14 @@ class Growing(Keeper):
             self._read += 1
 
     async def _compare(self, version: _Version, *, blamed: bool) -> None:
-        """Note the best version, and whether later ones are spoilt by something that is no line of the book."""
-        best = self.pool.members[0].scores if self._best.validation is None else await _scores(self._best)
+        """Note the best version, and whether later ones are spoilt by something that is no line of
+        the book.
+        """
+        best = (
+            self.pool.members[0].scores
+            if self._best.validation is None
+            else await _scores(self._best)
+        )
         scores = await _scores(version)
         rows = sorted(best.keys() & scores.keys())
         before, after = [best[row] for row in rows], [scores[row] for row in rows]
@@ -196,12 +210,24 @@ class Growing(Keeper):
             rollouts = await asyncio.shield(version.validation)
             if not await self._is_read(version, turn):
                 return rollouts
-            earlier = next((one for one in self._versions[step - 1 :: -1] if one.validation), None) if step else None
+            earlier = (
+                next((one for one in self._versions[step - 1 :: -1] if one.validation), None)
+                if step
+                else None
+            )
             before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
             text = self.seed if earlier is None else earlier.text
             trials = Trials(self.effects, self.pool, step, self._blamed)
             books = {component: self.books.known(component, step) for component in self.books.now}
-            edits = await blame(trials, self.books.artifact, books, text, before, version.text, await _scores(version))
+            edits = await blame(
+                trials,
+                self.books.artifact,
+                books,
+                text,
+                before,
+                version.text,
+                await _scores(version),
+            )
             return rollouts
         finally:
             if not version.tested.done():
@@ -210,8 +236,8 @@ class Growing(Keeper):
     async def _is_read(self, version: _Version, turn: Callable[[], Awaitable[None]]) -> bool:
         """Return whether anything follows from the tests of a version's lines.
 
-        Where rollouts are limited the lines are proven at the end, and always need them. Else the text of a later
-        update must know of them, which has begun before it is this one's turn.
+        Where rollouts are limited the lines are proven at the end, and always need them. Else the
+        text of a later update must know of them, which has begun before it is this one's turn.
         """
         if self.effects.purse.limits.rollouts is None:
             last = asyncio.ensure_future(turn())
@@ -227,20 +253,27 @@ class Growing(Keeper):
             self.pool.join(self._versions[step].text, (self.pool.members[-1].index,), step, checked)
 
     async def result(self) -> Member:
-        """Return the text that validation speaks for, once its lines are proven; the student where it speaks for none.
+        """Return the text that validation speaks for, once its lines are proven; the student where
+        it speaks for none.
 
         Of versions within reach of the best one the newest, which has learned the most.
         """
         self.effects.purse.set_aside = 0
         await self._read_tests(len(self._versions), len(self._versions) - 1)
         version, newest = self.pool.members[-1], self._text(len(self._versions) - 1)
-        validations = [one.validation for one in self._versions if one.is_validated and one.text is version.candidate]
+        validations = [
+            one.validation
+            for one in self._versions
+            if one.is_validated and one.text is version.candidate
+        ]
         rollouts = await validations[-1] if validations and validations[-1] is not None else None
         await self.proving.prove(version, newest, self._asked, rollouts)
         return choose_version(self.pool.members, self.effects)
 
 
-def _version(text: Candidate, validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None) -> _Version:
+def _version(
+    text: Candidate, validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
+) -> _Version:
     loop = asyncio.get_running_loop()
     return _Version(text, validation, loop.create_future(), loop.create_future())
 

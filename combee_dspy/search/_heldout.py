@@ -33,7 +33,8 @@ __all__ = ["HeldoutReading", "note_unheld"]
 
 
 def note_unheld(splits: Splits, metric: str, receipts: Receipts) -> None:
-    """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out.
+    """Leave the receipt of a run that holds nothing out: what it learned from, no later run may
+    hold out.
 
     Raises:
         HeldoutMovedError: It would learn from what its study has read.
@@ -44,7 +45,8 @@ def note_unheld(splits: Splits, metric: str, receipts: Receipts) -> None:
 
 
 class HeldoutReading:
-    """Pins the held-out rows, and reads them at the end. A run that goes on may look again, which is counted.
+    """Pins the held-out rows, and reads them at the end. A run that goes on may look again, which
+    is counted.
 
     Args:
         heldout: As the user gave it.
@@ -59,7 +61,12 @@ class HeldoutReading:
     """
 
     def __init__(
-        self, heldout: Heldout, splits: Splits, prints: Mapping[str, str], effects: Effects, receipts: Receipts
+        self,
+        heldout: Heldout,
+        splits: Splits,
+        prints: Mapping[str, str],
+        effects: Effects,
+        receipts: Receipts,
     ) -> None:
         self._effects, self._rows, self._receipts = effects, splits.heldout, receipts
         self._identity = _identity(heldout.rows, prints["metric"], splits)
@@ -75,24 +82,36 @@ class HeldoutReading:
         receipts.keep(self._pin.pinned(receipts.run, _now()))
 
     def _looks(self) -> list[Receipt]:
-        """Return all looks but the serial baseline's: whoever measures against one has to read its rows."""
+        """Return all looks but the serial baseline's: whoever measures against one has to read its
+        rows.
+        """
         _, serial = self._baseline or (None, None)
-        return [receipt for receipt in self._receipts.looks() if serial is None or receipt.run != serial.run]
+        return [
+            receipt
+            for receipt in self._receipts.looks()
+            if serial is None or receipt.run != serial.run
+        ]
 
     async def read(
         self, before: Candidate, after: Candidate, *, seed: int, models: Mapping[str, str]
     ) -> tuple[PairedDifference, Receipt]:
-        """Run the student and the result on every held-out row; ``models`` by role and the seed are noted.
+        """Run the student and the result on every held-out row; ``models`` by role and the seed are
+        noted.
 
         What this run has read of the same two programs is returned as it stands.
 
         Raises:
-            HeldoutMovedError: A row was edited in place, or another run has read other rows meanwhile.
+            HeldoutMovedError: A row was edited in place, or another run has read other rows
+                meanwhile.
             BudgetReached: There is no time for it.
         """
         run, programs = self._receipts.run, (before.id, after.id)
         for receipt in self._receipts.own:
-            if receipt.stage == "read" and receipt.programs == programs and receipt.difference is not None:
+            if (
+                receipt.stage == "read"
+                and receipt.programs == programs
+                and receipt.difference is not None
+            ):
                 return receipt.difference, receipt
         self._effects.purse.in_time()
         self._pin.check_same()
@@ -114,7 +133,8 @@ class HeldoutReading:
         return difference, receipt
 
     def per_point(self, receipt: Receipt, after: float, point: float) -> CostPerPoint | None:
-        """Return what each point above the serial baseline has cost, and leave it in the journal; ``None`` for none.
+        """Return what each point above the serial baseline has cost, and leave it in the journal;
+        ``None`` for none.
 
         Args:
             receipt: What this run has read.
@@ -126,44 +146,58 @@ class HeldoutReading:
         baseline, serial = self._baseline
         log = self._effects.log
         if serial is not None and (count := receipt.rescored(serial)):
-            text = f"The serial baseline's metric scored {count} rows of the untouched program otherwise"
+            text = (
+                f"The serial baseline's metric scored {count} rows of the untouched program"
+                " otherwise"
+            )
             log.emit("warning", {"text": f"{text}: no cost per point is stated."})
             return None
         same = serial is not None and serial.models == receipt.models
         versus = receipt.against(serial) if serial is not None and same else None
         with Reader(log.journal.path) as reader:
             spent = _of_run(reader, log.number, after)
-        found = CostPerPoint.of(baseline, after, spent, point=point, versus=versus, margin=self._margin)
+        found = CostPerPoint.of(
+            baseline, after, spent, point=point, versus=versus, margin=self._margin
+        )
         log.emit("per_point", {**dataclasses.asdict(found), "text": str(found)})
         return found
 
     async def _scores(self, candidate: Candidate) -> list[float]:
         place = Place("heldout")
-        wanted = [self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows]
+        wanted = [
+            self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows
+        ]
         return [one.score for one in await asyncio.gather(*wanted)]
 
 
 def _baseline(
     given: SerialBaseline | Path | None, identity: HeldoutIdentity, setting: str
 ) -> tuple[SerialBaseline, Receipt | None] | None:
-    """Return a serial baseline: figures as given, or of the last run of a journal that read the same rows, and how."""
+    """Return a serial baseline: figures as given, or of the last run of a journal that read the
+    same rows, and how.
+    """
     if not isinstance(given, Path):
         return None if given is None else (given, None)
     with Reader(journal_file(given)) as reader:
         for run, receipt in reversed(earlier_receipts(reader)):
             same = receipt.heldout.content == identity.content
-            # By another metric's code, whether it scores the same shows on the untouched program alone.
+            # By another metric's code, whether it scores the same shows on the untouched program
+            # alone.
             comparable = receipt.heldout.metric == identity.metric or receipt.setting == setting
             if same and comparable and receipt.stage == "read" and receipt.difference is not None:
                 return _of_run(reader, run, receipt.difference.after), receipt
     raise ArgumentValueError(
-        "Heldout.baseline", str(given), "holds no run that has read these held-out rows by this metric",
+        "Heldout.baseline",
+        str(given),
+        "holds no run that has read these held-out rows by this metric",
         "Give the log_dir of a serial run on the same split, or SerialBaseline(score=…).",
-    )  # fmt: skip
+    )
 
 
 def _of_run(reader: Reader, run: int, score: float) -> SerialBaseline:
-    from combee_dspy.tracking._spending import spent_of  # a reader, which a run without a baseline does not need
+    from combee_dspy.tracking._spending import (
+        spent_of,
+    )  # a reader, which a run without a baseline does not need
 
     return SerialBaseline(score, **spent_of(reader, run))
 

@@ -14,7 +14,8 @@ __all__ = ["Keeper"]
 
 
 class Keeper(ABC):
-    """Keeps what updates learned. Every method is called in the order of updates; only :meth:`check` overlaps.
+    """Keeps what updates learned. Every method is called in the order of updates; only
+    :meth:`check` overlaps.
 
     What :meth:`propose` returns is given to :meth:`check`, and what that returns to :meth:`commit`.
 
@@ -32,7 +33,9 @@ class Keeper(ABC):
 
     @abstractmethod
     async def parent(self, step: int) -> Parent:
-        """Return what update ``step`` runs on: a function of the updates committed, in a trunk proposed, so far."""
+        """Return what update ``step`` runs on: a function of the updates committed, in a trunk
+        proposed, so far.
+        """
 
     @abstractmethod
     def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
@@ -42,7 +45,9 @@ class Keeper(ABC):
         """Hear of an update's minibatch before it runs."""
 
     def is_settled(self, last: int, size: int) -> bool:
-        """Return whether updates up to ``last`` show that all of so many training rows are right; not by default."""
+        """Return whether updates up to ``last`` show that all of so many training rows are right;
+        not by default.
+        """
         return False
 
     @abstractmethod
@@ -50,8 +55,12 @@ class Keeper(ABC):
         """Make candidates of what was learned; called when every earlier update has proposed."""
 
     @abstractmethod
-    async def check(self, learned: Learned, proposed: Any, turn: Callable[[], Awaitable[None]]) -> Any:
-        """Run the candidates on what decides about them; ``turn`` waits until every earlier update is committed."""
+    async def check(
+        self, learned: Learned, proposed: Any, turn: Callable[[], Awaitable[None]]
+    ) -> Any:
+        """Run the candidates on what decides about them; ``turn`` waits until every earlier update
+        is committed.
+        """
 
     @abstractmethod
     async def commit(self, learned: Learned, checked: Any) -> None:
@@ -59,7 +68,9 @@ class Keeper(ABC):
 
     @abstractmethod
     async def result(self) -> Member:
-        """Return what the run returns, once the last update is committed, with the scores that decided."""
+        """Return what the run returns, once the last update is committed, with the scores that
+        decided.
+        """
 
     @abstractmethod
     def rollouts(self, size: int, children: int) -> int:

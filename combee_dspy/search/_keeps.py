@@ -16,7 +16,8 @@ _MERGES = 5  # GEPA's default
 def keeps(settings: Any) -> Literal["pareto", "trunk"]:
     """Return what the settings of a run, a teleprompter, ask for.
 
-    One text grows by default. Where something is set that only GEPA's search can use, that search goes on as before.
+    One text grows by default. Where something is set that only GEPA's search can use, that search
+    goes on as before.
     """
     chosen: Literal["pareto", "trunk"] | None = settings.search.keep
     if chosen is not None:
@@ -27,7 +28,9 @@ def keeps(settings: Any) -> Literal["pareto", "trunk"]:
 
 
 def of_no_use_to_a_trunk(settings: Any) -> str:
-    """Return the first argument that a trunk, which has one text and nothing to choose from, would ignore."""
+    """Return the first argument that a trunk, which has one text and nothing to choose from, would
+    ignore.
+    """
     is_set = {
         "guards.anchors": bool(settings.guards.anchors),
         "instruction_proposer": settings.custom_instruction_proposer is not None,
@@ -39,9 +42,11 @@ def of_no_use_to_a_trunk(settings: Any) -> str:
 
 
 def _compares_candidates(settings: Any) -> bool:
-    """Return whether operators edit more than lessons, or an option is about gepa's parts, children or finalists.
+    """Return whether operators edit more than lessons, or an option is about gepa's parts, children
+    or finalists.
 
-    A trunk runs any operator, but each after the other and unscreened: such edits are better compared.
+    A trunk runs any operator, but each after the other and unscreened: such edits are better
+    compared.
     """
     search = settings.search
     return (

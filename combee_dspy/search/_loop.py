@@ -15,9 +15,10 @@ Two updates at staleness 1, and what each moment waits for; ``|`` is a wait for 
 | gate: nothing begins any more that must not know of it | update 1 has begun | update 2 has begun, or none will |
 | committed: its children are in the pool | gate, their validation, the student's | gate, theirs, update 0's commit |
 
-Update 2 begins once update 0 is committed. Where one text grows (a trunk) it begins once update 0 has proposed, and a
-gate waits for two more updates to begin, since verdicts are read that much later. Screens and validations run
-between proposal and commit, those of several updates at once, and the student's beside the first updates.
+Update 2 begins once update 0 is committed. Where one text grows (a trunk) it begins once update 0
+has proposed, and a gate waits for two more updates to begin, since verdicts are read that much
+later. Screens and validations run between proposal and commit, those of several updates at once,
+and the student's beside the first updates.
 """
 
 from __future__ import annotations
@@ -54,14 +55,16 @@ __all__ = ["Loop"]
 class Loop:
     """Runs updates until a rule, a budget or an epoch ends it.
 
-    Updates begin, propose and commit in the order of their numbers. What an update sees when it begins is a function
-    of its number: given what effects return, the programs do not depend on the number of workers.
+    Updates begin, propose and commit in the order of their numbers. What an update sees when it
+    begins is a function of its number: given what effects return, the programs do not depend on the
+    number of workers.
 
-    Update i begins when update i − 1 − staleness is released: once it has proposed where one text grows, since the
-    next parent does not hang on its validation; otherwise once it is committed.
+    Update i begins when update i − 1 − staleness is released: once it has proposed where one text
+    grows, since the next parent does not hang on its validation; otherwise once it is committed.
 
     Attributes:
-        judge: Called with what each update learned, before it is committed; may raise to end the run.
+        judge: Called with what each update learned, before it is committed; may raise to end the
+            run.
         decisions: The sizes of minibatches, and why.
         committed: Updates committed.
         reason: Why no further update began.
@@ -84,7 +87,9 @@ class Loop:
         self._options = self.task.settings.search
         self._batches = Batches(self.task, self.parts.sampler)
         self.untraced = Untraced(self.task, self.effects.log)
-        self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts, self.untraced)
+        self._ends = Ends(
+            self.task, self.effects, self.pool, self._batches, self.parts, self.untraced
+        )
         self._seeding: asyncio.Future[Any] = future()
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
@@ -95,7 +100,8 @@ class Loop:
     async def run(self, probe: Callable[[], Awaitable[None]]) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
 
-        The probe and the first rows run beside the first effects; where cost or time is limited, before them.
+        The probe and the first rows run beside the first effects; where cost or time is limited,
+        before them.
 
         Raises:
             ArgumentValueError: The budget does not even pay for the student's validation.
@@ -103,7 +109,9 @@ class Loop:
         rows = self.pool.rows_to_validate()
         limits, cost = self.effects.purse.limits, len(rows) * self.pool.draws
         if limits.rollouts is not None and limits.rollouts < cost:
-            self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
+            self._too_small(
+                f"leaves no room for the student's validation, which takes {cost} rollouts"
+            )
         self.effects.purse.promise(-1, cost)
         first, counted = self._batches.first, self._batches.samples_itself
         attempt = partial(self.failures.try_first, self.task.seed, rows[0], first, counted=counted)
@@ -131,7 +139,10 @@ class Loop:
             self.keeper.ended(error)
             raise
         finally:
-            tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
+            tasks = [
+                self._seeding,
+                *(one.task for one in self._updates.values() if one.task is not None),
+            ]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, self.books.close(), return_exceptions=True)
@@ -150,9 +161,11 @@ class Loop:
         self.reason = await self._ends.cut_off(self.committed, reason)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
-        """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end.
+        """Run the student on validation rows, behind the first minibatches: nobody reads its scores
+        before they end.
 
-        But before them where a limit on cost or time may end the run: without these scores it has no result.
+        But before them where a limit on cost or time may end the run: without these scores it has
+        no result.
         """
         if self.parts.plain and not self.effects.purse.grants:
             await self._first.wait()
@@ -162,7 +175,8 @@ class Loop:
             [
                 self.pool.validate(seed, rows, -1),
                 self.failures.first(
-                    "validation", [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
+                    "validation",
+                    [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows],
                 ),
             ]
         )
@@ -174,19 +188,30 @@ class Loop:
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
-        limits = {name: limit for name, limit in asdict(self.effects.purse.limits).items() if limit is not None}
+        limits = {
+            name: limit
+            for name, limit in asdict(self.effects.purse.limits).items()
+            if limit is not None
+        }
         raise ArgumentValueError("budget", limits, problem, remedy)
 
     async def _run_updates(self) -> tuple[int, str] | None:
-        """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
+        """Begin updates as long as there is no reason to stop; return which one a budget kept from
+        beginning.
+        """
         for step in itertools.count():
             if step == self._options.staleness + 1:
                 await self._begin_seed()
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
-                if update is not None and update.plan.parent.components is None and self._options.staleness:
-                    # A selector of the user's reads gepa's state, which later updates change: it is asked in order.
+                if (
+                    update is not None
+                    and update.plan.parent.components is None
+                    and self._options.staleness
+                ):
+                    # A selector of the user's reads gepa's state, which later updates change: it is
+                    # asked in order.
                     await self._ended(update.selected)
             except BudgetReached as reached:
                 return step, str(reached)
@@ -217,7 +242,9 @@ class Loop:
         await (self._broken if self._broken.done() else future)
 
     async def _finished(self, end: tuple[int, str] | None) -> None:
-        """Let every update that began end, up to the first one that the budget ends: of that one nothing is kept."""
+        """Let every update that began end, up to the first one that the budget ends: of that one
+        nothing is kept.
+        """
         self._open(self._ends.begun)
         for step, update in sorted(self._updates.items()):
             try:
@@ -250,9 +277,14 @@ class Loop:
             parent = await self.keeper.parent(step)
             rows = self._rows(decided)
         if not rows:
-            self.reason = f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update may take"
+            self.reason = (
+                f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update"
+                " may take"
+            )
             return None
-        children = self._affordable(max(1, self.task.children), 1, lambda count: self.keeper.rollouts(len(rows), count))
+        children = self._affordable(
+            max(1, self.task.children), 1, lambda count: self.keeper.rollouts(len(rows), count)
+        )
         self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
         plan = Plan(step, parent, tuple(rows), children)
         self.keeper.sampled(plan)
@@ -273,7 +305,8 @@ class Loop:
         """Return how many rows the next minibatch has, as far as there is room for them."""
         made = await self._decided(step)
         if step and self.task.behind > 1 and await self._is_short(step, decision_from(made)):
-            # Updates under way give back what they do not need, and a larger minibatch is worth the wait for it.
+            # Updates under way give back what they do not need, and a larger minibatch is worth the
+            # wait for it.
             self._open(step - 1)
             await self._ended(self._updates[step - 1].committed)
             self.effects.purse.look(step, step - 1)
@@ -287,37 +320,60 @@ class Loop:
 
     async def _decided(self, step: int, again: str = "") -> dict[str, Any]:
         view = BatchView(
-            step, 0, workers=self.effects.workers, capacity=self.effects.slots.served,
-            queued=self.effects.slots.queued, gpus=self.task.settings.costs.gpus.get("task"),
-            remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
-            children=self.task.children, screen=None if self.task.is_trunk else self._options.screen,
-        )  # fmt: skip
+            step,
+            0,
+            workers=self.effects.workers,
+            capacity=self.effects.slots.served,
+            queued=self.effects.slots.queued,
+            gpus=self.task.settings.costs.gpus.get("task"),
+            remaining_rollouts=self.effects.purse.room,
+            validation_size=self.pool.size,
+            children=self.task.children,
+            screen=None if self.task.is_trunk else self._options.screen,
+        )
         key = f"batch/{step}{again}"
-        made: dict[str, Any] = await self.effects.decide(key, lambda: self._batches.decide(view), step=step)
+        made: dict[str, Any] = await self.effects.decide(
+            key, lambda: self._batches.decide(view), step=step
+        )
         return made
 
     async def _is_short(self, step: int, decision: BatchDecision) -> bool:
-        """Return whether the budget leaves less room than an update beside those under way may take."""
+        """Return whether the budget leaves less room than an update beside those under way may
+        take.
+        """
         size, children = decision.size + len(self.task.anchors), max(1, self.task.children)
         purse, rollouts = self.effects.purse, self.keeper.rollouts(size, children)
-        if any(clamp.name == "budget" for clamp in decision.clamps) or (purse.room is not None and rollouts > purse.room):
+        if any(clamp.name == "budget" for clamp in decision.clamps) or (
+            purse.room is not None and rollouts > purse.room
+        ):
             return True
         if not purse.grants:
             return False
-        # Costs depend on what has ended by now: recorded, so that a resumed run waits where this one does.
-        return bool(await self.effects.decide(f"short/{step}", lambda: purse.is_short(rollouts), step=step))
+        # Costs depend on what has ended by now: recorded, so that a resumed run waits where this
+        # one does.
+        return bool(
+            await self.effects.decide(f"short/{step}", lambda: purse.is_short(rollouts), step=step)
+        )
 
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
-        return self._affordable(size, 0, lambda rows: self.keeper.rollouts(rows + len(self.task.anchors), 1))
+        return self._affordable(
+            size, 0, lambda rows: self.keeper.rollouts(rows + len(self.task.anchors), 1)
+        )
 
     def _affordable(self, most: int, least: int, rollouts: Callable[[int], int]) -> int:
-        """Return the largest number whose rollouts the budget has room for; ``least`` is not asked for."""
+        """Return the largest number whose rollouts the budget has room for; ``least`` is not asked
+        for.
+        """
         room = self.effects.purse.room
-        return next((one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least)
+        return next(
+            (one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least
+        )
 
     def _rows(self, decided: int | None) -> Sequence[Row]:
-        """Return the next minibatch; none where there is no room for one any more, as after a merge."""
+        """Return the next minibatch; none where there is no room for one any more, as after a
+        merge.
+        """
         if decided is not None:
             size = self._fitting(decided)
             return self._batches.draw(size, lambda: self.pool.state) if size else ()
@@ -357,7 +413,9 @@ class Loop:
         return chosen
 
     async def _turn(self, update: Update, before: Update | None) -> None:
-        """Wait until an update may commit: what it sees of the others is a function of its number from here on."""
+        """Wait until an update may commit: what it sees of the others is a function of its number
+        from here on.
+        """
         await update.gate
         if before is not None:
             await asyncio.shield(before.committed)
@@ -389,7 +447,11 @@ class Loop:
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         data = {
-            "parent": plan.parent.candidate.id, "components": list(learned.lessons), "rows": len(plan.rows),
-            "started": update.started, "seconds": seconds, "skipped": learned.skipped,
-        }  # fmt: skip
+            "parent": plan.parent.candidate.id,
+            "components": list(learned.lessons),
+            "rows": len(plan.rows),
+            "started": update.started,
+            "seconds": seconds,
+            "skipped": learned.skipped,
+        }
         self.effects.log.emit("update", data, step=plan.step, single=True)

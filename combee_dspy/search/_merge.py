@@ -32,7 +32,9 @@ class Merging:
         rng: gepa's own stream.
     """
 
-    def __init__(self, effects: Effects, pool: Pool, parts: GepaParts, most: int, rng: random.Random) -> None:
+    def __init__(
+        self, effects: Effects, pool: Pool, parts: GepaParts, most: int, rng: random.Random
+    ) -> None:
         self._effects = effects
         self._pool = pool
         self._parts = parts
@@ -41,9 +43,15 @@ class Merging:
         self._rows = {id(row.example): row for row in pool.validation}
         examples = [row.example for row in pool.validation]
         self._proposer = MergeProposer(
-            self, ensure_loader(examples), self._evaluate, use_merge=True, max_merge_invocations=most,
-            val_overlap_floor=parts.merge_floor, rng=rng, callbacks=list(parts.callbacks),
-        )  # fmt: skip
+            self,
+            ensure_loader(examples),
+            self._evaluate,
+            use_merge=True,
+            max_merge_invocations=most,
+            val_overlap_floor=parts.merge_floor,
+            rng=rng,
+            callbacks=list(parts.callbacks),
+        )
 
     def log(self, message: str) -> None:
         """Take gepa's log lines, which the journal's events say better."""
@@ -55,7 +63,9 @@ class Merging:
             self._proposer.merges_due += 1
 
     async def attempt(self, step: int) -> bool | None:
-        """Try a merge where one is due; return whether it was accepted, ``None`` where none was tried."""
+        """Try a merge where one is due; return whether it was accepted, ``None`` where none was
+        tried.
+        """
         proposer, room = self._proposer, self._effects.purse.room
         if not (proposer.merges_due > 0 and proposer.last_iter_found_new_program):
             proposer.last_iter_found_new_program = False
@@ -64,21 +74,35 @@ class Merging:
             return None
         self._step, self._loop = step, asyncio.get_running_loop()
         try:
-            # gepa asks for scores in the middle of its proposal, so it runs in a thread and the loop answers.
+            # gepa asks for scores in the middle of its proposal, so it runs in a thread and the
+            # loop answers.
             proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
         except ValueError as error:
             # gepa draws a common ancestor by its score, and cannot where the score is 0.
-            self._effects.log.emit("warning", {"text": f"gepa could not draw a merge: {error}"}, step=step)
+            self._effects.log.emit(
+                "warning", {"text": f"gepa could not draw a merge: {error}"}, step=step
+            )
             proposal = None
         proposer.last_iter_found_new_program = False
         if proposal is None:
             return None
         parents, self._iteration = list(proposal.parent_program_ids), self._pool.state.i + 1
         self._tell("on_merge_attempted", parent_ids=parents, merged_candidate=proposal.candidate)
-        before, after = list(proposal.subsample_scores_before or ()), sum(proposal.subsample_scores_after or ())
-        candidate, accepted = Candidate(dict(proposal.candidate)), after >= max(before, default=float("-inf"))
-        data = {"candidate": candidate.id, "texts": dict(candidate.texts), "operator": "merge", "components": [],
-                "parents": [self._pool.members[index].candidate.id for index in parents]}  # fmt: skip
+        before, after = (
+            list(proposal.subsample_scores_before or ()),
+            sum(proposal.subsample_scores_after or ()),
+        )
+        candidate, accepted = (
+            Candidate(dict(proposal.candidate)),
+            after >= max(before, default=float("-inf")),
+        )
+        data = {
+            "candidate": candidate.id,
+            "texts": dict(candidate.texts),
+            "operator": "merge",
+            "components": [],
+            "parents": [self._pool.members[index].candidate.id for index in parents],
+        }
         self._effects.log.emit("candidate", data, step=step)
         self._effects.log.emit("merge", {**data, "accepted": accepted, "texts": None}, step=step)
         if not accepted:
@@ -90,7 +114,12 @@ class Merging:
         proposer.merges_due -= 1
         proposer.total_merges_tested += 1
         self._tell("on_merge_accepted", new_candidate_idx=member.index, parent_ids=parents)
-        self._tell("on_candidate_accepted", new_candidate_idx=member.index, new_score=after, parent_ids=parents)
+        self._tell(
+            "on_candidate_accepted",
+            new_candidate_idx=member.index,
+            new_score=after,
+            parent_ids=parents,
+        )
         return True
 
     def _tell(self, method: str, **event: Any) -> None:
@@ -106,7 +135,11 @@ class Merging:
 
         async def scored() -> list[Any]:
             rows = [self._rows[id(example)] for example in examples]
-            return list(await asyncio.gather(*(self._effects.rollout(candidate, row, place) for row in rows)))
+            return list(
+                await asyncio.gather(
+                    *(self._effects.rollout(candidate, row, place) for row in rows)
+                )
+            )
 
         found = asyncio.run_coroutine_threadsafe(scored(), self._loop).result()
         outputs = [output_of(rollout) for rollout in found]

@@ -1,4 +1,6 @@
-"""GEPA's way to keep: children of a parent drawn from the front, checked, validated, and joined to the front."""
+"""GEPA's way to keep: children of a parent drawn from the front, checked, validated, and joined to
+the front.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Pareto(Keeper):
     seed: Candidate
     telling: Telling
     screen: int  # rows of one
-    anchors: frozenset[str]  # row hashes of examples on which no child may score lower than its parent
+    anchors: frozenset[
+        str
+    ]  # row hashes of examples on which no child may score lower than its parent
     run_seed: int
     staleness: int  # updates that begin before one is committed
     restart: Restart | None  # when the next children are made from the seed's text
@@ -82,7 +86,8 @@ class Pareto(Keeper):
         """Return the candidate that gepa's selector draws, after a merge where one is due."""
         weights = operator_weights(self._outcomes, self.proposer.labels, step)
         if step <= self._early:
-            # There is one candidate yet, which gepa's own parts would choose: its validation need not be waited for.
+            # There is one candidate yet, which gepa's own parts would choose: its validation need
+            # not be waited for.
             return Parent(self.seed, 0, self.parts.known_components(self._visible, step), weights)
         state = self.pool.state
         if self.staleness and step == self._early + 1:
@@ -99,7 +104,9 @@ class Pareto(Keeper):
         index = 0 if reason else self.parts.selector.select_candidate_idx(state)
         if reason:
             self._restarted.add(step)
-            self.effects.log.emit("warning", {"text": f"starting again from the seed: {reason}"}, step=step)
+            self.effects.log.emit(
+                "warning", {"text": f"starting again from the seed: {reason}"}, step=step
+            )
         member = self.pool.members[index]
         self.telling.selected(member)
         turn = state.named_predictor_id_to_update_next_for_program_candidate[index]
@@ -134,73 +141,113 @@ class Pareto(Keeper):
         if self.custom is not None:
             children = await self.custom.children(learned, parent.candidate)
         else:
-            children = await self.proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
+            children = await self.proposer.children(
+                learned, parent.candidate, learned.plan.children, parent.weights
+            )
         for child in children:
             data = {
-                "candidate": child.candidate.id, "texts": dict(child.candidate.texts), "parents": [parent.candidate.id],
-                "operator": child.operator, "components": child.components,
-            }  # fmt: skip
+                "candidate": child.candidate.id,
+                "texts": dict(child.candidate.texts),
+                "parents": [parent.candidate.id],
+                "operator": child.operator,
+                "components": child.components,
+            }
             self.effects.log.emit("candidate", data, step=step)
             self.proposed = True
             self.telling.proposed(step, child)
         return children
 
     def _tell(self, learned: Learned) -> None:
-        """Tell gepa's state of an update's rollouts: before it proposes, or of an early one, as it is committed."""
+        """Tell gepa's state of an update's rollouts: before it proposes, or of an early one, as it
+        is committed.
+        """
         parent = learned.plan.parent
         self.telling.begin(learned.plan.step)
         self.telling.evaluated(learned)
         if not learned.skipped:
             if parent.components is not None and not self.staleness:
-                # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
+                # Known before the rollouts were there; asked now, so that gepa's counters move when
+                # they do in gepa.
                 self._next_component(parent.candidate, parent.index)
             self.telling.reflected(learned)
 
     async def check(
         self, learned: Learned, proposed: Sequence[Child], turn: Callable[[], Awaitable[None]]
     ) -> list[_Checked]:
-        """Run every child on its screen, and those that pass on the validation rows, all at once."""
+        """Run every child on its screen, and those that pass on the validation rows, all at
+        once.
+        """
         places = self._screened(learned)
         for _ in proposed:
             self.telling.screening(learned.plan, [learned.plan.rows[place] for place in places])
         if not self.parts.ordered:
             return await together(self._checked(learned, child, places) for child in proposed)
         ran = await asyncio.gather(*(self._ran(learned, child, places) for child in proposed))
-        # Parts of the user's are asked child after child, and on what every earlier update has left.
+        # Parts of the user's are asked child after child, and on what every earlier update has
+        # left.
         await turn()
-        judged = [self._judged(learned, child, places, after) for child, after in zip(proposed, ran, strict=True)]
-        return list(await asyncio.gather(*(self._validated(one, learned.plan.step) for one in judged)))
+        judged = [
+            self._judged(learned, child, places, after)
+            for child, after in zip(proposed, ran, strict=True)
+        ]
+        return list(
+            await asyncio.gather(*(self._validated(one, learned.plan.step) for one in judged))
+        )
 
     async def _checked(self, learned: Learned, child: Child, places: Sequence[int]) -> _Checked:
         after = await self._ran(learned, child, places)
         return await self._validated(self._judged(learned, child, places, after), learned.plan.step)
 
-    async def _ran(self, learned: Learned, child: Child, places: Sequence[int]) -> Sequence[Rollout]:
+    async def _ran(
+        self, learned: Learned, child: Child, places: Sequence[int]
+    ) -> Sequence[Rollout]:
         rows, place = learned.plan.rows, Place("screen", learned.plan.step)
-        return await asyncio.gather(*(self.effects.rollout(child.candidate, rows[one], place) for one in places))
+        return await asyncio.gather(
+            *(self.effects.rollout(child.candidate, rows[one], place) for one in places)
+        )
 
-    def _judged(self, learned: Learned, child: Child, places: Sequence[int], after: Sequence[Rollout]) -> _Checked:
+    def _judged(
+        self, learned: Learned, child: Child, places: Sequence[int], after: Sequence[Rollout]
+    ) -> _Checked:
         parent, rows = learned.plan.parent, learned.plan.rows
         before = [learned.rollouts[place] for place in places]
-        judged = verdict([one.score for one in before], [one.score for one in after], whole=len(places) == len(rows))
-        lost = [place for place, old, new in zip(places, before, after, strict=True)
-                if rows[place].hash in self.anchors and new.score < old.score]  # fmt: skip
+        judged = verdict(
+            [one.score for one in before],
+            [one.score for one in after],
+            whole=len(places) == len(rows),
+        )
+        lost = [
+            place
+            for place, old, new in zip(places, before, after, strict=True)
+            if rows[place].hash in self.anchors and new.score < old.score
+        ]
         proposal = _as_proposal(child, parent, [rows[place] for place in places], before, after)
         if lost:
-            judged = replace(judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors")
+            judged = replace(
+                judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors"
+            )
         elif self.parts.acceptance is not None:
             accepted = bool(self.parts.acceptance.should_accept(proposal, self.pool.state))
             judged = replace(judged, accepted=accepted, reason="acceptance_criterion decides")
         data = {
-            "candidate": child.candidate.id, "parent": parent.candidate.id, "rows": len(places), "score": judged.score,
-            "parent_score": judged.parent_score, "accepted": judged.accepted, "reason": judged.reason,
-        }  # fmt: skip
+            "candidate": child.candidate.id,
+            "parent": parent.candidate.id,
+            "rows": len(places),
+            "score": judged.score,
+            "parent_score": judged.parent_score,
+            "accepted": judged.accepted,
+            "reason": judged.reason,
+        }
         self.effects.log.emit("screened", data, step=learned.plan.step)
-        return _Checked(child, judged, proposal, self.pool.rows_to_validate() if judged.accepted else ())
+        return _Checked(
+            child, judged, proposal, self.pool.rows_to_validate() if judged.accepted else ()
+        )
 
     async def _validated(self, checked: _Checked, step: int) -> _Checked:
         if checked.verdict.accepted:
-            checked.validation = await self.pool.validate(checked.child.candidate, checked.to_validate, step)
+            checked.validation = await self.pool.validate(
+                checked.child.candidate, checked.to_validate, step
+            )
         return checked
 
     def _screened(self, learned: Learned) -> tuple[int, ...]:
@@ -215,7 +262,10 @@ class Pareto(Keeper):
         step, parent, accepted = learned.plan.step, learned.plan.parent, False
         if step <= self._early:
             self._tell(learned)
-        refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in checked]
+        refused = [
+            (one.proposal, "" if one.validation is not None else one.verdict.reason)
+            for one in checked
+        ]
         self.telling.screened(learned, refused)
         for one in checked:
             lift = None
@@ -226,20 +276,30 @@ class Pareto(Keeper):
                 if self.merging is not None:
                     self.merging.found_candidate()
                 self.telling.accepted(step, member, one.proposal)
-            self._outcomes.append(OperatorOutcome(one.child.operator, step, lift, one.validation is not None))
+            self._outcomes.append(
+                OperatorOutcome(one.child.operator, step, lift, one.validation is not None)
+            )
         if self.restart is not None:
             front = [self.pool.members[index].candidate for index in self.pool.front]
             similarity = await self.proposer.similarity(front)
-            self._progress.append(UpdateView(self.pool.best.mean, similarity, step in self._restarted))
+            self._progress.append(
+                UpdateView(self.pool.best.mean, similarity, step in self._restarted)
+            )
         self.telling.end(step, accepted=accepted)
 
     async def result(self) -> Member:
-        """Return the best candidate on validation, with a further draw of those within its reach where that helps."""
+        """Return the best candidate on validation, with a further draw of those within its reach
+        where that helps.
+        """
         return await self.finals.choose(self.pool)
 
 
 def _as_proposal(
-    child: Child, parent: Parent, rows: Sequence[Row], before: Sequence[Rollout], after: Sequence[Rollout]
+    child: Child,
+    parent: Parent,
+    rows: Sequence[Row],
+    before: Sequence[Rollout],
+    after: Sequence[Rollout],
 ) -> CandidateProposal:
     return CandidateProposal(
         candidate=dict(child.candidate.texts),

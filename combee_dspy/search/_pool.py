@@ -65,7 +65,8 @@ class Pool:
         draws: Answers that one validation averages, for each row.
         log_dir: Where the best outputs are written, as gepa does.
         members: The candidates.
-        notes: gepa's note of each iteration under way, by update; they stand in its ``full_program_trace``.
+        notes: gepa's note of each iteration under way, by update; they stand in its
+            ``full_program_trace``.
     """
 
     def __init__(self, task: Compilation, effects: Effects, parts: GepaParts) -> None:
@@ -77,7 +78,8 @@ class Pool:
         self.draws: int = task.settings.validation.draws
         self._track_best_outputs = task.settings.track_best_outputs
         self.log_dir: str | None = task.settings.log_dir
-        # Train rows that are not in every candidate's validation, whose rollouts are not bought again.
+        # Train rows that are not in every candidate's validation, whose rollouts are not bought
+        # again.
         self._unseen = sys.maxsize
         if task.settings.cache is not False and isinstance(parts.policy, FullEvaluationPolicy):
             rows = {row.hash for row in (*task.splits.train, *task.anchors)}
@@ -108,7 +110,9 @@ class Pool:
         return len(self.validation) * self.draws
 
     def beside_validation(self, size: int) -> int:
-        """Return the rollouts that a candidate takes at most on so many train rows, beside those of its validation."""
+        """Return the rollouts that a candidate takes at most on so many train rows, beside those of
+        its validation.
+        """
         return min(size, self._unseen)
 
     @property
@@ -136,15 +140,26 @@ class Pool:
         return tuple(self.validation[index] for index in ids)
 
     async def validate(
-        self, candidate: Candidate, rows: Sequence[Row], step: int, *, purpose: str = "validation", first: int = 0
+        self,
+        candidate: Candidate,
+        rows: Sequence[Row],
+        step: int,
+        *,
+        purpose: str = "validation",
+        first: int = 0,
     ) -> dict[int, tuple[Rollout, ...]]:
         """Run a candidate that update ``step`` made on validation rows; return its draws by row.
 
         The purpose is ``"validation"`` or ``"final"``, and ``first`` the number of the first draw.
         """
-        place, buy = Place(purpose, step), partial(self._effects.rollout, candidate, lane=VALIDATION)
+        place, buy = (
+            Place(purpose, step),
+            partial(self._effects.rollout, candidate, lane=VALIDATION),
+        )
         draws = range(first, first + self.draws)
-        rollouts = await asyncio.gather(*(buy(row, place, replicate=draw) for row in rows for draw in draws))
+        rollouts = await asyncio.gather(
+            *(buy(row, place, replicate=draw) for row in rows for draw in draws)
+        )
         if step < 0 and purpose == "validation":
             self._keep_time(rollouts)
         found = iter(rollouts)
@@ -158,10 +173,19 @@ class Pool:
             self._effects.purse.keep_back(seconds * rounds)
 
     def join(
-        self, candidate: Candidate, parents: Sequence[int], step: int, rollouts: Mapping[int, Sequence[Rollout]]
+        self,
+        candidate: Candidate,
+        parents: Sequence[int],
+        step: int,
+        rollouts: Mapping[int, Sequence[Rollout]],
     ) -> Member:
-        """Take a candidate in that update ``step`` made, with its validation; the seed has no parents."""
-        scores = {index: math.fsum(one.score for one in drawn) / len(drawn) for index, drawn in rollouts.items()}
+        """Take a candidate in that update ``step`` made, with its validation; the seed has no
+        parents.
+        """
+        scores = {
+            index: math.fsum(one.score for one in drawn) / len(drawn)
+            for index, drawn in rollouts.items()
+        }
         evaluation = ValsetEvaluation(
             outputs_by_val_id={index: output_of(drawn[0]) for index, drawn in rollouts.items()},
             scores_by_val_id=scores,
@@ -170,9 +194,12 @@ class Pool:
         index = len(self.members)
         if self._state is None:
             self._state = new_state(
-                candidate.texts, evaluation, list(visible(candidate.texts)),
-                track_best_outputs=self._track_best_outputs, frontier_type=self._parts.frontier_type,
-            )  # fmt: skip
+                candidate.texts,
+                evaluation,
+                list(visible(candidate.texts)),
+                track_best_outputs=self._track_best_outputs,
+                frontier_type=self._parts.frontier_type,
+            )
         else:
             self._extend(candidate, parents, step, evaluation)
         member = Member(index, candidate, tuple(parents), step, scores)
@@ -180,26 +207,36 @@ class Pool:
         if parents:
             self._write_best_outputs(index)
         data = {
-            "candidate": candidate.id, "index": index, "score": member.mean if scores else None, "rows": len(scores),
+            "candidate": candidate.id,
+            "index": index,
+            "score": member.mean if scores else None,
+            "rows": len(scores),
             "best": self.best.index == index,
-        }  # fmt: skip
+        }
         self._effects.log.emit("validated", data, step=step)
         self._tell(member, evaluation)
         return member
 
-    def _extend(self, candidate: Candidate, parents: Sequence[int], step: int, evaluation: ValsetEvaluation) -> None:
+    def _extend(
+        self, candidate: Candidate, parents: Sequence[int], step: int, evaluation: ValsetEvaluation
+    ) -> None:
         state, calls = self.state, len(evaluation.scores_by_val_id)
         discovered = state.total_num_evals
         state.increment_evals(calls)
         state.num_full_ds_evals += 1
         before = _on_front(state)
         index = state.update_state_with_new_program(
-            parent_program_idx=list(parents), new_program=dict(candidate.texts), valset_evaluation=evaluation,
-            run_dir=None, num_metric_calls_by_discovery_of_new_program=discovered,
-        )  # fmt: skip
+            parent_program_idx=list(parents),
+            new_program=dict(candidate.texts),
+            valset_evaluation=evaluation,
+            run_dir=None,
+            num_metric_calls_by_discovery_of_new_program=discovered,
+        )
         after = _on_front(state)
         event = ParetoFrontUpdatedEvent(
-            iteration=self.iteration(step), new_front=sorted(after), displaced_candidates=sorted(before - after)
+            iteration=self.iteration(step),
+            new_front=sorted(after),
+            displaced_candidates=sorted(before - after),
         )
         self._parts.notify("on_pareto_front_updated", event)
         if (note := self.notes.get(step)) is not None:
@@ -208,7 +245,9 @@ class Pool:
             note["evaluated_val_indices"] = sorted(evaluation.scores_by_val_id)
 
     def _write_best_outputs(self, index: int) -> None:
-        """Write the outputs that are now the best, where gepa would: it would follow links there."""
+        """Write the outputs that are now the best, where gepa would: it would follow links
+        there.
+        """
         if self.log_dir is None or self.state.best_outputs_valset is None:
             return
         outputs = Path(self.log_dir, "generated_best_outputs_valset")
@@ -225,32 +264,42 @@ class Pool:
     def _tell(self, member: Member, evaluation: ValsetEvaluation) -> None:
         state = self.state
         event = ValsetEvaluatedEvent(
-            iteration=self.iteration(member.step), candidate_idx=member.index, candidate=dict(member.candidate.texts),
+            iteration=self.iteration(member.step),
+            candidate_idx=member.index,
+            candidate=dict(member.candidate.texts),
             scores_by_val_id=dict(member.scores),
             average_score=self._parts.policy.get_valset_score(member.index, state),
-            num_examples_evaluated=len(member.scores), total_valset_size=len(self.validation),
-            parent_ids=list(member.parents), is_best_program=self.best.index == member.index,
+            num_examples_evaluated=len(member.scores),
+            total_valset_size=len(self.validation),
+            parent_ids=list(member.parents),
+            is_best_program=self.best.index == member.index,
             outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
-        )  # fmt: skip
+        )
         self._parts.notify("on_valset_evaluated", event)
         if not member.index:
             state.add_budget_hook(self._budget_moved)
         if member.parents:
             # What gepa logs there stands in the journal.
             log_detailed_metrics_after_discovering_new_program(
-                logger=SimpleNamespace(log=lambda _: None), gepa_state=state,
-                new_program_idx=member.index, valset_evaluation=evaluation,
+                logger=SimpleNamespace(log=lambda _: None),
+                gepa_state=state,
+                new_program_idx=member.index,
+                valset_evaluation=evaluation,
                 objective_scores=state.prog_candidate_objective_scores[member.index],
-                experiment_tracker=self._parts.experiment, linear_pareto_front_program_idx=self.best.index,
-                valset_size=len(self.validation), val_evaluation_policy=self._parts.policy,
-            )  # fmt: skip
+                experiment_tracker=self._parts.experiment,
+                linear_pareto_front_program_idx=self.best.index,
+                valset_size=len(self.validation),
+                val_evaluation_policy=self._parts.policy,
+            )
 
     def _budget_moved(self, total: int, more: int) -> None:
         most = self._effects.purse.limits.rollouts
         event = BudgetUpdatedEvent(
-            iteration=self.state.i + 1, metric_calls_used=total, metric_calls_delta=more,
+            iteration=self.state.i + 1,
+            metric_calls_used=total,
+            metric_calls_delta=more,
             metric_calls_remaining=None if most is None else max(0, most - total),
-        )  # fmt: skip
+        )
         self._parts.notify("on_budget_updated", event)
 
 

@@ -46,7 +46,9 @@ class Texts:
         marks = personal({name: re.compile(one) for name, one in options.patterns.items()})
         self.scrub = (lambda text: marks(mask(text))) if self.redacts else mask
         """Returns a text without keys, and without personal data where these are redacted."""
-        self._key = secrets.token_bytes(32)  # kept nowhere: without it nobody can try texts out on a hash
+        self._key = secrets.token_bytes(
+            32
+        )  # kept nowhere: without it nobody can try texts out on a hash
         self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
     def scrubbed(self, value: Any) -> Any:
@@ -55,11 +57,19 @@ class Texts:
             return self.scrub(value)
         if isinstance(value, list):
             return [self.scrubbed(one) for one in value]
-        return {key: self.scrubbed(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return (
+            {key: self.scrubbed(one) for key, one in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
 
     def values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an LM's inputs without personal data where these are redacted."""
-        return {name: with_texts(one, self.scrub) for name, one in values.items()} if self.redacts else values
+        return (
+            {name: with_texts(one, self.scrub) for name, one in values.items()}
+            if self.redacts
+            else values
+        )
 
     def example(self, example: dspy.Example) -> dspy.Example:
         """Return an example as all but the program and its metric may see it."""
@@ -71,7 +81,9 @@ class Texts:
         if not self._hashes:
             return effect
         value = hashed(effect.value, self._hash) if effect.kind != "failed" else effect.value
-        return replace(effect, value=value, error=None if effect.error is None else self.error(effect.error))
+        return replace(
+            effect, value=value, error=None if effect.error is None else self.error(effect.error)
+        )
 
     def error(self, error: str) -> str:
         """Return an error as it is written: its class stays readable."""
@@ -81,7 +93,12 @@ class Texts:
         return self._hash(error) if named is None else f"{named[0]}: {self._hash(error)}"
 
     def _hash(self, text: str) -> str:
-        return "hash:" + hashlib.blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=8).hexdigest()
+        return (
+            "hash:"
+            + hashlib.blake2b(
+                text.encode("utf-8", "replace"), key=self._key, digest_size=8
+            ).hexdigest()
+        )
 
 
 def shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
@@ -97,18 +114,28 @@ def shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
 def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:
     """Return who compiles what with which code, as JSON values.
 
-    The commit is that of the repository that the process was started in, with ``-dirty`` where it was changed.
+    The commit is that of the repository that the process was started in, with ``-dirty`` where it
+    was changed.
     """
     who: dict[str, str | None] = {"user": user(), "host": platform.node()}
     if options.who == "hash":
-        who = {"user": hashlib.sha256(f"{who['user']}@{who['host']}".encode()).hexdigest()[:16], "host": None}
+        who = {
+            "user": hashlib.sha256(f"{who['user']}@{who['host']}".encode()).hexdigest()[:16],
+            "host": None,
+        }
     elif options.who == "none":
         who = {"user": None, "host": None}
     return {
-        **who, "process": os.getpid(), "python": platform.python_version(), "version": version("combee-dspy"),
-        "dspy": version("dspy"), "commit": _commit(), "program": prints["program"], "metric": prints["metric"],
+        **who,
+        "process": os.getpid(),
+        "python": platform.python_version(),
+        "version": version("combee-dspy"),
+        "dspy": version("dspy"),
+        "commit": _commit(),
+        "program": prints["program"],
+        "metric": prints["metric"],
         "texts": options.texts,
-    }  # fmt: skip
+    }
 
 
 def user() -> str | None:
@@ -124,8 +151,17 @@ def _commit() -> str | None:
     if git is None:
         return None
     # No hook of the repository runs, and nothing in it is written.
-    command = [git, "--no-optional-locks", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty",
-               "--abbrev=40", "--exclude=*"]  # fmt: skip
+    command = [
+        git,
+        "--no-optional-locks",
+        "-c",
+        "core.fsmonitor=false",
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - fixed words
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,6 @@
-"""Children of a candidate: operators edit, guards refuse, another operator tries again; or a proposer makes one."""
+"""Children of a candidate: operators edit, guards refuse, another operator tries again; or a
+proposer makes one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ logger = logging.getLogger("combee_dspy")
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A candidate that an operator made, with the operator's label and the components that it edited."""
+    """A candidate that an operator made, with the operator's label and the components that it
+    edited.
+    """
 
     candidate: Candidate
     operator: str
@@ -57,7 +61,9 @@ class Child:
 
 @dataclass(slots=True)
 class _Draft:
-    """A child in the making: its number, its operator, those it has tried, and what was too like others."""
+    """A child in the making: its number, its operator, those it has tried, and what was too like
+    others.
+    """
 
     number: int
     operator: int
@@ -68,7 +74,9 @@ class _Draft:
 
 @dataclass(eq=False)
 class Proposer:
-    """Makes children of a candidate from what an update learned. Called for one update at a time, in order."""
+    """Makes children of a candidate from what an update learned. Called for one update at a time,
+    in order.
+    """
 
     student: dspy.Module
     seed: Candidate
@@ -88,13 +96,14 @@ class Proposer:
     async def children(
         self, learned: Learned, base: Candidate, count: int, weights: Mapping[str, float]
     ) -> list[Child]:
-        """Return up to ``count`` children of a candidate, each by another operator as far as there are others.
+        """Return up to ``count`` children of a candidate, each by another operator as far as there
+        are others.
 
         All operators of a round work at once; what they made is judged in the order
-        of the children. A child that is refused draws another operator and tries again. Where all are refused, the
-        first of those that were only too similar is returned: spelling cannot tell a paraphrase from the next lesson
-        of the same form ("a parcel goes to shipping", "a courier goes to shipping"), and validation can.
-        ``weights`` are operators' probabilities by label.
+        of the children. A child that is refused draws another operator and tries again. Where all
+        are refused, the first of those that were only too similar is returned: spelling cannot tell
+        a paraphrase from the next lesson of the same form ("a parcel goes to shipping", "a courier
+        goes to shipping"), and validation can. ``weights`` are operators' probabilities by label.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
         chosen = draw_operators(weights, count, derive(self.run_seed, "operators", step))
@@ -103,12 +112,17 @@ class Proposer:
         pending = drafts
         for attempt in range(self.diversity.max_draws):
             edits = await together(
-                self._edited(draft.operator, inputs, base, step, (draft.number, attempt)) for draft in pending
+                self._edited(draft.operator, inputs, base, step, (draft.number, attempt))
+                for draft in pending
             )
             for draft, texts in zip(pending, edits, strict=True):
                 draft.tried.append(draft.operator)
                 await self._judge(draft, texts, base, step)
-            pending = [one for one in pending if one.made is None and self._redraw(one, drafts, step, weights)]
+            pending = [
+                one
+                for one in pending
+                if one.made is None and self._redraw(one, drafts, step, weights)
+            ]
             if not pending:
                 break
         made = [draft.made for draft in drafts if draft.made is not None]
@@ -122,17 +136,26 @@ class Proposer:
         """Return a candidate with the edits of all operators, one after the other; for a trunk."""
         for operator in range(len(self.operators)):
             inputs = self._inputs(learned, base)
-            base = base.edited(await self._edited(operator, inputs, base, learned.plan.step, (0, 0)))
+            base = base.edited(
+                await self._edited(operator, inputs, base, learned.plan.step, (0, 0))
+            )
         return base
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
-        """Return whether the guards, and the operators' own budgets, let a text stand in the place of another."""
+        """Return whether the guards, and the operators' own budgets, let a text stand in the place
+        of another.
+        """
         for component in self.books.now:
             new = text.texts[component]
             if new == base.texts[component]:
                 continue
             given = operator_input(
-                self.student, component, base.texts, Lessons(component), seed=self.seed.texts, guards=self.guards
+                self.student,
+                component,
+                base.texts,
+                Lessons(component),
+                seed=self.seed.texts,
+                guards=self.guards,
             )
             judged = guard_input(given, component)
             if check(Edit(instruction=new), self.guards, judged, self.learner.copies) is not None:
@@ -149,15 +172,29 @@ class Proposer:
         for component, lessons in learned.lessons.items():
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
             found[component] = operator_input(
-                self.student, component, base.texts, lessons, seed=self.seed.texts, runs=runs, guards=self.guards,
-                perfect_score=perfect_score, book=self.books.now[component],
-            )  # fmt: skip
+                self.student,
+                component,
+                base.texts,
+                lessons,
+                seed=self.seed.texts,
+                runs=runs,
+                guards=self.guards,
+                perfect_score=perfect_score,
+                book=self.books.now[component],
+            )
         return found
 
     async def _edited(
-        self, operator: int, inputs: Mapping[str, OperatorInput], base: Candidate, step: int, place: tuple[int, int]
+        self,
+        operator: int,
+        inputs: Mapping[str, OperatorInput],
+        base: Candidate,
+        step: int,
+        place: tuple[int, int],
     ) -> dict[str, str]:
-        """Return the components that an operator changes, asked in a place of its own; what is refused is said."""
+        """Return the components that an operator changes, asked in a place of its own; what is
+        refused is said.
+        """
         outcomes = await together(
             self.operators[operator].apply(
                 given, self.learner.context(component, base, step).at("operator", operator, *place)
@@ -167,24 +204,38 @@ class Proposer:
         texts: dict[str, str] = {}
         for (component, given), outcome in zip(inputs.items(), outcomes, strict=True):
             allowed = self._allowed(component, given, outcome, step)
-            changed = {} if isinstance(allowed, Refusal) else edit_components(allowed, component, base.texts)
+            changed = (
+                {}
+                if isinstance(allowed, Refusal)
+                else edit_components(allowed, component, base.texts)
+            )
             texts.update(changed)
             if not changed:
-                refusal = allowed if isinstance(allowed, Refusal) else Refusal("the text would not change")
+                refusal = (
+                    allowed
+                    if isinstance(allowed, Refusal)
+                    else Refusal("the text would not change")
+                )
                 self._refused(operator, refusal, base, step, component)
         return texts
 
-    def _allowed(self, component: str, given: OperatorInput, outcome: Edit | Refusal, step: int) -> Edit | Refusal:
+    def _allowed(
+        self, component: str, given: OperatorInput, outcome: Edit | Refusal, step: int
+    ) -> Edit | Refusal:
         if isinstance(outcome, Refusal):
             return outcome
         judged = guard_input(given, component)
         if (copies := self.learner.copies) is not None:
             outcome, lines = without_copies(outcome, judged, copies)
             if lines:
-                self.emit("copied", {"lines": lines, "count": len(lines)}, step=step, component=component)
+                self.emit(
+                    "copied", {"lines": lines, "count": len(lines)}, step=step, component=component
+                )
         return check(outcome, self.guards, judged, self.learner.copies) or outcome
 
-    async def _judge(self, draft: _Draft, texts: Mapping[str, str], base: Candidate, step: int) -> None:
+    async def _judge(
+        self, draft: _Draft, texts: Mapping[str, str], base: Candidate, step: int
+    ) -> None:
         if not texts:
             return
         candidate, near = base.edited(texts), self.operators[draft.operator].near_parent
@@ -199,7 +250,9 @@ class Proposer:
         if draft.alike is None and not self._archive.repeats(candidate.texts):
             draft.alike = child
 
-    def _redraw(self, draft: _Draft, drafts: Sequence[_Draft], step: int, weights: Mapping[str, float]) -> bool:
+    def _redraw(
+        self, draft: _Draft, drafts: Sequence[_Draft], step: int, weights: Mapping[str, float]
+    ) -> bool:
         """Give a refused child another operator; return whether there is one."""
         # What applies the scan's lessons would make the text again that it made for a sibling.
         taken = {place for other in drafts for place in (*other.tried, other.operator)}
@@ -214,17 +267,23 @@ class Proposer:
         draft.operator = self.labels.index(draw_operators(left, 1, stream)[0])
         return True
 
-    def _refused(self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = "") -> None:
+    def _refused(
+        self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = ""
+    ) -> None:
         data = {"operator": self.labels[operator], "reason": refusal.reason, "parent": parent.id}
         self.emit("refused", data, step=step, component=component)
 
     async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
-        """Return how alike candidates are, 0 to 1; see :meth:`combee_dspy.diversity.Archive.similarity`."""
+        """Return how alike candidates are, 0 to 1; see
+        :meth:`combee_dspy.diversity.Archive.similarity`.
+        """
         return await asyncio.to_thread(self._archive.similarity, [one.texts for one in candidates])
 
 
 def _fits(operator: Operator, new: str, old: str) -> bool:
-    """Return whether an operator's own budget has room for a text that takes the place of another."""
+    """Return whether an operator's own budget has room for a text that takes the place of
+    another.
+    """
     if isinstance(operator, Insert):
         sections = (write_section("", read_section(text)[1]) for text in (new, old))
         tokens, before = map(estimate_tokens, sections)
@@ -237,7 +296,9 @@ def _fits(operator: Operator, new: str, old: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CustomProposer:
-    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns is one effect."""
+    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns
+    is one effect.
+    """
 
     adapter: DspyAdapter
     effects: Effects
@@ -245,7 +306,11 @@ class CustomProposer:
     async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
         """Return the child that the proposer made, or none."""
         step = learned.plan.step
-        dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items() if found}
+        dataset = {
+            name: [dict(one.record) for one in found]
+            for name, found in learned.reflections.items()
+            if found
+        }
         if not dataset:
             return ()
 
@@ -260,14 +325,24 @@ class CustomProposer:
                 return {"error": described(error)}
             return {"texts": {str(name): str(text) for name, text in texts.items()}}
 
-        told = hashlib.blake2b(stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        told = hashlib.blake2b(
+            stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8
+        ).hexdigest()
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{told}"
-        made: Mapping[str, Any] = await self.effects.work(key, Place("proposal", step), "proposer", "call", ask)
+        made: Mapping[str, Any] = await self.effects.work(
+            key, Place("proposal", step), "proposer", "call", ask
+        )
         if "error" in made:
             error = self.effects.texts.error(made["error"])
             logger.warning("update %d proposes nothing: the proposer failed with %s", step, error)
-            self.effects.log.emit("error", {"where": "instruction_proposer", "error": error}, step=step)
-        texts = {name: text for name, text in made.get("texts", {}).items() if base.texts.get(name) != text}
+            self.effects.log.emit(
+                "error", {"where": "instruction_proposer", "error": error}, step=step
+            )
+        texts = {
+            name: text
+            for name, text in made.get("texts", {}).items()
+            if base.texts.get(name) != text
+        }
         if not texts:
             return ()
         return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)

@@ -1,8 +1,10 @@
-"""Lines must earn their place: what the book serves is tried on validation rows before it is returned.
+"""Lines must earn their place: what the book serves is tried on validation rows before it is
+returned.
 
-Lessons arrive in groups, so rollouts that were bought before cannot tell which of them harms. Failing rows can: where
-a row fails, a good line that is left out cannot hide the gain from a bad one. So each failing row is searched for a
-line whose change mends it, and the changes are confirmed together.
+Lessons arrive in groups, so rollouts that were bought before cannot tell which of them harms.
+Failing rows can: where a row fails, a good line that is left out cannot hide the gain from a bad
+one. So each failing row is searched for a line whose change mends it, and the changes are confirmed
+together.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ _TRIED = 4
 _NEAREST_ROWS = 4
 # Validations of a text that proving may take, where the budget has room for so many of them.
 _VALIDATIONS, _LEAST_BUDGET = 4, 16
-# How likely a change may be no better than none: what a row that is better and none that is worse leave.
+# How likely a change may be no better than none: what a row that is better and none that is worse
+# leave.
 _CHANCE = 0.25
-# From so many validations on the budget has one to spare, for the text without the lines that were blamed last.
+# From so many validations on the budget has one to spare, for the text without the lines that were
+# blamed last.
 _ONE_VALIDATION = 6
-# The parts of a small budget that may be set aside, and that one update's search for lines to blame may take: else
-# few validation rows would leave a small budget without an update.
+# The parts of a small budget that may be set aside, and that one update's search for lines to blame
+# may take: else few validation rows would leave a small budget without an update.
 _SHARE_SET_ASIDE, _SHARE_BLAMED = 4, 16
 
 
@@ -46,7 +50,8 @@ def spare(limit: int | None, validation: int, *, judged: bool) -> int:
     Args:
         limit: The budget in rollouts.
         validation: Rollouts that one validation takes.
-        judged: Whether reflections judge the lines already: a small budget then buys rows to learn from.
+        judged: Whether reflections judge the lines already: a small budget then buys rows to learn
+            from.
     """
     if limit is None or limit < _ONE_VALIDATION * validation:
         return 0
@@ -56,7 +61,9 @@ def spare(limit: int | None, validation: int, *, judged: bool) -> int:
 
 
 def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
-    """Return the rollouts that the search for lines to blame may take in one update; see :func:`spare`."""
+    """Return the rollouts that the search for lines to blame may take in one update; see
+    :func:`spare`.
+    """
     if limit is None:
         return BLAMED
     if judged and limit < _LEAST_BUDGET * validation:
@@ -66,12 +73,15 @@ def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
 
 @dataclass(eq=False)
 class Proving:
-    """Tries the book's lines on validation rows, once, after the last update. What it finds joins the pool.
+    """Tries the book's lines on validation rows, once, after the last update. What it finds joins
+    the pool.
 
-    A text is tried as operators wrote it: lines are added to it or taken out, and nothing else of it changes.
+    A text is tried as operators wrote it: lines are added to it or taken out, and nothing else of
+    it changes.
 
     Attributes:
-        allows: Whether a text may stand in the place of another, by the guards and the budgets of operators.
+        allows: Whether a text may stand in the place of another, by the guards and the budgets of
+            operators.
     """
 
     effects: Effects
@@ -98,7 +108,8 @@ class Proving:
         """
         if rollouts is not None:
             self._rollouts[version.candidate.id] = rollouts
-        # Where no rollouts are limited, as in one pass over the rows, none are set aside: one validation it is.
+        # Where no rollouts are limited, as in one pass over the rows, none are set aside: one
+        # validation it is.
         room = self.effects.purse.room
         left = self.pool.size if room is None else room
         trials = Trials(self.effects, self.pool, version.step, left)
@@ -111,42 +122,70 @@ class Proving:
             return  # what was confirmed by then is in the pool
 
     def _up_to_date(self, newest: Candidate, asked: Mapping[str, Book]) -> Candidate:
-        """Return the newest text with what was decided of single lessons since it was made, where that is allowed."""
+        """Return the newest text with what was decided of single lessons since it was made, where
+        that is allowed.
+        """
         text = follow(self.books, newest, asked)
         return text if self.allows(newest, text) else newest
 
     async def _newest(self, trials: Trials, version: Member, text: Candidate) -> Member:
-        """Return the newest text, validated; the last validated version where the budget has no room for that."""
+        """Return the newest text, validated; the last validated version where the budget has no
+        room for that.
+        """
         rows = [self.pool.validation[index] for index in sorted(version.scores)]
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
             return version
         trials.left -= len(rows) * self.pool.draws
-        return self._joined(version, text, await self.pool.validate(text, rows, version.step), list(self.books.now))
+        return self._joined(
+            version, text, await self.pool.validate(text, rows, version.step), list(self.books.now)
+        )
 
     async def _without_blamed(self, trials: Trials, version: Member, newest: Member) -> Member:
-        """Return the newest version without the lines that spoil rows which the version before had right."""
+        """Return the newest version without the lines that spoil rows which the version before had
+        right.
+        """
         own = trials.apart(BLAMED)
         edits = await blame(
-            own, self.books.artifact, self.books.now, version.candidate, version.scores, newest.candidate, newest.scores
+            own,
+            self.books.artifact,
+            self.books.now,
+            version.candidate,
+            version.scores,
+            newest.candidate,
+            newest.scores,
         )
         trials.left += own.left
         changes = [
             Change(component, lesson, serve=False)
             for component, edit in edits
-            if isinstance(edit, Retire) and (lesson := self.books.now[component].find(edit.lesson)) is not None
+            if isinstance(edit, Retire)
+            and (lesson := self.books.now[component].find(edit.lesson)) is not None
         ]
-        return await self._confirmed(trials, newest, changes, "lines that spoil rows, left out together")
+        return await self._confirmed(
+            trials, newest, changes, "lines that spoil rows, left out together"
+        )
 
     async def _with_doubtful(self, trials: Trials, version: Member) -> Member:
-        """Try all exceptions that wait for evidence at once: validation tells true ones from noise as a group."""
-        changes = [change for change in open_changes(self.books, version.candidate, serve=True) if change.lesson.rule]
-        return await self._confirmed(trials, version, changes, "exceptions that one example each teaches")
+        """Try all exceptions that wait for evidence at once: validation tells true ones from noise
+        as a group.
+        """
+        changes = [
+            change
+            for change in open_changes(self.books, version.candidate, serve=True)
+            if change.lesson.rule
+        ]
+        return await self._confirmed(
+            trials, version, changes, "exceptions that one example each teaches"
+        )
 
     async def _mended(self, trials: Trials, version: Member) -> Member:
-        """Search failing rows for lines whose change mends them, many at once, then confirm what was found."""
+        """Search failing rows for lines whose change mends them, many at once, then confirm what
+        was found.
+        """
         student = self.pool.members[0].scores
         failing = sorted(
-            self._failing(version), key=lambda index: (student.get(index, 0.0) <= version.scores[index], index)
+            self._failing(version),
+            key=lambda index: (student.get(index, 0.0) <= version.scores[index], index),
         )
         changes: list[Change] = []
         while failing:
@@ -158,7 +197,9 @@ class Proving:
                 own.append(trials.apart(self._most(version, searched[-1])))
             if not searched:
                 break
-            mending = (self._mending(*row, version, changes) for row in zip(own, searched, strict=True))
+            mending = (
+                self._mending(*row, version, changes) for row in zip(own, searched, strict=True)
+            )
             found = await together(mending)
             trials.left += sum(each.left for each in own)
             for index, change in zip(searched, found, strict=True):
@@ -173,7 +214,9 @@ class Proving:
         return proven
 
     def _most(self, version: Member, index: int) -> int:
-        """Return the rollouts that the search of a row may take, and the check that it is no chance."""
+        """Return the rollouts that the search of a row may take, and the check that it is no
+        chance.
+        """
         if not self._is_lost(version, index):
             return 3 + 2 * _TRIED
         return 3 + 2 * len(open_changes(self.books, version.candidate, serve=False)).bit_length()
@@ -182,21 +225,38 @@ class Proving:
         """Return whether the student has a row right that a version fails."""
         return self.pool.members[0].scores.get(index, 0.0) > version.scores[index]
 
-    async def _mending(self, trials: Trials, index: int, version: Member, changes: Sequence[Change]) -> Change | None:
-        """Return a further change that mends a failing row; ``None`` where none is found, or none is needed."""
+    async def _mending(
+        self, trials: Trials, index: int, version: Member, changes: Sequence[Change]
+    ) -> Change | None:
+        """Return a further change that mends a failing row; ``None`` where none is found, or none
+        is needed.
+        """
 
         async def is_mended(more: Iterable[Change]) -> bool:
             text = changed(self.books, version.candidate, [*changes, *more])
-            return self.allows(version.candidate, text) and await trials.score(text, index) > version.scores[index]
+            return (
+                self.allows(version.candidate, text)
+                and await trials.score(text, index) > version.scores[index]
+            )
 
         if changes and await is_mended([]):
             return None
 
         async def by_chance(suspect: Change) -> bool:
-            """Return whether the same lines in another order change the score, with the suspect or without it."""
-            before, after = (changed(self.books, version.candidate, [*changes, *more]) for more in ((), (suspect,)))
-            fails = await trials.score(_reordered(self.books, before), index) <= version.scores[index]
-            return not fails or await trials.score(_reordered(self.books, after), index) <= version.scores[index]
+            """Return whether the same lines in another order change the score, with the suspect or
+            without it.
+            """
+            before, after = (
+                changed(self.books, version.candidate, [*changes, *more])
+                for more in ((), (suspect,))
+            )
+            fails = (
+                await trials.score(_reordered(self.books, before), index) <= version.scores[index]
+            )
+            return (
+                not fails
+                or await trials.score(_reordered(self.books, after), index) <= version.scores[index]
+            )
 
         suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
         if self._is_lost(version, index):
@@ -211,11 +271,13 @@ class Proving:
                 return None if await by_chance(suspect) else suspect
         return None
 
-    def _suspects(self, trials: Trials, version: Member, index: int, taken: set[str]) -> list[Change]:
+    def _suspects(
+        self, trials: Trials, version: Member, index: int, taken: set[str]
+    ) -> list[Change]:
         """Return the changes that may mend a failing row.
 
-        Where the student has it right, any line that was learned may spoil it. Else those nearest to the row may be
-        wrong, or missing.
+        Where the student has it right, any line that was learned may spoil it. Else those nearest
+        to the row may be wrong, or missing.
         """
         served, waiting = (
             [
@@ -249,7 +311,9 @@ class Proving:
             return version
         trials.left -= len(rows) * self.pool.draws
         rollouts = await self.pool.validate(text, rows, version.step)
-        scores = {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}
+        scores = {
+            index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()
+        }
         wins, losses, accepted = _compare(version.scores, scores, tried)
         # A row that a change was chosen on makes up for no loss elsewhere.
         chosen_on = {change.chosen_on for change in changes}
@@ -271,15 +335,22 @@ class Proving:
         if not accepted:
             return version
         effect = self._effect(changes, version.scores, scores)
-        reason = f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses} worse"
+        reason = (
+            f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses}"
+            " worse"
+        )
         for change in changes:
             # Rows that speak for a group speak for each of it by its share.
             edit = change.edit(reason, (wins - losses) // len(changes), effect)
             self.books.edit(change.component, [edit], version.step)
-        return self._joined(version, text, rollouts, sorted({change.component for change in changes}))
+        return self._joined(
+            version, text, rollouts, sorted({change.component for change in changes})
+        )
 
     def _effect(self, changes: Sequence[Change], before: Scores, after: Scores) -> Effect | None:
-        """Return what a test of a single lesson measured; ``None`` for several, whose effects nobody can tell apart."""
+        """Return what a test of a single lesson measured; ``None`` for several, whose effects
+        nobody can tell apart.
+        """
         if len(changes) > 1:
             return None
         rows = sorted(before.keys() & after.keys())
@@ -287,7 +358,11 @@ class Proving:
         return measured(old, new) if changes[0].serve else measured(new, old)
 
     def _joined(
-        self, version: Member, text: Candidate, rollouts: Mapping[int, Sequence[Rollout]], components: list[str]
+        self,
+        version: Member,
+        text: Candidate,
+        rollouts: Mapping[int, Sequence[Rollout]],
+        components: list[str],
     ) -> Member:
         data = {
             "candidate": text.id,
@@ -306,10 +381,11 @@ class Proving:
         return [index for index, score in sorted(version.scores.items()) if score < perfect]
 
     def _concerned(self, trials: Trials, version: Member, changes: Sequence[Change]) -> list[Row]:
-        """Return the rows that confirm changes: all where the budget allows it, else those that they may concern.
+        """Return the rows that confirm changes: all where the budget allows it, else those that
+        they may concern.
 
-        Those are the rows that fail, and of the others the nearest to each changed line. All of them, too, where the
-        rollouts of the others are not at hand.
+        Those are the rows that fail, and of the others the nearest to each changed line. All of
+        them, too, where the rollouts of the others are not at hand.
         """
         order = sorted(version.scores)
         all_at_hand = version.candidate.id in self._rollouts
@@ -318,19 +394,23 @@ class Proving:
         texts = [trials.inputs(index) for index in order]
         chosen = set(self._failing(version))
         for change in changes:
-            chosen.update(order[place] for place in nearest(change.lesson.text, texts, _NEAREST_ROWS))
+            chosen.update(
+                order[place] for place in nearest(change.lesson.text, texts, _NEAREST_ROWS)
+            )
         return [self.pool.validation[index] for index in sorted(chosen)]
 
 
 def _reordered(books: Books, text: Candidate) -> Candidate:
-    return text.edited({component: another_order(books.artifact, text.texts[component]) for component in books.now})
+    return text.edited(
+        {component: another_order(books.artifact, text.texts[component]) for component in books.now}
+    )
 
 
 def _compare(before: Scores, after: Scores, tried: int) -> tuple[int, int, bool]:
     """Return the rows that are better and worse, and whether they speak for a change.
 
-    With w rows better and l worse, P(θ > ½ | Beta(1 + w, 1 + l)) must be as high as a row without a loss makes it, ¾;
-    of several tests, each gets its share of the chance that is left.
+    With w rows better and l worse, P(θ > ½ | Beta(1 + w, 1 + l)) must be as high as a row without a
+    loss makes it, ¾; of several tests, each gets its share of the chance that is left.
     """
     rows = sorted(before.keys() & after.keys())
     if not rows:

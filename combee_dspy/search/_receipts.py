@@ -1,6 +1,8 @@
-"""Where a run finds and leaves held-out receipts: its journal, the project's file, and the user's count of looks.
+"""Where a run finds and leaves held-out receipts: its journal, the project's file, and the user's
+count of looks.
 
-The two files hold hashes, times and scores: no text of an example, prompt or program, no name of a model, user or host.
+The two files hold hashes, times and scores: no text of an example, prompt or program, no name of a
+model, user or host.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
 
 
 class Receipts:
-    """The receipts that concern one run; :class:`combee_dspy.evaluation.Heldout` says which file is whose.
+    """The receipts that concern one run; :class:`combee_dspy.evaluation.Heldout` says which file is
+    whose.
 
     Several processes may append to a file at once.
 
@@ -70,7 +73,9 @@ class Receipts:
         if self._study:
             return f"study {self._study!r}, recorded in {self._project}"
         if not self._binds:
-            return "no study name and no log_dir: whether other rows were held out before is not known"
+            return (
+                "no study name and no log_dir: whether other rows were held out before is not known"
+            )
         if self._project is not None:
             return f"recorded in {self._project}"
         return f"no study name and no project folder: looks outside {log_dir} may not be known"
@@ -79,28 +84,40 @@ class Receipts:
         """Hold the data against what the study has read; return what nobody is held to as warnings.
 
         Raises:
-            HeldoutMovedError: The study has a name, or the run a ``log_dir``, and the held-out set was moved.
+            HeldoutMovedError: The study has a name, or the run a ``log_dir``, and the held-out set
+                was moved.
             ArgumentValueError: The study's file is not as it was written.
         """
         with Reader(self._log.journal.path) as reader:
-            others = [receipt for run, receipt in earlier_receipts(reader) if run != self._log.number]
+            others = [
+                receipt for run, receipt in earlier_receipts(reader) if run != self._log.number
+            ]
         check_unmoved(others, identity, str(self._log.journal.path), self._study)
-        project = [receipt for receipt in self._found_in(self._project) if receipt.study == self._study]
+        project = [
+            receipt for receipt in self._found_in(self._project) if receipt.study == self._study
+        ]
         try:
             others = [receipt for receipt in project if receipt.run != self.run]
             check_unmoved(others, identity, str(self._project), self._study)
         except HeldoutMovedError as error:
             if self._binds:
                 raise
-            return [f"This run has neither a study name nor a log_dir, so it is not refused that {error}"]
+            return [
+                f"This run has neither a study name nor a log_dir, so it is not refused that {error}"
+            ]
         return []
 
     def looks(self) -> list[Receipt]:
-        """Return all receipts of looks that this run can find, its own too, each once, oldest first."""
+        """Return all receipts of looks that this run can find, its own too, each once, oldest
+        first.
+        """
         with Reader(self._log.journal.path) as reader:
             journal = [receipt for _, receipt in earlier_receipts(reader)]
         everywhere = [*journal, *self._found_in(self._project), *self._found_in(self._user)]
-        each = {(receipt.run, receipt.stage, receipt.programs): receipt for receipt in reversed(everywhere)}
+        each = {
+            (receipt.run, receipt.stage, receipt.programs): receipt
+            for receipt in reversed(everywhere)
+        }
         return sorted(each.values(), key=lambda receipt: receipt.at)
 
     def keep(self, receipt: Receipt) -> None:
@@ -109,7 +126,9 @@ class Receipts:
         Raises:
             ArgumentValueError: The file of a named study cannot be written to.
         """
-        if any((receipt.stage, receipt.programs) == (other.stage, other.programs) for other in self.own):
+        if any(
+            (receipt.stage, receipt.programs) == (other.stage, other.programs) for other in self.own
+        ):
             return
         if receipt.stage != "pinned":
             self._record(replace(receipt, models={}, warnings=()))
@@ -129,7 +148,9 @@ class Receipts:
         except (OSError, NotPlainFileError) as error:
             if self._study:
                 problem = f"cannot be recorded in {file}: {error}"
-                raise ArgumentValueError("heldout.study", self._study, problem, "Let it be written to.") from error
+                raise ArgumentValueError(
+                    "heldout.study", self._study, problem, "Let it be written to."
+                ) from error
             self._warn(file, error)
 
     def _found_in(self, file: Path | None) -> list[Receipt]:
@@ -140,13 +161,17 @@ class Receipts:
         except (OSError, NotPlainFileError, ArgumentValueError) as error:
             if self._binds and file == self._project:
                 problem = f"cannot be read: {error}"
-                raise ArgumentValueError("heldout", str(file), problem, "Restore the file.") from error
+                raise ArgumentValueError(
+                    "heldout", str(file), problem, "Restore the file."
+                ) from error
             self._warn(file, error)
             return []
 
     def _warn(self, file: Path, error: Exception) -> None:
         self._unusable.add(file)
-        logger.warning("Looks at held-out rows cannot be counted in %s (%s). The run goes on.", file, error)
+        logger.warning(
+            "Looks at held-out rows cannot be counted in %s (%s). The run goes on.", file, error
+        )
 
 
 def _read(file: Path) -> Iterator[Receipt]:

@@ -19,10 +19,11 @@ __all__ = ["call_to_show", "predictor_feedback", "shown_call", "trajectories"]
 def call_to_show(
     rollout: Rollout, component: str, stream: random.Random, *, format_failures: bool
 ) -> PredictorCall | None:
-    """Return the call of a predictor that its record is about, or ``None`` where there is none to show.
+    """Return the call of a predictor that its record is about, or ``None`` where there is none to
+    show.
 
-    An answer that did not parse comes first where such answers are shown (``format_failures``); otherwise one call
-    is drawn, as in GEPA.
+    An answer that did not parse comes first where such answers are shown (``format_failures``);
+    otherwise one call is drawn, as in GEPA.
     """
     calls = [call for call in rollout.calls if call.is_of(component)]
     unparsed = [call for call in calls if call.outputs is None]
@@ -33,11 +34,17 @@ def call_to_show(
 
 
 def failed_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any] | None:
-    """Return the record of a rollout that failed before or in a predictor's only call; ``None`` for any other."""
+    """Return the record of a rollout that failed before or in a predictor's only call; ``None`` for
+    any other.
+    """
     if rollout.error is None:
         return None
     inputs = {name: str(value) for name, value in example.inputs().items()}
-    return {"Inputs": inputs, "Generated Outputs": "None: the program failed.", "Feedback": rollout.error}
+    return {
+        "Inputs": inputs,
+        "Generated Outputs": "None: the program failed.",
+        "Feedback": rollout.error,
+    }
 
 
 def unscored(rollout: Rollout) -> str:
@@ -48,8 +55,8 @@ def unscored(rollout: Rollout) -> str:
 def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
     """Return a record's ``"Inputs"`` and ``"Generated Outputs"``.
 
-    Values stay what they are where DSPy's own proposer gets them (``as_objects``); otherwise they become texts,
-    except for DSPy's types such as images.
+    Values stay what they are where DSPy's own proposer gets them (``as_objects``); otherwise they
+    become texts, except for DSPy's types such as images.
     """
     inputs: dict[str, Any] = {}
     for value in call.inputs.values():
@@ -60,9 +67,14 @@ def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
             inputs[name] = value if as_objects or isinstance(value, Type) else str(value)
     outputs: Any
     if call.outputs is None:
-        outputs = f"The answer did not have the fields that were asked for. As the model wrote it:\n{call.completion}\n"
+        outputs = (
+            "The answer did not have the fields that were asked for. As the model wrote"
+            f" it:\n{call.completion}\n"
+        )
     else:
-        outputs = {name: value if as_objects else str(value) for name, value in call.outputs.items()}
+        outputs = {
+            name: value if as_objects else str(value) for name, value in call.outputs.items()
+        }
     return {"Inputs": inputs, "Generated Outputs": outputs}
 
 
@@ -79,8 +91,8 @@ def predictor_feedback(
     Runs in a worker thread: the metric may call an LM.
 
     Returns:
-        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked, or failed:
-        ``error`` says how).
+        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked,
+        or failed: ``error`` says how).
     """
     predictors = dict(program.named_predictors())
     predictor = predictors[component]
@@ -89,7 +101,10 @@ def predictor_feedback(
             f"{message['role']}: {message['content']}\n"
             for message in dspy.ChatAdapter().format(predictor.signature, [], {})
         )
-        told = f"{rollout.error}\nThe answer could not be read. It must have this structure:\n{structure}"
+        told = (
+            f"{rollout.error}\nThe answer could not be read. It must have this"
+            f" structure:\n{structure}"
+        )
         return {"score": None, "feedback": told}
     if rollout.prediction is None:
         return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
@@ -97,7 +112,11 @@ def predictor_feedback(
     try:
         called = [(predictor, *_traced(predictors, call)[1:])]
         output = metric(example, output_of(rollout), trace, component, called)
-        score = output["score"] if isinstance(output, dspy.Prediction) or hasattr(output, "feedback") else output
+        score = (
+            output["score"]
+            if isinstance(output, dspy.Prediction) or hasattr(output, "feedback")
+            else output
+        )
         feedback = output["feedback"] if hasattr(output, "feedback") else None
         return {
             "score": None if score is None else float(score),
@@ -115,7 +134,9 @@ def feedback_failed(rollout: Rollout, error: str) -> Mapping[str, Any]:
     return {"score": None, "feedback": feedback, "error": error}
 
 
-def _traced(predictors: Mapping[str, Any], call: PredictorCall) -> tuple[Any, Mapping[str, Any], Any]:
+def _traced(
+    predictors: Mapping[str, Any], call: PredictorCall
+) -> tuple[Any, Mapping[str, Any], Any]:
     said: Any = FailedPrediction(completion_text=call.completion)
     if call.outputs is not None:
         said = dspy.Prediction(**call.outputs)
@@ -134,7 +155,12 @@ def trajectories(
         return output_of(rollout)
 
     return [
-        {"example_ind": number, "example": example, "prediction": predicted(rollout),
-         "trace": [_traced(predictors, call) for call in rollout.calls], "score": rollout.score}
+        {
+            "example_ind": number,
+            "example": example,
+            "prediction": predicted(rollout),
+            "trace": [_traced(predictors, call) for call in rollout.calls],
+            "score": rollout.score,
+        }
         for number, (example, rollout) in enumerate(zip(examples, rollouts, strict=True))
-    ]  # fmt: skip
+    ]

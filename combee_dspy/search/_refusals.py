@@ -1,4 +1,6 @@
-"""What a search refuses, or says once: going wide before serial search has converged, or with diversity off."""
+"""What a search refuses, or says once: going wide before serial search has converged, or with
+diversity off.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ _ALIKE = 0.99  # a threshold above refuses nothing but the same text
 
 @dataclass(frozen=True, slots=True)
 class SerialVerdict:
-    """What a diagnosis says of a serial search: ``"converged"`` or another verdict, and what to do."""
+    """What a diagnosis says of a serial search: ``"converged"`` or another verdict, and what to
+    do.
+    """
 
     verdict: str
     advice: str
 
 
 class DiagnosisReader(Protocol):
-    """The entry point ``serial`` of ``combee_dspy.diagnoses``: reads the diagnosis of a serial search."""
+    """The entry point ``serial`` of ``combee_dspy.diagnoses``: reads the diagnosis of a serial
+    search.
+    """
 
     def __call__(self, folder: Path, /) -> SerialVerdict | None:
         """Return its verdict, ``None`` where nobody has diagnosed.
@@ -41,11 +47,13 @@ class DiagnosisReader(Protocol):
 
 
 def check_diagnosed(settings: Any) -> None:
-    """Say once that nobody knows whether serial search has converged, or refuse the search where that is required.
+    """Say once that nobody knows whether serial search has converged, or refuse the search where
+    that is required.
 
-    The diagnosis is looked for beside the journal of the serial search, in ``log_dir`` with ``-serial`` added, and made
-    again from that journal: what its file says is not what counts. Nothing is said of a search with a few workers, or
-    without a ``log_dir``, which is none to plan for.
+    The diagnosis is looked for beside the journal of the serial search, in ``log_dir`` with
+    ``-serial`` added, and made again from that journal: what its file says is not what counts.
+    Nothing is said of a search with a few workers, or without a ``log_dir``, which is none to plan
+    for.
 
     Raises:
         RefusedError: It is required, and there is none that says go.
@@ -71,8 +79,16 @@ def _serial_verdict(log_dir: str | None) -> tuple[str | None, str]:
                 return verdict.verdict, verdict.advice
         except ArgumentValueError as error:
             reason = f"what is in {folder} cannot be read"
-            raise RefusedError("parallelism without a diagnosis", reason, "Diagnose again.") from error
-    return None, f"Run combee diagnose on a serial search of this task; its diagnosis.json belongs into {folder}."
+            raise RefusedError(
+                "parallelism without a diagnosis", reason, "Diagnose again."
+            ) from error
+    return (
+        None,
+        (
+            "Run combee diagnose on a serial search of this task; its diagnosis.json belongs into"
+            f" {folder}."
+        ),
+    )
 
 
 def check_verdict(verdict: str | None, remedy: str) -> None:
@@ -85,7 +101,9 @@ def check_verdict(verdict: str | None, remedy: str) -> None:
         reason = "nobody knows whether serial search has converged"
         raise RefusedError("parallelism without a diagnosis", reason, remedy)
     if verdict != "converged":
-        raise RefusedError("parallelism before convergence", f"the diagnosis is {verdict!r}", remedy)
+        raise RefusedError(
+            "parallelism before convergence", f"the diagnosis is {verdict!r}", remedy
+        )
 
 
 @functools.cache

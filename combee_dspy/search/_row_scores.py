@@ -25,7 +25,9 @@ class RowScores:
         self._right.append({row.index: score >= perfect for row, score in rows if row.index >= 0})
 
     def are_right(self, last: int, size: int) -> bool:
-        """Return whether all of so many rows were right when updates up to ``last`` ran them last."""
+        """Return whether all of so many rows were right when updates up to ``last`` ran them
+        last.
+        """
         latest: dict[int, bool] = {}
         for runs in self._right[: last + 1]:
             latest.update(runs)

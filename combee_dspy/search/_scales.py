@@ -13,7 +13,9 @@ logger = logging.getLogger("combee_dspy")
 
 
 class ScaleWarning:
-    """Warns once of a score above the default of ``perfect_score``; never where another was given."""
+    """Warns once of a score above the default of ``perfect_score``; never where another was
+    given.
+    """
 
     def __init__(self, log: RunLog, perfect_score: float) -> None:
         self._log = log

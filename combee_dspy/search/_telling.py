@@ -31,8 +31,8 @@ class Telling:
     pool: Pool
     parts: GepaParts
     train: InitVar[Sequence[Row]]
-    # Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates overlap, with what else
-    # an update has bought, in the order of updates.
+    # Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates
+    # overlap, with what else an update has bought, in the order of updates.
     at_once: bool
 
     def __post_init__(self, train: Sequence[Row]) -> None:
@@ -43,9 +43,12 @@ class Telling:
 
     def run_begun(self, seed: Candidate, run_seed: int) -> None:
         self._tell(
-            "on_optimization_start", seed_candidate=dict(seed.texts), trainset_size=len(self._loader),
-            valset_size=len(self.pool.validation), config={"seed": run_seed},
-        )  # fmt: skip
+            "on_optimization_start",
+            seed_candidate=dict(seed.texts),
+            trainset_size=len(self._loader),
+            valset_size=len(self.pool.validation),
+            config={"seed": run_seed},
+        )
 
     def run_ended(self, error: Exception | None) -> None:
         """Tell of the end; an update that it has cut off proposed nothing."""
@@ -58,9 +61,12 @@ class Telling:
             self.end(step, accepted=False)
         if error is None:
             self._tell(
-                "on_optimization_end", best_candidate_idx=self.pool.best.index, total_iterations=state.i,
-                total_metric_calls=state.total_num_evals, final_state=state,
-            )  # fmt: skip
+                "on_optimization_end",
+                best_candidate_idx=self.pool.best.index,
+                total_iterations=state.i,
+                total_metric_calls=state.total_num_evals,
+                final_state=state,
+            )
 
     def begin(self, step: int) -> None:
         """Begin an iteration, unless the update has one."""
@@ -71,26 +77,41 @@ class Telling:
         state.i += 1
         note = self.pool.notes[step] = {"i": state.i}
         state.full_program_trace.append(note)
-        self._tell("on_iteration_start", iteration=state.i + 1, state=state, trainset_loader=self._loader)
+        self._tell(
+            "on_iteration_start", iteration=state.i + 1, state=state, trainset_loader=self._loader
+        )
 
     def end(self, step: int, *, accepted: bool) -> None:
         iteration = self.pool.iteration(step)
         del self.pool.notes[step]
-        self._tell("on_iteration_end", iteration=iteration, state=self.pool.state, proposal_accepted=accepted)
+        self._tell(
+            "on_iteration_end",
+            iteration=iteration,
+            state=self.pool.state,
+            proposal_accepted=accepted,
+        )
 
     def selected(self, member: Member) -> None:
         state = self.pool.state
         self._tell(
-            "on_candidate_selected", iteration=state.i + 1, candidate_idx=member.index,
-            candidate=dict(member.candidate.texts), score=state.program_full_scores_val_set[member.index],
-        )  # fmt: skip
+            "on_candidate_selected",
+            iteration=state.i + 1,
+            candidate_idx=member.index,
+            candidate=dict(member.candidate.texts),
+            score=state.program_full_scores_val_set[member.index],
+        )
 
     def sampled(self, plan: Plan) -> None:
         """Tell of the minibatch, and that the parent runs on it."""
         if not self.parts.callbacks:
             return
         iteration, ids = self.pool.state.i + 1, [row.index for row in plan.rows]
-        self._tell("on_minibatch_sampled", iteration=iteration, minibatch_ids=ids, trainset_size=len(self._loader))
+        self._tell(
+            "on_minibatch_sampled",
+            iteration=iteration,
+            minibatch_ids=ids,
+            trainset_size=len(self._loader),
+        )
         parents = list(self.pool.members[plan.parent.index].parents)
         self._evaluation_begins(iteration, plan.parent.index, plan.rows, parents)
 
@@ -98,23 +119,32 @@ class Telling:
         plan, parent = learned.plan, learned.plan.parent
         iteration, scores = self.pool.iteration(plan.step), [one.score for one in learned.rollouts]
         self.pool.notes[plan.step] |= {
-            "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in plan.rows],
+            "selected_program_candidate": parent.index,
+            "subsample_ids": [row.index for row in plan.rows],
             "subsample_scores": scores,
-        }  # fmt: skip
+        }
         if self.parts.callbacks:
             program = self.effects.programs.of(parent.candidate)
             found = trajectories(program, [row.example for row in plan.rows], learned.rollouts)
             self._evaluation_ends(
-                iteration, parent.index, scores, [one["prediction"] for one in found],
-                list(self.pool.members[parent.index].parents), trajectories=found,
-            )  # fmt: skip
+                iteration,
+                parent.index,
+                scores,
+                [one["prediction"] for one in found],
+                list(self.pool.members[parent.index].parents),
+                trajectories=found,
+            )
         if self.at_once:
             self.pool.state.increment_evals(len(learned.rollouts))
         if learned.skipped:
             self._tell(
-                "on_evaluation_skipped", iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect",
-                scores=scores, is_seed_candidate=parent.index == 0,
-            )  # fmt: skip
+                "on_evaluation_skipped",
+                iteration=iteration,
+                candidate_idx=parent.index,
+                reason="all_scores_perfect",
+                scores=scores,
+                is_seed_candidate=parent.index == 0,
+            )
 
     def reflected(self, learned: Learned) -> None:
         """Tell of what proposers will read."""
@@ -122,22 +152,36 @@ class Telling:
             return
         parent, iteration = learned.plan.parent, self.pool.iteration(learned.plan.step)
         components = list(learned.reflections)
-        dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items()}
+        dataset = {
+            name: [dict(one.record) for one in found] for name, found in learned.reflections.items()
+        }
         self._tell(
-            "on_reflective_dataset_built", iteration=iteration, candidate_idx=parent.index, components=components,
+            "on_reflective_dataset_built",
+            iteration=iteration,
+            candidate_idx=parent.index,
+            components=components,
             dataset=dataset,
-        )  # fmt: skip
+        )
         self._tell(
-            "on_proposal_start", iteration=iteration, parent_candidate=dict(parent.candidate.texts),
-            components=components, reflective_dataset=dataset,
-        )  # fmt: skip
+            "on_proposal_start",
+            iteration=iteration,
+            parent_candidate=dict(parent.candidate.texts),
+            components=components,
+            reflective_dataset=dataset,
+        )
 
     def proposed(self, step: int, child: Child) -> None:
         if not self.parts.callbacks:
             return
         texts = {name: child.candidate.texts[name] for name in child.components}
         iteration = self.pool.iteration(step)
-        self._tell("on_proposal_end", iteration=iteration, new_instructions=texts, prompts={}, raw_lm_outputs={})
+        self._tell(
+            "on_proposal_end",
+            iteration=iteration,
+            new_instructions=texts,
+            prompts={},
+            raw_lm_outputs={},
+        )
 
     def screening(self, plan: Plan, rows: Sequence[Row]) -> None:
         """Tell that a child runs on some rows of the minibatch."""
@@ -145,36 +189,56 @@ class Telling:
             self._evaluation_begins(self.pool.iteration(plan.step), None, rows, [plan.parent.index])
 
     def screened(self, learned: Learned, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
-        """Tell of the rollouts of each child, and why it was refused or "", before any is accepted, as gepa does."""
+        """Tell of the rollouts of each child, and why it was refused or "", before any is accepted,
+        as gepa does.
+        """
         iteration, state = self.pool.iteration(learned.plan.step), self.pool.state
         if not self.at_once:
             state.increment_evals(len(learned.rollouts))
         for proposal, _ in judged:
             after = proposal.eval_after
             self._evaluation_ends(
-                iteration, None, list(after.scores), list(after.outputs or ()), [learned.plan.parent.index],
+                iteration,
+                None,
+                list(after.scores),
+                list(after.outputs or ()),
+                [learned.plan.parent.index],
                 objectives=after.objective_scores,
-            )  # fmt: skip
+            )
         if judged:
             state.increment_evals(sum(len(proposal.subsample_indices) for proposal, _ in judged))
         for proposal, reason in judged:
             if reason:
                 self._tell(
-                    "on_candidate_rejected", iteration=iteration, old_score=sum(proposal.subsample_scores_before or ()),
-                    new_score=sum(proposal.subsample_scores_after or ()), reason=reason,
-                )  # fmt: skip
+                    "on_candidate_rejected",
+                    iteration=iteration,
+                    old_score=sum(proposal.subsample_scores_before or ()),
+                    new_score=sum(proposal.subsample_scores_after or ()),
+                    reason=reason,
+                )
 
     def accepted(self, step: int, member: Member, proposal: CandidateProposal) -> None:
         self._tell(
-            "on_candidate_accepted", iteration=self.pool.iteration(step), new_candidate_idx=member.index,
-            new_score=sum(proposal.subsample_scores_after or ()), parent_ids=list(member.parents),
-        )  # fmt: skip
+            "on_candidate_accepted",
+            iteration=self.pool.iteration(step),
+            new_candidate_idx=member.index,
+            new_score=sum(proposal.subsample_scores_after or ()),
+            parent_ids=list(member.parents),
+        )
 
-    def _evaluation_begins(self, iteration: int, index: int | None, rows: Sequence[Row], parents: list[int]) -> None:
+    def _evaluation_begins(
+        self, iteration: int, index: int | None, rows: Sequence[Row], parents: list[int]
+    ) -> None:
         self._tell(
-            "on_evaluation_start", iteration=iteration, candidate_idx=index, batch_size=len(rows), capture_traces=True,
-            parent_ids=parents, inputs=[row.example for row in rows], is_seed_candidate=index == 0,
-        )  # fmt: skip
+            "on_evaluation_start",
+            iteration=iteration,
+            candidate_idx=index,
+            batch_size=len(rows),
+            capture_traces=True,
+            parent_ids=parents,
+            inputs=[row.example for row in rows],
+            is_seed_candidate=index == 0,
+        )
 
     def _evaluation_ends(
         self,
@@ -188,7 +252,14 @@ class Telling:
         objectives: Any = None,
     ) -> None:
         self._tell(
-            "on_evaluation_end", iteration=iteration, candidate_idx=index, scores=scores, parent_ids=parents,
-            has_trajectories=trajectories is not None, outputs=outputs, trajectories=trajectories,
-            objective_scores=objectives, is_seed_candidate=index == 0,
-        )  # fmt: skip
+            "on_evaluation_end",
+            iteration=iteration,
+            candidate_idx=index,
+            scores=scores,
+            parent_ids=parents,
+            has_trajectories=trajectories is not None,
+            outputs=outputs,
+            trajectories=trajectories,
+            objective_scores=objectives,
+            is_seed_candidate=index == 0,
+        )

@@ -46,7 +46,9 @@ class Trials:
     _scores: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
 
     async def score(self, text: Candidate, index: int) -> float:
-        """Return the score of a text on a validation row; NaN, which is better than nothing, once none is left."""
+        """Return the score of a text on a validation row; NaN, which is better than nothing, once
+        none is left.
+        """
         if self.left < 1:
             return float("nan")
         self.left -= 1
@@ -56,7 +58,9 @@ class Trials:
         return rollout.score
 
     def compared(self, text: Candidate, scores: Scores) -> tuple[list[float], list[float]]:
-        """Return the scores of a text on the rows where it was tried, and those that another text has there."""
+        """Return the scores of a text on the rows where it was tried, and those that another text
+        has there.
+        """
         rows = [index for key, index in self._scores if key == text.id and index in scores]
         return [self._scores[text.id, index] for index in rows], [scores[index] for index in rows]
 
@@ -88,16 +92,20 @@ async def blame(
     new: Candidate,
     after: Scores,
 ) -> list[tuple[str, BookEdit]]:
-    """Return edits, by component, that retire the lines to blame for validation rows that a new text has lost.
+    """Return edits, by component, that retire the lines to blame for validation rows that a new
+    text has lost.
 
-    Lines arrive in groups. A row that is lost tells which of them harms it: it is searched by halves of the lines that
-    the old text lacks, which takes about 2 · log2 of their number in rollouts. A row that comes back in another order
-    of the same lines was lost by chance, and blames none. A line leaves where more rows are right without it than are
-    wrong without it, among those that are nearest to it. One that several examples teach leaves where it spoils two
-    rows at least, since a single row may turn by chance.
+    Lines arrive in groups. A row that is lost tells which of them harms it: it is searched by
+    halves of the lines that the old text lacks, which takes about 2 · log2 of their number in
+    rollouts. A row that comes back in another order of the same lines was lost by chance, and
+    blames none. A line leaves where more rows are right without it than are wrong without it, among
+    those that are nearest to it. One that several examples teach leaves where it spoils two rows at
+    least, since a single row may turn by chance.
     """
     added = [
-        line for component in books for line in _added(artifact, component, old.texts[component], new.texts[component])
+        line
+        for component in books
+        for line in _added(artifact, component, old.texts[component], new.texts[component])
     ]
     lost = [index for index, score in sorted(after.items()) if before.get(index, score) > score]
     spoilt: dict[_Line, list[int]] = {}
@@ -120,14 +128,19 @@ async def blame(
             continue
         missed = await _missed(trials, artifact, new, line, after)
         if len(rows) > missed:
-            reason = f"{len(rows)} validation rows were lost to it in update {trials.step} and are right without it"
+            reason = (
+                f"{len(rows)} validation rows were lost to it in update {trials.step} and are right"
+                " without it"
+            )
             effect = measured(*trials.compared(_without(artifact, new, [line]), after))
             edits.append((line.component, Retire(held.id, reason, len(rows) - missed, effect)))
     return edits
 
 
 def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None:
-    """Return the effect of a line on rows that were run without it and with it; ``None`` without such rows."""
+    """Return the effect of a line on rows that were run without it and with it; ``None`` without
+    such rows.
+    """
     pairs = [both for both in zip(without, served, strict=True) if all(map(math.isfinite, both))]
     if not pairs:
         return None
@@ -144,7 +157,9 @@ async def _culprit(
     known: Sequence[_Line],
     added: Sequence[_Line],
 ) -> _Line | None:
-    """Return the line without which a row has its score again: one that is known, else one found by halves."""
+    """Return the line without which a row has its score again: one that is known, else one found by
+    halves.
+    """
 
     async def is_mended(gone: Iterable[_Line]) -> bool:
         return await trials.score(_without(artifact, new, gone), index) >= score
@@ -155,17 +170,25 @@ async def _culprit(
     return await halved([line for line in added if line not in known], is_mended)
 
 
-async def _missed(trials: Trials, artifact: Artifact, new: Candidate, line: _Line, after: Scores) -> int:
+async def _missed(
+    trials: Trials, artifact: Artifact, new: Candidate, line: _Line, after: Scores
+) -> int:
     """Return how many rows that are nearest to a line get worse without it."""
     right = [index for index in sorted(after) if after[index] >= max(after.values())]
     near = nearest(line.text, [trials.inputs(index) for index in right], _MISSED)
-    scores = await together(trials.score(_without(artifact, new, [line]), right[place]) for place in near)
+    scores = await together(
+        trials.score(_without(artifact, new, [line]), right[place]) for place in near
+    )
     # A row that was not tried, for lack of rollouts, speaks for the line.
     return sum(not score >= after[right[place]] for place, score in zip(near, scores, strict=True))
 
 
-async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Coroutine[Any, Any, bool]]) -> T | None:
-    """Return the suspect whose change mends a row; ``None`` where no single one does. Both halves are tried at once."""
+async def halved(
+    suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Coroutine[Any, Any, bool]]
+) -> T | None:
+    """Return the suspect whose change mends a row; ``None`` where no single one does. Both halves
+    are tried at once.
+    """
     suspects = list(suspects)
     if len(suspects) == 1:
         return suspects[0] if await is_mended(suspects) else None
@@ -179,7 +202,9 @@ async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Corou
 
 
 def another_order(artifact: Artifact, text: str, lesson: str = "") -> str:
-    """Return a text with the same lessons: one of them, else the last, comes first; the first one last."""
+    """Return a text with the same lessons: one of them, else the last, comes first; the first one
+    last.
+    """
     shown = artifact.read(text).lessons
     if not shown:
         return text
@@ -207,7 +232,9 @@ def _without(artifact: Artifact, text: Candidate, lines: Iterable[_Line]) -> Can
         gone.setdefault(line.component, {})[line.lesson] = ("retired", "")
     return text.edited(
         {
-            component: artifact.serve(text.texts[component], artifact.read(text.texts[component]).with_states(states))
+            component: artifact.serve(
+                text.texts[component], artifact.read(text.texts[component]).with_states(states)
+            )
             for component, states in gone.items()
         }
     )

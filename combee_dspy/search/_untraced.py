@@ -67,5 +67,6 @@ def describe_untraced(components: Sequence[str]) -> str:
 def _is_traced(component: str, rollouts: Sequence[Rollout]) -> bool:
     """Whether a rollout teaches something about a component: by a call, or by failing before it."""
     return any(
-        rollout.error is not None or any(call.is_of(component) for call in rollout.calls) for rollout in rollouts
+        rollout.error is not None or any(call.is_of(component) for call in rollout.calls)
+        for rollout in rollouts
     )

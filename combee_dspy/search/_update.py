@@ -118,7 +118,9 @@ class Learner:
         self._joined_later = joined and not task.proposes_itself
         # A text that grows takes relations in later; a candidate of a front stays as it was made.
         self._related_later = task.is_trunk
-        self._as_objects = isinstance(settings.custom_instruction_proposer, (InstructionProposer, type(None)))
+        self._as_objects = isinstance(
+            settings.custom_instruction_proposer, (InstructionProposer, type(None))
+        )
         # The training examples' runs of words, where no text may hold them.
         self.copies: CopyIndex | None = None
         if task.edits_instructions and settings.guards.max_copied_words is not None:
@@ -136,7 +138,9 @@ class Learner:
             component=component,
             text=candidate.texts.get(component, ""),
             call=partial(self._effects.call, step=step, temperature=self._temperature(step)),
-            emit=lambda kind, **data: self._effects.log.emit(kind, data, step=step, component=component),
+            emit=lambda kind, **data: self._effects.log.emit(
+                kind, data, step=step, component=component
+            ),
             update=step,
             seed=self._settings.seed,
             notes=self._notes(component, candidate),
@@ -163,12 +167,15 @@ class Learner:
         text, seed = candidate.texts[component], self._task.seed.texts[component]
         return guard_notes(self._settings.guards, component, text, described, seed)
 
-    async def learn(self, plan: Plan, select: Callable[[Sequence[Rollout]], Sequence[str]]) -> Learned:
+    async def learn(
+        self, plan: Plan, select: Callable[[Sequence[Rollout]], Sequence[str]]
+    ) -> Learned:
         """Run the minibatch and return what it teaches.
 
         Args:
             plan: What the update runs.
-            select: Chooses components from the rollouts, where the parent names none and there is something to learn.
+            select: Chooses components from the rollouts, where the parent names none and there is
+                something to learn.
         """
         place = Place("train", plan.step)
         futures = [self._effects.rollout(plan.parent.candidate, row, place) for row in plan.rows]
@@ -184,18 +191,26 @@ class Learner:
             components = tuple(select(rollouts))
         worth: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         ran = await together(
-            [self._all_run(futures, worth), *(self._component(plan, name, futures, worth) for name in components),
-             *first]
-        )  # fmt: skip
+            [
+                self._all_run(futures, worth),
+                *(self._component(plan, name, futures, worth) for name in components),
+                *first,
+            ]
+        )
         rollouts, found = ran[0], ran[1 : 1 + len(components)]
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
         taught = dict(zip(components, found, strict=True))
-        lessons, reflections = ({name: one[part] for name, one in taught.items()} for part in range(2))
+        lessons, reflections = (
+            {name: one[part] for name, one in taught.items()} for part in range(2)
+        )
         return Learned(plan, tuple(rollouts), lessons, reflections)
 
-    async def relate(self, learned: Learned, books: Mapping[str, Book]) -> dict[str, tuple[BookEdit, ...]]:
-        """Return, by component, edits that relate what an update learned to the rest of a book, which holds it.
+    async def relate(
+        self, learned: Learned, books: Mapping[str, Book]
+    ) -> dict[str, tuple[BookEdit, ...]]:
+        """Return, by component, edits that relate what an update learned to the rest of a book,
+        which holds it.
 
         None where the update's own lessons have them.
         """
@@ -207,15 +222,25 @@ class Learner:
             fresh = wordings(lessons)
             if fresh:
                 context = self.context(component, parent, step)
-                context = replace(context, book=books[component], call=partial(self._call_or_cut, context.call, step))
+                context = replace(
+                    context,
+                    book=books[component],
+                    call=partial(self._call_or_cut, context.call, step),
+                )
                 edits[component] = await self._aggregator.relate(fresh, context)
         return edits
 
     async def _call_or_cut(
-        self, call: AskFn, step: int, signature: type[dspy.Signature], inputs: Mapping[str, Any],
-        place: tuple[str | int, ...], role: Role,
-    ) -> dspy.Prediction | FailedCall:  # fmt: skip
-        """Ask an LM; a call that a budget cuts has failed, and stays so in a run that goes on with a larger one.
+        self,
+        call: AskFn,
+        step: int,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
+    ) -> dspy.Prediction | FailedCall:
+        """Ask an LM; a call that a budget cuts has failed, and stays so in a run that goes on with
+        a larger one.
 
         What was compared before it is paid for, and counts.
         """
@@ -229,8 +254,12 @@ class Learner:
             reason = await self._effects.decide(decision, lambda: cut, step=step)
         return FailedCall(reason)
 
-    async def _all_run(self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]) -> list[Rollout]:
-        """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
+    async def _all_run(
+        self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
+    ) -> list[Rollout]:
+        """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything
+        to learn.
+        """
 
         async def looked(future: Awaitable[Rollout]) -> Rollout:
             rollout = await asyncio.shield(future)
@@ -252,7 +281,9 @@ class Learner:
         )
 
     def _is_perfect(self, rollout: Rollout) -> bool:
-        """Whether a rollout made no mistake, judged before the others of its minibatch are there."""
+        """Whether a rollout made no mistake, judged before the others of its minibatch are
+        there.
+        """
         if rollout.failed_in == "metric":
             return True
         limit, score = self._settings.perfect_score, rollout.score
@@ -260,7 +291,11 @@ class Learner:
         return score == limit if limit == DEFAULT_PERFECT_SCORE else score >= limit
 
     async def _component(
-        self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
+        self,
+        plan: Plan,
+        component: str,
+        futures: Sequence[Awaitable[Rollout]],
+        worth: asyncio.Future[bool],
     ) -> tuple[Lessons, tuple[Reflection, ...]]:
         context = self.context(component, plan.parent.candidate, plan.step)
         reflections = [
@@ -283,7 +318,9 @@ class Learner:
         return lessons, read
 
     def _in_own_words(self, lessons: Lessons, context: StrategyContext) -> Lessons:
-        """Return lessons without what they copy from training examples, before anything is made of them."""
+        """Return lessons without what they copy from training examples, before anything is made of
+        them.
+        """
         if self.copies is None:
             return lessons
         own = [self._task.seed.texts[component] for component in self._task.components]
@@ -297,7 +334,9 @@ class Learner:
             context.emit("copied", lines=refused, count=len(refused))
         return replace(lessons, lessons=tuple(kept_lessons))
 
-    async def _tell_scan(self, lessons: Lessons, read: Sequence[Reflection], context: StrategyContext) -> None:
+    async def _tell_scan(
+        self, lessons: Lessons, read: Sequence[Reflection], context: StrategyContext
+    ) -> None:
         """Keep the scan as an event."""
         retained = await asyncio.to_thread(kept, lessons, read)
         examples = {one.index: one.example_id for one in read}
@@ -308,17 +347,29 @@ class Learner:
             n=len(read),
             copies=getattr(scan, "copies", 1),
             nodes=[
-                {"level": one.level, "node": one.node, "sources": one.sources, "lessons": one.lessons,
-                 "failed": one.failed}
+                {
+                    "level": one.level,
+                    "node": one.node,
+                    "sources": one.sources,
+                    "lessons": one.lessons,
+                    "failed": one.failed,
+                }
                 for one in lessons.nodes
             ],
             lessons=[{"text": one.text, "sources": one.sources} for one in lessons.lessons],
             retained=[
-                {"index": one.index, "coverage": round(one.coverage, 4), "covered": one.covered, "lost_at": one.lost_at,
-                 "measurable": one.measurable, "lesson": one.lesson, "example": examples[one.index]}
+                {
+                    "index": one.index,
+                    "coverage": round(one.coverage, 4),
+                    "covered": one.covered,
+                    "lost_at": one.lost_at,
+                    "measurable": one.measurable,
+                    "lesson": one.lesson,
+                    "example": examples[one.index],
+                }
                 for one in retained
             ],
-        )  # fmt: skip
+        )
 
     async def _reflect(
         self,
@@ -331,7 +382,8 @@ class Learner:
     ) -> Reflection | None:
         # Others wait for it too: to be cancelled here must not cancel it for them.
         rollout, row = await asyncio.shield(future), plan.rows[position]
-        # A success alone teaches nothing, and to reflect on it may cost: a mistake must be among the rollouts.
+        # A success alone teaches nothing, and to reflect on it may cost: a mistake must be among
+        # the rollouts.
         if not await asyncio.shield(worth):
             return None
         record = await self._record(plan, row, rollout, component)
@@ -341,12 +393,19 @@ class Learner:
             return reflection
         return replace(reflection, perfect=self._is_perfect(rollout))
 
-    async def _record(self, plan: Plan, row: Row, rollout: Rollout, component: str) -> dict[str, Any] | None:
+    async def _record(
+        self, plan: Plan, row: Row, rollout: Rollout, component: str
+    ) -> dict[str, Any] | None:
         """Return GEPA's reflective record, with the metric's feedback on this predictor."""
         if component in self._task.code:
             return _code_record(self._effects.texts.example(row.example), rollout)
         stream = derive(self._settings.seed, "shown call", plan.step, component, row.hash)
-        call = call_to_show(rollout, component, stream, format_failures=self._settings.add_format_failure_as_feedback)
+        call = call_to_show(
+            rollout,
+            component,
+            stream,
+            format_failures=self._settings.add_format_failure_as_feedback,
+        )
         if call is None:
             return failed_record(self._effects.texts.example(row.example), rollout)
         shown = shown_call(call, as_objects=self._as_objects)
@@ -354,21 +413,34 @@ class Learner:
             return {**shown, "Feedback": unscored(rollout)}
         whole = getattr(self._effects.metric, "whole_rollout", False) or self._effects.texts.redacts
         if whole and rollout.prediction is not None:
-            # Such a metric says the same of every predictor, or would be shown marks where it looks for answers.
+            # Such a metric says the same of every predictor, or would be shown marks where it looks
+            # for answers.
             return {**shown, "Feedback": rollout.feedback}
-        program, number = self._effects.programs.of(plan.parent.candidate), rollout.calls.index(call)
-        make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call, component)
+        program, number = (
+            self._effects.programs.of(plan.parent.candidate),
+            rollout.calls.index(call),
+        )
+        make = partial(
+            predictor_feedback, program, self._effects.metric, row.example, rollout, call, component
+        )
         where = Place("feedback", plan.step, component)
-        key = self._effects.key(f"feedback/{plan.parent.candidate.id}/{row.hash[:16]}/{component}/{number}", where)
+        key = self._effects.key(
+            f"feedback/{plan.parent.candidate.id}/{row.hash[:16]}/{component}/{number}", where
+        )
         late = partial(feedback_failed, rollout)
-        said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make, late)
+        said: Mapping[str, Any] = await self._effects.work(
+            key, where, "evaluator", "feedback", make, late
+        )
         if "error" in said:
-            self._effects.log.emit("error", {"where": "metric", "error": said["error"]}, step=plan.step)
+            self._effects.log.emit(
+                "error", {"where": "metric", "error": said["error"]}, step=plan.step
+            )
         if said["score"] is not None and said["score"] != rollout.score and not self._warned:
             self._warned = True
             text = (
-                f"The metric scores {said['score']} for predictor {component!r} and {rollout.score} for the program: "
-                "the program's score counts. warn_on_score_mismatch=False silences this."
+                f"The metric scores {said['score']} for predictor {component!r} and {rollout.score}"
+                " for the program: the program's score counts. warn_on_score_mismatch=False"
+                " silences this."
             )
             self._effects.log.emit("warning", {"text": text}, step=plan.step)
         return {**shown, "Feedback": said["feedback"]}
@@ -376,14 +448,18 @@ class Learner:
 
 def _code_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any]:
     """Return what a rollout says about the code of the program as a whole."""
-    outputs: Any = dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
+    outputs: Any = (
+        dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
+    )
     scored = rollout.feedback or f"The score was {rollout.score}."
     feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
     return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
 
 def wordings(lessons: Lessons) -> list[str]:
-    """Return the texts of lessons that enter a book; none where they are a whole text, which stands outside."""
+    """Return the texts of lessons that enter a book; none where they are a whole text, which stands
+    outside.
+    """
     if lessons.rewrite is not None:
         return []
     return [" ".join(lesson.text.split()) for lesson in lessons.lessons if lesson.text.strip()]

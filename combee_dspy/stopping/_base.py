@@ -26,11 +26,13 @@ class RunView:
         seconds: Wall-clock seconds of the run.
         gpu_seconds: Seconds of the GPUs behind the run's models; ``None`` where nobody counts them.
         updates: Updates begun so far.
-        unread: How many of them, the last ones, were begun before their predecessors' validation was known, as
-            ``staleness`` allows: what they validate is not yet in ``validation_history``.
-        epochs: Training examples drawn over the size of the training set: 1.0 once each was in one minibatch. Examples
-            that are in every minibatch count once an epoch.
-        validation_history: ``(update, mean score)`` of every validated candidate, in order; −1 for the student.
+        unread: How many of them, the last ones, were begun before their predecessors' validation
+            was known, as ``staleness`` allows: what they validate is not yet in
+            ``validation_history``.
+        epochs: Training examples drawn over the size of the training set: 1.0 once each was in one
+            minibatch. Examples that are in every minibatch count once an epoch.
+        validation_history: ``(update, mean score)`` of every validated candidate, in order; −1 for
+            the student.
     """
 
     rollouts: int = 0
@@ -47,7 +49,8 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may come to at most; ``None`` for no such limit. The search grants nothing beyond them.
+    """What a run may come to at most; ``None`` for no such limit. The search grants nothing beyond
+    them.
 
     The fields are those of :class:`RunView`.
     """
@@ -67,19 +70,25 @@ class Limits:
 
     def __and__(self, other: Limits) -> Limits:
         """Return the larger of each two, and none where one has none."""
-        return Limits(**{name: max(known) if len(known) == 2 else None for name, known in self._beside(other)})
+        return Limits(
+            **{name: max(known) if len(known) == 2 else None for name, known in self._beside(other)}
+        )
 
     def _beside(self, other: Limits) -> Iterator[tuple[str, list[Any]]]:
         for each in fields(Limits):
-            yield each.name, [limit for one in (self, other) if (limit := getattr(one, each.name)) is not None]
+            yield (
+                each.name,
+                [limit for one in (self, other) if (limit := getattr(one, each.name)) is not None],
+            )
 
 
 class StoppingRule(Strategy):
     """Says when a run has done enough.
 
-    Rules are asked between updates, so a run ends softly: what is in flight finishes and is paid. ``a | b`` stops when
-    one of them would, ``a & b`` when both would. A rule holds no state: everything it decides by is in the view. A rule
-    that raises, or returns something else, ends the run with an error: see :func:`ask`.
+    Rules are asked between updates, so a run ends softly: what is in flight finishes and is paid.
+    ``a | b`` stops when one of them would, ``a & b`` when both would. A rule holds no state:
+    everything it decides by is in the view. A rule that raises, or returns something else, ends the
+    run with an error: see :func:`ask`.
     """
 
     kind: ClassVar[str] = "stopping"
@@ -93,7 +102,9 @@ class StoppingRule(Strategy):
         return Limits()
 
     def needs(self) -> frozenset[str]:
-        """Return the figures of :class:`RunView` that may be unknown and that it decides by; none by default."""
+        """Return the figures of :class:`RunView` that may be unknown and that it decides by; none
+        by default.
+        """
         return frozenset()
 
     def __or__(self, other: StoppingRule) -> StoppingRule:
@@ -112,8 +123,8 @@ class StoppingRule(Strategy):
 def ask(rule: StoppingRule, view: RunView) -> str | None:
     """Ask a rule, and refuse an answer that is neither a reason nor ``None``.
 
-    A rule that returns ``False`` or an empty text would else go on for ever or stop without a reason. What it raises is
-    passed on.
+    A rule that returns ``False`` or an empty text would else go on for ever or stop without a
+    reason. What it raises is passed on.
 
     Raises:
         ArgumentTypeError: The answer is something else.
@@ -133,14 +144,18 @@ class _Composed(StoppingRule):
     def __post_init__(self) -> None:
         if not self.rules:
             # all() of nothing would stop at once, any() of nothing never.
-            raise ArgumentValueError("rules", self.rules, "is empty", "Give at least one stopping rule.")
+            raise ArgumentValueError(
+                "rules", self.rules, "is empty", "Give at least one stopping rule."
+            )
 
     def needs(self) -> frozenset[str]:
         """Return what any of its rules needs."""
         return frozenset[str]().union(*(rule.needs() for rule in self.rules))
 
     def reasons(self, view: RunView) -> list[str]:
-        """Return the reasons of the rules that would stop; all are asked, so that a broken one is heard of."""
+        """Return the reasons of the rules that would stop; all are asked, so that a broken one is
+        heard of.
+        """
         return [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
 
 

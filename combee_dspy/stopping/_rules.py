@@ -24,30 +24,34 @@ _UNKNOWN = {
 class Budget(StoppingRule):
     """Stops when any one of its limits is reached.
 
-    Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM call comes to is
-    known afterwards only, so it is granted for the most that it may come to: by ``max_tokens`` and its prompt's length
-    where its LM has a ``max_tokens``, else by what the dearest of its kind came to so far. A limit is passed only by
-    what nobody knows beforehand: a rollout that makes more calls than any before, a call that is turned away and
-    repeated, what a tool adds to a prompt, or, without a ``max_tokens``, an answer longer than any before. A run that
-    has passed one says by how much. A run that was resumed has one budget: what its earlier parts spent counts.
+    Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM
+    call comes to is known afterwards only, so it is granted for the most that it may come to: by
+    ``max_tokens`` and its prompt's length where its LM has a ``max_tokens``, else by what the
+    dearest of its kind came to so far. A limit is passed only by what nobody knows beforehand: a
+    rollout that makes more calls than any before, a call that is turned away and repeated, what a
+    tool adds to a prompt, or, without a ``max_tokens``, an answer longer than any before. A run
+    that has passed one says by how much. A run that was resumed has one budget: what its earlier
+    parts spent counts.
 
-    A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it before the first
-    call where one is not known. Should a program then call a model without a price on its own, what has been spent is
-    no longer known, and the run stops with that reason.
+    A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it
+    before the first call where one is not known. Should a program then call a model without a price
+    on its own, what has been spent is no longer known, and the run stops with that reason.
 
     Args:
         rollouts: Rollouts bought.
-        calls: LM calls sent to a service, those that it turned away included; answers of a cache are free.
+        calls: LM calls sent to a service, those that it turned away included; answers of a cache
+            are free.
         tokens: Prompt and completion tokens together, all roles.
         dollars: Dollars by the run's prices.
-        seconds: Wall-clock seconds of the run, whatever it waits for or hangs in. Once they are over nothing begins;
-            what is in flight has most of a second to end and is then given up, so that the run is over within two,
-            with what it has learned by then. With a held-out set the search ends earlier, by twice what the reading may
-            take and a second, half of the seconds at most. A reading that is not through in time leaves no figure: the
-            report says so, and more seconds in the same ``log_dir`` go on with it.
+        seconds: Wall-clock seconds of the run, whatever it waits for or hangs in. Once they are
+            over nothing begins; what is in flight has most of a second to end and is then given up,
+            so that the run is over within two, with what it has learned by then. With a held-out
+            set the search ends earlier, by twice what the reading may take and a second, half of
+            the seconds at most. A reading that is not through in time leaves no figure: the report
+            says so, and more seconds in the same ``log_dir`` go on with it.
         gpu_seconds: Seconds of the GPUs behind the run's models, as the run counts them.
-        epochs: Training examples drawn over the size of the training set. 1 ends the run once every example was in one
-            minibatch: an epoch's last minibatch is cut to what is left of it.
+        epochs: Training examples drawn over the size of the training set. 1 ends the run once every
+            example was in one minibatch: an epoch's last minibatch is cut to what is left of it.
         updates: Updates.
     """
 
@@ -64,7 +68,9 @@ class Budget(StoppingRule):
     def __post_init__(self) -> None:
         if self.limits() == Limits():
             names = ", ".join(each.name for each in dataclasses.fields(Limits))
-            raise ArgumentValueError("budget", None, "has no limit", f"Give at least one of {names}.")
+            raise ArgumentValueError(
+                "budget", None, "has no limit", f"Give at least one of {names}."
+            )
 
     def limits(self) -> Limits:
         """Return its own limits."""
@@ -92,7 +98,9 @@ def _shown(amount: float) -> str:
     return f"{amount:.2g}" if 0 < amount < 0.001 else f"{amount:,.4f}".rstrip("0").rstrip(".")
 
 
-def require_countable(rule: StoppingRule | None, *, unpriced: Mapping[str, str], gpus: bool) -> None:
+def require_countable(
+    rule: StoppingRule | None, *, unpriced: Mapping[str, str], gpus: bool
+) -> None:
     """Refuse a rule that decides by dollars or GPU-seconds where these cannot be known.
 
     Args:
@@ -107,22 +115,26 @@ def require_countable(rule: StoppingRule | None, *, unpriced: Mapping[str, str],
     if "dollars" in needs and unpriced:
         listed = ", ".join(f"{model!r} ({role})" for role, model in unpriced.items())
         remedy = (
-            f"Add a price for {next(iter(unpriced.values()))!r}, dollars per million tokens "
-            "(0 for a server of your own), correct its name if it is misspelt, or set the budget in tokens."
+            f"Add a price for {next(iter(unpriced.values()))!r}, dollars per million tokens (0 for"
+            " a server of your own), correct its name if it is misspelt, or set the budget in"
+            " tokens."
         )
         problem = f"cannot be kept: no price is known for {listed}"
         raise ArgumentValueError("budget.dollars", dict(unpriced), problem, remedy)
     if "gpu_seconds" in needs and not gpus:
         remedy = "Say how many GPUs serve each role, or set the budget in seconds."
-        raise ArgumentValueError("budget.gpu_seconds", None, "cannot be kept: nobody counts GPU-seconds", remedy)
+        raise ArgumentValueError(
+            "budget.gpu_seconds", None, "cannot be kept: nobody counts GPU-seconds", remedy
+        )
 
 
 @parameters
 class Target(StoppingRule):
     """Stops when a candidate has reached a mean validation score.
 
-    The target is soft: the update that reaches it is finished. The best of many candidates on one validation set is
-    biased upwards, so the score that is reached here is no claim; the held-out set tells.
+    The target is soft: the update that reaches it is finished. The best of many candidates on one
+    validation set is biased upwards, so the score that is reached here is no claim; the held-out
+    set tells.
 
     Args:
         score: Mean validation score, in the metric's units.
@@ -143,14 +155,14 @@ class Target(StoppingRule):
 class Patience(StoppingRule):
     """Stops when validation has not improved for a number of updates.
 
-    An improvement is a mean validation score more than ``min_delta`` above the last improvement's; many small steps
-    count once together they exceed it. An update that validates nothing, since its children were refused, counts as one
-    without improvement; one whose validation is not known yet does not count. The student's score is where counting
-    begins.
+    An improvement is a mean validation score more than ``min_delta`` above the last improvement's;
+    many small steps count once together they exceed it. An update that validates nothing, since its
+    children were refused, counts as one without improvement; one whose validation is not known yet
+    does not count. The student's score is where counting begins.
 
-    Patience on the training score is refused. Each minibatch holds other examples, so its score goes up and down with
-    them; and what learns from examples gets better on them long after it has stopped to get better on others. Either
-    way it would stop too early or never.
+    Patience on the training score is refused. Each minibatch holds other examples, so its score
+    goes up and down with them; and what learns from examples gets better on them long after it has
+    stopped to get better on others. Either way it would stop too early or never.
 
     Args:
         updates: Updates without improvement.
@@ -166,8 +178,8 @@ class Patience(StoppingRule):
     def __post_init__(self) -> None:
         if self.on != "validation":
             problem = (
-                "cannot be waited on: a training score changes with the minibatch, and rises on the examples that "
-                "are learned from after it has stopped to rise on others"
+                "cannot be waited on: a training score changes with the minibatch, and rises on the"
+                " examples that are learned from after it has stopped to rise on others"
                 if self.on.startswith("train")
                 else "is nothing that patience can wait on"
             )
@@ -186,6 +198,6 @@ class Patience(StoppingRule):
         if waited < self.updates:
             return None
         return (
-            f"patience is over: no validation score above {best:.4g} by more than {self.min_delta:g} "
-            f"in {waited} updates, of {self.updates}"
+            f"patience is over: no validation score above {best:.4g} by more than"
+            f" {self.min_delta:g} in {waited} updates, of {self.updates}"
         )

@@ -8,11 +8,18 @@ The conformance kit in five lines::
     def test_conformance(strategy, check):
         check(strategy)
 
-``checks_for`` gives the same checks without pytest; :class:`ScriptedLM` is an LM whose answers are a
-function, :class:`ScriptedAsk` and :func:`context` stand in for what a run gives a strategy.
+``checks_for`` gives the same checks without pytest; :class:`ScriptedLM` is an LM whose answers are
+a function, :class:`ScriptedAsk` and :func:`context` stand in for what a run gives a strategy.
 """
 
-from combee_dspy.testing._kit import Check, ConformanceError, attempt, checks_for, expect, parametrize_checks
+from combee_dspy.testing._kit import (
+    Check,
+    ConformanceError,
+    attempt,
+    checks_for,
+    expect,
+    parametrize_checks,
+)
 from combee_dspy.testing.doubles import (
     AskCall,
     ScriptedAsk,

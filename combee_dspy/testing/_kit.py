@@ -1,4 +1,6 @@
-"""How a check says what is wrong, which checks a strategy must pass, and how to run them with pytest."""
+"""How a check says what is wrong, which checks a strategy must pass, and how to run them with
+pytest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from combee_dspy.registry import KINDS
 from combee_dspy.strategies import Strategy
 
 Check = Callable[[Any], None]
-"""A named function that takes a strategy and raises ``ConformanceError`` where it does not conform."""
+"""A named function that takes a strategy and raises ``ConformanceError`` where it does not
+conform.
+"""
 
 
 class ConformanceError(AssertionError):
@@ -30,7 +34,9 @@ class ConformanceError(AssertionError):
         self.expected = expected
         self.happened = happened
         self.mend = mend
-        super().__init__(f"\nexpected: {expected}\nhappened: {happened}\nto mend:  {mend or 'see the contract'}")
+        super().__init__(
+            f"\nexpected: {expected}\nhappened: {happened}\nto mend:  {mend or 'see the contract'}"
+        )
 
 
 def expect(holds: object, expected: str, happened: str, mend: str = "") -> None:
@@ -53,7 +59,9 @@ def attempt(action: Callable[[], Any], expected: str, mend: str = "") -> Any:
         result = action()
         return asyncio.run(result) if inspect.iscoroutine(result) else result
     except Exception as error:
-        raise ConformanceError(expected, f"it raised {type(error).__name__}: {error}", mend) from error
+        raise ConformanceError(
+            expected, f"it raised {type(error).__name__}: {error}", mend
+        ) from error
 
 
 def expect_pure(strategy: Any, ask: Callable[[Any, Any], Any], views: Sequence[Any]) -> None:
@@ -67,7 +75,12 @@ def expect_pure(strategy: Any, ask: Callable[[Any, Any], Any], views: Sequence[A
     second = [ask(other, view) for view in reversed(views)][::-1]
     mend = "read the view only: no clock, no `random`, nothing kept on self between calls"
     for view, one, two in zip(views, first, second, strict=True):
-        expect(one == two, "the same answer for the same view", f"{one!r:.200} and {two!r:.200} for {view}", mend)
+        expect(
+            one == two,
+            "the same answer for the same view",
+            f"{one!r:.200} and {two!r:.200} for {view}",
+            mend,
+        )
 
 
 def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
@@ -82,12 +95,15 @@ def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
     kind = _instance(strategy).kind
     # A distribution may have kinds of its own.
     modules = ["general", kind] if kind in KINDS else ["general"]
-    found = [vars(importlib.import_module(f"combee_dspy.testing.checks.{module}")) for module in modules]
+    found = [
+        vars(importlib.import_module(f"combee_dspy.testing.checks.{module}")) for module in modules
+    ]
     return [check for names in found for name, check in names.items() if name.startswith("check_")]
 
 
 def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
-    """Return a pytest mark that runs a test ``(strategy, check)`` for every check of every strategy.
+    """Return a pytest mark that runs a test ``(strategy, check)`` for every check of every
+    strategy.
 
     Args:
         strategies: As for :func:`checks_for`. Give one per setting that is worth testing.
@@ -101,7 +117,9 @@ def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
     return pytest.mark.parametrize(
         ("strategy", "check"),
         [
-            pytest.param(strategy, check, id=f"{type(strategy).__name__}{number or ''}-{check.__name__}")
+            pytest.param(
+                strategy, check, id=f"{type(strategy).__name__}{number or ''}-{check.__name__}"
+            )
             for number, strategy in enumerate(built)
             for check in checks_for(strategy)
         ],
@@ -114,7 +132,11 @@ def _instance(strategy: object) -> Strategy:
         try:
             return strategy()
         except TypeError as error:
-            raise ArgumentTypeError("strategy", strategy, f"cannot be built: {error}", remedy) from error
+            raise ArgumentTypeError(
+                "strategy", strategy, f"cannot be built: {error}", remedy
+            ) from error
     if not isinstance(strategy, Strategy):
-        raise ArgumentTypeError("strategy", strategy, "is no subclass of a combee_dspy base class", remedy)
+        raise ArgumentTypeError(
+            "strategy", strategy, "is no subclass of a combee_dspy base class", remedy
+        )
     return strategy

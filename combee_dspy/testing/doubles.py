@@ -16,7 +16,15 @@ import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from combee_dspy.operators import OperatorInput
-from combee_dspy.records import Demonstration, FailedCall, Lesson, Lessons, PredictorRun, Reflection, Role
+from combee_dspy.records import (
+    Demonstration,
+    FailedCall,
+    Lesson,
+    Lessons,
+    PredictorRun,
+    Reflection,
+    Role,
+)
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.testing._kit import expect
 
@@ -27,7 +35,8 @@ class ScriptedRequest:
 
     Attributes:
         system: The system message.
-        messages: ``(role, text)`` of the others, in order; parts that are no text stand as ``<kind>``.
+        messages: ``(role, text)`` of the others, in order; parts that are no text stand as
+            ``<kind>``.
         temperature: What the request asks for; ``None`` for the service's own.
     """
 
@@ -68,9 +77,13 @@ class _Engine:
         self.requests.append(seen)
         answer = self._answer(seen)
         prompt, completion = len(seen.text.split()), len(answer.split())
-        usage = Usage(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
+        usage = Usage(
+            input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion
+        )
         message = Message.assistant([TextPart(answer)])
-        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+        return Response(
+            id=None, model=request.model, message=message, finish_reason="stop", usage=usage
+        )
 
 
 class _AsyncEngine:
@@ -84,7 +97,9 @@ class _AsyncEngine:
 def _text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    return "".join(part.text if isinstance(part, TextPart) else f"<{type(part).__name__}>" for part in value)
+    return "".join(
+        part.text if isinstance(part, TextPart) else f"<{type(part).__name__}>" for part in value
+    )
 
 
 class ScriptedLM(dspy.LM):
@@ -98,7 +113,12 @@ class ScriptedLM(dspy.LM):
         **kwargs: As for ``dspy.LM``.
     """
 
-    def __init__(self, answer: Callable[[ScriptedRequest], str], model: str = "scripted/double", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        answer: Callable[[ScriptedRequest], str],
+        model: str = "scripted/double",
+        **kwargs: Any,
+    ) -> None:
         self.script = _Engine(answer)
         engines = {"engine": self.script, "async_engine": _AsyncEngine(self.script)}
         super().__init__(model, **engines, **{"cache": False, **kwargs})
@@ -139,15 +159,23 @@ class ScriptedAsk:
         empty: Whether to answer with empty values, as a lazy LM does.
     """
 
-    def __init__(self, *, fail: Callable[[AskCall], bool] | None = None, empty: bool = False) -> None:
+    def __init__(
+        self, *, fail: Callable[[AskCall], bool] | None = None, empty: bool = False
+    ) -> None:
         self._fail = fail
         self._empty = empty
         self.calls: list[AskCall] = []
 
     async def __call__(
-        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+        self,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
     ) -> dspy.Prediction | FailedCall:
-        """Return a fabricated prediction, or a failure, once the other coroutines had their turn."""
+        """Return a fabricated prediction, or a failure, once the other coroutines had their
+        turn.
+        """
         call = AskCall(len(self.calls), signature, dict(inputs), place, role)
         self.calls.append(call)
         await asyncio.sleep(0)
@@ -155,7 +183,9 @@ class ScriptedAsk:
             return FailedCall("ScriptedFailure: told to fail")
         answers = {}
         for name, field in signature.output_fields.items():
-            asked = f"{signature.__name__}|{name}|{sorted(inputs.items(), key=lambda item: item[0])!r}"
+            asked = (
+                f"{signature.__name__}|{name}|{sorted(inputs.items(), key=lambda item: item[0])!r}"
+            )
             digest = hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()
             answers[name] = _fabricate(field.annotation, f"{name} {digest}", self._empty)
         return dspy.Prediction(**answers)
@@ -170,18 +200,26 @@ def _fabricate(annotation: Any, text: str, empty: bool) -> Any:
         return _fabricate(next(arg for arg in args if arg is not type(None)), text, empty)
     if kind in (list, set, frozenset, tuple):
         inner = args[0] if args else str
-        return kind() if empty else kind(_fabricate(inner, f"{text} {number}", empty) for number in (1, 2))
+        return (
+            kind()
+            if empty
+            else kind(_fabricate(inner, f"{text} {number}", empty) for number in (1, 2))
+        )
     if kind is dict:
         return {} if empty else {"key": _fabricate(args[1] if args else str, text, empty)}
     fields = getattr(kind, "model_fields", None)
     if isinstance(fields, dict):
-        return kind(**{name: _fabricate(field.annotation, text, empty) for name, field in fields.items()})
+        return kind(
+            **{name: _fabricate(field.annotation, text, empty) for name, field in fields.items()}
+        )
     if kind in (bool, int, float):
         return kind(not empty)
     return "" if empty else text
 
 
-def context(ask: ScriptedAsk | None = None, *, events: list[Any] | None = None, seed: int = 7) -> StrategyContext:
+def context(
+    ask: ScriptedAsk | None = None, *, events: list[Any] | None = None, seed: int = 7
+) -> StrategyContext:
     """Return the context of a strategy at work on a component named ``"answer"``.
 
     Args:
@@ -194,18 +232,24 @@ def context(ask: ScriptedAsk | None = None, *, events: list[Any] | None = None, 
     def emit(kind: str, **data: Any) -> None:
         heard.append((kind, data))
 
-    return StrategyContext("answer", "Answer the question.", ask or ScriptedAsk(), emit, update=1, seed=seed)
+    return StrategyContext(
+        "answer", "Answer the question.", ask or ScriptedAsk(), emit, update=1, seed=seed
+    )
 
 
 def reflections(count: int) -> tuple[Reflection, ...]:
-    """Return ``count`` different reflections, with real ``dict`` records that a strategy could change."""
+    """Return ``count`` different reflections, with real ``dict`` records that a strategy could
+    change.
+    """
     return tuple(
         Reflection(
             index=number,
             record={
                 "Inputs": {"question": f"What is {number} times 7?"},
                 "Generated Outputs": {"answer": f"{number * 7 + number % 2}"},
-                "Feedback": "Correct." if number % 2 == 0 else f"Off by one: the answer is {number * 7}.",
+                "Feedback": (
+                    "Correct." if number % 2 == 0 else f"Off by one: the answer is {number * 7}."
+                ),
             },
             example_id=f"{number:064x}",
         )
@@ -216,7 +260,8 @@ def reflections(count: int) -> tuple[Reflection, ...]:
 def arriving(
     given: Sequence[Reflection | Exception | None], order: Sequence[int] = ()
 ) -> list[asyncio.Future[Reflection | None]]:
-    """Return awaitables that get done one a turn of the running event loop; what is an exception is raised.
+    """Return awaitables that get done one a turn of the running event loop; what is an exception is
+    raised.
 
     Args:
         given: What each position gets.
@@ -241,15 +286,21 @@ def arriving(
 
 
 def operator_input(*, lessons: int = 0, runs: int = 0, demonstrations: int = 0) -> OperatorInput:
-    """Return an operator's input with so many lessons, rollouts (every third failed) and demonstrations."""
+    """Return an operator's input with so many lessons, rollouts (every third failed) and
+    demonstrations.
+    """
     return OperatorInput(
         instruction="Answer the question.",
         demonstrations=tuple(
-            Demonstration({"question": f"What is {n} plus 1?"}, {"answer": str(n + 1)}, f"d{n:063x}")
+            Demonstration(
+                {"question": f"What is {n} plus 1?"}, {"answer": str(n + 1)}, f"d{n:063x}"
+            )
             for n in range(demonstrations)
         ),
         signature=dspy.Signature("question -> answer", "Answer the question."),
-        lessons=Lessons("answer", tuple(Lesson(f"Check step {n} of the sum.", (n,)) for n in range(lessons))),
+        lessons=Lessons(
+            "answer", tuple(Lesson(f"Check step {n} of the sum.", (n,)) for n in range(lessons))
+        ),
         runs=tuple(
             PredictorRun(
                 example_id=f"{n:064x}",

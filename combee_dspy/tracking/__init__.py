@@ -14,7 +14,16 @@ from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page
 if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, make_store, replay
     from combee_dspy.tracking._progress import Progress
-    from combee_dspy.tracking._queries import audit, candidates, costs, problems, rollouts, run_number, runs, show
+    from combee_dspy.tracking._queries import (
+        audit,
+        candidates,
+        costs,
+        problems,
+        rollouts,
+        run_number,
+        runs,
+        show,
+    )
     from combee_dspy.tracking._spending import spending, spent_of
     from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report

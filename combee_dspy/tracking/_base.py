@@ -1,4 +1,6 @@
-"""Who follows a run: trackers, the followers that they make, and the threads that these have to themselves."""
+"""Who follows a run: trackers, the followers that they make, and the threads that these have to
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,22 @@ class Follower(ABC):
     """Follows one run by reading its journal, on one thread.
 
     Attributes:
-        where: What a person opens or runs to look at what was recorded, without keys; empty where there is nothing.
+        where: What a person opens or runs to look at what was recorded, without keys; empty where
+            there is nothing.
     """
 
     where: str = ""
 
     @abstractmethod
     def follow(self) -> None:
-        """Read what is new. Called about twice a second, and once more when the run's end is on disk."""
+        """Read what is new. Called about twice a second, and once more when the run's end is on
+        disk.
+        """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what it holds. Called once, after the last :meth:`follow` or where one has raised."""
+        """Let go of what it holds. Called once, after the last :meth:`follow` or where one has
+        raised.
+        """
 
 
 class Tracker(Strategy):
@@ -65,7 +72,9 @@ class Tracker(Strategy):
 
 
 def default_trackers() -> tuple[Tracker, ...]:
-    """Return who follows a run that names nobody: a display, which is a panel on a terminal and lines elsewhere."""
+    """Return who follows a run that names nobody: a display, which is a panel on a terminal and
+    lines elsewhere.
+    """
     from combee_dspy.tracking._progress import Progress
 
     return (Progress(),)
@@ -87,7 +96,9 @@ async def track(
     """
     over = threading.Event()
     threads = [
-        threading.Thread(target=_follow, args=(path, run, one, over), name=f"combee-{one.name}", daemon=True)
+        threading.Thread(
+            target=_follow, args=(path, run, one, over), name=f"combee-{one.name}", daemon=True
+        )
         for one in trackers
     ]
     for thread in threads:
@@ -110,7 +121,9 @@ def _wait_for(threads: Sequence[threading.Thread], longest: float) -> None:
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
-            _logger.warning("%s is still busy with a run that is over, and is not waited for.", thread.name)
+            _logger.warning(
+                "%s is still busy with a run that is over, and is not waited for.", thread.name
+            )
 
 
 def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> None:
@@ -134,4 +147,6 @@ def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> No
 
 def page_file(journal: Path, run: int, name: str) -> Path:
     """Return where a run's page lies: beside its journal, where several tasks have one each."""
-    return journal.with_name("report.html" if name == "main" else f"report-{run}-{_OTHER.sub('_', name)[:60]}.html")
+    return journal.with_name(
+        "report.html" if name == "main" else f"report-{run}-{_OTHER.sub('_', name)[:60]}.html"
+    )

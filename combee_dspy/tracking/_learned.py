@@ -1,4 +1,6 @@
-"""What a run learned: the lines of its text, and the candidate that each of them came from. Pure."""
+"""What a run learned: the lines of its text, and the candidate that each of them came from.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, A
                     "gain": None if heading else gain(source, scores),
                     "heading": heading,
                     "score": source["score"],
-                    "fate": source["screened"]["reason"] if source["screened"] and source["score"] is None else "",
+                    "fate": (
+                        source["screened"]["reason"]
+                        if source["screened"] and source["score"] is None
+                        else ""
+                    ),
                 }
             )
     return found
@@ -58,10 +64,17 @@ def gain(one: _Candidate, scores: Mapping[str, float | None]) -> float | None:
 
 
 def diffs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the lines of a comparison by part, after ``"+ "``, ``"- "`` or two spaces; of parts that differ."""
-    both = {part: (lines_of(part, before.get(part, "")), lines_of(part, text)) for part, text in after.items()}
+    """Return the lines of a comparison by part, after ``"+ "``, ``"- "`` or two spaces; of parts
+    that differ.
+    """
+    both = {
+        part: (lines_of(part, before.get(part, "")), lines_of(part, text))
+        for part, text in after.items()
+    }
     return {
-        part: [one for one in difflib.ndiff(*two) if one[0] != "?"] for part, two in both.items() if two[0] != two[1]
+        part: [one for one in difflib.ndiff(*two) if one[0] != "?"]
+        for part, two in both.items()
+        if two[0] != two[1]
     }
 
 
@@ -72,7 +85,10 @@ def lines_of(part: str, text: str) -> list[str]:
     data = json.loads(text) if text else {}
     if "fields" in data:
         return [f"{name}: {said}" for name, said in data["fields"].items()]
-    return [f"{_flat(one['inputs'])} ⇒ {_flat(one['outputs'])}" for one in data.get("demonstrations", ())]
+    return [
+        f"{_flat(one['inputs'])} ⇒ {_flat(one['outputs'])}"
+        for one in data.get("demonstrations", ())
+    ]
 
 
 def _flat(values: Mapping[str, Any]) -> str:
@@ -80,6 +96,8 @@ def _flat(values: Mapping[str, Any]) -> str:
 
 
 def _same(line: str) -> str:
-    """Return what makes two lines the same: a bullet of a playbook stays itself while it is counted."""
+    """Return what makes two lines the same: a bullet of a playbook stays itself while it is
+    counted.
+    """
     head, separator, text = line.partition(" :: ")
     return text if separator and head.startswith("[") else line

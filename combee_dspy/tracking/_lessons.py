@@ -28,8 +28,9 @@ _ALL = 2**62
 Change = Literal["added", "united", "exception", "contradicted", "state", "tested", "void"]
 """``added``: the lesson is new. ``united``: another lesson says the same and has taken it in.
 ``exception``: it is an exception to another from now on. ``contradicted``: others contradict it.
-``state``: it is served or not from now on. ``tested``: validation rows were run with and without it.
-``void``: a reader's answer, or a part of it, could not be used, and changed nothing."""
+``state``: it is served or not from now on. ``tested``: validation rows were run with and without
+it. ``void``: a reader's answer, or a part of it, could not be used, and changed nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class LessonDecision:
     accepted: bool | None = None
 
 
-def books_of(reader: Reader, run: int, upto: int = _ALL, step: int | None = None) -> dict[str, Book]:
+def books_of(
+    reader: Reader, run: int, upto: int = _ALL, step: int | None = None
+) -> dict[str, Book]:
     """Return the book of each component, by component, as the last events say.
 
     Args:
@@ -128,7 +131,9 @@ def tests_of(reader: Reader, run: int) -> dict[tuple[str, str], list[LessonTest]
     return tests
 
 
-def count_lessons(reader: Reader, run: int, upto: int = _ALL, step: int | None = None) -> dict[str, float]:
+def count_lessons(
+    reader: Reader, run: int, upto: int = _ALL, step: int | None = None
+) -> dict[str, float]:
     """Return how many lessons are in each state, and void answers; empty where no book was kept.
 
     Args:
@@ -140,14 +145,18 @@ def count_lessons(reader: Reader, run: int, upto: int = _ALL, step: int | None =
     books = books_of(reader, run, upto, step)
     if not books:
         return {}
-    states: Counter[str] = Counter(lesson.state for book in books.values() for lesson in book.lessons)
+    states: Counter[str] = Counter(
+        lesson.state for book in books.values() for lesson in book.lessons
+    )
     sql = f"{_EVENTS} AND (?4 IS NULL OR step <= ?4)"
     void = [json.loads(row["data"])["count"] for row in reader.rows(sql, (run, "void", upto, step))]
     return {**{f"lessons/{state}": states[state] for state in _STATES}, "lessons/void": sum(void)}
 
 
 def ordered(book: Book) -> list[BookLesson]:
-    """Return a book's lessons as people read them: served ones as they are served, then the others by state."""
+    """Return a book's lessons as people read them: served ones as they are served, then the others
+    by state.
+    """
     others = [lesson for lesson in book.lessons if lesson.state != "served"]
     return [*book.served, *sorted(others, key=lambda lesson: _STATES.index(lesson.state))]
 

@@ -31,10 +31,12 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
             rf"\b(?:system|this|your|full|whole|entire|these|hidden|above)\b{_GAP}{_SAID}"
         ),
         "it changes who the model is": (
-            r"\byou are (?:now|no longer)\b|\bact as\b|\bpretend (?:to be|that)\b|\bdeveloper mode\b"
+            r"\byou are (?:now|no longer)\b|\bact as\b|\bpretend (?:to be|that)\b|\bdeveloper"
+            r" mode\b"
         ),
         "it sets a check aside": (
-            r"\b(?:disable|bypass|skip|turn off|switch off|circumvent|(?:do not|don't) (?:run|use|apply))\b"
+            r"\b(?:disable|bypass|skip|turn off|switch off|circumvent|(?:do not|don't)"
+            r" (?:run|use|apply))\b"
             rf"{_GAP}\b(?:guard|check|filter|safety|safeguard|validation|verification|moderation|restriction)"
         ),
         "marks of a chat or of a field": (
@@ -44,7 +46,8 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
             r"<(?:script|iframe|img|svg|object|embed|link|form|meta)\b|\bon(?:error|load|click)\s?="
         ),
         "a command, or a tool": (
-            r"\b(?:rm -[rf]|(?:curl|wget|sudo) |powershell|bash -c|os\.system|subprocess|__import__|import os\b)"
+            r"\b(?:rm -[rf]|(?:curl|wget|sudo) |powershell|bash"
+            r" -c|os\.system|subprocess|__import__|import os\b)"
             r"|\b(?:eval|exec)\(|\btool_calls?\b"
             r"|\b(?:call|use|invoke|run) (?:the |a )?[`\"']?\w{1,40}[`\"']? (?:tool|function)\b"
         ),
@@ -56,17 +59,20 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
 _PERSONAL = personal({})
 _QUOTE = 200
 _LONGEST = 20_000
-"""Characters of a line: no lesson has so many, and the patterns take 3 µs for each where it was made for that."""
+"""Characters of a line: no lesson has so many, and the patterns take 3 µs for each where it was
+made for that.
+"""
 
 
 def suspicious(
     texts: Mapping[str, str], given: Mapping[str, str], examples: Iterable[Any] = ()
 ) -> list[dict[str, Any]]:
-    """Return what a reviewer should look at in learned texts: part, number of the line, reason, and the line.
+    """Return what a reviewer should look at in learned texts: part, number of the line, reason, and
+    the line.
 
-    It finds what has a known look, so an empty list is no proof: an attack in plain words of the task passes. Lines
-    that were given stay unmentioned. What cannot be seen (control, invisible and bidirectional characters) is
-    written as ``<U+202E>``.
+    It finds what has a known look, so an empty list is no proof: an attack in plain words of the
+    task passes. Lines that were given stay unmentioned. What cannot be seen (control, invisible and
+    bidirectional characters) is written as ``<U+202E>``.
 
     Args:
         texts: The learned texts by part.
@@ -100,4 +106,7 @@ def _reasons(line: str, copied: Callable[[str], str]) -> Iterator[str]:
 
 
 def _visible(line: str) -> str:
-    return "".join(one if one.isprintable() or one == "\t" else f"<U+{ord(one):04X}>" for one in line[: 2 * _QUOTE])
+    return "".join(
+        one if one.isprintable() or one == "\t" else f"<U+{ord(one):04X}>"
+        for one in line[: 2 * _QUOTE]
+    )

@@ -1,4 +1,6 @@
-"""What a run amounts to for MLflow: parameters before it, metrics by update, a description after it."""
+"""What a run amounts to for MLflow: parameters before it, metrics by update, a description after
+it.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,17 @@ _HELDOUT = ("before", "after", "difference", "low", "high", "n")
 
 
 def params(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was decided before a run (its row in the journal), in groups: ``run/``, ``strategy/``, …."""
+    """Return what was decided before a run (its row in the journal), in groups: ``run/``,
+    ``strategy/``, ….
+    """
     about = json.loads(row["description"])
-    groups = {"specs": "strategy", "models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
+    groups = {
+        "specs": "strategy",
+        "models": "model",
+        "digests": "digest",
+        "sizes": "size",
+        "versions": "version",
+    }
     found = {"run/name": row["name"], "run/seed": str(row["seed"])}
     for name, value in about.items():
         for key, one in (value if name in groups else {name: value}).items():
@@ -70,16 +80,21 @@ _CHARTED = {
 
 
 def charted(found: Mapping[str, float]) -> dict[str, float]:
-    """Return what people chart, by its name in MLflow: a dozen metrics, tokens by role, and lessons by state.
+    """Return what people chart, by its name in MLflow: a dozen metrics, tokens by role, and lessons
+    by state.
 
     The rest is a file.
     """
-    groups = {name: value for name, value in found.items() if name.startswith(("tokens/", "lessons/"))}
+    groups = {
+        name: value for name, value in found.items() if name.startswith(("tokens/", "lessons/"))
+    }
     return groups | {_CHARTED[name]: value for name, value in found.items() if name in _CHARTED}
 
 
 def title(row: Mapping[str, Any]) -> str:
-    """Return the name of a run (its row in the journal) among others: task, aggregator, and rows to learn from."""
+    """Return the name of a run (its row in the journal) among others: task, aggregator, and rows to
+    learn from.
+    """
     about = json.loads(row["description"])
     aggregator = (about.get("specs") or {}).get("aggregator") or {}
     task = about["program"] if row["name"] == "main" else row["name"]
@@ -88,7 +103,9 @@ def title(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: int) -> dict[str, float]:
+def update_metrics(
+    reader: Reader, run: int, step: int, *, event: int, effect: int
+) -> dict[str, float]:
     """Return the metrics of one update that is over; sums are over all updates up to this one.
 
     Events and effects with larger ids than the given ones are not read: the same
@@ -97,8 +114,8 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
     found: dict[str, float] = defaultdict(float)
     covered: list[float] = []
     sql = (
-        "SELECT step, kind, data FROM event WHERE run = ? AND id <= ? AND (step = ? OR kind = 'validated' AND step < ?)"
-        " ORDER BY id"
+        "SELECT step, kind, data FROM event WHERE run = ? AND id <= ? AND (step = ? OR kind ="
+        " 'validated' AND step < ?) ORDER BY id"
     )
     for row in reader.rows(sql, (run, event, step, step)):
         data = json.loads(row["data"])
@@ -109,8 +126,8 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
     if covered:
         found["scan/covered"] = sum(covered) / len(covered)
     sql = (
-        "SELECT purpose, count(*), avg(score), count(error), avg(ended - started) FROM effect"
-        " WHERE run = ? AND kind = 'rollout' AND step = ? AND id <= ? AND purpose <> 'heldout' GROUP BY 1"
+        "SELECT purpose, count(*), avg(score), count(error), avg(ended - started) FROM effect WHERE"
+        " run = ? AND kind = 'rollout' AND step = ? AND id <= ? AND purpose <> 'heldout' GROUP BY 1"
     )
     for purpose, count, score, errors, seconds in reader.rows(sql, (run, step, effect)):
         found[f"rollouts/{purpose}"], found[f"rollouts/{purpose}_errors"] = count, errors
@@ -129,7 +146,11 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
     for role, calls, tokens, spent, unpriced in reader.rows(before, (run, effect, step)):
         # What is not known is no number, least of all 0.
         known = math.nan if unpriced else spent
-        found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = calls, tokens, known
+        found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = (
+            calls,
+            tokens,
+            known,
+        )
         found["cost/dollars"] += known
         found["cost/unpriced_calls"] += unpriced
     return {_named(name): float(value) for name, value in found.items() if math.isfinite(value)}
@@ -147,21 +168,28 @@ def _validated(found: dict[str, float], data: Mapping[str, Any], *, of_step: boo
         found["val/candidate"] = max(data["score"], found.get("val/candidate", -math.inf))
 
 
-def _counted(found: dict[str, float], covered: list[float], kind: str, data: Mapping[str, Any]) -> None:
+def _counted(
+    found: dict[str, float], covered: list[float], kind: str, data: Mapping[str, Any]
+) -> None:
     match kind:
         case "update":
             found["time/update"] = data["seconds"]
         case "batch":
             found["batch/size"], found["batch/clamps"] = data["size"], len(data["clamps"])
             if data["fit"] is not None:
-                found["batch/plateau"], found["batch/exponent"] = data["fit"]["plateau"], data["fit"]["exponent"]
+                found["batch/plateau"], found["batch/exponent"] = (
+                    data["fit"]["plateau"],
+                    data["fit"]["exponent"],
+                )
         case "scan":
             found["scan/reflections"] += data["n"]
             found["scan/nodes"] += len(data["nodes"])
             found["scan/failed_nodes"] += sum(one["failed"] is not None for one in data["nodes"])
             found["scan/lessons"] += len(data["lessons"])
             if data["retained"]:
-                covered.append(sum(one["covered"] for one in data["retained"]) / len(data["retained"]))
+                covered.append(
+                    sum(one["covered"] for one in data["retained"]) / len(data["retained"])
+                )
         case "screened":
             found["candidates/screened"] += 1
             found["candidates/screened_out"] += not data["accepted"]
@@ -174,10 +202,14 @@ def _counted(found: dict[str, float], covered: list[float], kind: str, data: Map
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     """Return the metrics of a run that is over: the result's scores, and the sums of everything."""
     row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
-    told = reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'per_point' ORDER BY id DESC LIMIT 1", (run,))
+    told = reader.rows(
+        "SELECT data FROM event WHERE run = ? AND kind = 'per_point' ORDER BY id DESC LIMIT 1",
+        (run,),
+    )
     points = json.loads(told[0]["data"]) if told else {}
     found = {
-        # Not val/best: the program that is returned may be another than the last update's best, and is judged again.
+        # Not val/best: the program that is returned may be another than the last update's best, and
+        # is judged again.
         "best_score": row["best_score"],
         **{f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT},
         **{
@@ -185,7 +217,10 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
             for name in ("points", "rollouts", "tokens", "dollars", "gpu_seconds", "seconds")
         },
         **{f"total/{name}": row[name] for name in ("rollouts", "updates", "tokens")},
-        **{f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")},
+        **{
+            f"total/{name}": total[name]
+            for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")
+        },
         "total/unpriced_calls": total["unpriced"],
         **count_lessons(reader, run),
         "time/run": row["finished"] - row["created"] if row["finished"] else None,
@@ -206,7 +241,9 @@ def description(reader: Reader, run: int) -> str:
     lines = []
     if row["heldout_n"]:
         figures = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
-        lines.append(figures.format(heldout_gain(row), *(row[f"heldout_{name}"] for name in _HELDOUT)))
+        lines.append(
+            figures.format(heldout_gain(row), *(row[f"heldout_{name}"] for name in _HELDOUT))
+        )
         lines.append(f"Cost per held-out point: {row['per_point']}.")
     if row["seed_score"] is not None and row["best_score"] is not None:
         lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")
@@ -217,9 +254,16 @@ def description(reader: Reader, run: int) -> str:
     lines.extend(f"Failed: {one}." for one in failure_counts(outcomes(reader, run)))
     lines.append(f"{row['state'].capitalize()}{': ' + row['reason'] if row['reason'] else ''}.")
     spent = dollars(total["dollars"], total["unpriced"])
-    lines.append(f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}.")
-    texts = reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'warning' ORDER BY id LIMIT 10", (run,))
-    return cut("\n\n".join([*lines, *(f"Warning: {json.loads(one['data'])['text']}" for one in texts)]), MAX_TAG)
+    lines.append(
+        f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}."
+    )
+    texts = reader.rows(
+        "SELECT data FROM event WHERE run = ? AND kind = 'warning' ORDER BY id LIMIT 10", (run,)
+    )
+    return cut(
+        "\n\n".join([*lines, *(f"Warning: {json.loads(one['data'])['text']}" for one in texts)]),
+        MAX_TAG,
+    )
 
 
 def _named(name: str) -> str:

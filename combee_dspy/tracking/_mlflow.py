@@ -39,7 +39,8 @@ __all__ = ["MLflowTracker", "replay"]
 
 _logger = logging.getLogger(__name__)
 
-# MLflow's own defaults block for minutes on a server that is down. Seconds, and tries after the first.
+# MLflow's own defaults block for minutes on a server that is down. Seconds, and tries after the
+# first.
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -77,27 +78,29 @@ class MLflowTracker(Tracker):
     end, ``score/chosen`` (validation of the program that is returned),
     ``score/heldout_before``, ``score/heldout``, ``cost/seconds``,
     ``cost/gpu_seconds`` and ``cost/dollars_a_point``; all others are in ``figures.json``.
-    The books are ``books/<component>.json``, every decision about them the table ``decisions.json``.
-    The tag ``combee.heldout`` and the description's first line say whether the held-out figures are a gain or a loss.
-    Splits are the run's datasets, by name, digest and size. The returned program is a
-    logged model whose one file is ``program.json``: what ``program.load`` reads, no pickle
-    and no LM, so no key. Into the store that MLflow itself is set to, the most telling
-    rollouts go as traces, with score, feedback and tokens: of the returned program on
+    The books are ``books/<component>.json``, every decision about them the table
+    ``decisions.json``. The tag ``combee.heldout`` and the description's first line say whether the
+    held-out figures are a gain or a loss. Splits are the run's datasets, by name, digest and size.
+    The returned program is a logged model whose one file is ``program.json``: what ``program.load``
+    reads, no pickle and no LM, so no key. Into the store that MLflow itself is set to, the most
+    telling rollouts go as traces, with score, feedback and tokens: of the returned program on
     validation rows, those that the student had wrong and those that it had right.
 
     Sets ``MLFLOW_DISABLE_TELEMETRY``, ``MLFLOW_HTTP_REQUEST_TIMEOUT`` (10 s) and
     ``MLFLOW_HTTP_REQUEST_MAX_RETRIES`` (1) where the environment does not.
 
     Args:
-        experiment: The experiment's name, made where it is missing; by default the one that ``mlflow.set_experiment``
-            or MLflow's environment names, else ``"combee_dspy"``.
+        experiment: The experiment's name, made where it is missing; by default the one that
+            ``mlflow.set_experiment`` or MLflow's environment names, else ``"combee_dspy"``.
         tracking_uri: The store; the one that is set for MLflow by default.
-        run_name: The MLflow run's name; by default the task's, the aggregator's and the number of training rows.
+        run_name: The MLflow run's name; by default the task's, the aggregator's and the number of
+            training rows.
         parent: Id of an MLflow run in the same store that each run is nested in.
-        register: Whether the chosen texts become versions in MLflow's prompt registry, under the name of the program's
-            class and the component, such as ``QA.answer``. A text that is the latest version already makes no other.
-            The program becomes a version of the registered model of its class; its alias ``best`` goes to the version
-            with the best validation score on the same rows, and to the newest where the rows are others.
+        register: Whether the chosen texts become versions in MLflow's prompt registry, under the
+            name of the program's class and the component, such as ``QA.answer``. A text that is the
+            latest version already makes no other. The program becomes a version of the registered
+            model of its class; its alias ``best`` goes to the version with the best validation
+            score on the same rows, and to the newest where the rows are others.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -124,12 +127,15 @@ class MLflowTracker(Tracker):
         return _Shipper(self, reader, run)
 
 
-def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: str | None = None) -> tuple[str, ...]:
+def replay(
+    place: Path | str, *, tracking_uri: str | None = None, experiment: str | None = None
+) -> tuple[str, ...]:
     """Tell MLflow what it has missed of the runs in a journal, and return where to look at each.
 
     Args:
         place: A ``log_dir``, or its journal.
-        tracking_uri: As given to :class:`MLflowTracker`; with another, a run is recorded once more, there.
+        tracking_uri: As given to :class:`MLflowTracker`; with another, a run is recorded once more,
+            there.
         experiment: The same.
 
     Raises:
@@ -141,7 +147,8 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
     tracker = MLflowTracker(tracking_uri=tracking_uri, experiment=experiment)
     tracker.check()
     found = []
-    # To hold the journal is to know that no run goes on, and that nobody else replays it. Nobody writes to a copy.
+    # To hold the journal is to know that no run goes on, and that nobody else replays it. Nobody
+    # writes to a copy.
     held = closing(Journal(path.parent)) if path.name == "journal.sqlite" else nullcontext()
     with held, Reader(path) as reader:
         for row in reader.rows("SELECT id FROM run ORDER BY id"):
@@ -153,7 +160,9 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
             except Exception as error:  # noqa: BLE001 - a server that answers nonsense makes MLflow fail in any way
                 said = one_line(cleaner()(str(error)), 300)
                 remedy = "Start the server, or correct the address."
-                raise ArgumentValueError("tracking_uri", shipper.uri, f"cannot be written to: {said}", remedy) from None
+                raise ArgumentValueError(
+                    "tracking_uri", shipper.uri, f"cannot be written to: {said}", remedy
+                ) from None
             found.append(shipper.where)
     return tuple(found)
 
@@ -185,7 +194,9 @@ def make_store(uri: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """How far MLflow knows a run: the last event, the last effect, and when it ended (0 where that is not told yet)."""
+    """How far MLflow knows a run: the last event, the last effect, and when it ended (0 where that
+    is not told yet).
+    """
 
     event: int = 0
     effect: int = 0
@@ -222,7 +233,10 @@ class _Shipper(Follower):
         except Exception as error:  # noqa: BLE001 - a server that answers nonsense makes MLflow fail in any way
             self._again = time.monotonic() + _AGAIN
             if not self._failing:
-                _logger.warning("MLflow takes nothing, and is asked again: %s", one_line(self._clean(str(error)), 300))
+                _logger.warning(
+                    "MLflow takes nothing, and is asked again: %s",
+                    one_line(self._clean(str(error)), 300),
+                )
             self._failing = True
 
     def close(self) -> None:
@@ -231,7 +245,9 @@ class _Shipper(Follower):
             given = ["--tracking-uri", self.uri] if self.uri else []
             given += ["--experiment", self._tracker.experiment] if self._tracker.experiment else []
             command = shlex.join([str(self._reader.path.parent), *given])
-            _logger.warning("MLflow has not got all of the run. With a log_dir: combee track replay %s", command)
+            _logger.warning(
+                "MLflow has not got all of the run. With a log_dir: combee track replay %s", command
+            )
 
     def ship(self, *, over: bool) -> None:
         """Do what there is to do.
@@ -269,7 +285,10 @@ class _Shipper(Follower):
         # Events first: the effects that they rest on are then there as well.
         event = self._one("SELECT coalesce(max(id), 0) FROM event WHERE run = ?")
         effect = self._one("SELECT coalesce(max(id), 0) FROM effect WHERE run = ?")
-        last = "SELECT coalesce(r.finished, (SELECT max(ended) FROM effect WHERE run = r.id), r.created) FROM run r"
+        last = (
+            "SELECT coalesce(r.finished, (SELECT max(ended) FROM effect WHERE run = r.id),"
+            " r.created) FROM run r"
+        )
         pinned = _Cursor(event, effect, self._one(f"{last} WHERE r.id = ?") if over else 0.0)
         if pinned == self._cursor:
             return None
@@ -281,13 +300,21 @@ class _Shipper(Follower):
             os.environ.setdefault(name, value)
         import mlflow
 
-        row, asked = self._reader.rows("SELECT * FROM run WHERE id = ?", (self._run,))[0], self._tracker
+        row, asked = (
+            self._reader.rows("SELECT * FROM run WHERE id = ?", (self._run,))[0],
+            self._tracker,
+        )
         known = json.dumps([row[name] for name in ("name", "created", "seed", "identity")])
         identity = hashlib.sha256(known.encode()).hexdigest()[:32]
         make_store(asked.tracking_uri or mlflow.get_tracking_uri())
         client = mlflow.MlflowClient(tracking_uri=asked.tracking_uri)
-        # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow itself is set to.
-        experiment = None if asked.experiment or asked.tracking_uri else os.environ.get("MLFLOW_EXPERIMENT_ID")
+        # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow
+        # itself is set to.
+        experiment = (
+            None
+            if asked.experiment or asked.tracking_uri
+            else os.environ.get("MLFLOW_EXPERIMENT_ID")
+        )
         if experiment is None:
             name = asked.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
             home = client.get_experiment_by_name(name)
@@ -299,9 +326,16 @@ class _Shipper(Follower):
                 client.update_run(self._id, status="RUNNING")
         else:
             nested = {"mlflow.parentRunId": asked.parent} if asked.parent else {}
-            tags = {_RUN: identity, "mlflow.source.name": "combee_dspy", "mlflow.source.type": "LOCAL", **nested}
+            tags = {
+                _RUN: identity,
+                "mlflow.source.name": "combee_dspy",
+                "mlflow.source.type": "LOCAL",
+                **nested,
+            }
             name = self._clean(asked.run_name or title(dict(row)))
-            self._id = client.create_run(experiment, round(row["created"] * 1000), tags, name).info.run_id
+            self._id = client.create_run(
+                experiment, round(row["created"] * 1000), tags, name
+            ).info.run_id
         if _CURSOR in tags:
             self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
             self._pending = _Cursor(**json.loads(tags[_PENDING])) if tags.get(_PENDING) else None
@@ -309,7 +343,10 @@ class _Shipper(Follower):
                 # Its end was pinned, and it has been taken up again since: that was not its end.
                 self._pending = replace(self._pending, ended=0.0)
         else:
-            decided = [mlflow.entities.Param(*one) for one in clean_values(params(dict(row)), self._clean).items()]
+            decided = [
+                mlflow.entities.Param(*one)
+                for one in clean_values(params(dict(row)), self._clean).items()
+            ]
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
             client.log_inputs(self._id, datasets=datasets_of(json.loads(row["description"])))
             client.log_batch(self._id, params=decided, tags=[begun])
@@ -325,11 +362,15 @@ class _Shipper(Follower):
         import pyarrow.parquet
 
         bounds = (self._run, self._cursor.effect, pinned.effect)
-        rows = self._reader.rows(f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id", bounds)
+        rows = self._reader.rows(
+            f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id", bounds
+        )
         if not rows:
             return
         schema = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in rows[0].keys()])  # noqa: SIM118 - no mapping
-        table = pyarrow.Table.from_pylist(clean_values([dict(row) for row in rows], self._clean), schema=schema)
+        table = pyarrow.Table.from_pylist(
+            clean_values([dict(row) for row in rows], self._clean), schema=schema
+        )
         with tempfile.TemporaryDirectory(prefix="combee-") as folder:
             file = Path(folder, f"{self._cursor.effect + 1:08d}-{pinned.effect:08d}.parquet")
             pyarrow.parquet.write_table(table, file)
@@ -338,12 +379,18 @@ class _Shipper(Follower):
     def _metrics(self, pinned: _Cursor) -> list[Any]:
         from mlflow.entities import Metric
 
-        sql = "SELECT step, at FROM event WHERE run = ? AND id > ? AND id <= ? AND kind = 'update' ORDER BY id"
+        sql = (
+            "SELECT step, at FROM event WHERE run = ? AND id > ? AND id <= ? AND kind = 'update'"
+            " ORDER BY id"
+        )
         found = []
         for row in self._reader.rows(sql, (self._run, self._cursor.event, pinned.event)):
             bounds = {"event": pinned.event, "effect": pinned.effect}
             values = charted(update_metrics(self._reader, self._run, row["step"], **bounds))
-            found += [Metric(name, value, round(row["at"] * 1000), row["step"]) for name, value in values.items()]
+            found += [
+                Metric(name, value, round(row["at"] * 1000), row["step"])
+                for name, value in values.items()
+            ]
         if pinned.ended:
             last = self._one("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'")
             at, values = round(pinned.ended * 1000), charted(end_metrics(self._reader, self._run))
@@ -369,7 +416,9 @@ class _Shipper(Follower):
         if self._tracker.tracking_uri in (None, mlflow.get_tracking_uri()):
             left.traces(chosen.get("candidate", ""))
         row = self._reader.rows(RUNS, (self._run,))[0]
-        self._tag({_GAIN: heldout_gain(row), _NOTE: self._clean(description(self._reader, self._run))})
+        self._tag(
+            {_GAIN: heldout_gain(row), _NOTE: self._clean(description(self._reader, self._run))}
+        )
         status = _STATUS.get(self._one("SELECT state FROM run WHERE id = ?"), "KILLED")
         self._client.set_terminated(self._id, status, end_time=round(pinned.ended * 1000))
 

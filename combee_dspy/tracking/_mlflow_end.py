@@ -1,4 +1,6 @@
-"""What a run leaves in MLflow when it is over: its program, its prompts in the registry, and its telling rollouts."""
+"""What a run leaves in MLflow when it is over: its program, its prompts in the registry, and its
+telling rollouts.
+"""
 
 from __future__ import annotations
 
@@ -62,31 +64,48 @@ class Legacy:
         clean: Takes keys out of a text.
     """
 
-    def __init__(self, client: Any, reader: Reader, run: int, told: str, clean: Callable[[str], str]) -> None:
-        self._client, self._reader, self._run, self._id, self._clean = client, reader, run, told, clean
+    def __init__(
+        self, client: Any, reader: Reader, run: int, told: str, clean: Callable[[str], str]
+    ) -> None:
+        self._client, self._reader, self._run, self._id, self._clean = (
+            client,
+            reader,
+            run,
+            told,
+            clean,
+        )
         row = reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0]
         self._about = json.loads(row["description"])
 
     def lessons(self) -> None:
         """Log what the run has learned: a book for each component, and the table of decisions.
 
-        ``books/<component>.json`` is ``{"component": …, "lessons": […]}``, each lesson with ``id``, ``text``,
-        ``state``, ``reason``, ``sources``, ``born``, ``rule`` and ``rivals``, as
-        :class:`~combee_dspy.lessons.BookLesson` explains them. ``decisions.json`` is a table of MLflow's, with
-        a row for each :class:`~combee_dspy.tracking._lessons.LessonDecision`: ``mlflow.load_table`` reads it.
+        ``books/<component>.json`` is ``{"component": …, "lessons": […]}``, each lesson with ``id``,
+        ``text``, ``state``, ``reason``, ``sources``, ``born``, ``rule`` and ``rivals``, as
+        :class:`~combee_dspy.lessons.BookLesson` explains them. ``decisions.json`` is a table of
+        MLflow's, with a row for each :class:`~combee_dspy.tracking._lessons.LessonDecision`:
+        ``mlflow.load_table`` reads it.
         """
         books = books_of(self._reader, self._run)
         for component, book in books.items():
-            lessons = [{name: getattr(lesson, name) for name in _OF_LESSON} for lesson in book.lessons]
+            lessons = [
+                {name: getattr(lesson, name) for name in _OF_LESSON} for lesson in book.lessons
+            ]
             found = clean_values({"component": component, "lessons": lessons}, self._clean)
-            self._text(f"books/{registered(component)}.json", json.dumps(found, indent=2, ensure_ascii=False))
+            self._text(
+                f"books/{registered(component)}.json",
+                json.dumps(found, indent=2, ensure_ascii=False),
+            )
         decisions = decisions_of(self._reader, self._run)
         if not decisions:
             return
-        rows = [clean_values(list(asdict(decision).values()), self._clean) for decision in decisions]
+        rows = [
+            clean_values(list(asdict(decision).values()), self._clean) for decision in decisions
+        ]
         table = {"columns": [field.name for field in fields(LessonDecision)], "data": rows}
         self._text(_DECISIONS, json.dumps(table, ensure_ascii=False))
-        # By this tag MLflow knows which files are tables. Its own way to log one appends to what is there.
+        # By this tag MLflow knows which files are tables. Its own way to log one appends to what is
+        # there.
         tables = json.loads(self._client.get_run(self._id).data.tags.get(_TABLES, "[]"))
         named = {"path": _DECISIONS, "type": "table"}
         if named not in tables:
@@ -96,20 +115,29 @@ class Legacy:
         self._client.log_text(self._id, text, name)
 
     def program(self, chosen: Mapping[str, Any], *, register: bool) -> None:
-        """Log the returned program, and give it and its prompts a version in the registry where that is asked for."""
+        """Log the returned program, and give it and its prompts a version in the registry where
+        that is asked for.
+        """
         if register:
             for component, text in chosen.get("texts", {}).items():
                 self._prompt(component, text)
-        told = self._reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'program'", (self._run,))
+        told = self._reader.rows(
+            "SELECT data FROM event WHERE run = ? AND kind = 'program'", (self._run,)
+        )
         kept = self._client.get_run(self._id)
         if not told or kept.outputs.model_outputs:
             return
         from mlflow.entities import LoggedModelOutput
 
         name = registered(self._about["program"])
-        tags = {"validation": str(self._about.get("digests", {}).get("validation")), "score": str(chosen.get("score"))}
+        tags = {
+            "validation": str(self._about.get("digests", {}).get("validation")),
+            "score": str(chosen.get("score")),
+        }
         home = kept.info.experiment_id
-        model = self._client.create_logged_model(home, name, self._id, tags, model_type="dspy program state")
+        model = self._client.create_logged_model(
+            home, name, self._id, tags, model_type="dspy program state"
+        )
         # As program.save writes it; which versions it was made with is among the run's parameters.
         state = clean_values(json.loads(told[-1]["data"])["state"], self._clean)
         state["metadata"] = {"dependency_versions": {}}
@@ -125,7 +153,10 @@ class Legacy:
     def _prompt(self, component: str, text: str) -> None:
         name = registered(f"{self._about['program']}.{component}")
         latest = f"prompts:/{name}@latest"
-        if self._client.get_prompt(name) is None or self._client.load_prompt(latest).template != text:
+        if (
+            self._client.get_prompt(name) is None
+            or self._client.load_prompt(latest).template != text
+        ):
             self._client.register_prompt(
                 name, text, commit_message=f"combee run {self._id}", tags={"combee.run": self._id}
             )
@@ -140,18 +171,25 @@ class Legacy:
             best = self._client.get_model_version_by_alias(name, _BEST).tags
         except MlflowException:
             best = {}  # none has it
-        if best.get("validation") != tags["validation"] or float(best["score"]) <= float(tags["score"]):
+        if best.get("validation") != tags["validation"] or float(best["score"]) <= float(
+            tags["score"]
+        ):
             self._client.set_registered_model_alias(name, _BEST, made.version)
 
     def traces(self, candidate: str) -> None:
-        """Record the rollouts that tell most of what was learned, to the store that MLflow itself is set to."""
+        """Record the rollouts that tell most of what was learned, to the store that MLflow itself
+        is set to.
+        """
         import mlflow
         from mlflow.entities import AssessmentSource
 
         home = self._client.get_run(self._id).info.experiment_id
         if self._client.search_traces(locations=[home], run_id=self._id, max_results=1):
             return
-        sql = "SELECT candidate FROM effect WHERE run = ? AND purpose = 'validation' ORDER BY id LIMIT 1"
+        sql = (
+            "SELECT candidate FROM effect WHERE run = ? AND purpose = 'validation' ORDER BY id"
+            " LIMIT 1"
+        )
         seed = self._reader.rows(sql, (self._run,))
         found = self._reader.rows(_TELLING, (self._run, candidate, seed[0][0])) if seed else []
         for row in clean_values([dict(one) for one in found], self._clean):
@@ -165,7 +203,9 @@ class Legacy:
                 tags={"combee.effect": str(row["id"])},
             )
             ended = int(row["ended"] * 1e9)
-            self._client.end_trace(span.trace_id, outputs=_values(row["prediction"]), end_time_ns=ended)
+            self._client.end_trace(
+                span.trace_id, outputs=_values(row["prediction"]), end_time_ns=ended
+            )
             mlflow.flush_trace_async_logging()  # a trace that is on its way takes no feedback
             source = AssessmentSource("CODE", "metric")
             given = {"value": row["score"], "rationale": row["feedback"], "source": source}

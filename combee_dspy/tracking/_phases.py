@@ -1,4 +1,6 @@
-"""What a run is doing now, and how long its budget lasts, from the effects and events that its journal has."""
+"""What a run is doing now, and how long its budget lasts, from the effects and events that its
+journal has.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ _TELLING = (10.0, 0.05)  # seconds, and share of the budget: before that a forec
 class Doing:
     """Counts what is under way, phase by phase.
 
-    A journal knows what is over: each phase is shown as what it has of what it will have. Rows whose result was known
-    are not bought again, so that a phase may end below its total.
+    A journal knows what is over: each phase is shown as what it has of what it will have. Rows
+    whose result was known are not bought again, so that a phase may end below its total.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -30,7 +32,9 @@ class Doing:
         self._validated: set[str] = set()
         self.updates = 0
 
-    def effect(self, key: str, purpose: str | None, step: int, candidate: str, example: str) -> None:
+    def effect(
+        self, key: str, purpose: str | None, step: int, candidate: str, example: str
+    ) -> None:
         """Take one effect into account."""
         if purpose == "train":
             self._trained[step] += 1
@@ -40,7 +44,10 @@ class Doing:
             self._scored[purpose].setdefault(candidate, set()).add(example)
         elif key.startswith("call/"):
             part = key.split("/")[3:4]
-            self._reads[step, "reads" if part == ["read"] else "merges" if part == ["merge"] else "proposals"] += 1
+            self._reads[
+                step,
+                "reads" if part == ["read"] else "merges" if part == ["merge"] else "proposals",
+            ] += 1
 
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Take one event into account."""
@@ -60,11 +67,23 @@ class Doing:
             yield f"held-out {self._of(self._scored['heldout'], self._sizes.get('heldout', 0))}"
             return
         for step, size in sorted(self._updates.items()):
-            parts = [f"{min(self._trained[step], size)} of {size} rollouts"] if self._trained[step] else ["begins"]
-            parts += [f"{what} {number}" for (at, what), number in sorted(self._reads.items()) if at == step]
+            parts = (
+                [f"{min(self._trained[step], size)} of {size} rollouts"]
+                if self._trained[step]
+                else ["begins"]
+            )
+            parts += [
+                f"{what} {number}"
+                for (at, what), number in sorted(self._reads.items())
+                if at == step
+            ]
             parts += [f"screened {self._screened[step]}"] if self._screened[step] else []
             yield f"update {step}: {', '.join(parts)}"
-        under_way = {name: found for name, found in self._scored["validation"].items() if name not in self._validated}
+        under_way = {
+            name: found
+            for name, found in self._scored["validation"].items()
+            if name not in self._validated
+        }
         if under_way:
             yield f"validation {self._of(under_way, self._sizes.get('validation', 0))}"
 
@@ -76,12 +95,16 @@ def shares_of(limits: Mapping[str, float | None], spent: Mapping[str, float]) ->
     """Return which share of each limit is used, at most 1; nothing of what nobody counts."""
     return {
         name: min(1.0, spent[name] / limit) if limit else 1.0
-        for name, limit in limits.items() if limit is not None and name in spent
-    }  # fmt: skip
+        for name, limit in limits.items()
+        if limit is not None and name in spent
+    }
 
 
-def left_of(shares: Mapping[str, float], before: Mapping[str, float], seconds: float) -> float | None:
-    """Return the seconds until the first limit is reached at the speed so far; ``None`` before that can be told.
+def left_of(
+    shares: Mapping[str, float], before: Mapping[str, float], seconds: float
+) -> float | None:
+    """Return the seconds until the first limit is reached at the speed so far; ``None`` before that
+    can be told.
 
     Args:
         shares: Used now.

@@ -32,15 +32,16 @@ _WINDOW = 5.0  # seconds over which what is in flight is averaged
 _SILENCE = 30.0  # seconds after which a line says what is being done, where there is no panel
 _RESULT = ("heldout", "per_point", "stopped")
 
-# Several runs of one process share a terminal: the first to come has the panel, the others write lines above it.
+# Several runs of one process share a terminal: the first to come has the panel, the others write
+# lines above it.
 _PANEL = threading.Lock()
 
 _logger = logging.getLogger("combee_dspy.progress")
 
 # How loud each kind of line is; others are details.
-_LEVELS = dict.fromkeys(("update", "per_point", "selected", "stopped"), logging.INFO) | dict.fromkeys(
-    ("warning", "error"), logging.WARNING
-)
+_LEVELS = dict.fromkeys(
+    ("update", "per_point", "selected", "stopped"), logging.INFO
+) | dict.fromkeys(("warning", "error"), logging.WARNING)
 
 _NEW = (
     "SELECT kind, purpose, started, ended, key, step, candidate, example FROM effect"
@@ -49,12 +50,19 @@ _NEW = (
 
 _LINES = {
     "batch": "update {step}: batch of {size}: {reason}",
-    "scan": "update {step}: {aggregator} of {component}: {n} reflections, {calls} calls{failed}, {learned} lessons",
+    "scan": (
+        "update {step}: {aggregator} of {component}: {n} reflections, {calls} calls{failed},"
+        " {learned} lessons"
+    ),
     "screened": "update {step}: child {candidate:.8}: {parent_score:.3f} → {score}: {reason}",
     "refused": "update {step}: {operator} made no child: {reason}",
-    "copied": "update {step}: what {count} lines for {component} copy from training examples is cut out",
+    "copied": (
+        "update {step}: what {count} lines for {component} copy from training examples is cut out"
+    ),
     "validated": "update {step}: candidate {index}: validation {score}{best}",
-    "update": "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}",
+    "update": (
+        "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}"
+    ),
     "per_point": "held-out {text}",
     "warning": "warning: {text}",
     "error": "error in {where}: {error}",
@@ -76,7 +84,8 @@ class Progress(Tracker):
     control characters and never read as markup; keys are removed.
 
     Args:
-        result: Whether to end with the result; not where somebody else shows it, as ``combee run`` does.
+        result: Whether to end with the result; not where somebody else shows it, as ``combee run``
+            does.
     """
 
     result: bool = True
@@ -89,7 +98,9 @@ class Progress(Tracker):
 
 
 class Display(Follower):
-    """Reads what is new of one run's journal, and shows it: on standard error, by the system's clock."""
+    """Reads what is new of one run's journal, and shows it: on standard error, by the system's
+    clock.
+    """
 
     def __init__(
         self,
@@ -101,7 +112,8 @@ class Display(Follower):
         result: bool = True,
     ) -> None:
         self._reader, self._run, self._clock, self._result = reader, run, clock, result
-        # In a notebook too lines go to standard error: rich's own way shows them where the cursor was.
+        # In a notebook too lines go to standard error: rich's own way shows them where the cursor
+        # was.
         self._console = Console(stderr=True, force_jupyter=False) if console is None else console
         self._logs = console is None and not self._console.is_terminal and _logger.hasHandlers()
         self._clean = cleaner()
@@ -125,18 +137,30 @@ class Display(Follower):
         self._resumed = self._effect > 0
         self._before = self._shares()
         self._live: Live | None = None
-        if self._console.is_terminal and not self._console.is_dumb_terminal and _PANEL.acquire(blocking=False):
-            self._live = Live(self._panel(), console=self._console, auto_refresh=False, transient=True)
+        if (
+            self._console.is_terminal
+            and not self._console.is_dumb_terminal
+            and _PANEL.acquire(blocking=False)
+        ):
+            self._live = Live(
+                self._panel(), console=self._console, auto_refresh=False, transient=True
+            )
             self._live.start()
         sizes = ", ".join(f"{size} {split}" for split, size in about.get("sizes", {}).items())
-        self._say("; ".join((sizes, *(f"{role} {model}" for role, model in about.get("models", {}).items()))))
+        self._say(
+            "; ".join(
+                (sizes, *(f"{role} {model}" for role, model in about.get("models", {}).items()))
+            )
+        )
 
     def follow(self) -> None:
         """Show what is new."""
         for line, level in self._news():
             self._say(line, level)
         if self._live is None and self._clock() - self._spoke >= _SILENCE:
-            used = ", ".join(filter(None, (f"{self._rollouts()} rollouts", self._used(), self._cost())))
+            used = ", ".join(
+                filter(None, (f"{self._rollouts()} rollouts", self._used(), self._cost()))
+            )
             self._say(f"now: {self._doing or 'waiting'}; {used}")
         if self._live is not None:
             self._live.update(self._panel(), refresh=True)
@@ -159,7 +183,9 @@ class Display(Follower):
 
     @property
     def _seed(self) -> str:
-        return next((f"{score:.3f}" for index, score in self._scores.values() if not index), "not known")
+        return next(
+            (f"{score:.3f}" for index, score in self._scores.values() if not index), "not known"
+        )
 
     @property
     def _best(self) -> str:
@@ -169,7 +195,9 @@ class Display(Follower):
 
     def _news(self) -> list[tuple[str, int]]:
         """Read what is new and take it into account; return the lines that tell it."""
-        newest = self._reader.rows("SELECT max(id) FROM effect WHERE run = ?", (self._run,))[0][0] or 0
+        newest = (
+            self._reader.rows("SELECT max(id) FROM effect WHERE run = ?", (self._run,))[0][0] or 0
+        )
         new = (self._run, newest, self._effect)
         for role, _, tokens, spent, unpriced in self._reader.rows(SPENT.format("e.id > ?"), new):
             self._tokens[role] += tokens
@@ -178,7 +206,9 @@ class Display(Follower):
         beside = self._reader.rows(SPENT.format("e.id > ? AND e.purpose IS NOT 'heldout'"), new)
         for _, calls, tokens, spent, _ in beside:
             self._counted.update(calls=calls, tokens=tokens, dollars=spent)
-        self._outcomes = _joined([*self._outcomes, *outcomes(self._reader, self._run, after=self._effect, upto=newest)])
+        self._outcomes = _joined(
+            [*self._outcomes, *outcomes(self._reader, self._run, after=self._effect, upto=newest)]
+        )
         for kind, purpose, started, ended, *place in self._reader.rows(_NEW, new):
             self._bought += kind == "rollout" and purpose != "heldout"
             self._recent.append((started, ended))
@@ -191,8 +221,13 @@ class Display(Follower):
         for event in events:
             self._doing.event(event["kind"], event["step"], json.loads(event["data"]))
         hidden = () if self._result else _RESULT
-        told = [(event["kind"], self._told_heldout(event) if event["kind"] == "heldout" else self._told(event))
-                for event in events]  # fmt: skip
+        told = [
+            (
+                event["kind"],
+                self._told_heldout(event) if event["kind"] == "heldout" else self._told(event),
+            )
+            for event in events
+        ]
         return [line for kind, line in told if line[0] and kind not in hidden]
 
     def _told(self, event: Any) -> tuple[str, int]:
@@ -207,7 +242,10 @@ class Display(Follower):
                 self._facts |= {"batch": f"{data['size']}: {data['reason']}"}
             case "scan":
                 failed = sum(one["failed"] is not None for one in data["nodes"])
-                data |= {"calls": len(data["nodes"]), "failed": f", {failed} failed" if failed else ""}
+                data |= {
+                    "calls": len(data["nodes"]),
+                    "failed": f", {failed} failed" if failed else "",
+                }
                 data["learned"] = len(data["lessons"])
                 self._facts |= {"lesson": data["lessons"][-1]["text"]} if data["lessons"] else {}
             case "validated":
@@ -219,7 +257,9 @@ class Display(Follower):
             case "selected":
                 self._chosen = data["candidate"] if data["candidate"] in self._scores else ""
             case "update":
-                data["skipped"] = f", nothing to learn: {data['skipped']}" if data.get("skipped") else ""
+                data["skipped"] = (
+                    f", nothing to learn: {data['skipped']}" if data.get("skipped") else ""
+                )
                 data |= {
                     "best": self._best,
                     "seed": self._seed,
@@ -227,15 +267,21 @@ class Display(Follower):
                 }
             case "limit":
                 self._facts["limit"] = f", at most {data['limit']}"
-        return _LINES.get(event["kind"], "").format_map(data), _LEVELS.get(event["kind"], logging.DEBUG)
+        return _LINES.get(event["kind"], "").format_map(data), _LEVELS.get(
+            event["kind"], logging.DEBUG
+        )
 
     def _told_heldout(self, event: Any) -> tuple[str, int]:
-        """Take the held-out figures into account; return the line that tells them. A loss is a warning."""
+        """Take the held-out figures into account; return the line that tells them. A loss is a
+        warning.
+        """
         data = json.loads(event["data"])
         name = name_gain(data["difference"], data["low"], data["high"])
         self._gain = f"held-out {name}: {data['before']:.3f} → {data['after']:.3f}"
         interval = "({difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})".format_map(data)
-        return f"{self._gain} {interval}", logging.WARNING if data["difference"] < 0 else logging.INFO
+        return f"{self._gain} {interval}", (
+            logging.WARNING if data["difference"] < 0 else logging.INFO
+        )
 
     def _say(self, line: str, level: int = logging.INFO) -> None:
         self._spoke = self._clock()
@@ -255,27 +301,43 @@ class Display(Follower):
         return amount(self._bought) + (f" of {amount(limit)}" if limit else "")
 
     def _shares(self) -> dict[str, float]:
-        spent: dict[str, float] = {"rollouts": self._bought, **self._counted, "updates": self._doing.updates}
+        spent: dict[str, float] = {
+            "rollouts": self._bought,
+            **self._counted,
+            "updates": self._doing.updates,
+        }
         # How long earlier parts took is not known here.
-        return shares_of(self._limits, spent if self._resumed else {**spent, "seconds": self._clock() - self._began})
+        return shares_of(
+            self._limits,
+            spent if self._resumed else {**spent, "seconds": self._clock() - self._began},
+        )
 
     def _used(self) -> str:
-        """Return what is used of each limit but the rollouts, which are told on their own, and how long it lasts."""
+        """Return what is used of each limit but the rollouts, which are told on their own, and how
+        long it lasts.
+        """
         shares = self._shares()
-        said = [f"{share:.0%} of {amount(self._limits[name] or 0)} {name}" for name, share in shares.items()
-                if name != "rollouts"]  # fmt: skip
+        said = [
+            f"{share:.0%} of {amount(self._limits[name] or 0)} {name}"
+            for name, share in shares.items()
+            if name != "rollouts"
+        ]
         left = left_of(shares, self._before, self._clock() - self._began)
         return ", ".join([*said, *([] if left is None else [f"at most about {spoken(left)} left"])])
 
     def _cost(self) -> str:
-        tokens = (f"{role} {amount(number)} tokens" for role, number in sorted(self._tokens.items()))
+        tokens = (
+            f"{role} {amount(number)} tokens" for role, number in sorted(self._tokens.items())
+        )
         return ", ".join([*tokens, dollars(self._dollars, int(self._unpriced))])
 
     def _failed(self) -> str:
         return ", ".join(map(str, failure_counts(self._outcomes)))
 
     def _flying(self) -> str:
-        """Return how many effects were in flight on average lately: a journal knows those that are over."""
+        """Return how many effects were in flight on average lately: a journal knows those that are
+        over.
+        """
         now = self._clock()
         since = max(now - _WINDOW, self._began)
         busy = sum(max(0.0, ended - max(started, since)) for started, ended in self._recent)
@@ -298,7 +360,9 @@ class Display(Follower):
         for name, value in facts.items():
             shown: RenderableType = Text(one_line(self._clean(value), 200), overflow="fold")
             if name == "rollouts" and (limit := self._limits.get("rollouts")):
-                shown = Columns([ProgressBar(total=limit, completed=min(self._bought, limit), width=24), shown])
+                shown = Columns(
+                    [ProgressBar(total=limit, completed=min(self._bought, limit), width=24), shown]
+                )
             if value:
                 grid.add_row(name, shown)
         title = Text(f"{self._name}  {self._elapsed()}")

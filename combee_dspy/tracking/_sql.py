@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from combee_dspy.records import NO_BASELINE
 
-__all__ = ["EVALUATOR", "FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "SPENT", "costs_by"]
+__all__ = [
+    "EVALUATOR",
+    "FUNCTIONS",
+    "GROUPS",
+    "ROLLOUT",
+    "ROLLOUT_COLUMNS",
+    "RUNS",
+    "SPENT",
+    "costs_by",
+]
 
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
 _SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
@@ -15,10 +24,15 @@ _TOKENS = "coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)"
 _DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
 _UNPRICED = "coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0)"
 EVALUATOR = "(SELECT json_extract(description, '$.evaluator') FROM run WHERE id = e.run)"
-"""Who scores, by effect ``e``: a run has one evaluator, since a journal of another metric is refused."""
+"""Who scores, by effect ``e``: a run has one evaluator, since a journal of another metric is
+refused.
+"""
 
 _COLUMNS = {
-    **{name: f"e.{name}" for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")},
+    **{
+        name: f"e.{name}"
+        for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")
+    },
     "evaluator": EVALUATOR,
     **{name: f"e.{name}" for name in ("score", "error", "failed_in", "started", "ended", "queued")},
     "seconds": "e.ended - e.started",
@@ -41,9 +55,13 @@ _NAMES = """
     julianday length like lower ltrim max min nullif replace round rtrim strftime substr substring sum total trim typeof
     unixepoch upper"""
 FUNCTIONS = frozenset(_NAMES.split())
-"""Functions that a condition may call: they neither reach beyond the journal nor make texts of any length."""
+"""Functions that a condition may call: they neither reach beyond the journal nor make texts of any
+length.
+"""
 
-_EVENT = "(SELECT json_extract(data, '$.{}') FROM event WHERE run = r.id AND kind = '{}' {} LIMIT 1)"
+_EVENT = (
+    "(SELECT json_extract(data, '$.{}') FROM event WHERE run = r.id AND kind = '{}' {} LIMIT 1)"
+)
 _HELDOUT = ", ".join(
     f"{_EVENT.format(name, 'heldout', 'ORDER BY id DESC')} AS heldout_{name}"
     for name in ("before", "after", "difference", "low", "high", "n", "look")
@@ -81,11 +99,15 @@ SPENT = (
     f"SELECT u.role, sum(u.calls), {_TOKENS}, total(u.dollars), {_UNPRICED}"  # noqa: S608 - constants
     " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.id <= ? AND {} GROUP BY 1"
 )
-"""Calls, tokens, known dollars and calls without a price by role, of a run's effects up to one of them."""
+"""Calls, tokens, known dollars and calls without a price by role, of a run's effects up to one of
+them.
+"""
 
 
 def costs_by(*names: str) -> str:
-    """Return the SELECT of costs by some of :data:`GROUPS`; the parameter is one run's id, or null."""
+    """Return the SELECT of costs by some of :data:`GROUPS`; the parameter is one run's id, or
+    null.
+    """
     columns = [GROUPS[name] for name in names]
     named = "".join(f"{column} AS {name}, " for column, name in zip(columns, names, strict=True))
     order = f"GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if names else ""

@@ -36,7 +36,9 @@ def cut(text: str, limit: int) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return a text on one line, for a terminal: whatever a language model wrote, it moves no cursor."""
+    """Return a text on one line, for a terminal: whatever a language model wrote, it moves no
+    cursor.
+    """
     shown = "".join(one if one.isprintable() else " " for one in text[: limit * 4])
     return cut(" ".join(shown.split()), limit)
 

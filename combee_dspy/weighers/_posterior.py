@@ -32,32 +32,35 @@ def _harming(lesson: BookLesson) -> Standing:
 class Posterior(Weigher):
     """Serves the better supported side of a contradiction, and exceptions that are more than noise.
 
-    Each example votes once for a lesson, however often it was read. With f examples for one side and a against it,
-    θ, the share of examples that teach the first, has the posterior Beta(1 + f, 1 + a). Where P(θ > ½) reaches
-    ``clear``, the other side is retired; until then it waits, and both stay in the book. A later example counts on
-    either side, so a decision can be overturned.
+    Each example votes once for a lesson, however often it was read. With f examples for one side
+    and a against it, θ, the share of examples that teach the first, has the posterior Beta(1 + f, 1
+    + a). Where P(θ > ½) reaches ``clear``, the other side is retired; until then it waits, and both
+    stay in the book. A later example counts on either side, so a decision can be overturned.
 
-    A rule that was learned from a wrong example draws exceptions, each with another condition, where its
-    rival would have said it all. So an exception votes for a rival of its rule that departs from the rule in
-    the same way, and it waits beside a rival that is served, which it would repeat.
+    A rule that was learned from a wrong example draws exceptions, each with another condition,
+    where its rival would have said it all. So an exception votes for a rival of its rule that
+    departs from the rule in the same way, and it waits beside a rival that is served, which it
+    would repeat.
 
-    An exception is served under its rule where ``least`` distinct examples depart from the rule in the same way, under
-    one condition or several: those that share a rare word which the rule lacks. A lone one may be an example with a
-    wrong label, which looks the same. What tells the two apart is the book as a whole: wrong labels are drawn anew each
-    time, so they depart from a rule in ever other ways, where true exceptions come again. So lone exceptions are served
-    while at most ``lone`` of them stand beside each departure that came again, and wait beyond that. A few lone ones
-    (up to ``few``) say nothing about the labels, and are served.
+    An exception is served under its rule where ``least`` distinct examples depart from the rule in
+    the same way, under one condition or several: those that share a rare word which the rule lacks.
+    A lone one may be an example with a wrong label, which looks the same. What tells the two apart
+    is the book as a whole: wrong labels are drawn anew each time, so they depart from a rule in
+    ever other ways, where true exceptions come again. So lone exceptions are served while at most
+    ``lone`` of them stand beside each departure that came again, and wait beyond that. A few lone
+    ones (up to ``few``) say nothing about the labels, and are served.
 
-    A lesson that harms is retired, whatever it contradicts. A line of the user's own is no matter of votes: it is
-    served, and what contradicts it waits, since a prompt that says both teaches neither. The reason names the line's
-    side, so a user who sees the examples may remove the line.
+    A lesson that harms is retired, whatever it contradicts. A line of the user's own is no matter
+    of votes: it is served, and what contradicts it waits, since a prompt that says both teaches
+    neither. The reason names the line's side, so a user who sees the examples may remove the line.
 
     Args:
         clear: Posterior from which a contradiction is decided, above ½ and below 1.
         least: Distinct examples from which a departure counts as seen again.
         lone: Lone exceptions for each one seen again that a book without wrong labels may hold.
         few: Lone exceptions that say nothing about the labels.
-        leave_at: Net harm at which a lesson is retired: examples that it harmed beyond those that speak for it.
+        leave_at: Net harm at which a lesson is retired: examples that it harmed beyond those that
+            speak for it.
     """
 
     name: ClassVar[str] = "posterior"
@@ -71,15 +74,23 @@ class Posterior(Weigher):
     def weigh(self, book: Book) -> Mapping[str, Standing]:
         """Return the standings of lessons that harm, of contradicted ones, and of exceptions."""
         undecided = [lesson for lesson in book.lessons if not lesson.decided]
-        harming = [lesson for lesson in undecided if lesson.harmful - lesson.helpful >= self.leave_at]
+        harming = [
+            lesson for lesson in undecided if lesson.harmful - lesson.helpful >= self.leave_at
+        ]
         standings = {lesson.id: _harming(lesson) for lesson in harming}
         lessons = {lesson.id: lesson for lesson in undecided if lesson.id not in standings}
-        tested = {lesson.id: lesson for lesson in book.lessons if lesson.decided and lesson.state == "served"}
+        tested = {
+            lesson.id: lesson
+            for lesson in book.lessons
+            if lesson.decided and lesson.state == "served"
+        }
         view = _View(lessons | tested)
         votes = {lesson.id: max(len(view.votes(lesson)), 1) for lesson in lessons.values()}
         # Of equals the one that entered first, as the sort is stable.
         for lesson in sorted(lessons.values(), key=lambda lesson: -votes[lesson.id]):
-            rivals = [rival for rival in lesson.rivals if standings.get(rival) == Standing("served")]
+            rivals = [
+                rival for rival in lesson.rivals if standings.get(rival) == Standing("served")
+            ]
             winner = max(rivals, key=votes.__getitem__, default=None)
             if not tested.keys().isdisjoint(lesson.rivals):
                 is_own = any(rival in tested and tested[rival].own for rival in lesson.rivals)
@@ -89,68 +100,105 @@ class Posterior(Weigher):
                 standings[lesson.id] = Standing("served")
             else:
                 standings[lesson.id] = self._against(votes[lesson.id], votes[winner])
-        served = {home for home, standing in standings.items() if standing.state == "served"} | tested.keys()
+        served = {
+            home for home, standing in standings.items() if standing.state == "served"
+        } | tested.keys()
         for lesson in lessons.values():
             if lesson.id in served and view.is_repeated(lesson, served):
-                standings[lesson.id] = Standing("waiting", "a rule that is served says so without a condition")
+                standings[lesson.id] = Standing(
+                    "waiting", "a rule that is served says so without a condition"
+                )
                 served.remove(lesson.id)
         again, lone = self._exceptions(view, [lessons[home] for home in lessons if home in served])
         if len(lone) > max(self.few, self.lone * len(again)):
             reason = f"one example alone departs from the rule so, as {len(lone)} do in other ways"
-            standings.update(dict.fromkeys((lesson.id for lesson in lone), Standing("waiting", reason)))
+            standings.update(
+                dict.fromkeys((lesson.id for lesson in lone), Standing("waiting", reason))
+            )
         return standings
 
     def _against(self, votes: int, winner: int) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""
-        reason = f"{_counted(winner)} {'teaches' if winner == 1 else 'teach'} the opposite and {votes} this"
+        reason = (
+            f"{_counted(winner)} {'teaches' if winner == 1 else 'teach'} the opposite and {votes}"
+            " this"
+        )
         return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
 
-    def _exceptions(self, view: _View, served: Sequence[BookLesson]) -> tuple[list[BookLesson], list[BookLesson]]:
-        """Return the served exceptions whose departure from their rule was seen again, and the lone ones."""
+    def _exceptions(
+        self, view: _View, served: Sequence[BookLesson]
+    ) -> tuple[list[BookLesson], list[BookLesson]]:
+        """Return the served exceptions whose departure from their rule was seen again, and the lone
+        ones.
+        """
         again: list[BookLesson] = []
         lone: list[BookLesson] = []
         for lesson in served:
             if lesson.rule in view.lessons:
-                alike = [other for other in view.exceptions[lesson.rule] if view.is_alike(lesson, other, lesson.rule)]
+                alike = [
+                    other
+                    for other in view.exceptions[lesson.rule]
+                    if view.is_alike(lesson, other, lesson.rule)
+                ]
                 examples = {source for other in (lesson, *alike) for source in other.sources}
                 (again if len(examples) >= self.least else lone).append(lesson)
         return again, lone
 
 
 class _View:
-    """The lessons of a book that no test has retired, and which of them depart from a rule in the same way."""
+    """The lessons of a book that no test has retired, and which of them depart from a rule in the
+    same way.
+    """
 
     def __init__(self, lessons: Mapping[str, BookLesson]) -> None:
         self.lessons = lessons
         self.exceptions: dict[str, list[BookLesson]] = {}
         for lesson in lessons.values():
             self.exceptions.setdefault(lesson.rule, []).append(lesson)
-        self._words = {lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in lessons.values()}
+        self._words = {
+            lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in lessons.values()
+        }
         holders = Counter(word for words in self._words.values() for word in words)
-        self._rare = {word for word, count in holders.items() if count <= max(2, _COMMON * len(lessons))}
+        self._rare = {
+            word for word, count in holders.items() if count <= max(2, _COMMON * len(lessons))
+        }
 
     def is_alike(self, first: BookLesson, second: BookLesson, rule: str) -> bool:
         """Return whether two lessons depart from a rule in the same way."""
         return bool(self._departure(first, rule) & self._departure(second, rule))
 
     def _departure(self, lesson: BookLesson, rule: str) -> set[str]:
-        """Return the words in which a lesson departs from a rule: its numbers, since they decide what it says."""
+        """Return the words in which a lesson departs from a rule: its numbers, since they decide
+        what it says.
+        """
         words = self._words[lesson.id] - self._words[rule]
         return {word for word in words if any(map(str.isdigit, word))} or words & self._rare
 
     def votes(self, lesson: BookLesson) -> set[str]:
-        """Return the examples that teach a lesson: an exception that departs from its rival as it does votes for it."""
+        """Return the examples that teach a lesson: an exception that departs from its rival as it
+        does votes for it.
+        """
         votes = set(lesson.sources)
         for rival in lesson.rivals:
             if rival in self.lessons:
-                agreeing = (one for one in self.exceptions.get(rival, ()) if self.is_alike(one, lesson, rival))
+                agreeing = (
+                    one
+                    for one in self.exceptions.get(rival, ())
+                    if self.is_alike(one, lesson, rival)
+                )
                 votes.update(source for exception in agreeing for source in exception.sources)
         return votes
 
     def is_repeated(self, exception: BookLesson, served: Collection[str]) -> bool:
-        """Return whether an exception to a rule that lost says what the rule's served rival says of all cases."""
+        """Return whether an exception to a rule that lost says what the rule's served rival says of
+        all cases.
+        """
         rule = self.lessons.get(exception.rule)
         if rule is None or rule.id in served:
             return False
-        rivals = (self.lessons[rival] for rival in rule.rivals if rival in served and rival != exception.id)
+        rivals = (
+            self.lessons[rival]
+            for rival in rule.rivals
+            if rival in served and rival != exception.id
+        )
         return any(self.is_alike(exception, rival, rule.id) for rival in rivals)

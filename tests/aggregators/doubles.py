@@ -40,7 +40,11 @@ class Service:
     cancelled: int = 0
 
     async def __call__(
-        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+        self,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
     ) -> dspy.Prediction | FailedCall:
         self.calls.append(Call(signature.__name__, inputs, place, role))
         assert set(inputs) == set(signature.input_fields)
@@ -70,7 +74,13 @@ class World:
     context: StrategyContext
 
     @classmethod
-    def of(cls, script: Script, turns: Callable[[], int] = lambda: 0, text: str = "Answer.", **kwargs: Any) -> World:
+    def of(
+        cls,
+        script: Script,
+        turns: Callable[[], int] = lambda: 0,
+        text: str = "Answer.",
+        **kwargs: Any,
+    ) -> World:
         warnings: list[str] = []
 
         def emit(kind: str, **data: Any) -> None:
@@ -82,7 +92,9 @@ class World:
 
     def run(self, aggregator: Aggregator, reflections: Sequence[Reflection | None]) -> Lessons:
         """Aggregate reflections that are all there."""
-        return asyncio.run(self.streamed(aggregator, reflections, range(len(reflections)), at_once=True))
+        return asyncio.run(
+            self.streamed(aggregator, reflections, range(len(reflections)), at_once=True)
+        )
 
     async def streamed(
         self,
@@ -119,7 +131,14 @@ def at_random(seed: int, most: int = 9) -> Callable[[], int]:
 def made(n: int) -> list[Reflection]:
     """Reflections, each of which teaches one fact."""
     return [
-        Reflection(i, {"Inputs": {"question": f"q{i}"}, "Generated Outputs": {"answer": "?"}, "Feedback": f"fact {i}"})
+        Reflection(
+            i,
+            {
+                "Inputs": {"question": f"q{i}"},
+                "Generated Outputs": {"answer": "?"},
+                "Feedback": f"fact {i}",
+            },
+        )
         for i in range(n)
     ]
 
@@ -127,15 +146,29 @@ def made(n: int) -> list[Reflection]:
 def learner(name: str, inputs: Mapping[str, Any]) -> Answer:
     """Learn every fact that is shown, and keep all lessons of all lists."""
     if name in ("LearnFromExamples", "AddLessons"):
-        return {"lessons": [f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]]}
+        return {
+            "lessons": [
+                f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]
+            ]
+        }
     if name == "SummarizeExamples":
-        return {"key_points": [f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]]}
+        return {
+            "key_points": [
+                f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]
+            ]
+        }
     if name in ("MergeLessons", "LearnFromSummaries"):
         lists = inputs["lesson_lists" if name == "MergeLessons" else "summaries"]
         return {"lessons": list(dict.fromkeys(text for texts in lists for text in texts))}
     assert name in ("RewriteInstruction", "RewriteWithinConstraints")
-    return {"new_instruction": " ".join(record["Feedback"] for record in inputs["examples_with_feedback"])}
+    return {
+        "new_instruction": " ".join(
+            record["Feedback"] for record in inputs["examples_with_feedback"]
+        )
+    }
 
 
 def facts(lessons: Lessons) -> set[int]:
-    return {int(lesson.text.removeprefix("Remember fact ").rstrip(".")) for lesson in lessons.lessons}
+    return {
+        int(lesson.text.removeprefix("Remember fact ").rstrip(".")) for lesson in lessons.lessons
+    }

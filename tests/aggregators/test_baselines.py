@@ -28,7 +28,9 @@ SUBJECTS = (
 
 def about(subject: int, index: int, feedback: str = "") -> Reflection:
     said = feedback or f"Wrong: {SUBJECTS[subject]}."
-    return Reflection(index, {"Inputs": f"case {index}", "Generated Outputs": f"answer {index}", "Feedback": said})
+    return Reflection(
+        index, {"Inputs": f"case {index}", "Generated Outputs": f"answer {index}", "Feedback": said}
+    )
 
 
 def test_a_single_call_sees_everything_and_writes_the_instruction() -> None:
@@ -40,7 +42,9 @@ def test_a_single_call_sees_everything_and_writes_the_instruction() -> None:
     assert len(call.records) == 40
 
 
-@pytest.mark.parametrize("answer", [FailedCall("E: x"), {"new_instruction": " "}, {"new_instruction": None}, {"x": 1}])
+@pytest.mark.parametrize(
+    "answer", [FailedCall("E: x"), {"new_instruction": " "}, {"new_instruction": None}, {"x": 1}]
+)
 def test_a_single_call_that_fails_gives_no_rewrite(answer: Answer) -> None:
     lessons = World.of(lambda name, inputs: answer).run(SingleCall(), made(4))
     assert lessons.rewrite is None
@@ -49,7 +53,10 @@ def test_a_single_call_that_fails_gives_no_rewrite(answer: Answer) -> None:
 
 def test_a_single_call_within_tokens_trims_and_says_so() -> None:
     world = World.of(learner)
-    world.run(SingleCall(max_call_tokens=3_000), [Reflection(i, {"Feedback": "long " * 2_000}) for i in range(4)])
+    world.run(
+        SingleCall(max_call_tokens=3_000),
+        [Reflection(i, {"Feedback": "long " * 2_000}) for i in range(4)],
+    )
     assert world.warnings[0].count("the middle left out") == 4
     assert len(world.service.calls[0].records) == 4
 
@@ -92,12 +99,16 @@ def test_informative_feedback_comes_before_bare_verdicts() -> None:
 
 def test_a_score_counts_only_where_the_record_shows_it() -> None:
     shown = [
-        Reflection(i, {"Feedback": f"This trajectory got a score of {float(i % 2)}.", "Inputs": f"q {i}"})
+        Reflection(
+            i, {"Feedback": f"This trajectory got a score of {float(i % 2)}.", "Inputs": f"q {i}"}
+        )
         for i in range(8)
     ]
     weights = informativeness(shown)
     assert min(weights[0::2]) > max(weights[1::2])
-    numbers = [Reflection(i, {"Feedback": "Judged.", "Score": i % 2, "Inputs": f"q {i}"}) for i in range(8)]
+    numbers = [
+        Reflection(i, {"Feedback": "Judged.", "Score": i % 2, "Inputs": f"q {i}"}) for i in range(8)
+    ]
     weights = informativeness(numbers)
     assert min(weights[0::2]) > max(weights[1::2])
     assert len(set(informativeness([about(0, i) for i in range(8)]))) == 1
@@ -105,7 +116,10 @@ def test_a_score_counts_only_where_the_record_shows_it() -> None:
 
 def test_a_long_input_does_not_drown_what_was_said() -> None:
     texts = ["lorem ipsum dolor " * 300, "sit amet consetetur " * 300]
-    given_ = [Reflection(i, {"Inputs": texts[i // 2 % 2], "Feedback": f"Wrong: {SUBJECTS[i % 2]}."}) for i in range(4)]
+    given_ = [
+        Reflection(i, {"Inputs": texts[i // 2 % 2], "Feedback": f"Wrong: {SUBJECTS[i % 2]}."})
+        for i in range(4)
+    ]
     vectors = reflection_vectors(given_)
     near = vectors @ vectors.T
     # 0 and 2 share the feedback, 0 and 1 the input.
@@ -114,7 +128,10 @@ def test_a_long_input_does_not_drown_what_was_said() -> None:
 
 def test_long_reflections_among_the_chosen_are_trimmed_and_never_split() -> None:
     world = World.of(learner)
-    world.run(TopK(max_call_tokens=4_000), [Reflection(i, {"Feedback": "long " * 4_000}) for i in range(12)])
+    world.run(
+        TopK(max_call_tokens=4_000),
+        [Reflection(i, {"Feedback": "long " * 4_000}) for i in range(12)],
+    )
     assert world.warnings[0].endswith("; and 5 more")
     assert len(world.service.calls[0].records) == 10
 
@@ -130,9 +147,15 @@ def test_any_texts_are_compared_and_chosen_from(texts: list[str], k: int) -> Non
 
 
 def test_diverse_rows_are_farther_apart_than_central_ones() -> None:
-    texts = [f"{SUBJECTS[0]} case {i}" for i in range(20)] + ["zzz qqq", "§§ 17", "completely other words here"]
+    texts = [f"{SUBJECTS[0]} case {i}" for i in range(20)] + [
+        "zzz qqq",
+        "§§ 17",
+        "completely other words here",
+    ]
     vectors = text_vectors(texts)
-    diverse, central = (choose(vectors, [1.0] * len(texts), 4, mode) for mode in ("diverse", "central"))
+    diverse, central = (
+        choose(vectors, [1.0] * len(texts), 4, mode) for mode in ("diverse", "central")
+    )
     assert set(diverse) >= {20, 21, 22}
     near = vectors @ vectors.T
     assert near[np.ix_(diverse, diverse)].sum() <= near[np.ix_(central, central)].sum()
@@ -170,7 +193,11 @@ def test_few_reflections_too_long_for_one_call_are_read_by_several() -> None:
 def test_summaries_share_the_room_of_the_last_call() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
         if name == "SummarizeExamples":
-            return {"key_points": [f"{r['Feedback']} {'long ' * 90}" for r in inputs["examples_with_feedback"]]}
+            return {
+                "key_points": [
+                    f"{r['Feedback']} {'long ' * 90}" for r in inputs["examples_with_feedback"]
+                ]
+            }
         return {"lessons": ["Learned."]}
 
     world = World.of(script)
@@ -190,9 +217,13 @@ def test_shards_grow_where_there_would_be_too_many_summaries() -> None:
     assert world.service.counts["SummarizeExamples"] < 12
 
 
-def test_a_summary_that_fails_is_missing_and_without_the_last_call_the_points_are_the_lessons() -> None:
+def test_a_summary_that_fails_is_missing_and_without_the_last_call_the_points_are_the_lessons() -> (
+    None
+):
     def failing(name: str, inputs: Mapping[str, Any]) -> Answer:
-        if name == "SummarizeExamples" and any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"]):
+        if name == "SummarizeExamples" and any(
+            r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"]
+        ):
             return FailedCall("TimeoutError: too slow")
         return learner(name, inputs)
 

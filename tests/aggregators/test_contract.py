@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union, gathered
+from combee_dspy.aggregators import (
+    Aggregator,
+    ParallelScan,
+    SingleCall,
+    Summarize,
+    TopK,
+    Union,
+    gathered,
+)
 from combee_dspy.records import FailedCall, Lessons, Reflection
 from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.registry import Spec
@@ -23,7 +31,9 @@ ALL: list[Aggregator] = [
     TopK(k=4),
     SingleCall(max_call_tokens=9_000),
 ]
-STREAMING = [aggregator for aggregator in ALL if aggregator.shards(9, World.of(learner).context)][:3]
+STREAMING = [aggregator for aggregator in ALL if aggregator.shards(9, World.of(learner).context)][
+    :3
+]
 
 
 @pytest.mark.parametrize("aggregator", ALL, ids=repr)
@@ -74,7 +84,9 @@ def test_nothing_to_learn_from_needs_no_call(aggregator: Aggregator, given_: lis
 
 
 @pytest.mark.parametrize("aggregator", ALL, ids=repr)
-def test_when_every_call_fails_there_are_no_lessons_and_failed_nodes(aggregator: Aggregator) -> None:
+def test_when_every_call_fails_there_are_no_lessons_and_failed_nodes(
+    aggregator: Aggregator,
+) -> None:
     world = World.of(lambda name, inputs: FailedCall("AuthError: no"))
     lessons = world.run(aggregator, made(13))
     assert (lessons.lessons, lessons.rewrite) == ((), None)
@@ -102,7 +114,9 @@ def test_a_shard_is_read_before_the_reflections_of_others_are_there(aggregator: 
             futures[position].set_result(given_[position])
         await turns(5)
         (call,) = world.service.calls
-        assert [record["Feedback"] for record in call.records] == [f"fact {position}" for position in shards[-1]]
+        assert [record["Feedback"] for record in call.records] == [
+            f"fact {position}" for position in shards[-1]
+        ]
         for position, future in enumerate(futures):
             if not future.done():
                 future.set_result(given_[position])
@@ -112,7 +126,9 @@ def test_a_shard_is_read_before_the_reflections_of_others_are_there(aggregator: 
 
 
 @pytest.mark.parametrize("aggregator", STREAMING, ids=repr)
-def test_a_reflection_that_raises_ends_the_call_and_what_is_in_flight(aggregator: Aggregator) -> None:
+def test_a_reflection_that_raises_ends_the_call_and_what_is_in_flight(
+    aggregator: Aggregator,
+) -> None:
     async def scenario() -> None:
         world = World.of(learner, turns=lambda: 10**6)
         shards = aggregator.shards(20, world.context)
@@ -165,7 +181,9 @@ def test_to_cancel_it_cancels_its_calls_and_not_the_reflections(aggregator: Aggr
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("aggregator", [ParallelScan(max_call_tokens=8_000), Union(max_call_tokens=8_000)], ids=repr)
+@pytest.mark.parametrize(
+    "aggregator", [ParallelScan(max_call_tokens=8_000), Union(max_call_tokens=8_000)], ids=repr
+)
 def test_a_shard_too_long_for_one_call_is_read_by_several(aggregator: Aggregator) -> None:
     given_ = [Reflection(i, {"Trace": "x" * 4_000, "Feedback": f"fact {i}"}) for i in range(40)]
     world = World.of(learner)
@@ -178,13 +196,18 @@ def test_a_shard_too_long_for_one_call_is_read_by_several(aggregator: Aggregator
     assert all(estimate_record_tokens(call.records) < 7_500 for call in reads)
     # Numbered by shard, then by call; all that a shard holds is read, in its order.
     assert [call.place for call in reads] == sorted(call.place for call in reads)
-    seen = [[r["Feedback"] for call in reads if call.place[2] == shard for r in call.records] for shard in range(2)]
+    seen = [
+        [r["Feedback"] for call in reads if call.place[2] == shard for r in call.records]
+        for shard in range(2)
+    ]
     assert seen == [[f"fact {position}" for position in shard] for shard in shards[:2]]
     assert [node.node for node in lessons.nodes if node.level == 1] == list(range(len(reads)))
 
 
 def test_reflections_longer_than_their_share_are_split_and_said_once() -> None:
-    given_ = [Reflection(i, {"Inputs": "x" * 4_000 * (i % 7), "Feedback": f"fact {i}"}) for i in range(60)]
+    given_ = [
+        Reflection(i, {"Inputs": "x" * 4_000 * (i % 7), "Feedback": f"fact {i}"}) for i in range(60)
+    ]
     world = World.of(learner)
     lessons = world.run(ParallelScan(max_call_tokens=9_000, max_lessons=100), given_)
     assert facts(lessons) == set(range(60))
@@ -212,6 +235,8 @@ def test_the_same_seed_gives_the_same_calls(aggregator: Aggregator) -> None:
         return world.service.calls
 
     assert calls(seed=1) == calls(seed=1)
-    if aggregator.shards(9, World.of(learner).context) is not None and not isinstance(aggregator, SingleCall):
+    if aggregator.shards(9, World.of(learner).context) is not None and not isinstance(
+        aggregator, SingleCall
+    ):
         assert calls(seed=1) != calls(seed=2)
         assert calls(seed=1) != calls(seed=1, update=1)

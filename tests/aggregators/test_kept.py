@@ -16,7 +16,9 @@ GOODS, PORTS = _GOODS.split(), _PORTS.split()
 
 
 def line(number: int) -> str:
-    return f"The {PORTS[number]} desk files shipments of {GOODS[number]} under Q{1234 + 7 * number}."
+    return (
+        f"The {PORTS[number]} desk files shipments of {GOODS[number]} under Q{1234 + 7 * number}."
+    )
 
 
 def lines(*numbers: int) -> tuple[str, ...]:
@@ -24,9 +26,15 @@ def lines(*numbers: int) -> tuple[str, ...]:
 
 
 def record(number: int, feedback: str | None = None) -> Reflection:
-    said = f"Wrong: got Q9. At the {PORTS[number]} desk, {GOODS[number]} shipments go under Q{1234 + 7 * number}."
+    said = (
+        f"Wrong: got Q9. At the {PORTS[number]} desk, {GOODS[number]} shipments go under"
+        f" Q{1234 + 7 * number}."
+    )
     question = f"Under which code is a shipment of {GOODS[number]} from {PORTS[number]} filed?"
-    return Reflection(number, {"Inputs": {"question": question}, "Feedback": said if feedback is None else feedback})
+    return Reflection(
+        number,
+        {"Inputs": {"question": question}, "Feedback": said if feedback is None else feedback},
+    )
 
 
 RECORDS = [record(number) for number in range(12)]
@@ -138,8 +146,15 @@ def test_a_real_scan_says_which_merge_lost_what() -> None:
     lessons = World.of(script).run(ParallelScan(copies=1), RECORDS)
     found = kept(lessons, RECORDS)
     assert {one.index for one in found if one.covered} == {0, 1}
-    shards = {index: (node.level, node.node) for node in lessons.nodes if node.level == 1 for index in node.sources}
-    assert {one.index: one.lost_at for one in found if not one.covered} == {n: shards[n] for n in range(2, 12)}
+    shards = {
+        index: (node.level, node.node)
+        for node in lessons.nodes
+        if node.level == 1
+        for index in node.sources
+    }
+    assert {one.index: one.lost_at for one in found if not one.covered} == {
+        n: shards[n] for n in range(2, 12)
+    }
 
 
 @given(st.permutations(range(12)), st.sets(st.integers(0, 11)))

@@ -18,7 +18,10 @@ for _ in range(5_000):
     [
         (["Give a unit.", "Round late."], ["Give a unit.", "Round late."]),
         (["- Give a unit.", "2) Round late.", "• Use %"], ["Give a unit.", "Round late.", "Use %"]),
-        ("- Give a unit.\n- Round late,\n  at the end.", ["Give a unit.", "Round late, at the end."]),
+        (
+            "- Give a unit.\n- Round late,\n  at the end.",
+            ["Give a unit.", "Round late, at the end."],
+        ),
         ("Here are my lessons:\n1. Give a unit.\n2. Round late.", ["Give a unit.", "Round late."]),
         (["First: a.\n- Give a unit.\n- Round late."], ["Give a unit.", "Round late."]),
         (["Give\na unit."], ["Give a unit."]),
@@ -39,14 +42,17 @@ def test_lessons_are_read(value: Any, lessons: list[str]) -> None:
 
 
 def test_too_many_and_too_long_are_cut_and_said() -> None:
-    lessons, notes = parse_lessons([f"lesson {number} " + "y" * 2_000 * (number == 0) for number in range(9)], most=4)
+    lessons, notes = parse_lessons(
+        [f"lesson {number} " + "y" * 2_000 * (number == 0) for number in range(9)], most=4
+    )
     assert len(lessons) == 4
     assert len(lessons[0]) <= MAX_LESSON_CHARS + 2
     assert len(notes) == 2
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 

@@ -24,9 +24,20 @@ def widths(nodes: Any) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(
     ("n", "calls"),
-    [(1, (1,)), (3, (1,)), (4, (2, 1)), (9, (3, 1)), (40, (6, 1)), (56, (7, 1)), (240, (15, 1)), (1_300, (36, 1))],
+    [
+        (1, (1,)),
+        (3, (1,)),
+        (4, (2, 1)),
+        (9, (3, 1)),
+        (40, (6, 1)),
+        (56, (7, 1)),
+        (240, (15, 1)),
+        (1_300, (36, 1)),
+    ],
 )
-def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(n: int, calls: tuple[int, ...]) -> None:
+def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(
+    n: int, calls: tuple[int, ...]
+) -> None:
     world = World.of(learner)
     lessons = world.run(ParallelScan(**WIDE), made(n))
     assert facts(lessons) == set(range(n))
@@ -55,7 +66,11 @@ def test_levels_are_the_fewest_that_both_fan_ins_allow(
     calls = world.service.calls
     shards = [len(call.records) for call in calls if call.name == "LearnFromExamples"]
     assert max(shards) <= fan_in
-    assert all(len(call.inputs["lesson_lists"]) <= merge_fan_in for call in calls if call.name == "MergeLessons")
+    assert all(
+        len(call.inputs["lesson_lists"]) <= merge_fan_in
+        for call in calls
+        if call.name == "MergeLessons"
+    )
     k = math.isqrt(n)
     if k > copies and -(-copies * n // k) <= fan_in and k <= merge_fan_in:
         assert widths(lessons.nodes) == ((k, 1) if k > 1 else (1,))
@@ -72,12 +87,18 @@ def test_by_default_tokens_bound_a_call_and_no_count_does() -> None:
     world.run(ParallelScan(), made(240))
     shards = [call for call in world.service.calls if call.name == "LearnFromExamples"]
     assert len(shards) == 15
-    assert {len(call.records) for call in shards} == {call.inputs["most_lessons"] for call in shards} == {32}
+    assert (
+        {len(call.records) for call in shards}
+        == {call.inputs["most_lessons"] for call in shards}
+        == {32}
+    )
     assert world.service.counts["MergeLessons"] == 1
-    # The same number of longer reflections: as many shards, each read by the fewest calls that it fits.
+    # The same number of longer reflections: as many shards, each read by the fewest calls that it
+    # fits.
     world = World.of(learner)
     lessons = world.run(
-        ParallelScan(), [Reflection(one.index, {**one.record, "Trace": "word " * 1_500}) for one in made(240)]
+        ParallelScan(),
+        [Reflection(one.index, {**one.record, "Trace": "word " * 1_500}) for one in made(240)],
     )
     read = [call for call in world.service.calls if call.name == "LearnFromExamples"]
     assert {len(call.records) for call in read} <= {10, 11, 12}
@@ -96,19 +117,33 @@ def test_a_count_that_is_asked_for_gets_more_shards_rather_than_longer_ones() ->
 def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
         if name == "LearnFromExamples":
-            return {"lessons": [f"Lesson {r['Feedback']}: " + "long " * 50 for r in inputs["examples_with_feedback"]]}
-        return {"lessons": sorted({text[:20] for texts in inputs["lesson_lists"] for text in texts})}
+            return {
+                "lessons": [
+                    f"Lesson {r['Feedback']}: " + "long " * 50
+                    for r in inputs["examples_with_feedback"]
+                ]
+            }
+        return {
+            "lessons": sorted({text[:20] for texts in inputs["lesson_lists"] for text in texts})
+        }
 
     world = World.of(script)
     lessons = world.run(ParallelScan(max_call_tokens=5_000), made(100))
     assert widths(lessons.nodes) == (10, 5, 1)
-    assert {int(lesson.text.split()[2].rstrip(":")) for lesson in lessons.lessons} == set(range(100))
+    assert {int(lesson.text.split()[2].rstrip(":")) for lesson in lessons.lessons} == set(
+        range(100)
+    )
 
 
 def test_lists_no_two_of_which_fit_a_call_are_joined_by_code_and_it_is_said() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
         assert name == "LearnFromExamples"
-        return {"lessons": [f"Lesson {r['Feedback']}: " + "long " * 150 for r in inputs["examples_with_feedback"]]}
+        return {
+            "lessons": [
+                f"Lesson {r['Feedback']}: " + "long " * 150
+                for r in inputs["examples_with_feedback"]
+            ]
+        }
 
     world = World.of(script)
     lessons = world.run(ParallelScan(copies=1, max_call_tokens=2_000, max_lessons=12), made(36))
@@ -140,13 +175,17 @@ def test_lessons_name_the_reflections_they_came_from() -> None:
 
 
 def test_a_lesson_of_several_shards_has_all_their_sources() -> None:
-    lessons = World.of(lambda name, inputs: {"lessons": ["The same everywhere."]}).run(ParallelScan(), made(25))
+    lessons = World.of(lambda name, inputs: {"lessons": ["The same everywhere."]}).run(
+        ParallelScan(), made(25)
+    )
     assert [lesson.sources for lesson in lessons.lessons] == [tuple(range(25))]
 
 
 def test_a_failed_shard_loses_its_lessons_only_there() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
-        if name == "LearnFromExamples" and any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"]):
+        if name == "LearnFromExamples" and any(
+            r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"]
+        ):
             return FailedCall("TimeoutError: too slow")
         return learner(name, inputs)
 
@@ -157,10 +196,19 @@ def test_a_failed_shard_loses_its_lessons_only_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [FailedCall("TimeoutError: too slow"), {"lessons": []}, {"lessons": None}, {"other": 1}, {"lessons": 3}]
+    "answer",
+    [
+        FailedCall("TimeoutError: too slow"),
+        {"lessons": []},
+        {"lessons": None},
+        {"other": 1},
+        {"lessons": 3},
+    ],
 )
 def test_a_failed_merge_is_done_by_code(answer: Answer) -> None:
-    world = World.of(lambda name, inputs: answer if name == "MergeLessons" else learner(name, inputs))
+    world = World.of(
+        lambda name, inputs: answer if name == "MergeLessons" else learner(name, inputs)
+    )
     lessons = world.run(ParallelScan(), made(20))
     assert facts(lessons) == set(range(20))
     assert lessons.nodes[-1].level == 2
@@ -192,7 +240,9 @@ def test_images_reach_the_call_as_images() -> None:
 
 
 def test_an_instruction_longer_than_a_call_still_learns() -> None:
-    assert facts(World.of(learner, text="word " * 40_000).run(ParallelScan(), made(5))) == set(range(5))
+    assert facts(World.of(learner, text="word " * 40_000).run(ParallelScan(), made(5))) == set(
+        range(5)
+    )
 
 
 def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
@@ -208,7 +258,9 @@ def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
     [(ParallelScan(), 10), (ParallelScan(merge_fan_in=6), 6), (Union(fan_in=64), 10)],
     ids=["as many as tokens allow", "a merge takes 6", "code joins any number"],
 )
-def test_shards_are_no_more_than_one_merge_takes(aggregator: ParallelScan | Union, shards: int) -> None:
+def test_shards_are_no_more_than_one_merge_takes(
+    aggregator: ParallelScan | Union, shards: int
+) -> None:
     planned = aggregator.shards(100, World.of(learner).context)
     assert planned is not None
     assert len(planned) == shards

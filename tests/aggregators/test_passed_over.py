@@ -12,20 +12,30 @@ from combee_dspy.aggregators import Aggregator, ParallelScan, ReferenceScan, Uni
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World
 
-PRODUCTS = "tent desk globe kettle violin shovel wallet teapot compass blanket printer jacket puzzle lamp candle drill"
-RULES = [f"A message about the {product} goes to the desk of {product.title()}by." for product in PRODUCTS.split()]
+PRODUCTS = (
+    "tent desk globe kettle violin shovel wallet teapot compass blanket printer jacket puzzle lamp"
+    " candle drill"
+)
+RULES = [
+    f"A message about the {product} goes to the desk of {product.title()}by."
+    for product in PRODUCTS.split()
+]
 # Sixteen reflections are four shards of four.
 SHARDS, SHARD = 4, 4
 
 
 def reflections(feedback: str = "") -> list[Reflection]:
-    return [Reflection(place, {"Feedback": feedback or f"Wrong. {rule}"}) for place, rule in enumerate(RULES)]
+    return [
+        Reflection(place, {"Feedback": feedback or f"Wrong. {rule}"})
+        for place, rule in enumerate(RULES)
+    ]
 
 
 def lines(inputs: Mapping[str, Any]) -> list[str]:
     """Return what the examples of a call teach, with citations where they have numbers."""
     return [
-        (f"[{record['Example']}] " if "Example" in record else "") + str(record["Feedback"]).removeprefix("Wrong. ")
+        (f"[{record['Example']}] " if "Example" in record else "")
+        + str(record["Feedback"]).removeprefix("Wrong. ")
         for record in inputs["examples_with_feedback"]
     ]
 
@@ -42,7 +52,9 @@ def reader(most: int) -> Any:
 
 
 def reads(world: World) -> list[int]:
-    sizes = (len(call.records) for call in world.service.calls if "examples_with_feedback" in call.inputs)
+    sizes = (
+        len(call.records) for call in world.service.calls if "examples_with_feedback" in call.inputs
+    )
     return sorted(sizes, reverse=True)
 
 
@@ -56,7 +68,9 @@ def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(
     assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
     assert reads(world) == sorted(SHARDS * read, reverse=True)
     assert len({call.place for call in world.service.calls}) == len(world.service.calls)
-    assert bool([text for text in world.warnings if "read again in halves" in text]) == (len(read) > 1)
+    assert bool([text for text in world.warnings if "read again in halves" in text]) == (
+        len(read) > 1
+    )
 
 
 def test_a_model_that_never_learns_is_asked_for_a_quarter_at_the_least() -> None:
@@ -71,7 +85,9 @@ def test_a_model_that_never_learns_is_asked_for_a_quarter_at_the_least() -> None
 def test_readers_that_cite_nothing_are_asked_once(aggregator: Aggregator) -> None:
     world = World.of(lambda name, inputs: {"lessons": []})
     world.run(aggregator, reflections())
-    assert len(world.service.calls) == len(aggregator.shards(len(reflections()), world.context) or ())
+    assert len(world.service.calls) == len(
+        aggregator.shards(len(reflections()), world.context) or ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,12 +108,16 @@ def test_an_answer_that_had_nothing_to_add_is_final(text: str, given: list[Refle
 
 
 def test_a_half_without_a_mistake_is_not_read() -> None:
-    given = [replace(reflection, perfect=place > 0) for place, reflection in enumerate(reflections()[:3])]
+    given = [
+        replace(reflection, perfect=place > 0) for place, reflection in enumerate(reflections()[:3])
+    ]
     world = World.of(reader(0))
     world.run(ReferenceScan(copies=1, levels=0), given)
     assert len(world.service.calls) > 1
     mistake = given[0].record["Feedback"]
-    assert all(mistake in [record["Feedback"] for record in call.records] for call in world.service.calls)
+    assert all(
+        mistake in [record["Feedback"] for record in call.records] for call in world.service.calls
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +129,9 @@ def test_a_half_without_a_mistake_is_not_read() -> None:
     ],
     ids=["in other words", "about nothing", "a template"],
 )
-def test_a_citation_is_believed_where_the_answer_is_about_an_example(lesson: str, read: list[int]) -> None:
+def test_a_citation_is_believed_where_the_answer_is_about_an_example(
+    lesson: str, read: list[int]
+) -> None:
     def citing(name: str, inputs: Mapping[str, Any]) -> Any:
         record = inputs["examples_with_feedback"][0]
         return {"lessons": [lesson.format(product=str(record["Feedback"]).split()[5])]}
@@ -129,7 +151,10 @@ def test_an_answer_stays_where_its_halves_fail() -> None:
 
 
 def test_an_answer_that_leaves_out_the_numbers_of_examples_took_them_in() -> None:
-    mistakes = [Reflection(n, {"Feedback": f"Wrong: the quotient of both amounts is {1000 + n}."}) for n in range(16)]
+    mistakes = [
+        Reflection(n, {"Feedback": f"Wrong: the quotient of both amounts is {1000 + n}."})
+        for n in range(16)
+    ]
     world = World.of(
         lambda _, inputs: {
             "lessons": [

@@ -52,9 +52,13 @@ SIZES = st.lists(st.integers(0, 60), max_size=40)
 
 @given(sizes=SIZES, room=st.integers(1, 100), most=st.none() | st.integers(1, 7))
 @settings(deadline=None)
-def test_runs_are_the_fewest_that_fit_and_even(sizes: list[int], room: int, most: int | None) -> None:
+def test_runs_are_the_fewest_that_fit_and_even(
+    sizes: list[int], room: int, most: int | None
+) -> None:
     runs = even_runs(sizes, room, most)
-    assert [first for first, _ in runs] == [0, *(last for _, last in runs[:-1])] if runs else not sizes
+    assert (
+        [first for first, _ in runs] == [0, *(last for _, last in runs[:-1])] if runs else not sizes
+    )
     assert (runs[-1][1] if runs else 0) == len(sizes)
     sums = [sum(sizes[first:last]) for first, last in runs]
     lengths = [last - first for first, last in runs]

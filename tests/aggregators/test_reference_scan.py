@@ -28,15 +28,24 @@ SAYS = {
 
 
 def script(relations: dict[str, list[object]] | FailedCall):
-    """Readers teach by their examples; the comparer names texts, which become the numbers that it saw."""
+    """Readers teach by their examples; the comparer names texts, which become the numbers that it
+    saw.
+    """
 
     def answer(name, inputs):
         if name == "AddCitedLessons":
-            places = [(record["Example"], int(record["Inputs"]["id"])) for record in inputs["examples_with_feedback"]]
-            return {"lessons": [f"[{number}] {SAYS[place % len(SAYS)]}" for number, place in places]}
+            places = [
+                (record["Example"], int(record["Inputs"]["id"]))
+                for record in inputs["examples_with_feedback"]
+            ]
+            return {
+                "lessons": [f"[{number}] {SAYS[place % len(SAYS)]}" for number, place in places]
+            }
         if isinstance(relations, FailedCall):
             return relations
-        number = {line.partition(". ")[2]: int(line.partition(". ")[0]) for line in inputs["lessons"]}
+        number = {
+            line.partition(". ")[2]: int(line.partition(". ")[0]) for line in inputs["lessons"]
+        }
 
         def numbered(value):
             if isinstance(value, list):
@@ -51,13 +60,18 @@ def script(relations: dict[str, list[object]] | FailedCall):
 
 def learned(relations, n=5, book=None):
     world = World.of(script(relations), book=book or Book())
-    reflections = [Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}) for place in range(n)]
+    reflections = [
+        Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."})
+        for place in range(n)
+    ]
     return world.run(ReferenceScan(), reflections), world.service
 
 
 def test_lessons_come_with_the_examples_that_their_readers_cite():
     result, _ = learned({})
-    assert {lesson.text: lesson.sources for lesson in result.lessons} == {SAYS[n]: (n,) for n in range(5)}
+    assert {lesson.text: lesson.sources for lesson in result.lessons} == {
+        SAYS[n]: (n,) for n in range(5)
+    }
 
 
 def test_what_says_the_same_becomes_one_with_the_clearest_wording_and_all_examples():
@@ -69,8 +83,9 @@ def test_what_says_the_same_becomes_one_with_the_clearest_wording_and_all_exampl
 def test_relations_are_edits_by_id():
     result, _ = learned({"contradictory": [[SAYS[0], SAYS[2]]], "narrower": [[SAYS[3], SAYS[0]]]})
     assert set(result.edits) == {
-        Contradict((lesson_id(SAYS[0]), lesson_id(SAYS[2]))), Narrow(lesson_id(SAYS[3]), lesson_id(SAYS[0]))
-    }  # fmt: skip
+        Contradict((lesson_id(SAYS[0]), lesson_id(SAYS[2]))),
+        Narrow(lesson_id(SAYS[3]), lesson_id(SAYS[0])),
+    }
     assert len(result.lessons) == 5
 
 
@@ -79,11 +94,18 @@ def test_new_lessons_are_united_with_those_of_the_book():
     result, _ = learned({"same": [[SAYS[0], SAYS[1]]]}, n=1, book=book)
     (lesson,) = result.lessons
     after = book.add([Taught(lesson.text, ("a new row",))], 1).edit(result.edits).book
-    assert [(one.text, one.sources) for one in after.lessons] == [(SAYS[0], ("a new row", "an earlier row"))]
+    assert [(one.text, one.sources) for one in after.lessons] == [
+        (SAYS[0], ("a new row", "an earlier row"))
+    ]
 
 
 def test_other_words_for_what_a_user_removed_do_not_return():
-    book = Book().add([Taught(SAYS[1], ("an earlier row",))], 0).edit([Remove(lesson_id(SAYS[1]))]).book
+    book = (
+        Book()
+        .add([Taught(SAYS[1], ("an earlier row",))], 0)
+        .edit([Remove(lesson_id(SAYS[1]))])
+        .book
+    )
     result, _ = learned({"same": [[SAYS[0], SAYS[1]]]}, n=1, book=book)
     after = book.add([Taught(result.lessons[0].text, ("a new row",))], 1).edit(result.edits).book
     assert [one.state for one in after.lessons] == ["removed_by_user"]
@@ -100,30 +122,43 @@ def test_levels_end_where_no_relation_is_named():
 
 
 def test_a_book_without_new_lessons_is_not_compared():
-    world = World.of(lambda name, inputs: {"lessons": []}, book=Book().add(map(Taught, SAYS.values()), 0))
-    result = world.run(ReferenceScan(), [Reflection(place, {"Feedback": "Gate."}) for place in range(4)])
+    world = World.of(
+        lambda name, inputs: {"lessons": []}, book=Book().add(map(Taught, SAYS.values()), 0)
+    )
+    result = world.run(
+        ReferenceScan(), [Reflection(place, {"Feedback": "Gate."}) for place in range(4)]
+    )
     assert not result.lessons and "RelateLessons" not in world.service.counts
 
 
 def test_a_host_that_relates_later_has_its_whole_book_compared_at_once():
     world = World.of(script({"same": [[SAYS[1], SAYS[0]]]}), related_later=True)
     aggregator = ReferenceScan()
-    result = world.run(aggregator, [Reflection(place, {"Inputs": {"id": place}}) for place in range(5)])
+    result = world.run(
+        aggregator, [Reflection(place, {"Inputs": {"id": place}}) for place in range(5)]
+    )
     assert len(result.lessons) == 5 and "RelateLessons" not in world.service.counts
     book = Book().add([Taught(text) for text in SAYS.values()], 0)
     context = replace(world.context, book=book)
     edits = asyncio.run(aggregator.relate([SAYS[1]], context))
     assert edits == (Unite((lesson_id(SAYS[1]), lesson_id(SAYS[0]))),)
-    assert world.service.counts["RelateLessons"] == 1, "one way to deal five lessons is as good as another"
+    assert world.service.counts["RelateLessons"] == 1, (
+        "one way to deal five lessons is as good as another"
+    )
 
 
-TEXTS = [f"Deliveries of {word} go to gate {number}." for number, word in enumerate("abcdefghijklmnop")]
+TEXTS = [
+    f"Deliveries of {word} go to gate {number}." for number, word in enumerate("abcdefghijklmnop")
+]
 IDS = list(map(lesson_id, TEXTS))
 
 
 def related(answer, texts=TEXTS, examples=1, born=0):
     """Return what an answer about a book of its own says, and that book."""
-    taught = [Taught(text, tuple(f"{place}.{n}" for n in range(examples))) for place, text in enumerate(texts)]
+    taught = [
+        Taught(text, tuple(f"{place}.{n}" for n in range(examples)))
+        for place, text in enumerate(texts)
+    ]
     book = Book().add(taught, born)
     return read_relations(answer, book.lessons, Vocabulary.of(texts)), book
 
@@ -156,10 +191,13 @@ UNLIKE = """Amounts stand in euros.|Name the capital of a country first.|Quote t
 Dates have the year in front.|Spell colour as the British do.|Leave out greetings.|Addresses end with the postcode.
 Temperatures are in kelvin.|Cite the paragraph of the law.|Abbreviations are spelt out.|Tables get a caption.
 Vectors are bold.|Names of ships are italic.|Phone numbers have a prefix.|Refuse medical advice.|Code is indented.
-Thank the customer.|Poems rhyme in couplets.|Recipes list ingredients.|Maps need a scale.""".replace("\n", "|").split(
-    "|"
-)
-DOORS = [f"Deliveries of {name} go through the {name} door." for name in ("marble", "copper", "velvet", "timber")]
+Thank the customer.|Poems rhyme in couplets.|Recipes list ingredients.|Maps need a scale.""".replace(
+    "\n", "|"
+).split("|")
+DOORS = [
+    f"Deliveries of {name} go through the {name} door."
+    for name in ("marble", "copper", "velvet", "timber")
+]
 
 
 @pytest.mark.parametrize(
@@ -181,14 +219,20 @@ def test_unlike_lessons_are_not_united_in_whatever_groups_they_are_named(texts, 
 
 
 def test_a_chain_unites_no_more_than_is_like_its_first_lesson():
-    rules = ["Every anchor gets code 7.", "Anchors have code 7.", "Every anchor is painted.", "All is painted twice."]
+    rules = [
+        "Every anchor gets code 7.",
+        "Anchors have code 7.",
+        "Every anchor is painted.",
+        "All is painted twice.",
+    ]
     relations, book = related({"same": [[1, 2], [2, 3], [3, 4]]}, [*rules, *UNLIKE])
     assert len(book.edit(relations.edits).book.lessons) >= len(book.lessons) - 2
     assert relations.edits[0] == Unite((lesson_id(rules[0]), lesson_id(rules[1])))
 
 
 @pytest.mark.parametrize(
-    ("examples", "named", "retired"), [(9, 20, 0), (9, 1, 0), (1, 20, 0), (1, 3, 0), (1, 2, 2), (0, 1, 1), (2, 1, 0)]
+    ("examples", "named", "retired"),
+    [(9, 20, 0), (9, 1, 0), (1, 20, 0), (1, 3, 0), (1, 2, 2), (0, 1, 1), (2, 1, 0)],
 )
 def test_few_lessons_are_empty_and_none_that_examples_speak_for(examples, named, retired):
     relations, _ = related({"empty": list(range(1, named + 1))}, UNLIKE, examples)
@@ -204,13 +248,20 @@ def test_a_line_of_the_users_own_is_never_empty():
 def test_lessons_that_the_book_has_word_for_word_buy_no_comparison():
     book = Book().add(map(Taught, SAYS.values()), 0)
     world = World.of(script({}), book=book, update=1)
-    reflections = [Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}) for place in range(5)]
+    reflections = [
+        Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."})
+        for place in range(5)
+    ]
     world.run(ReferenceScan(), reflections)
     assert "RelateLessons" not in world.service.counts
     asyncio.run(ReferenceScan().relate(list(SAYS.values()), world.context))
     assert "RelateLessons" not in world.service.counts
-    later = replace(world.context, book=book.add([Taught("Heavy parcels go to the eastern door.")], 1))
-    asyncio.run(ReferenceScan().relate(["Heavy parcels go to the eastern door.", *SAYS.values()], later))
+    later = replace(
+        world.context, book=book.add([Taught("Heavy parcels go to the eastern door.")], 1)
+    )
+    asyncio.run(
+        ReferenceScan().relate(["Heavy parcels go to the eastern door.", *SAYS.values()], later)
+    )
     assert world.service.counts["RelateLessons"] == 1
 
 
@@ -227,11 +278,14 @@ def test_lessons_are_dealt_beside_the_event_loop(monkeypatch):
 
 
 json = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 40) | st.text(max_size=3), lambda inner: st.lists(inner, max_size=4)
+    st.none() | st.booleans() | st.integers(-3, 40) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4),
 )
 
 
-@given(st.dictionaries(st.sampled_from(["same", "contradictory", "narrower", "empty", "other"]), json))
+@given(
+    st.dictionaries(st.sampled_from(["same", "contradictory", "narrower", "empty", "other"]), json)
+)
 def test_any_answer_gives_edits_of_lessons_that_were_shown(answer):
     for edit in related(answer)[0].edits:
         match edit:
@@ -250,7 +304,8 @@ def test_an_answer_that_names_more_void_than_valid_parts_is_void():
 
 
 ITEMS = [
-    Reflection(index, {"Feedback": f"Gate {word}"}) for index, word in ((4, "anchor"), (7, "basket"), (9, "candle"))
+    Reflection(index, {"Feedback": f"Gate {word}"})
+    for index, word in ((4, "anchor"), (7, "basket"), (9, "candle"))
 ]
 
 

@@ -1,4 +1,6 @@
-"""A model whose context is shorter than the estimate reads a shard in halves, and nothing is lost."""
+"""A model whose context is shorter than the estimate reads a shard in halves, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,19 @@ from combee_simulator import SimulatedConfig, SimulatedService
 from tests.aggregators.doubles import World, facts, learner, made
 from tests.worlds import GATES, events, gate_metric, gate_rows, rows
 
-REFUSED = FailedCall("ContextWindowExceededError: [m] This model's maximum context length is 8 tokens")
+REFUSED = FailedCall(
+    "ContextWindowExceededError: [m] This model's maximum context length is 8 tokens"
+)
 
 
-@pytest.mark.parametrize("aggregator", [ParallelScan(), Union(), TopK(k=12), Summarize(shard_items=12)])
+@pytest.mark.parametrize(
+    "aggregator", [ParallelScan(), Union(), TopK(k=12), Summarize(shard_items=12)]
+)
 def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator: Aggregator) -> None:
     def small(name: str, inputs: Mapping[str, Any]) -> Any:
-        return REFUSED if len(inputs.get("examples_with_feedback", ())) > 2 else learner(name, inputs)
+        return (
+            REFUSED if len(inputs.get("examples_with_feedback", ())) > 2 else learner(name, inputs)
+        )
 
     world = World.of(small)
     lessons = world.run(aggregator, made(12))
@@ -34,7 +42,11 @@ def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator: Ag
 
 def test_a_record_that_alone_passes_it_is_read_in_parts() -> None:
     def small(name: str, inputs: Mapping[str, Any]) -> Any:
-        return REFUSED if len(str(inputs.get("examples_with_feedback"))) > 2_000 else {"lessons": ["it was read"]}
+        return (
+            REFUSED
+            if len(str(inputs.get("examples_with_feedback"))) > 2_000
+            else {"lessons": ["it was read"]}
+        )
 
     lessons = World.of(small).run(ParallelScan(), [Reflection(0, {"Feedback": "a rule " * 500})])
     assert [lesson.text for lesson in lessons.lessons] == ["it was read"]
@@ -53,10 +65,28 @@ def test_what_can_be_halved_no_further_fails_alone() -> None:
     ("error", "too_long"),
     [
         ("ContextWindowExceededError: [m] whatever", True),
-        ("LMInvalidRequestError: [m] This model's maximum context length is 8192 tokens. However, you requested", True),
+        (
+            (
+                "LMInvalidRequestError: [m] This model's maximum context length is 8192 tokens."
+                " However, you requested"
+            ),
+            True,
+        ),
         ("LMInvalidRequestError: [m] prompt is too long: 208310 tokens > 200000 maximum", True),
-        ("LMInvalidRequestError: [m] the request exceeds the available context size. try increasing", True),
-        ("LMInvalidRequestError: [m] The input token count (1048577) exceeds the maximum number of tokens", True),
+        (
+            (
+                "LMInvalidRequestError: [m] the request exceeds the available context size. try"
+                " increasing"
+            ),
+            True,
+        ),
+        (
+            (
+                "LMInvalidRequestError: [m] The input token count (1048577) exceeds the maximum"
+                " number of tokens"
+            ),
+            True,
+        ),
         ("LMInvalidRequestError: [m] Request too large", True),
         ("LMInvalidRequestError: [m] `inputs` tokens + `max_new_tokens` must be <= 4096", True),
         ("LMInvalidRequestError: [m] temperature must be at most 2", False),
@@ -72,9 +102,15 @@ def test_a_run_against_a_model_with_a_short_context_learns(tmp_path: Path) -> No
     config = SimulatedConfig(time_scale=0.0, context_window=1_000)
     with SimulatedService(config, GATES) as service, dspy.context(lm=service.lm(num_retries=0)):
         combee = Combee(
-            gate_metric, reflection_lm=service.lm(num_retries=0), budget=Budget(updates=2), log_dir=tmp_path,
-            reflection_minibatch_size=24, num_threads=8, tracker=(), validation=Validation(probe=False),
-        )  # fmt: skip
+            gate_metric,
+            reflection_lm=service.lm(num_retries=0),
+            budget=Budget(updates=2),
+            log_dir=tmp_path,
+            reflection_minibatch_size=24,
+            num_threads=8,
+            tracker=(),
+            validation=Validation(probe=False),
+        )
         program = combee.compile(
             dspy.Predict("question -> answer"), trainset=gate_rows(0, 48), valset=gate_rows(48, 78)
         )

@@ -19,7 +19,9 @@ def test_every_lesson_is_kept_and_only_shards_cost_calls(n: int) -> None:
     assert facts(lessons) == set(range(n))
     assert set(world.service.counts) == {"AddLessons"}
     *shards, joined = lessons.nodes
-    assert [(node.level, node.node) for node in shards] == [(1, i) for i in range(len(world.service.calls))]
+    assert [(node.level, node.node) for node in shards] == [
+        (1, i) for i in range(len(world.service.calls))
+    ]
     assert (joined.level, joined.sources) == (2, tuple(range(n)))
 
 
@@ -29,10 +31,15 @@ def test_the_shards_are_those_of_the_parallel_scan() -> None:
 
 
 def test_near_duplicates_become_one_with_all_sources_and_the_longer_wording() -> None:
-    words = "Give the growth rate as a percentage with two decimals and no sign when the question asks for a rate"
+    words = (
+        "Give the growth rate as a percentage with two decimals and no sign when the question asks"
+        " for a rate"
+    )
 
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
-        holds_first = any(record["Feedback"] == "fact 0" for record in inputs["examples_with_feedback"])
+        holds_first = any(
+            record["Feedback"] == "fact 0" for record in inputs["examples_with_feedback"]
+        )
         return {"lessons": [f"{words}." if holds_first else f"{words} today.", "Divide by 4."]}
 
     lessons = World.of(script).run(Union(copies=1), made(9))
@@ -43,7 +50,11 @@ def test_near_duplicates_become_one_with_all_sources_and_the_longer_wording() ->
 def test_lessons_that_differ_in_a_number_stay_two() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
         first = any(record["Feedback"] == "fact 0" for record in inputs["examples_with_feedback"])
-        return {"lessons": [f"Round every monetary result of a question to {2 if first else 4} decimals."]}
+        return {
+            "lessons": [
+                f"Round every monetary result of a question to {2 if first else 4} decimals."
+            ]
+        }
 
     assert len(World.of(script).run(Union(copies=1), made(9)).lessons) == 2
 

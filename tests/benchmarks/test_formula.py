@@ -6,10 +6,17 @@ from benchmark_rows import REAL, formula_row, write
 
 from combee_dspy.benchmarks import Formula, load_benchmark
 from combee_dspy.benchmarks.formula import KNOWN_NOISE, PINS
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, DataSourceError, UnknownStrategyError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    DataSourceError,
+    UnknownStrategyError,
+)
 from combee_dspy.hashing import row_hash
 
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real records are not beside the repository")
+needs_real = pytest.mark.skipif(
+    not REAL.is_dir(), reason="the real records are not beside the repository"
+)
 
 
 def row(number: int, target: str = "2.0") -> dict[str, str]:
@@ -40,7 +47,10 @@ def test_folder_names_are_no_patterns(tmp_path):
 
 
 def test_the_formula_text_is_shown_on_request_and_the_pin_does_not_change(folder):
-    hidden, shown = load_benchmark("formula", path=folder), load_benchmark("formula", path=folder, formula_text=True)
+    hidden, shown = (
+        load_benchmark("formula", path=folder),
+        load_benchmark("formula", path=folder, formula_text=True),
+    )
     assert shown.train.examples[0].question == row(1)["context"]
     assert "R = A / B" not in hidden.train.examples[0].question
     assert shown.pins == hidden.pins
@@ -61,7 +71,11 @@ def test_pinned_rows_load_and_other_rows_do_not(folder):
 
 
 def test_held_out_rows_are_taken_out_of_the_others_and_said(tmp_path, caplog):
-    rows = {"train": [row(1), row(4), row(3), row(1)], "validation": [row(3), row(4)], "test": [row(4)]}
+    rows = {
+        "train": [row(1), row(4), row(3), row(1)],
+        "validation": [row(3), row(4)],
+        "test": [row(4)],
+    }
     found = load_benchmark("formula", path=write(tmp_path, **rows))
     assert found.heldout.row_hashes == (row_hash(row(4)),)
     assert row_hash(row(4)) not in found.train.row_hashes + found.validation.row_hashes
@@ -86,7 +100,15 @@ def test_one_file_is_cut_by_row_hash(tmp_path):
 def test_without_a_path_nothing_stands_in(closed):
     with pytest.raises(DataSourceError) as caught:
         load_benchmark("formula")
-    for word in ("no path is given", "on no hub", "FinLoRA", "train.jsonl", "context", "target", "path="):
+    for word in (
+        "no path is given",
+        "on no hub",
+        "FinLoRA",
+        "train.jsonl",
+        "context",
+        "target",
+        "path=",
+    ):
         assert word in str(caught.value)
 
 
@@ -199,9 +221,14 @@ def test_what_is_not_aces_is_not_called_comparable(tmp_path, sizes, params, why)
 
 
 def test_a_cut_of_ones_own_is_not_called_comparable(tmp_path, monkeypatch):
-    folder = write(tmp_path, train=[formula_row(1)], validation=[formula_row(2)], test=[formula_row(3)])
+    folder = write(
+        tmp_path, train=[formula_row(1)], validation=[formula_row(2)], test=[formula_row(3)]
+    )
     found = load_benchmark("formula", path=folder)
-    assert (found.comparable, found.standing) == (False, "these are not ACE's own files, by their names")
+    assert (found.comparable, found.standing) == (
+        False,
+        "these are not ACE's own files, by their names",
+    )
     monkeypatch.setattr(Formula, "own", found.pins)
     assert "this project's own cut" in load_benchmark("formula", path=folder).standing
     assert "not comparable with the paper" in Formula.card.size

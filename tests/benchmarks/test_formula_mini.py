@@ -20,18 +20,31 @@ from combee_dspy.exceptions import ArgumentError, DataSourceError
 
 
 def read(task: Task) -> list[dict[str, object]]:
-    return [row for name in BY_NAME for level in LEVELS[task] for row in cell_rows(task, 0, (name, level), 7)]
+    return [
+        row
+        for name in BY_NAME
+        for level in LEVELS[task]
+        for row in cell_rows(task, 0, (name, level), 7)
+    ]
 
 
 def test_there_are_enough_formulas_and_phrasings():
     assert len(BY_NAME) >= 24
-    assert all(len(set(formula.questions)) >= 5 and len(set(formula.jargon)) >= 2 for formula in BY_NAME.values())
+    assert all(
+        len(set(formula.questions)) >= 5 and len(set(formula.jargon)) >= 2
+        for formula in BY_NAME.values()
+    )
 
 
 def test_the_rows_are_those_that_results_were_measured_on():
     digests = {}
     for task, count in (("route", 22), ("compute", 5)):
-        rows = [row for name in BY_NAME for level in LEVELS[task] for row in cell_rows(task, 0, (name, level), count)]
+        rows = [
+            row
+            for name in BY_NAME
+            for level in LEVELS[task]
+            for row in cell_rows(task, 0, (name, level), count)
+        ]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         digests[task] = hashlib.sha256(text.encode()).hexdigest()
     assert digests == {
@@ -53,7 +66,11 @@ def test_routing_questions_are_short_filled_in_and_give_nothing_away():
         assert "{" not in question
         assert name.lower() not in question.lower()
         for word in BY_NAME[name].giveaways if row["level"] == 2 else ():
-            assert not re.search(rf"\b{re.escape(word)}\b", question.lower()), (name, word, question)
+            assert not re.search(rf"\b{re.escape(word)}\b", question.lower()), (
+                name,
+                word,
+                question,
+            )
 
 
 def test_a_longer_list_of_rows_starts_with_the_shorter():
@@ -70,15 +87,25 @@ def test_rounding_is_to_the_nearest_cent(numerator, denominator):
 
 @pytest.mark.parametrize(("task", "cells"), [("route", 24), ("compute", 84)])
 def test_default_splits_are_balanced_disjoint_and_repeatable(task, cells):
-    found, again = load_benchmark("formula-mini", task=task), load_benchmark("formula-mini", task=task)
+    found, again = (
+        load_benchmark("formula-mini", task=task),
+        load_benchmark("formula-mini", task=task),
+    )
     assert found.pins == again.pins
     hashes = [set(split.row_hashes) for split in found.splits]
     assert sum(len(split) for split in found.splits) == len(set.union(*hashes))
     label = "formula" if task == "route" else "answer"
-    rows = (row for name in BY_NAME for level in LEVELS[task] for row in cell_rows(task, 0, (name, level), 12))
+    rows = (
+        row
+        for name in BY_NAME
+        for level in LEVELS[task]
+        for row in cell_rows(task, 0, (name, level), 12)
+    )
     row_of = {row["question"]: row for row in rows}
     for split in found.splits:
-        count = Counter((row_of[e.question]["formula"], row_of[e.question]["level"]) for e in split.examples)
+        count = Counter(
+            (row_of[e.question]["formula"], row_of[e.question]["level"]) for e in split.examples
+        )
         assert len(count) == cells
         assert max(count.values()) == min(count.values())
         assert all(row_of[example.question][label] == example[label] for example in split.examples)
@@ -130,7 +157,9 @@ def test_the_default_program_runs_and_scores():
 
 
 def test_levels_can_be_chosen():
-    found = load_benchmark("formula-mini", task="compute", levels=(3,), train=28, validation=28, heldout=28)
+    found = load_benchmark(
+        "formula-mini", task="compute", levels=(3,), train=28, validation=28, heldout=28
+    )
     level_of = {row["question"]: row["level"] for row in read("compute")}
     assert {level_of[example.question] for example in found.heldout.examples} == {3}
     assert isinstance(found.program(), dspy.ChainOfThought)

@@ -8,12 +8,16 @@ from benchmark_rows import REAL, formula_row, pack, record, sentence, write
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.hashing import digest_of
 
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real records are not beside the repository")
+needs_real = pytest.mark.skipif(
+    not REAL.is_dir(), reason="the real records are not beside the repository"
+)
 
 
 def digest(found: LoadedBenchmark) -> str:
     """One digest over the raw rows and the examples of all splits, in their order."""
-    return digest_of(item for split in found.splits for item in (split.digest, *split.example_ids))[:16]
+    return digest_of(item for split in found.splits for item in (split.digest, *split.example_ids))[
+        :16
+    ]
 
 
 @pytest.mark.parametrize(
@@ -21,17 +25,36 @@ def digest(found: LoadedBenchmark) -> str:
     [
         ({}, "943c8f00aa4ebc71"),
         ({"task": "compute"}, "8013ffa64e011c95"),
-        ({"formulas": 6, "train": 60, "validation": 60, "heldout": 60, "seed": 1}, "2981b4e00091e09f"),
+        (
+            {"formulas": 6, "train": 60, "validation": 60, "heldout": 60, "seed": 1},
+            "2981b4e00091e09f",
+        ),
         ({"formulas": 28, "train": 600, "validation": 100, "heldout": 300}, "e879d06ec888f3a9"),
         (
-            {"formulas": ("Quick Ratio", "Current Ratio"), "levels": (2,), "train": 5, "validation": 3, "heldout": 2},
+            {
+                "formulas": ("Quick Ratio", "Current Ratio"),
+                "levels": (2,),
+                "train": 5,
+                "validation": 3,
+                "heldout": 2,
+            },
             "e34d0815865013e2",
         ),
         (
-            {"task": "compute", "formulas": 7, "train": 25, "validation": 3, "heldout": 11, "seed": 3},
+            {
+                "task": "compute",
+                "formulas": 7,
+                "train": 25,
+                "validation": 3,
+                "heldout": 11,
+                "seed": 3,
+            },
             "1228957887247b45",
         ),
-        ({"task": "compute", "levels": (3,), "train": 280, "validation": 28, "heldout": 28}, "87062eb6ea937dbc"),
+        (
+            {"task": "compute", "levels": (3,), "train": 280, "validation": 28, "heldout": 28},
+            "87062eb6ea937dbc",
+        ),
     ],
 )
 def test_formula_mini(params, golden):
@@ -43,7 +66,12 @@ def test_formula_mini(params, golden):
     ("name", "below", "params", "golden"),
     [
         ("formula", "", {}, "dd70ccd85e5ff005"),
-        ("formula", "", {"formula_text": True, "train": 24, "validation": 8, "heldout": 12}, "997bbac039a4a4db"),
+        (
+            "formula",
+            "",
+            {"formula_text": True, "train": 24, "validation": 8, "heldout": 12},
+            "997bbac039a4a4db",
+        ),
         ("formula", "train.jsonl", {}, "99feb3fff10a4dea"),
         ("finer", "", {}, "f55ceb0f615fb0d5"),
         ("finer", "", {"label_list": "record", "train": 20}, "4bae4a13c51ef381"),
@@ -56,13 +84,24 @@ def test_real_records(name, below, params, golden):
 
 def test_cuts_of_one_file_and_of_finlora(tmp_path):
     write(tmp_path, formula=[formula_row(number) for number in range(200)])
-    groups = [record(number, sentence=f"Sentence of group {number // 3} says 1 .") for number in range(120)]
+    groups = [
+        record(number, sentence=f"Sentence of group {number // 3} says 1 .")
+        for number in range(120)
+    ]
     write(tmp_path, finer=groups)
-    write(tmp_path / "data" / "train", finer_train_batched=groups, formula_train=[formula_row(n) for n in range(80)])
+    write(
+        tmp_path / "data" / "train",
+        finer_train_batched=groups,
+        formula_train=[formula_row(n) for n in range(80)],
+    )
     tests = {"finer_test_batched": [record(200)], "formula_test": [formula_row(200)]}
     write(tmp_path / "data" / "test", **tests)
     paths = {"formula": ("formula.jsonl", ""), "finer": ("finer.jsonl", "data")}
-    found = [digest(load_benchmark(name, path=tmp_path / below)) for name in paths for below in paths[name]]
+    found = [
+        digest(load_benchmark(name, path=tmp_path / below))
+        for name in paths
+        for below in paths[name]
+    ]
     assert found == ["2670e1339a46ae03", "f57c0910c2c98d0a", "f0eca035e0c80a31", "a00f02249a872935"]
 
 
@@ -72,4 +111,7 @@ def test_records_made_of_tagged_sentences(tmp_path):
         "validation": [sentence(number) for number in range(20, 24)],
         "test": [sentence(number, tags=5) for number in range(30, 34)],
     }
-    assert digest(load_benchmark("finer", path=pack(tmp_path / "finer139.zip", **rows))) == "fb0fd7957ef710a2"
+    assert (
+        digest(load_benchmark("finer", path=pack(tmp_path / "finer139.zip", **rows)))
+        == "fb0fd7957ef710a2"
+    )

@@ -21,7 +21,11 @@ from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.hashing import canonical_json, digest_of, row_hash
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -59,12 +63,18 @@ def test_key_order_does_not_count(row):
 
 def test_example_hashes_all_fields_and_no_input_marks():
     bare = dspy.Example(question="q", answer="a")
-    assert row_hash(bare) == row_hash(bare.with_inputs("question")) == row_hash({"answer": "a", "question": "q"})
+    assert (
+        row_hash(bare)
+        == row_hash(bare.with_inputs("question"))
+        == row_hash({"answer": "a", "question": "q"})
+    )
     assert row_hash(dspy.Example(question="q", answer="b")) != row_hash(bare)
 
 
 def test_internal_fields_of_dspy_do_not_count():
-    assert row_hash(dspy.Example(question="q", dspy_uuid="1")) == row_hash(dspy.Example(question="q"))
+    assert row_hash(dspy.Example(question="q", dspy_uuid="1")) == row_hash(
+        dspy.Example(question="q")
+    )
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,13 @@ def test_the_score_is_exact_and_feedback_names_the_broken_rule():
     found = HouseRules().load()
     example = found.train.examples[0]
     assert found.metric(example, dspy.Prediction(answer=f" {example.answer}. ")).score == 1.0
-    for answer in ("", None, f"{example.answer}x", f"The code {example.answer}", example.answer.swapcase()):
+    for answer in (
+        "",
+        None,
+        f"{example.answer}x",
+        f"The code {example.answer}",
+        example.answer.swapcase(),
+    ):
         graded = found.metric(example, dspy.Prediction(answer=answer))
         assert graded.score == 0.0
         assert example.rule in graded.feedback
@@ -76,6 +82,9 @@ def test_a_choice_of_codes_is_in_the_type_of_the_answer_and_leaves_the_rules_top
     codes = get_args(found.signature.output_fields["answer"].annotation)
     assert sorted(codes) == list(codes)
     assert set(codes) == {example.answer for example in found.heldout.examples}
-    assert all(re.fullmatch(r"A message about an? \w+ gets the code \w\d\.", rule) for rule in found.lessons)
+    assert all(
+        re.fullmatch(r"A message about an? \w+ gets the code \w\d\.", rule)
+        for rule in found.lessons
+    )
     topics = [rule.split()[4] for rule in load_benchmark("house-rules", rules=6).lessons]
     assert [rule.split()[4] for rule in found.lessons] == topics

@@ -1,4 +1,6 @@
-"""Data sets of the hub: read by ``datasets`` from a local copy in the hub's layout; from the hub where it answers."""
+"""Data sets of the hub: read by ``datasets`` from a local copy in the hub's layout; from the hub
+where it answers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from combee_dspy.cli._config import FILE
 from combee_dspy.exceptions import ArgumentError, DataSourceError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "benchmarks"
-SUMS = {"fields": {"question": "problem"}, "label": "solution", "pattern": r"####\s*(\S+)", "compare": "number"}
+SUMS = {
+    "fields": {"question": "problem"},
+    "label": "solution",
+    "pattern": r"####\s*(\S+)",
+    "compare": "number",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -60,14 +67,23 @@ def test_a_local_copy_in_the_hubs_layout_is_read_without_a_network(tmp_path, clo
 def test_classes_by_name_make_a_choice(tmp_path):
     import datasets
 
-    kinds = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["card", "cash"])})
+    kinds = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["card", "cash"])}
+    )
     for split, first in (("train", 0), ("validation", 10), ("test", 20)):
         rows = datasets.Dataset.from_list(
             [{"text": f"say {first + n}", "label": n % 2} for n in range(4)], features=kinds
         )
         (tmp_path / "data").mkdir(exist_ok=True)
         rows.to_parquet(tmp_path / "data" / f"{split}-00000-of-00001.parquet")
-    bench = Hub(tmp_path, fields={"message": "text"}, label="label", answer="intent", choices=True, reasoning=False)
+    bench = Hub(
+        tmp_path,
+        fields={"message": "text"},
+        label="label",
+        answer="intent",
+        choices=True,
+        reasoning=False,
+    )
     found = bench.load()
     assert set(found.signature.output_fields["intent"].annotation.__args__) == {"card", "cash"}
     metric, row = found.metric, found.train.examples[1]
@@ -79,12 +95,21 @@ def test_classes_by_name_make_a_choice(tmp_path):
 
 
 def test_nested_columns_are_given_as_json(tmp_path):
-    rows = [{"question": f"q{n}", "context": {"title": [f"t{n}"]}, "answer": "The answer!"} for n in range(3)]
+    rows = [
+        {"question": f"q{n}", "context": {"title": [f"t{n}"]}, "answer": "The answer!"}
+        for n in range(3)
+    ]
     folder = layout(tmp_path, train=rows[:1], validation=rows[1:2], test=rows[2:])
     found = Hub(folder, fields={"context": "context", "question": "question"}).load()
     assert found.train.examples[0].context == '{"title": ["t0"]}'
     assert found.metric(found.train.examples[0], dspy.Prediction(answer="answer")).score == 1.0
-    assert 0 < found.tolerant_metric(found.train.examples[0], dspy.Prediction(answer="an answer maybe")).score < 1
+    assert (
+        0
+        < found.tolerant_metric(
+            found.train.examples[0], dspy.Prediction(answer="an answer maybe")
+        ).score
+        < 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +182,9 @@ def test_offline_is_respected_and_said(monkeypatch, closed):
         Hub("someone/sums", "0" * 40).load()
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("run_hub_*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(EXAMPLES.glob("run_hub_*.yaml")), ids=lambda file: file.stem
+)
 def test_examples_name_a_commit_and_columns(file):
     config = FILE.model_validate(yaml.safe_load(file.read_text()))
     bench = Hub(**config.data.benchmark.params)
@@ -176,7 +203,9 @@ def _answers(host: str) -> bool:
 def test_the_hub_itself():
     if not _answers("huggingface.co"):
         pytest.skip("huggingface.co does not answer: FiNER and GSM8K were not read from the hub")
-    params = yaml.safe_load((EXAMPLES / "run_hub_gsm8k.yaml").read_text())["data"]["benchmark"]["params"]
+    params = yaml.safe_load((EXAMPLES / "run_hub_gsm8k.yaml").read_text())["data"]["benchmark"][
+        "params"
+    ]
     gsm8k = load_benchmark("hub", **params)
     assert [len(split) for split in gsm8k.splits] == [240, 60, 1_319]
     finer = Finer("nlpaueb/finer-139", train=20, validation=10, heldout=10).load()

@@ -16,7 +16,11 @@ from combee_dspy.exceptions import DataSourceError
 from combee_dspy.strategies import parameters
 
 COMMIT = "a" * 40
-ROWS = {"train": [formula_row(1), formula_row(2)], "validation": [formula_row(3)], "test": [formula_row(4)]}
+ROWS = {
+    "train": [formula_row(1), formula_row(2)],
+    "validation": [formula_row(3)],
+    "test": [formula_row(4)],
+}
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -68,7 +72,9 @@ def test_a_hub_id_is_read_at_its_commit(monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", load)
     found = load_benchmark("formula", path="someone/formula", revision=COMMIT)
-    assert asked == [("someone/formula", COMMIT, split) for split in ("train", "validation", "test")]
+    assert asked == [
+        ("someone/formula", COMMIT, split) for split in ("train", "validation", "test")
+    ]
     assert f"hub someone/formula@{COMMIT}" in found.source
 
 
@@ -77,10 +83,14 @@ class Sums(RecordBenchmark):
     """A benchmark of one's own, over a data set of the hub with other names."""
 
     name: ClassVar[str] = "sums"
-    card: ClassVar[Card | None] = Card("Sums.", "MIT", "nobody", "six", ("hub someone/sums",), "equal as floats")
+    card: ClassVar[Card | None] = Card(
+        "Sums.", "MIT", "nobody", "six", ("hub someone/sums",), "equal as floats"
+    )
     inputs: ClassVar[tuple[str, ...]] = ("question",)
     rows: ClassVar[RowSource] = RowSource(
-        "sums", names={"train": "train[:80%]", "validation": "train[80%:]", "heldout": "dev"}, subset="easy"
+        "sums",
+        names={"train": "train[:80%]", "validation": "train[80%:]", "heldout": "dev"},
+        subset="easy",
     )
 
     def load(self) -> LoadedBenchmark:
@@ -114,7 +124,11 @@ def test_any_data_set_of_the_hub_makes_a_benchmark(monkeypatch):
     found = Sums("someone/sums", revision=COMMIT).load()
     assert asked == [("easy", "train[:80%]"), ("easy", "train[80%:]"), ("easy", "dev")]
     example = found.heldout.examples[0]
-    assert (dict(example.inputs()), example.answer, example.kind) == ({"question": "3 + 0?"}, "3", "easy")
+    assert (dict(example.inputs()), example.answer, example.kind) == (
+        {"question": "3 + 0?"},
+        "3",
+        "easy",
+    )
     assert found.metric(example, dspy.Prediction(answer="3.0")).score == 1.0
     assert Sums("someone/sums", revision=COMMIT).availability().here is None
 
@@ -123,7 +137,9 @@ def test_a_list_and_lines_hold_the_same_rows(tmp_path):
     rows = [formula_row(number) for number in range(40)]
     (tmp_path / "list.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     (tmp_path / "lines.jsonl").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8-sig")
-    found = [load_benchmark("formula", path=tmp_path / name) for name in ("list.json", "lines.jsonl")]
+    found = [
+        load_benchmark("formula", path=tmp_path / name) for name in ("list.json", "lines.jsonl")
+    ]
     assert found[0].pins == found[1].pins
 
 

@@ -13,8 +13,12 @@ from combee_dspy.testing import checks_for
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> list[Benchmark]:
     home = tmp_path_factory.mktemp("rows")
-    finer = write(home / "finer", train=[record(1), record(2)], validation=[record(3)], test=[record(4)])
-    formula = write(home / "formula", train=[formula_row(1)], validation=[formula_row(3)], test=[formula_row(4)])
+    finer = write(
+        home / "finer", train=[record(1), record(2)], validation=[record(3)], test=[record(4)]
+    )
+    formula = write(
+        home / "formula", train=[formula_row(1)], validation=[formula_row(3)], test=[formula_row(4)]
+    )
     return [
         Formula(str(formula)),
         Formula(str(formula), formula_text=True, reasoning=False),
@@ -43,8 +47,10 @@ def test_one_row_becomes_an_example_without_a_source():
 
 def test_a_row_of_finloras_other_form_is_read():
     old = {
-        "context": 'Use formula Ratio (R) to answer this question:  "What is $4 over $2?"\n with a numerical answer '
-        "and with no explanations or other text. Answer:",
+        "context": (
+            'Use formula Ratio (R) to answer this question:  "What is $4 over $2?"\n with a'
+            " numerical answer and with no explanations or other text. Answer:"
+        ),
         "target": "2.0",
     }
     assert Formula().to_example(old).question == "What is $4 over $2?"

@@ -19,7 +19,9 @@ KEY = "sk-" + "commandline0123456789abcdef"
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
     """Run ``combee`` in an empty folder; returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -51,13 +53,26 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
         return dspy.Prediction(score=float(pred.answer == "right"), feedback=f"{HOSTILE} {KEY}")
 
-    rows = [dspy.Example(question=f"{HOSTILE} {n}", unit="m").with_inputs("question") for n in range(15)]
+    rows = [
+        dspy.Example(question=f"{HOSTILE} {n}", unit="m").with_inputs("question") for n in range(15)
+    ]
     folder = tmp_path_factory.mktemp("recorded") / "run"
     lm = ScriptedLM(answer)
     combee = Combee(
-        metric, reflection_lm=lm, max_metric_calls=40, reflection_minibatch_size=4, num_threads=2, tracker=(),
-        validation=Validation(probe=False), log_dir=folder,
-    )  # fmt: skip
+        metric,
+        reflection_lm=lm,
+        max_metric_calls=40,
+        reflection_minibatch_size=4,
+        num_threads=2,
+        tracker=(),
+        validation=Validation(probe=False),
+        log_dir=folder,
+    )
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
-        combee.compile(dspy.Predict("question -> answer"), trainset=rows[:6], valset=rows[6:10], heldout=rows[10:])
+        combee.compile(
+            dspy.Predict("question -> answer"),
+            trainset=rows[:6],
+            valset=rows[6:10],
+            heldout=rows[10:],
+        )
     return folder

@@ -18,9 +18,14 @@ STATIC = {"name": "static", "params": {"size": 8, "reason": "reflection_minibatc
 PATIENCE = {"stopping": [{"name": "patience", "params": {"updates": 3}}]}
 ROWS = {"train": "rows.jsonl", "inputs": ["question"]}
 JUDGED = {
-    "data": {**ROWS, "validation": "others.jsonl"}, "program": "their_qa:program", "metric": "their_qa:judge",
-    "lms": {"task": {"model": "openai/small"}, "proposer": {"model": "openai/strong", "temperature": 1.0}},
-}  # fmt: skip
+    "data": {**ROWS, "validation": "others.jsonl"},
+    "program": "their_qa:program",
+    "metric": "their_qa:judge",
+    "lms": {
+        "task": {"model": "openai/small"},
+        "proposer": {"model": "openai/strong", "temperature": 1.0},
+    },
+}
 TRAIN_ALONE = {**JUDGED, "data": ROWS, "metric": "their_qa:metric", "strategies": PATIENCE}
 
 
@@ -30,9 +35,9 @@ def files(tmp_path):
         rows = [json.dumps({"question": f"{name} {n}", "answer": "a"}) for n in range(6)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
     (tmp_path / "their_qa.py").write_text(
-        "import dspy\nfrom combee_dspy.evaluation import Judge\nprogram = dspy.Predict('question -> answer')\n"
-        "def metric(*given): return 1.0\njudge = Judge('Is it right?', lm=dspy.LM('openai/strong', temperature=0.3))\n"
-        "plain = Judge('Is it right?')\n",
+        "import dspy\nfrom combee_dspy.evaluation import Judge\nprogram = dspy.Predict('question ->"
+        " answer')\ndef metric(*given): return 1.0\njudge = Judge('Is it right?',"
+        " lm=dspy.LM('openai/strong', temperature=0.3))\nplain = Judge('Is it right?')\n",
         encoding="utf-8",
     )
 

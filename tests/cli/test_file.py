@@ -23,7 +23,9 @@ from combee_dspy.operators import FewShotSwap, Insert
 from combee_dspy.stopping import AnyOf, Patience
 from combee_dspy.tracking import Progress
 
-MINI = {"benchmark": {"name": "formula-mini", "params": {"train": 12, "validation": 6, "heldout": 6}}}
+MINI = {
+    "benchmark": {"name": "formula-mini", "params": {"train": 12, "validation": 6, "heldout": 6}}
+}
 LEAST: dict[str, Any] = {"data": MINI, "lms": {"task": "embedded"}, "budget": {"seconds": 9}}
 
 EVERYTHING = """
@@ -80,7 +82,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("THEIR_KEY", "a-key-of-theirs")
     Path("their_task.py").write_text(TASK)
-    Path("rows.jsonl").write_text('{"q": "é\u2028x", "a": "1"}\n\n{"q": "y", "a": "2"}\n', encoding="utf-8")
+    Path("rows.jsonl").write_text(
+        '{"q": "é\u2028x", "a": "1"}\n\n{"q": "y", "a": "2"}\n', encoding="utf-8"
+    )
     Path("other.csv").write_text('\ufeffq,a\n"v",1\nw,2\n', encoding="utf-8")
     Path("held.json").write_text('[{"q": "s", "a": "1"}, {"q": "t", "a": "2"}]', encoding="utf-8")
     yield tmp_path
@@ -97,7 +101,10 @@ def test_every_option_reaches_combee(folder):
     plan = planned(folder, EVERYTHING)
     combee = plan.combee(DummyLM([]))
     task = plan.tasks[0].task
-    assert [row.toDict() for row in task.trainset] == [{"q": "é\u2028x", "a": "1"}, {"q": "y", "a": "2"}]
+    assert [row.toDict() for row in task.trainset] == [
+        {"q": "é\u2028x", "a": "1"},
+        {"q": "y", "a": "2"},
+    ]
     assert [list(row.inputs()) for row in task.valset] == [["q"], ["q"]]
     assert (task.heldout.target, task.heldout.power, len(task.heldout.rows)) == (0.4, 0.5, 2)
     assert combee.operators == (Insert(), FewShotSwap())
@@ -106,47 +113,79 @@ def test_every_option_reaches_combee(folder):
     assert combee.executor.name == "asyncio"
     assert combee.search == Search("pareto", 1, 2, 5, "trusting", str(folder / "old"))
     assert combee.validation.calibration.reference is combee.metric_fn
-    assert (combee.validation.finalists, combee.validation.draws, combee.validation.probe) == (2, 2, False)
+    assert (combee.validation.finalists, combee.validation.draws, combee.validation.probe) == (
+        2,
+        2,
+        False,
+    )
     assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
-    assert combee.diversity == Diversity("char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart())
-    budget = Budget(rollouts=9, calls=8, tokens=7, dollars=6, seconds=5, gpu_seconds=4, epochs=3, updates=2)
+    assert combee.diversity == Diversity(
+        "char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart()
+    )
+    budget = Budget(
+        rollouts=9, calls=8, tokens=7, dollars=6, seconds=5, gpu_seconds=4, epochs=3, updates=2
+    )
     assert combee.budget == AnyOf((budget, Patience(5)))
     assert combee.costs == Costs({"openai/m": Price(1, 2)}, {"task": 8})
     assert combee.trackers == (Progress(),)
     assert (combee.cache, combee.log_dir) == (folder / "shared.sqlite", str(folder / "runs/today"))
-    assert (combee.seed, combee.num_threads, combee.auto, combee.perfect_score) == (7, 3, "light", 2.0)
+    assert (combee.seed, combee.num_threads, combee.auto, combee.perfect_score) == (
+        7,
+        3,
+        "light",
+        2.0,
+    )
     assert (combee.use_merge, combee.skip_perfect_score) == (False, False)
     assert plan.tasks[0].output == folder / "learned.json"
 
 
 def test_what_a_file_does_not_say_is_combees_default(folder):
     combee = planned(folder, yaml.safe_dump(LEAST)).combee(DummyLM([]))
-    usual = Combee(lambda gold, pred, trace, name, more: 1.0, budget=Budget(seconds=9), reflection_lm=DummyLM([]))
+    usual = Combee(
+        lambda gold, pred, trace, name, more: 1.0,
+        budget=Budget(seconds=9),
+        reflection_lm=DummyLM([]),
+    )
     left = {"metric_fn", "reflection_lm"}
     given, defaults = combee.get_params(), usual.get_params()
-    assert {k: v for k, v in given.items() if k not in left} == {k: v for k, v in defaults.items() if k not in left}
+    assert {k: v for k, v in given.items() if k not in left} == {
+        k: v for k, v in defaults.items() if k not in left
+    }
 
 
 def test_there_is_a_key_for_every_argument_and_every_option(shell):
     schema = json.loads(shell("run", "--schema")[1])
     known = set(schema["properties"]) | set(schema["$defs"]["StrategiesConfig"]["properties"])
-    arguments = set(inspect.signature(Combee).parameters) - {"metric", "reflection_lm", "wandb_api_key", "elsewhere"}
+    arguments = set(inspect.signature(Combee).parameters) - {
+        "metric",
+        "reflection_lm",
+        "wandb_api_key",
+        "elsewhere",
+    }
     assert arguments <= known
     for option in (Search, Validation, Guards, Diversity, Budget, Costs):
         names = {field.name for field in dataclasses.fields(option)}
         assert set(schema["$defs"][option.__name__]["properties"]) == names
-    assert set(schema["$defs"]["Heldout"]["properties"]) == {one.name for one in dataclasses.fields(Heldout)} - {"rows"}
+    assert set(schema["$defs"]["Heldout"]["properties"]) == {
+        one.name for one in dataclasses.fields(Heldout)
+    } - {"rows"}
     assert {"tasks", "at_once"} <= set(schema["properties"])
     assert schema["properties"]["max_metric_calls"]["description"] == "Budget in rollouts."
 
 
 def test_truth_values_turn_diversity_and_cache_off(folder):
-    combee = planned(folder, yaml.safe_dump({**LEAST, "diversity": False, "cache": False})).combee(DummyLM([]))
+    combee = planned(folder, yaml.safe_dump({**LEAST, "diversity": False, "cache": False})).combee(
+        DummyLM([])
+    )
     assert (combee.diversity, combee.cache) == (Diversity.off(), False)
 
 
 def test_the_examples_of_the_help_are_read(folder):
-    blocks = [block.removeprefix("\b\n") for block in inspect.getdoc(run).split("\n\n") if block.startswith("\b")]
+    blocks = [
+        block.removeprefix("\b\n")
+        for block in inspect.getdoc(run).split("\n\n")
+        if block.startswith("\b")
+    ]
     assert len(blocks) == 3
     from combee_dspy.cli._reading import checked
 
@@ -165,8 +204,16 @@ def test_the_examples_of_the_help_are_read(folder):
         ({"search": {"stalenes": 1}}, "search.stalenes", "'staleness'"),
         ({"guards": {"max_token": 1}}, "guards.max_token", "'max_tokens'"),
         ({"diversity": {"restart": {"patienc": 1}}}, "diversity.restart.patienc", "'patience'"),
-        ({"strategies": {"operators": [{"nam": "insert"}]}}, "strategies.operators.0.nam", "'name'"),
-        ({"costs": {"prices": {"m": {"promt": 1, "completion": 1}}}}, "costs.prices.m.promt", "'prompt'"),
+        (
+            {"strategies": {"operators": [{"nam": "insert"}]}},
+            "strategies.operators.0.nam",
+            "'name'",
+        ),
+        (
+            {"costs": {"prices": {"m": {"promt": 1, "completion": 1}}}},
+            "costs.prices.m.promt",
+            "'prompt'",
+        ),
         ({"tasks": {"one": {"sede": 1}}}, "tasks.one.sede", "'seed'"),
         (
             {"strategies": {"aggregator": {"name": "parallel-scan", "params": {"copys": 2}}}},
@@ -186,12 +233,18 @@ def test_an_unknown_key_is_told_first_with_the_number_of_other_problems(folder):
     with pytest.raises(ArgumentValueError) as caught:
         planned(folder, yaml.safe_dump({"zzz": 1, "data": {}, "seed": "many"}))
     assert caught.value.argument == "zzz"
-    assert caught.value.remedy.startswith("Known keys: adapter, add_format_failure_as_feedback, at_once, auto")
+    assert caught.value.remedy.startswith(
+        "Known keys: adapter, add_format_failure_as_feedback, at_once, auto"
+    )
     assert caught.value.remedy.endswith("(2 more to correct.)")
 
 
 @pytest.mark.parametrize(
-    "task", [{"model": "m", "api_key": "very-secret"}, {"model": "m", "options": {"api_key": "very-secret"}}]
+    "task",
+    [
+        {"model": "m", "api_key": "very-secret"},
+        {"model": "m", "options": {"api_key": "very-secret"}},
+    ],
 )
 def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
     with pytest.raises(ArgumentValueError) as caught:
@@ -209,14 +262,34 @@ def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
         ({"data": {"train": "t.csv"}}, "data", "inputs"),
         ({"data": {"train": "rows.jsonl", "inputs": ["q"]}}, "program", "is missing"),
         ({"data": None}, "data", "is missing"),
-        ({"lms": {"task": {"model": "embedded", "api_base": "http://x"}}}, "lms.task", "takes no api_base"),
-        ({"lms": {"task": {"model": "embedded", "time_scale": 0.5}}}, "lms.task", "takes no time_scale"),
-        ({"lms": {"task": {"model": "embedded", "file": "none.gguf"}}}, "lms.task.file", "is no file"),
-        ({"lms": {"task": {"model": "embedded", "file": "m.gguf", "sha256": "12"}}}, "lms.task.sha256", "pattern"),
+        (
+            {"lms": {"task": {"model": "embedded", "api_base": "http://x"}}},
+            "lms.task",
+            "takes no api_base",
+        ),
+        (
+            {"lms": {"task": {"model": "embedded", "time_scale": 0.5}}},
+            "lms.task",
+            "takes no time_scale",
+        ),
+        (
+            {"lms": {"task": {"model": "embedded", "file": "none.gguf"}}},
+            "lms.task.file",
+            "is no file",
+        ),
+        (
+            {"lms": {"task": {"model": "embedded", "file": "m.gguf", "sha256": "12"}}},
+            "lms.task.sha256",
+            "pattern",
+        ),
         ({"lms": {"task": {"model": "embedded", "sha256": "0" * 64}}}, "lms.task", "give file too"),
         ({"lms": {"task": {"model": "openai/m", "file": "m.gguf"}}}, "lms.task", "takes no file"),
         ({"lms": {"task": {"model": "openai/m", "slots": 3}}}, "lms.task", "takes no slots"),
-        ({"lms": {"task": {"model": "openai/x", "api_key_env": "NOT_SET"}}}, "lms.task.api_key_env", "is not set"),
+        (
+            {"lms": {"task": {"model": "openai/x", "api_key_env": "NOT_SET"}}},
+            "lms.task.api_key_env",
+            "is not set",
+        ),
         ({"seed": "many"}, "seed", "integer"),
         ({"adapter": "toml"}, "adapter", "'chat'"),
         ({"search": {"staleness": 9}}, "search.staleness", "less than or equal to 2"),
@@ -263,10 +336,16 @@ def test_a_program_is_an_object_a_class_or_what_a_function_makes(folder, target)
         ("none.json", None, "FileNotFoundError"),
     ],
 )
-def test_a_file_of_examples_that_cannot_be_used_is_named_with_the_row(shell, folder, name, text, part):
+def test_a_file_of_examples_that_cannot_be_used_is_named_with_the_row(
+    shell, folder, name, text, part
+):
     if text is not None:
         Path(name).write_text(text)
-    data = {"data": {"train": name, "inputs": ["q"]}, "program": "their_task:ready", "metric": "their_task:metric"}
+    data = {
+        "data": {"train": name, "inputs": ["q"]},
+        "program": "their_task:ready",
+        "metric": "their_task:metric",
+    }
     Path("run.yaml").write_text(yaml.safe_dump({**LEAST, **data}))
     code, _, err = shell("run", "run.yaml")
     assert code == 2
@@ -295,15 +374,21 @@ def test_a_file_that_is_no_configuration_is_refused_in_one_line(shell, text, par
 
 def test_a_file_of_nested_aliases_is_refused_in_a_moment(shell):
     levels = [f"l{one}: &l{one} [{', '.join([f'*l{one - 1}'] * 9)}]" for one in range(1, 12)]
-    Path("run.yaml").write_text("\n".join(["l0: &l0 [x]", *levels, "data: *l11", "budget: {rollouts: *l11}"]))
+    Path("run.yaml").write_text(
+        "\n".join(["l0: &l0 [x]", *levels, "data: *l11", "budget: {rollouts: *l11}"])
+    )
     code, _, err = shell("run", "run.yaml")
     assert code == 2
     assert len(err) < 5_000
 
 
-@pytest.mark.parametrize("text", ["budget: {2027-13-99: 1}", "seed: 2027-02-30", '"[x]": 1', '"a[": {b: 1}'])
+@pytest.mark.parametrize(
+    "text", ["budget: {2027-13-99: 1}", "seed: 2027-02-30", '"[x]": 1', '"a[": {b: 1}']
+)
 def test_a_date_that_is_none_and_a_key_with_a_bracket_are_one_line(shell, tmp_path, text):
-    (tmp_path / "run.yaml").write_text(f"data: {{benchmark: {{name: formula-mini}}}}\n{text}\n", encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(
+        f"data: {{benchmark: {{name: formula-mini}}}}\n{text}\n", encoding="utf-8"
+    )
     code, out, err = shell("run", "run.yaml")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1

@@ -18,7 +18,9 @@ from combee_dspy.exceptions import DataSourceError, LMUnreachableError, LocalMod
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Distributions on the path: two that work, one that breaks, one that is no command, one that takes a name."""
+    """Distributions on the path: two that work, one that breaks, one that is no command, one that
+    takes a name.
+    """
     folder = tmp_path / "site"
     folder.mkdir()
 
@@ -67,14 +69,22 @@ def test_a_broken_one_says_whose_it_is_and_breaks_nothing_else(site, shell):
 def test_no_plugin_takes_the_place_of_a_command_of_ours(site, shell):
     assert "not the real one" not in shell("runs")[1]
     entries = json.loads(shell("plugins", "--json")[1])
-    found = {(one["name"], one["distribution"]): one["problem"] for one in entries if one["kind"] == "command"}
+    found = {
+        (one["name"], one["distribution"]): one["problem"]
+        for one in entries
+        if one["kind"] == "command"
+    }
     assert found["greet", "their_group"] is None
     assert found["broken", "their_broken"] == "RuntimeError: made wrong"
     assert found["runs", "their_thief"] == "the name is already taken by distribution 'combee-dspy'"
 
 
-@pytest.mark.parametrize("name", ["bench", "canary", "compare", "diagnose", "plan", "publish", "tune-scan", "verify"])
-def test_a_command_of_a_distribution_that_is_not_there_says_how_it_is_installed(shell, monkeypatch, name):
+@pytest.mark.parametrize(
+    "name", ["bench", "canary", "compare", "diagnose", "plan", "publish", "tune-scan", "verify"]
+)
+def test_a_command_of_a_distribution_that_is_not_there_says_how_it_is_installed(
+    shell, monkeypatch, name
+):
     monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
     assert re.search(rf"^  {name} ", shell("--help")[1], re.MULTILINE)
     code, out, err = shell(name, "anything", "--with", "an option")
@@ -92,7 +102,11 @@ def test_help_loads_neither_dspy_nor_plugins(site):
         "print([name for name in names if name in sys.modules])\n"
     )
     done = subprocess.run(  # noqa: S603 - this interpreter and the code above
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(site)}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(site)},
     )
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -144,7 +158,9 @@ def test_debug_shows_the_traceback_of_a_known_error(shell):
     assert "Traceback" not in shell("rollouts", "nowhere")[2]
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--seed", "-1"], ["demo", "--nothing"], ["dance"], ["run", "a", "b"]])
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--seed", "-1"], ["demo", "--nothing"], ["dance"], ["run", "a", "b"]]
+)
 def test_wrong_usage_is_bad_input(shell, arguments):
     assert shell(*arguments)[0] == 2
 
@@ -154,7 +170,18 @@ def test_the_version_is_shown(shell):
 
 
 def test_every_command_of_ours_has_help(shell):
-    for name in ("demo", "run", "runs", "show", "report", "rollouts", "candidates", "benchmarks", "plugins", "track"):
+    for name in (
+        "demo",
+        "run",
+        "runs",
+        "show",
+        "report",
+        "rollouts",
+        "candidates",
+        "benchmarks",
+        "plugins",
+        "track",
+    ):
         code, out, _ = shell(name, "--help")
         assert code == 0
         assert "noqa" not in out
@@ -164,15 +191,24 @@ def test_the_demo_gets_what_was_asked(shell, monkeypatch):
     asked = []
     monkeypatch.setattr(demo, "run_demo", asked.append)
     assert shell("demo")[0] == 0
-    given = "--lm openai/m --api-base http://h/v1 --api-key-env K --benchmark formula --seed 4 --tokens 5 --mlflow"
+    given = (
+        "--lm openai/m --api-base http://h/v1 --api-key-env K --benchmark formula --seed 4 --tokens"
+        " 5 --mlflow"
+    )
     assert shell("demo", *given.split(), "--dollars", "0.5")[0] == 0
     assert asked == [
         demo.DemoOptions(),
         demo.DemoOptions(
-            lm="openai/m", api_base="http://h/v1", api_key_env="K", benchmark="formula", seed=4, tokens=5,
-            dollars=0.5, mlflow=True,
+            lm="openai/m",
+            api_base="http://h/v1",
+            api_key_env="K",
+            benchmark="formula",
+            seed=4,
+            tokens=5,
+            dollars=0.5,
+            mlflow=True,
         ),
-    ]  # fmt: skip
+    ]
     code, _, err = shell("demo", "--api-base", "http://h/v1")
     assert (code, "--lm" in err) == (2, True)
 

@@ -30,7 +30,10 @@ class Mine(Aggregator):
 """
 
 BROKEN = {
-    "import": ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+    "import": (
+        "import nowhere_to_be_found",
+        "ModuleNotFoundError: No module named 'nowhere_to_be_found'",
+    ),
     "raising": ("raise RuntimeError('boom \\x1b[2J[bold]\\nagain')", "RuntimeError: boom"),
     "attribute": ("", "AttributeError"),
     "base": ("class Mine: pass", "is not a subclass of combee_dspy.aggregators.Aggregator"),
@@ -52,10 +55,26 @@ def install(site, distribution, kind, name, target, module=None):
 def site(tmp_path, monkeypatch):
     """A folder on the path with one good plugin, broken ones, and a thief of a built-in's name."""
     folder = tmp_path / "site"
-    install(folder, "good-plugin", "aggregator", "good", "their_good:Mine", AGGREGATOR.format(name="good"))
-    install(folder, "thief-plugin", "aggregator", "union", "their_thief:Mine", AGGREGATOR.format(name="union"))
+    install(
+        folder,
+        "good-plugin",
+        "aggregator",
+        "good",
+        "their_good:Mine",
+        AGGREGATOR.format(name="good"),
+    )
+    install(
+        folder,
+        "thief-plugin",
+        "aggregator",
+        "union",
+        "their_thief:Mine",
+        AGGREGATOR.format(name="union"),
+    )
     for name, (module, _) in BROKEN.items():
-        install(folder, f"{name}-plugin", "aggregator", f"broken-{name}", f"their_{name}:Mine", module)
+        install(
+            folder, f"{name}-plugin", "aggregator", f"broken-{name}", f"their_{name}:Mine", module
+        )
     monkeypatch.syspath_prepend(str(folder))
     importlib.invalidate_caches()
     return folder
@@ -64,7 +83,9 @@ def site(tmp_path, monkeypatch):
 def listed(shell):
     code, out, err = shell("plugins", "--json")
     assert (code, err) == (0, "")
-    return {(entry["kind"], entry["name"], entry["distribution"]): entry for entry in json.loads(out)}
+    return {
+        (entry["kind"], entry["name"], entry["distribution"]): entry for entry in json.loads(out)
+    }
 
 
 def test_the_list_names_kind_name_distribution_and_what_it_does(shell):
@@ -80,13 +101,18 @@ def test_the_list_names_kind_name_distribution_and_what_it_does(shell):
 def test_broken_plugins_are_listed_with_their_owner_and_the_reason(shell, site):
     entries = listed(shell)
     assert entries["aggregator", "good", "good-plugin"]["problem"] is None
-    assert "already taken by distribution 'combee-dspy'" in entries["aggregator", "union", "thief-plugin"]["problem"]
+    assert (
+        "already taken by distribution 'combee-dspy'"
+        in entries["aggregator", "union", "thief-plugin"]["problem"]
+    )
     shown = shell("plugins")[1]
     assert "\x1b" not in shown
     for name, (_, reason) in BROKEN.items():
         assert reason in entries["aggregator", f"broken-{name}", f"{name}-plugin"]["problem"]
         (line,) = [
-            one for one in shown.splitlines() if one.startswith(f"aggregator 'broken-{name}' from {name}-plugin")
+            one
+            for one in shown.splitlines()
+            if one.startswith(f"aggregator 'broken-{name}' from {name}-plugin")
         ]
         assert reason in line
     assert type(registry.build("aggregator", "good")).__module__ == "their_good"
@@ -118,33 +144,48 @@ def test_a_new_plugin_is_found_and_conforms(shell, kind, tmp_path, monkeypatch):
 
 
 def test_the_example_of_a_tracker_passes_over_a_validation_without_a_score(tmp_path, monkeypatch):
-    (tmp_path / "their_lines.py").write_text(render_plugin("lines", "tracker")["combee_lines/_strategy.py"])
+    (tmp_path / "their_lines.py").write_text(
+        render_plugin("lines", "tracker")["combee_lines/_strategy.py"]
+    )
     monkeypatch.syspath_prepend(tmp_path)
     tracker = importlib.import_module("their_lines").Lines(str(tmp_path / "lines.log"))
 
     class Unscored(Story):
         async def failed(self, log):
-            log.emit("validated", {"candidate": "c", "index": 1, "score": None, "rows": 0, "best": False})
+            log.emit(
+                "validated", {"candidate": "c", "index": 1, "score": None, "rows": 0, "best": False}
+            )
 
     place = Unscored(tmp_path).write("begin", "failed")
     with Reader(journal_file(place)) as reader:
         tracker.open(reader, 1).follow()
-    assert (tmp_path / "lines.log").read_text().splitlines() == ["candidate seed000000000000: 0.250 on validation"]
+    assert (tmp_path / "lines.log").read_text().splitlines() == [
+        "candidate seed000000000000: 0.250 on validation"
+    ]
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_a_name_that_the_example_uses_itself_still_makes_a_class(shell, kind, tmp_path):
     for name in ("none", kind, "any", "learn"):
         shell("plugins", "new", name, "--kind", kind, "-d", tmp_path)
-        module = ast.parse((tmp_path / f"combee-dspy-{name}" / f"combee_{name}" / "_strategy.py").read_text())
+        module = ast.parse(
+            (tmp_path / f"combee-dspy-{name}" / f"combee_{name}" / "_strategy.py").read_text()
+        )
         classes = [node.name for node in module.body if isinstance(node, ast.ClassDef)]
-        imported = {alias.name for node in ast.walk(module) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        imported = {
+            alias.name
+            for node in ast.walk(module)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
         assert classes
         assert len(set(classes)) == len(classes)
         assert not set(classes) & imported
 
 
-@pytest.mark.parametrize("name", ["", "First", "first_k", "-k", "a--b", "1st", "../up", "é", "x" * 41, "a\n", "dspy"])
+@pytest.mark.parametrize(
+    "name", ["", "First", "first_k", "-k", "a--b", "1st", "../up", "é", "x" * 41, "a\n", "dspy"]
+)
 def test_new_refuses_names_that_cannot_be_published(shell, name, tmp_path):
     code, _, err = shell("plugins", "new", "--kind", "operator", "-d", tmp_path, "--", name)
     assert code == 2
@@ -156,10 +197,19 @@ def test_new_overwrites_nothing_and_leaves_nothing_half_written(shell, tmp_path,
     there = tmp_path / "combee-dspy-mine"
     there.mkdir()
     (there / "precious").write_text("mine")
-    assert "is there already" in shell("plugins", "new", "mine", "--kind", "operator", "-d", tmp_path)[2]
+    assert (
+        "is there already"
+        in shell("plugins", "new", "mine", "--kind", "operator", "-d", tmp_path)[2]
+    )
     assert [path.name for path in there.iterdir()] == ["precious"]
-    assert "already the name of an installed operator" in shell("plugins", "new", "insert", "--kind", "operator")[2]
-    assert "cannot be written to" in shell("plugins", "new", "x", "--kind", "operator", "-d", tmp_path / "none")[2]
+    assert (
+        "already the name of an installed operator"
+        in shell("plugins", "new", "insert", "--kind", "operator")[2]
+    )
+    assert (
+        "cannot be written to"
+        in shell("plugins", "new", "x", "--kind", "operator", "-d", tmp_path / "none")[2]
+    )
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")

@@ -16,7 +16,9 @@ def lines(text):
 
 
 def test_rollouts_are_chosen_by_a_condition(shell, recorded):
-    code, out, _ = shell("rollouts", recorded, "--where", "score < 0.5 and split = 'validation'", "--json")
+    code, out, _ = shell(
+        "rollouts", recorded, "--where", "score < 0.5 and split = 'validation'", "--json"
+    )
     found = lines(out)
     assert code == 0
     assert found
@@ -36,7 +38,9 @@ def test_a_table_says_that_it_leaves_rows_out(shell, recorded):
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
-def test_tables_fit_a_terminal_and_what_they_name_can_be_typed_back(shell, recorded, monkeypatch, columns):
+def test_tables_fit_a_terminal_and_what_they_name_can_be_typed_back(
+    shell, recorded, monkeypatch, columns
+):
     def table(*arguments):
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         code, out, _ = shell(*arguments)
@@ -82,7 +86,11 @@ def test_candidates_have_lineage_and_scores(shell, recorded):
     seed, child, *_ = lines(out)
     assert code == 0
     assert (seed["operator"], seed["score"], seed["index"]) == ("seed", 0.0, 0)
-    assert (child["operator"], child["score"], child["parents"]) == ("insert", 1.0, [seed["candidate"]])
+    assert (child["operator"], child["score"], child["parents"]) == (
+        "insert",
+        1.0,
+        [seed["candidate"]],
+    )
     table = shell("candidates", recorded, "--table")[1]
     assert "chosen" in table
     assert child["candidate"][:6] in table
@@ -101,7 +109,7 @@ def test_one_candidate_and_one_rollout_are_shown(shell, recorded):
     best = json.loads(shell("show", recorded, "best", "--json")[1])
     assert best["selected"]
     assert json.loads(shell("show", recorded, best["candidate"][:6], "--json")[1]) == best
-    (first, *_) = lines(shell("rollouts", recorded, "--json")[1])
+    first, *_ = lines(shell("rollouts", recorded, "--json")[1])
     code, out, _ = shell("show", recorded, f"effect/{first['id']}")
     assert code == 0
     assert "prediction" in out
@@ -111,7 +119,12 @@ def test_runs_are_found_in_folders(shell, recorded, tmp_path):
     assert "No journal was found" in shell("runs")[2]
     code, out, _ = shell("runs", recorded.parent, "--json")
     (row,) = lines(out)
-    assert (code, row["run"], row["state"], row["best_score"]) == (0, str(recorded), "finished", 1.0)
+    assert (code, row["run"], row["state"], row["best_score"]) == (
+        0,
+        str(recorded),
+        "finished",
+        1.0,
+    )
     assert "0.000 → 1.000" in shell("runs", recorded.parent, "--table")[1]
 
 

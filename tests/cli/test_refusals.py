@@ -1,4 +1,6 @@
-"""What is not honest is refused from files and commands too: each time, by somebody who tries to get around it."""
+"""What is not honest is refused from files and commands too: each time, by somebody who tries to
+get around it.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,32 @@ from tests.cli.spoiled import JUDGED, RUN, refused
     ("change", "said"),
     [
         ({"num_threads": 64, "diversity": False}, "64 workers with diversity off is refused"),
-        ({"num_threads": 500, "diversity": {"threshold": 0.9999}}, "500 workers with diversity off is refused"),
+        (
+            {"num_threads": 500, "diversity": {"threshold": 0.9999}},
+            "500 workers with diversity off is refused",
+        ),
         ({"strategies": {"controller": {"name": "static", "params": {"size": 8}}}}, "reason"),
-        ({"strategies": {"controller": {"name": "static", "params": {"size": 8, "reason": " "}}}}, "reason"),
-        ({"strategies": {"stopping": {"name": "patience", "params": {"updates": 3, "on": "train"}}}}, "training score"),
+        (
+            {
+                "strategies": {
+                    "controller": {"name": "static", "params": {"size": 8, "reason": " "}}
+                }
+            },
+            "reason",
+        ),
+        (
+            {
+                "strategies": {
+                    "stopping": {"name": "patience", "params": {"updates": 3, "on": "train"}}
+                }
+            },
+            "training score",
+        ),
         ({"heldout": {"baseline": 17.0}}, "baseline"),
         ({"heldout": {"baseline": "their-paper"}}, "holds no journal"),
         (JUDGED, "examiner"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_would_spoil_its_claim_is_not_run(shell, files, tmp_path, change, said):
     refused(shell, said, "run", files("run.yaml", **change))
     assert not list(tmp_path.glob("log/**/*.json"))
@@ -44,7 +63,10 @@ def test_no_figure_is_a_headline_without_a_baseline_that_was_measured_here(shell
     typed = {"score": 0.01, "rollouts": 1200, "seconds": 9e9}
     out = shell("run", files("run.yaml", heldout={"baseline": typed}, log_dir="typed"))[1]
     assert "times as fast" not in out
-    assert "the baseline was given and not measured here on the same rows, so no speed is stated" in out
+    assert (
+        "the baseline was given and not measured here on the same rows, so no speed is stated"
+        in out
+    )
     for command in ("show", "report"):
         shell(command, "typed")
     assert "times as fast" not in shell("show", "typed")[1]

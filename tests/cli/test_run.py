@@ -60,9 +60,14 @@ def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
 def test_your_own_program_files_and_service_run_and_no_key_is_written(shell, tmp_path, monkeypatch):
     from combee_simulator import SimulatedConfig, SimulatedService, SimulatedTask
 
-    rows = [{"question": f"What is word {n}?", "answer": f"w{n % 3}", "kind": f"k{n % 3}"} for n in range(18)]
+    rows = [
+        {"question": f"What is word {n}?", "answer": f"w{n % 3}", "kind": f"k{n % 3}"}
+        for n in range(18)
+    ]
     for name, part in (("train", rows[:8]), ("validation", rows[8:13]), ("heldout", rows[13:])):
-        Path(f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in part), encoding="utf-8")
+        Path(f"{name}.jsonl").write_text(
+            "\n".join(json.dumps(row) for row in part), encoding="utf-8"
+        )
     Path("their_task.py").write_text(
         "import dspy\n"
         "Program = lambda: dspy.Predict('question -> answer')\n"
@@ -71,7 +76,9 @@ def test_your_own_program_files_and_service_run_and_no_key_is_written(shell, tmp
     )
     monkeypatch.setenv("THEIR_KEY", "dummy-key-of-the-service")
     examples = [dspy.Example(row) for row in rows]
-    task = SimulatedTask.from_examples(examples, "question", "answer", key_of=lambda row: row["kind"])
+    task = SimulatedTask.from_examples(
+        examples, "question", "answer", key_of=lambda row: row["kind"]
+    )
     with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service:
         text = f"""
 program: their_task:Program
@@ -95,7 +102,9 @@ output: learned.json
 
 
 def test_a_held_out_set_that_overlaps_is_refused_before_the_run(shell):
-    Path("rows.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d"}\n')
+    Path("rows.jsonl").write_text(
+        '{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d"}\n'
+    )
     Path("their_task.py").write_text(
         "import dspy\n"
         "Program = dspy.Predict('question -> answer')\n"
@@ -113,18 +122,31 @@ def test_a_held_out_set_that_overlaps_is_refused_before_the_run(shell):
 
 
 def test_an_unreachable_service_is_found_before_anything_is_bought(shell, tmp_path):
-    lm = 'lms: {task: {model: openai/x, api_base: "http://127.0.0.1:9/v1", options: {timeout: 2}, num_retries: 0}}'
-    code, _, err = shell("run", written(SIMULATED.replace("lms: {task: {model: simulated, time_scale: 0}}", lm)))
+    lm = (
+        'lms: {task: {model: openai/x, api_base: "http://127.0.0.1:9/v1", options: {timeout: 2},'
+        " num_retries: 0}}"
+    )
+    code, _, err = shell(
+        "run", written(SIMULATED.replace("lms: {task: {model: simulated, time_scale: 0}}", lm))
+    )
     assert code == 2
     assert "Nothing was spent" in err
     assert err.count("\n") == 1
 
 
-def test_the_simulated_model_says_how_it_is_installed_and_simulates_only_benchmarks(shell, monkeypatch):
-    rows = "data: {train: rows.jsonl, inputs: [question]}\nprogram: dspy:Predict\nmetric: builtins:len\n"
+def test_the_simulated_model_says_how_it_is_installed_and_simulates_only_benchmarks(
+    shell, monkeypatch
+):
+    rows = (
+        "data: {train: rows.jsonl, inputs: [question]}\nprogram: dspy:Predict\nmetric:"
+        " builtins:len\n"
+    )
     Path("rows.jsonl").write_text('{"question": "a"}\n')
     Path("their_task.py").write_text("import dspy\nready = dspy.Predict('question -> answer')\n")
-    text = rows.replace("dspy:Predict", "their_task:ready") + "lms: {task: simulated}\nbudget: {rollouts: 3}\n"
+    text = (
+        rows.replace("dspy:Predict", "their_task:ready")
+        + "lms: {task: simulated}\nbudget: {rollouts: 3}\n"
+    )
     assert "simulates only benchmarks" in shell("run", written(text))[2]
     monkeypatch.setitem(sys.modules, "combee_simulator.benchmarks", None)
     code, _, err = shell("run", written(SIMULATED))
@@ -132,7 +154,9 @@ def test_the_simulated_model_says_how_it_is_installed_and_simulates_only_benchma
     monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
     code, _, err = shell("run", written(SIMULATED))
     assert code == 2
-    assert "the model 'simulated' is not installed. Install it: pip install 'combee-dspy[all]'" in err
+    assert (
+        "the model 'simulated' is not installed. Install it: pip install 'combee-dspy[all]'" in err
+    )
 
 
 TASKS = """
@@ -150,7 +174,10 @@ log_dir: log
 def test_several_tasks_are_compiled_saved_and_told_of(shell):
     code, out, err = shell("run", written(SIMULATED + TASKS))
     assert code == 0, err
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("task ")] == ["one", "other"]
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("task ")] == [
+        "one",
+        "other",
+    ]
     assert out.count("\nheld-out") == 2
     assert {path.name for path in Path("out").iterdir()} == {"one.json", "other.json"}
     found = [json.loads(line) for line in shell("runs", "log", "--json")[1].splitlines()]
@@ -199,5 +226,7 @@ def test_the_embedded_model_is_any_file_beside_the_runs_own(tmp_path, file):
 )
 def test_an_adapter_is_chosen_by_name(tmp_path, model, named, used):
     more = {"adapter": named} if named else {}
-    (planned,) = plan_run({**yaml.safe_load(SIMULATED), "lms": {"task": model}, **more}, tmp_path).tasks
+    (planned,) = plan_run(
+        {**yaml.safe_load(SIMULATED), "lms": {"task": model}, **more}, tmp_path
+    ).tasks
     assert type(planned.settings().get("adapter")) is (used or type(None))

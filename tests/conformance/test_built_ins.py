@@ -42,7 +42,9 @@ def cases():
         for number, params in enumerate(SETTINGS.get((entry.kind, entry.name), [{}])):
             strategy = registry.build(entry.kind, entry.name, params)
             for check in checks_for(strategy):
-                yield pytest.param(strategy, check, id=f"{entry.kind}-{entry.name}{number or ''}-{check.__name__}")
+                yield pytest.param(
+                    strategy, check, id=f"{entry.kind}-{entry.name}{number or ''}-{check.__name__}"
+                )
 
 
 @pytest.fixture(scope="module")

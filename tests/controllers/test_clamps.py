@@ -14,7 +14,10 @@ VIEW = BatchView(update=0, trainset_size=240, workers=8)
 
 @given(st.integers(1, 1000), st.lists(st.integers(1, 1000) | st.none(), max_size=6))
 def test_the_size_ends_at_the_smallest_limit_and_each_change_is_kept(size, limits):
-    bounds = [None if limit is None else _base.Bound(f"b{i}", limit, "why") for i, limit in enumerate(limits)]
+    bounds = [
+        None if limit is None else _base.Bound(f"b{i}", limit, "why")
+        for i, limit in enumerate(limits)
+    ]
     after, clamps = _base.clamped(size, bounds)
     assert after == min([size, *(limit for limit in limits if limit is not None)])
     path = [size, *(clamp.after for clamp in clamps)]
@@ -29,7 +32,9 @@ def test_trainset_and_updates():
     assert _base.clamped(9, [_base.updates_bound(replace(VIEW, trainset_size=4), 6)])[0] == 1
 
 
-@pytest.mark.parametrize(("workers", "capacity", "limit"), [(8, None, 32), (8, 3, 12), (8, 100, 32), (1, 0, 4)])
+@pytest.mark.parametrize(
+    ("workers", "capacity", "limit"), [(8, None, 32), (8, 3, 12), (8, 100, 32), (1, 0, 4)]
+)
 def test_capacity_is_what_really_runs_at_once(workers, capacity, limit):
     assert _base.capacity_bound(replace(VIEW, workers=workers, capacity=capacity), 4).limit == limit
 
@@ -47,7 +52,13 @@ def test_variance_limits_nothing_where_it_says_nothing(variance):
 
 @given(st.integers(0, 2000), st.integers(0, 300), st.integers(0, 5), st.none() | st.integers(1, 20))
 def test_an_update_of_the_budgets_size_can_be_paid(remaining, validation, children, screen):
-    view = replace(VIEW, remaining_rollouts=remaining, validation_size=validation, children=children, screen=screen)
+    view = replace(
+        VIEW,
+        remaining_rollouts=remaining,
+        validation_size=validation,
+        children=children,
+        screen=screen,
+    )
     limit, _ = _base.clamped(10_000, [_base.budget_bound(view)])
 
     def cost(size, count):
@@ -57,14 +68,18 @@ def test_an_update_of_the_budgets_size_can_be_paid(remaining, validation, childr
     affordable = [count for count in range(1, max(1, children) + 1) if cost(3, count) <= remaining]
     count = max(affordable, default=1)
     assert limit >= 1
-    assert limit == 1 or cost(limit, count) <= remaining, "every child that three examples leave room for may pass"
+    assert limit == 1 or cost(limit, count) <= remaining, (
+        "every child that three examples leave room for may pass"
+    )
     assert cost(limit + 1, count) > remaining, "no smaller than it must be"
 
 
 def test_what_cannot_pay_for_every_child_is_spent_on_fewer_of_them():
     """Not on a tail of single examples: an update makes no more children than it can afford."""
     view = replace(VIEW, remaining_rollouts=32, validation_size=24, children=2, screen=8)
-    assert _base.budget_bound(view).limit == 4, "4 rollouts of the parent, 4 of one child's check, 24 of its validation"
+    assert _base.budget_bound(view).limit == 4, (
+        "4 rollouts of the parent, 4 of one child's check, 24 of its validation"
+    )
     assert _base.budget_bound(replace(view, remaining_rollouts=58)).limit == 3
     assert _base.budget_bound(replace(view, remaining_rollouts=56)).limit == 24
 

@@ -23,7 +23,9 @@ def test_exact_delays_give_back_the_law_they_came_from(scale, exponent, sizes):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_law_is_recovered_from_delays_that_are_ten_percent_off(seed):
     stream = random.Random(seed)
-    delays = {size: 4000 * size**-0.8 * math.exp(stream.gauss(0, 0.1)) for size in (3, 6, 11, 21, 40)}
+    delays = {
+        size: 4000 * size**-0.8 * math.exp(stream.gauss(0, 0.1)) for size in (3, 6, 11, 21, 40)
+    }
     scale, exponent, _ = fit_power_law(delays)
     # Standard error of the slope: 0.1 over the spread of log sizes (2.04) is 0.049; four of them.
     assert exponent == pytest.approx(0.8, abs=0.2)
@@ -42,7 +44,9 @@ def test_the_plateau_is_where_one_more_example_stops_saving_tau(scale, exponent,
 def test_the_documented_closed_form_for_a_relative_tau(exponent, share, scale, smallest):
     law = Law(scale, exponent)
     tau = share * law.slope(smallest)
-    assert law.plateau(tau) == pytest.approx(smallest * (1 / share) ** (1 / (exponent + 1)), rel=1e-6)
+    assert law.plateau(tau) == pytest.approx(
+        smallest * (1 / share) ** (1 / (exponent + 1)), rel=1e-6
+    )
 
 
 def test_an_epoch_takes_as_many_updates_as_batches_and_a_size_counts_with_its_median():
@@ -53,7 +57,9 @@ def test_an_epoch_takes_as_many_updates_as_batches_and_a_size_counts_with_its_me
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, 1.7e308])
 def test_delays_that_say_nothing_are_left_out(seconds):
-    assert epoch_delays([Measurement(4, seconds), Measurement(0, 1.0), Measurement(2, 1.0)], 8) == {2: 4.0}
+    assert epoch_delays([Measurement(4, seconds), Measurement(0, 1.0), Measurement(2, 1.0)], 8) == {
+        2: 4.0
+    }
 
 
 @pytest.mark.parametrize("delays", [{}, {4: 1.0}])
@@ -74,7 +80,10 @@ def test_extreme_laws_stay_finite():
 
 def measured_by(law, sizes, spread, seed=0):
     stream = random.Random(seed)
-    return [Measurement(size, law(size) * size / 240 * math.exp(stream.gauss(0, spread))) for size in sizes]
+    return [
+        Measurement(size, law(size) * size / 240 * math.exp(stream.gauss(0, spread)))
+        for size in sizes
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -89,8 +98,12 @@ def test_a_floor_is_found_where_there_is_one_and_its_exponent_is_not_flattened_b
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_floor_must_be_worth_its_parameter(seed):
-    """By AICc a parameter that is not needed is taken in one case of ten or so; then it changes little."""
-    law = fit_law(measured_by(lambda size: 4000 * size**-0.8, (3, 6, 12, 24, 48, 96) * 2, 0.05, seed), 240)
+    """By AICc a parameter that is not needed is taken in one case of ten or so; then it changes
+    little.
+    """
+    law = fit_law(
+        measured_by(lambda size: 4000 * size**-0.8, (3, 6, 12, 24, 48, 96) * 2, 0.05, seed), 240
+    )
     assert law.exponent == pytest.approx(0.8, abs=0.12)
     assert law.floor <= 0.5 * 4000 * 96**-0.8
 
@@ -101,4 +114,6 @@ def test_five_updates_or_three_sizes_are_too_few_for_a_floor():
 
     assert fit_law(measured_by(law, (3, 6, 12, 24, 48), 0), 240).floor == 0
     assert fit_law(measured_by(law, (3, 12, 48) * 4, 0), 240).floor == 0
-    assert fit_law(measured_by(law, (3, 6, 12, 24, 48, 96), 0), 240).floor == pytest.approx(100, rel=0.01)
+    assert fit_law(measured_by(law, (3, 6, 12, 24, 48, 96), 0), 240).floor == pytest.approx(
+        100, rel=0.01
+    )

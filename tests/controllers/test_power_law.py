@@ -15,7 +15,9 @@ from combee_dspy.records import BatchDecision, Measurement
 
 WIDE = {"workers": 10_000}
 START = BatchView(update=0, trainset_size=240, **WIDE)
-MEASURED = replace(START, update=8, seen=240, measurements=tuple(Measurement(size, 20.0) for size in (3, 11, 40)))
+MEASURED = replace(
+    START, update=8, seen=240, measurements=tuple(Measurement(size, 20.0) for size in (3, 11, 40))
+)
 
 
 def run(controller, view, seconds, epochs=1.0):
@@ -43,7 +45,9 @@ def test_golden_run_on_a_service_whose_updates_grow_slowly():
     for decision in decisions[3:]:
         assert decision.fit.scale == pytest.approx(20 * 240, rel=1e-6)
         assert decision.fit.exponent == pytest.approx(0.8, rel=1e-6)
-        assert decision.fit.tau == pytest.approx(0.016 * 0.8 * 4800 * 8**-1.8, rel=1e-6), "1.6 % of the slope at 8"
+        assert decision.fit.tau == pytest.approx(0.016 * 0.8 * 4800 * 8**-1.8, rel=1e-6), (
+            "1.6 % of the slope at 8"
+        )
         assert decision.fit.plateau == pytest.approx(8 * 62.5 ** (1 / 1.8), rel=1e-6)
         assert "plateau 79" in decision.reason
     # 174 examples are left of the epoch: five batches, even ones, of at most N / 6 = 40.
@@ -60,11 +64,16 @@ def test_the_sizes_that_the_documentation_promises(exponent, times):
 
 
 def test_tau_is_fixed_once_the_sizes_are_measured_while_the_law_is_fitted_again():
-    """A service that gets slower moves the law, and so the plateau; not what an example must save."""
+    """A service that gets slower moves the law, and so the plateau; not what an example must
+    save.
+    """
     slower = [Measurement(size, 20 * size**0.2) for size in (12, 27, 60)]
     slower += [Measurement(size, 60 * size**0.6) for size in (12, 27, 60) for _ in range(3)]
     controller = PowerLaw(profile=3)
-    fits = [controller.plan(replace(MEASURED, measurements=tuple(slower[:count]))).fit for count in range(3, 13)]
+    fits = [
+        controller.plan(replace(MEASURED, measurements=tuple(slower[:count]))).fit
+        for count in range(3, 13)
+    ]
     assert len({fit.tau for fit in fits}) == 1
     assert len({fit.plateau for fit in fits}) > 3
     assert fits[-1].plateau != pytest.approx(fits[0].plateau, rel=0.1)
@@ -81,7 +90,10 @@ def test_tau_in_seconds_an_epoch_is_taken_as_it_is():
 def test_noise_moves_the_size_little_and_the_law_is_fitted_again_each_update(seed):
     stream = random.Random(seed)
     decisions, _ = run(
-        PowerLaw(profile=3, min_updates=6), START, lambda bs: 20 * bs**0.2 * math.exp(stream.gauss(0, 0.1)), epochs=2
+        PowerLaw(profile=3, min_updates=6),
+        START,
+        lambda bs: 20 * bs**0.2 * math.exp(stream.gauss(0, 0.1)),
+        epochs=2,
     )
     fits = [d.fit for d in decisions if d.fit]
     assert all(60 <= fit.plateau <= 105 for fit in fits)
@@ -90,7 +102,9 @@ def test_noise_moves_the_size_little_and_the_law_is_fitted_again_each_update(see
 
 
 @given(st.integers(1, 3000), st.integers(3, 7), st.integers(1, 20), st.integers(1, 12))
-def test_profiling_measures_distinct_rising_sizes_inside_the_first_epoch(size, profile, min_updates, min_size):
+def test_profiling_measures_distinct_rising_sizes_inside_the_first_epoch(
+    size, profile, min_updates, min_size
+):
     controller = PowerLaw(profile=profile, min_updates=min_updates, min_size=min_size)
     decisions, _ = run(controller, replace(START, trainset_size=size), lambda bs: 2.0)
     measuring = [d.size for d in decisions if d.reason.startswith("measuring")]
@@ -118,14 +132,18 @@ def test_the_ladder_is_geometric():
 
 
 def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured():
-    decisions, _ = run(PowerLaw(profile=3, min_updates=6), replace(START, workers=2), lambda bs: 5.0)
+    decisions, _ = run(
+        PowerLaw(profile=3, min_updates=6), replace(START, workers=2), lambda bs: 5.0
+    )
     assert [d.size for d in decisions[:3]] == [8, 3, 5]
     assert [(c.name, c.before, c.after) for c in decisions[1].clamps] == [("capacity", 18, 8)]
     assert decisions[3].fit is not None
 
 
 def test_where_only_one_size_can_be_had_it_says_so():
-    decisions, _ = run(PowerLaw(profile=3, min_updates=6, waves=1), replace(START, workers=1), lambda bs: 5.0)
+    decisions, _ = run(
+        PowerLaw(profile=3, min_updates=6, waves=1), replace(START, workers=1), lambda bs: 5.0
+    )
     assert {d.size for d in decisions} == {1}
     assert "delays are known at batch size 1 only" in decisions[-1].reason
     assert "capacity" in {c.name for c in decisions[-1].clamps}
@@ -142,10 +160,14 @@ def test_batches_that_save_no_time_give_the_smallest_size_with_the_reason():
 
 
 def test_sizes_whose_updates_are_on_their_way_or_took_no_time_are_not_taken_for_slow():
-    """Before anything is known of the service, the largest size of the ladder is no worse a guess than another."""
+    """Before anything is known of the service, the largest size of the ladder is no worse a guess
+    than another.
+    """
     on_their_way = PowerLaw(profile=3).plan(replace(START, update=3, seen=99, planned=(12, 27, 60)))
     cached = tuple(Measurement(size, 0.0) for size in (12, 27, 60))
-    read_again = PowerLaw(profile=3).plan(replace(START, update=3, seen=99, planned=(12, 27, 60), measurements=cached))
+    read_again = PowerLaw(profile=3).plan(
+        replace(START, update=3, seen=99, planned=(12, 27, 60), measurements=cached)
+    )
     assert on_their_way == read_again
     assert on_their_way.size == 47, "three even batches of the 141 that are left"
     assert "no delay is known" in read_again.reason
@@ -155,11 +177,17 @@ def test_sizes_that_were_planned_and_skipped_are_not_planned_again():
     """A student without a mistake in a minibatch has nothing to measure there."""
     sizes: list[int] = []
     for update in range(3):
-        sizes.append(PowerLaw(profile=3, min_updates=6).plan(replace(START, update=update, planned=tuple(sizes))).size)
+        sizes.append(
+            PowerLaw(profile=3, min_updates=6)
+            .plan(replace(START, update=update, planned=tuple(sizes)))
+            .size
+        )
     assert sizes == [8, 18, 40]
 
 
-@pytest.mark.parametrize(("examples", "smallest"), [(12, 1), (24, 3), (60, 3), (120, 6), (240, 10), (1200, 10)])
+@pytest.mark.parametrize(
+    ("examples", "smallest"), [(12, 1), (24, 3), (60, 3), (120, 6), (240, 10), (1200, 10)]
+)
 def test_a_profile_begins_at_the_base_or_a_fifth_of_its_top(examples, smallest):
     assert PowerLaw(profile=3).plan(replace(START, trainset_size=examples)).size == smallest
 
@@ -181,11 +209,15 @@ def test_what_is_measured_is_what_fills_the_service_and_more(examples, workers, 
     decisions, view = run(PowerLaw(), start, lambda bs: 20 * bs**0.2)
     assert list(view.planned[: len(sizes)]) == sizes
     if len(sizes) == 3:
-        assert decisions[3].fit.plateau == pytest.approx(10 * 62.5 ** (1 / 1.8), rel=0.05), "tau is that at b0 = 10"
+        assert decisions[3].fit.plateau == pytest.approx(10 * 62.5 ** (1 / 1.8), rel=0.05), (
+            "tau is that at b0 = 10"
+        )
 
 
 def test_where_no_third_size_can_be_had_two_are_measured():
-    decisions, _ = run(PowerLaw(base=1, min_size=1), replace(START, trainset_size=8, workers=1), lambda bs: 20.0)
+    decisions, _ = run(
+        PowerLaw(base=1, min_size=1), replace(START, trainset_size=8, workers=1), lambda bs: 20.0
+    )
     assert [d.size for d in decisions if d.reason.startswith("measuring")] == [1, 2]
 
 
@@ -202,14 +234,18 @@ def test_sizes_from_the_paper_are_met_whatever_the_scale_of_the_delays(smallest,
     """Of the slope at 5 or 10, 1.6 % give 40 to 158; the paper picked 64 to 94."""
     for scale in (20.0, 2000.0):
         start = replace(START, trainset_size=5000)
-        decisions, _ = run(PowerLaw(profile=3, base=smallest), start, lambda bs, s=scale: s * bs ** (1 - exponent))
+        decisions, _ = run(
+            PowerLaw(profile=3, base=smallest), start, lambda bs, s=scale: s * bs ** (1 - exponent)
+        )
         assert decisions[0].size == smallest
         assert decisions[3].fit.plateau == pytest.approx(smallest * 62.5 ** (1 / (exponent + 1)))
         assert 39 < decisions[3].fit.plateau < 159
 
 
 def test_a_limit_that_backs_off_does_not_shrink_batches():
-    """At a client's own bound the limit went from 69 to 12 to 4 in 170 updates, and the batches with it."""
+    """At a client's own bound the limit went from 69 to 12 to 4 in 170 updates, and the batches
+    with it.
+    """
     start = replace(START, trainset_size=1000, workers=256, capacity=69)
     _, view = run(PowerLaw(), start, lambda bs: 10 + 0.3 * bs)
     assert min(view.planned[:-1]) >= 60
@@ -224,7 +260,9 @@ def test_another_size_than_a_bound_allows_is_no_handful_where_there_is_a_choice(
 
 def test_an_epoch_that_ended_before_all_sizes_were_measured_is_fitted_with_what_there_is():
     measured = (Measurement(3, 10.0), Measurement(10, 11.0))
-    decision = PowerLaw(profile=3, min_updates=6).plan(replace(START, trainset_size=60, seen=60, measurements=measured))
+    decision = PowerLaw(profile=3, min_updates=6).plan(
+        replace(START, trainset_size=60, seen=60, measurements=measured)
+    )
     assert decision.fit is not None
     assert "from 2 sizes" in decision.reason
 
@@ -261,7 +299,9 @@ def test_a_nearly_flat_law_stays_an_integer_within_the_trainset():
 
 
 measurements = st.builds(
-    Measurement, st.integers(0, 4000), st.floats(allow_nan=True, allow_infinity=True) | st.floats(0.001, 1000)
+    Measurement,
+    st.integers(0, 4000),
+    st.floats(allow_nan=True, allow_infinity=True) | st.floats(0.001, 1000),
 )
 views = st.builds(
     BatchView,
@@ -283,7 +323,9 @@ views = st.builds(
 def test_any_view_gives_one_decision_within_all_bounds(view, tau, share, profile):
     decision = PowerLaw(tau=tau, relative_tau=share, profile=profile, min_updates=6).plan(view)
     assert 1 <= decision.size <= view.trainset_size
-    assert decision == PowerLaw(tau=tau, relative_tau=share, profile=profile, min_updates=6).plan(view)
+    assert decision == PowerLaw(tau=tau, relative_tau=share, profile=profile, min_updates=6).plan(
+        view
+    )
     assert decision.reason
     if view.remaining_rollouts is not None:
         cost = decision.size * (1 + view.children) + view.validation_size

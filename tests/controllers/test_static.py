@@ -22,7 +22,10 @@ def test_it_is_clipped_to_the_trainset_and_to_what_the_budget_leaves():
         BatchView(update=0, trainset_size=50, remaining_rollouts=40, validation_size=10)
     )
     assert decision.size == 15
-    assert [(c.name, c.before, c.after) for c in decision.clamps] == [("trainset", 80, 50), ("budget", 50, 15)]
+    assert [(c.name, c.before, c.after) for c in decision.clamps] == [
+        ("trainset", 80, 50),
+        ("budget", 50, 15),
+    ]
     assert "40 rollouts are left" in decision.clamps[1].reason
 
 

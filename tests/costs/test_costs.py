@@ -39,7 +39,13 @@ def test_a_list_price_is_dspys_own_with_its_price_of_cached_tokens():
 
 
 @pytest.mark.parametrize(
-    "model", ["openai/unheard-of", "hosted_vllm/deepseek-chat", "openrouter/openai/gpt-oss-120b:nitro", "ollama/llama3"]
+    "model",
+    [
+        "openai/unheard-of",
+        "hosted_vllm/deepseek-chat",
+        "openrouter/openai/gpt-oss-120b:nitro",
+        "ollama/llama3",
+    ],
 )
 def test_what_a_provider_does_not_list_or_bill_is_unknown_and_not_free(model):
     assert price_of(model) is None
@@ -52,7 +58,9 @@ def test_your_own_price_comes_first_with_or_without_provider_and_version():
     assert price_of("openai/my/model", own).prompt == 3.0
     assert price_of("openrouter/my/model:free", own).prompt == 0.0
     assert price_of("openrouter/my/model:free", {"my/model:free": Price(5.0, 6.0)}).prompt == 5.0
-    assert Costs(prices=own).unpriced({"task": "my/model", "proposer": "unheard-of"}) == {"proposer": "unheard-of"}
+    assert Costs(prices=own).unpriced({"task": "my/model", "proposer": "unheard-of"}) == {
+        "proposer": "unheard-of"
+    }
 
 
 def test_cached_prompt_tokens_have_their_own_price():
@@ -82,7 +90,15 @@ def test_prices_may_stand_in_a_file():
 def test_totals_are_sums_by_role_and_model_and_unknown_where_one_price_is():
     rows = [
         CallUsage(
-            "task", "a", calls=3, errors=1, cached=1, prompt_tokens=10, completion_tokens=2, dollars=0.5, seconds=1.0
+            "task",
+            "a",
+            calls=3,
+            errors=1,
+            cached=1,
+            prompt_tokens=10,
+            completion_tokens=2,
+            dollars=0.5,
+            seconds=1.0,
         ),
         CallUsage("task", "b", calls=1, prompt_tokens=1, dollars=None),
         CallUsage("proposer", "a", calls=2, dollars=0.25, gpu_seconds=3.0),

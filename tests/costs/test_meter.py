@@ -19,7 +19,8 @@ from combee_dspy.costs import Costs, Tariff, metered, role_scope
 
 def rows(meter: Any) -> list[tuple[Any, ...]]:
     return [
-        (one.role, one.calls, one.errors, one.cached, one.prompt_tokens, one.completion_tokens) for one in meter.usage()
+        (one.role, one.calls, one.errors, one.cached, one.prompt_tokens, one.completion_tokens)
+        for one in meter.usage()
     ]
 
 
@@ -40,8 +41,14 @@ def test_meters_of_many_threads_hear_their_own_calls_only(scripted):
                     ask("fails")
         return rows(meter)
 
-    with dspy.context(lm=scripted(reply)), metered(Tariff()) as outer, ThreadPoolExecutor(16) as pool:
-        futures = [pool.submit(contextvars.copy_context().run, work, number) for number in range(60)]
+    with (
+        dspy.context(lm=scripted(reply)),
+        metered(Tariff()) as outer,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        futures = [
+            pool.submit(contextvars.copy_context().run, work, number) for number in range(60)
+        ]
         found = [future.result() for future in futures]
 
     for number, heard in enumerate(found):
@@ -54,11 +61,15 @@ def test_meters_of_many_threads_hear_their_own_calls_only(scripted):
 def test_calls_of_parallel_modules_and_async_tasks_are_heard_in_their_role(scripted):
     async def together() -> None:
         with role_scope("reflector"):
-            await asyncio.gather(*(dspy.Predict("question -> answer").acall(question="q") for _ in range(3)))
+            await asyncio.gather(
+                *(dspy.Predict("question -> answer").acall(question="q") for _ in range(3))
+            )
 
     with dspy.context(lm=scripted()), metered(Tariff(), "proposer") as meter:
         predict = dspy.Predict("question -> answer")
-        dspy.Parallel(num_threads=4, disable_progress_bar=True)([(predict, {"question": str(i)}) for i in range(5)])
+        dspy.Parallel(num_threads=4, disable_progress_bar=True)(
+            [(predict, {"question": str(i)}) for i in range(5)]
+        )
         asyncio.run(together())
 
     assert [(role, calls, prompt) for role, calls, _, _, prompt, _ in rows(meter)] == [
@@ -116,7 +127,8 @@ def test_users_own_callbacks_hear_modules_and_lms_as_before_and_the_meter_hears_
         ask()
 
     assert users.heard == ["module", "lm"]
-    # What keeps DSPy's callbacks from costing as much as the prediction; where DSPy moves it, this says so.
+    # What keeps DSPy's callbacks from costing as much as the prediction; where DSPy moves it, this
+    # says so.
     assert seen == []
     assert rows(meter)[0][1] == 1
 

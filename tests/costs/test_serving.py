@@ -24,11 +24,15 @@ def booked(world: World, program: Any, *, judge: Any = None) -> CostTotals:
         if judge is None:
             program(question="Number 1: word for bee?")
         else:
-            dspy.Evaluate(devset=examples(6), metric=judge, num_threads=3, display_progress=False)(program)
+            dspy.Evaluate(devset=examples(6), metric=judge, num_threads=3, display_progress=False)(
+                program
+            )
     return totals(meter.usage())
 
 
-def test_what_was_compiled_or_loaded_serves_and_its_student_does_not(world: World, tmp_path: Path) -> None:
+def test_what_was_compiled_or_loaded_serves_and_its_student_does_not(
+    world: World, tmp_path: Path
+) -> None:
     student = dspy.Predict("question -> answer")
     better = world.compile(student, log_dir=tmp_path, **SMALL)
     loaded = load_candidate(student, tmp_path, "best")
@@ -38,7 +42,10 @@ def test_what_was_compiled_or_loaded_serves_and_its_student_does_not(world: Worl
         assert found.by_role["serving"].dollars == pytest.approx(found.total.tokens / 1e6) != 0
     assert booked(world, student).by_role.keys() == {"task"}
     # The search itself served nobody.
-    assert {row["role"] for row in rows(tmp_path, "SELECT DISTINCT role FROM usage")} <= {"task", "proposer"}
+    assert {row["role"] for row in rows(tmp_path, "SELECT DISTINCT role FROM usage")} <= {
+        "task",
+        "proposer",
+    }
 
 
 def test_a_program_from_a_saved_state_is_marked_by_its_user(world: World, tmp_path: Path) -> None:
@@ -56,8 +63,15 @@ def test_what_judges_an_answer_that_is_served_is_the_evaluator(world: World) -> 
         return in_kind(request, {"reasoning": "r", "score": 1.0, "feedback": "f"})
 
     judge = Judge("Is it right?", lm=ScriptedLM(said))
-    found = booked(world, better, judge=lambda gold, pred, trace=None: judge(gold, pred, None, None, None).score)
-    assert {role: sums.calls for role, sums in found.by_role.items()} == {"evaluator": 6, "serving": 6}
+    found = booked(
+        world,
+        better,
+        judge=lambda gold, pred, trace=None: judge(gold, pred, None, None, None).score,
+    )
+    assert {role: sums.calls for role, sums in found.by_role.items()} == {
+        "evaluator": 6,
+        "serving": 6,
+    }
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -81,7 +95,9 @@ def test_a_search_that_goes_on_from_a_compiled_program_serves_nobody(
 
 
 def test_a_playbook_that_learns_online_serves(world: World) -> None:
-    online = OnlinePlaybook(dspy.Predict("question -> answer"), metric, reflection_lm=world.proposer_lm)
+    online = OnlinePlaybook(
+        dspy.Predict("question -> answer"), metric, reflection_lm=world.proposer_lm
+    )
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()), metered(PRICES) as meter:
         online.predict(examples(3))
     assert {row.role for one in online.rollouts for row in one.usage} == {"serving"}

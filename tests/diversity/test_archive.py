@@ -19,7 +19,10 @@ PARENT = "Answer the question.\n\nLessons learned:\n" + "\n".join(
         "Amounts in thousands must be scaled before they are compared.",
     )
 )
-NEW = ("Footnotes may restate a figure of the table above them.", "Resolve pronouns to the last person named.")
+NEW = (
+    "Footnotes may restate a figure of the table above them.",
+    "Resolve pronouns to the last person named.",
+)
 MOVED = "\n".join([*PARENT.splitlines()[:3], *reversed(PARENT.splitlines()[3:])])
 
 
@@ -62,10 +65,19 @@ class Spy(Embedder):
         PARENT.replace("- Quote the sentence that supports the answer.\n", ""),
         PARENT.replace("two decimals", "four decimals"),
         PARENT.replace("Quote the", "Do not quote the"),
-        PARENT.replace("- Look", "- Always look").replace("- Use", "- Make sure to use") + f"\n- {NEW[0]}",
+        PARENT.replace("- Look", "- Always look").replace("- Use", "- Make sure to use")
+        + f"\n- {NEW[0]}",
         PARENT + " " + NEW[1],
     ],
-    ids=["several lessons", "one lesson", "one fewer", "a number", "a negation", "among rewordings", "in one line"],
+    ids=[
+        "several lessons",
+        "one lesson",
+        "one fewer",
+        "a number",
+        "a negation",
+        "among rewordings",
+        "in one line",
+    ],
 )
 def test_a_child_that_says_something_new_passes(text):
     assert judged(text) is None
@@ -108,7 +120,9 @@ def test_a_repeated_text_is_refused_whatever_its_age_and_a_similar_one_while_it_
     later = [f"Text number {number} about something." for number in range(5)]
     options = Diversity(recent=3)
     text = with_lessons(NEW[0])
-    assert judged(text, text, *later, options=options) == Refusal("it repeats a candidate that is there already")
+    assert judged(text, text, *later, options=options) == Refusal(
+        "it repeats a candidate that is there already"
+    )
     again = with_lessons("Remember that footnotes may restate a figure of the table above them!")
     assert judged(again, text, *later, options=options) is None
     assert judged(again, text, *later[:2], *later[:2], options=options) is not None
@@ -123,7 +137,12 @@ def test_what_an_operator_says_in_other_words_or_order_is_refused_as_a_repeat_al
 def test_a_threshold_and_an_embedder_that_are_given_are_used():
     text = PARENT.replace("- Look", "- Always look")
     assert judged(text, options=Diversity(threshold=0.99)) is None
-    assert judged(text, options=Diversity(embedder={"name": "char-ngrams", "params": {"sizes": [3]}}, threshold=0.5))
+    assert judged(
+        text,
+        options=Diversity(
+            embedder={"name": "char-ngrams", "params": {"sizes": [3]}}, threshold=0.5
+        ),
+    )
 
 
 def test_off_refuses_and_measures_nothing():
@@ -133,11 +152,18 @@ def test_off_refuses_and_measures_nothing():
     assert archive.similarity([{"a": PARENT}, {"a": PARENT}]) is None
 
 
-DEMOS = [Demonstration({"question": f"What is {n} plus 1?"}, {"answer": str(n + 1)}, f"{n:064x}") for n in range(4)]
+DEMOS = [
+    Demonstration({"question": f"What is {n} plus 1?"}, {"answer": str(n + 1)}, f"{n:064x}")
+    for n in range(4)
+]
 
 
 def candidate(text="Answer.", demos=(), **fields):
-    return {"a": text, "a::demonstrations": encode_demonstrations(demos), "a::fields": encode_fields(fields)}
+    return {
+        "a": text,
+        "a::demonstrations": encode_demonstrations(demos),
+        "a::fields": encode_fields(fields),
+    }
 
 
 def test_demonstrations_count_and_their_order_does_not():
@@ -148,19 +174,30 @@ def test_demonstrations_count_and_their_order_does_not():
 def test_field_descriptions_and_the_component_of_a_sentence_count():
     assert alike(candidate(answer="One word."), candidate(answer="One word!")) == 1
     assert alike(candidate(answer="One word."), candidate(answer="In lower case.")) < 0.5
-    assert alike({"a": "Check the sign.", "b": "Be brief."}, {"a": "Be brief.", "b": "Check the sign."}) == 0
+    assert (
+        alike(
+            {"a": "Check the sign.", "b": "Be brief."}, {"a": "Be brief.", "b": "Check the sign."}
+        )
+        == 0
+    )
 
 
-@pytest.mark.parametrize("text", ['{"demonstrations":oops', '{"fields":[]}', '{"demonstrations":{},"version":1}'])
+@pytest.mark.parametrize(
+    "text", ['{"demonstrations":oops', '{"fields":[]}', '{"demonstrations":{},"version":1}']
+)
 def test_an_instruction_that_looks_encoded_is_compared_as_it_stands(text):
     assert alike({"a": text}, {"a": "Answer."}) < 0.5
 
 
 @pytest.mark.parametrize(
     "text",
-    ["- Check the sign.\n- Round it.", "1. check the sign\n2) **Round it!**", "* CHECK THE SIGN;   Round it",
-     "Check the sign! Check the sign. Round it."],
-)  # fmt: skip
+    [
+        "- Check the sign.\n- Round it.",
+        "1. check the sign\n2) **Round it!**",
+        "* CHECK THE SIGN;   Round it",
+        "Check the sign! Check the sign. Round it.",
+    ],
+)
 def test_punctuation_case_and_bullets_say_nothing_new(text):
     assert alike({"a": text}, {"a": "Check the sign. Round it."}) == 1
 
@@ -182,7 +219,10 @@ def test_numbers_formulas_units_and_negations_turn_the_meaning(one, other, same)
 
 def test_similarity_is_the_mean_over_the_pairs():
     archive = Archive(Diversity())
-    texts = [{"a": text} for text in (PARENT, PARENT.upper(), with_lessons("Check the result against a table."))]
+    texts = [
+        {"a": text}
+        for text in (PARENT, PARENT.upper(), with_lessons("Check the result against a table."))
+    ]
     assert archive.similarity(texts[:1]) is None
     assert archive.similarity(texts[:2]) == 1
     pairs = [archive.similarity([texts[i], texts[j]]) for i, j in ((0, 1), (0, 2), (1, 2))]
@@ -191,7 +231,9 @@ def test_similarity_is_the_mean_over_the_pairs():
 
 
 @settings(max_examples=40, deadline=None)
-@given(*(st.dictionaries(st.sampled_from("ab"), st.text(max_size=80), max_size=2) for _ in range(2)))
+@given(
+    *(st.dictionaries(st.sampled_from("ab"), st.text(max_size=80), max_size=2) for _ in range(2))
+)
 def test_likeness_is_symmetric_within_bounds_and_one_for_the_same(first, second):
     assert alike(first, second) == pytest.approx(alike(second, first), abs=1e-6)
     assert 0 <= alike(first, second) <= 1

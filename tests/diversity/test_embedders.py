@@ -49,7 +49,10 @@ def test_rows_have_length_one_or_hold_nothing_and_are_the_same_in_any_batch(text
     assert (rows.shape, rows.dtype) == ((len(texts), 2048), np.float32)
     lengths = np.linalg.norm(rows.astype(float), axis=1)
     assert np.all((np.abs(lengths - 1) < 1e-5) | (lengths == 0))
-    assert all(np.array_equal(row, CharNgrams().embed([text])[0]) for row, text in zip(rows, texts, strict=True))
+    assert all(
+        np.array_equal(row, CharNgrams().embed([text])[0])
+        for row, text in zip(rows, texts, strict=True)
+    )
 
 
 def test_case_and_white_space_do_not_count_and_words_do():
@@ -64,13 +67,18 @@ def test_the_buckets_are_the_same_on_every_machine_():
 
 
 def test_only_the_default_parameters_have_a_measured_threshold():
-    assert CharNgrams().threshold() == CharNgrams(sizes=[3, 4, 5]).threshold() == CharNgrams.MEASURED_THRESHOLD
+    assert (
+        CharNgrams().threshold()
+        == CharNgrams(sizes=[3, 4, 5]).threshold()
+        == CharNgrams.MEASURED_THRESHOLD
+    )
     assert CharNgrams(dimensions=64).threshold() is None
     assert CharNgrams(sizes=(2, 3)).threshold() is None
 
 
 @pytest.mark.parametrize(
-    "params", [{"sizes": ()}, {"sizes": (0,)}, {"sizes": (17,)}, {"sizes": "345"}, {"dimensions": 15}]
+    "params",
+    [{"sizes": ()}, {"sizes": (0,)}, {"sizes": (17,)}, {"sizes": "345"}, {"dimensions": 15}],
 )
 def test_wrong_parameters_are_refused_by_name(params):
     with pytest.raises(ArgumentError, match=f"CharNgrams.{next(iter(params))}"):
@@ -83,7 +91,8 @@ def test_unit_rows_scales_huge_and_tiny_values():
 
 
 @pytest.mark.parametrize(
-    "values", [[[1.0]], [1.0, 2.0], [[1.0], [float("nan")]], [[], []], [["a"], ["b"]], [[1.0], [1.0, 2.0]]]
+    "values",
+    [[[1.0]], [1.0, 2.0], [[1.0], [float("nan")]], [[], []], [["a"], ["b"]], [[1.0], [1.0, 2.0]]],
 )
 def test_what_is_no_matrix_of_two_rows_is_refused(values):
     with pytest.raises(ArgumentValueError, match="vectors"):
@@ -95,10 +104,14 @@ def lengths(texts):
 
 
 @pytest.mark.parametrize(
-    "model", ["own_model:lengths", lengths, dspy.Embedder(lengths, caching=False)], ids=["path", "function", "dspy"]
+    "model",
+    ["own_model:lengths", lengths, dspy.Embedder(lengths, caching=False)],
+    ids=["path", "function", "dspy"],
 )
 def test_each_way_of_naming_a_model_embeds(model, tmp_path, monkeypatch):
-    (tmp_path / "own_model.py").write_text("def lengths(texts): return [[float(len(text)), 1.0] for text in texts]")
+    (tmp_path / "own_model.py").write_text(
+        "def lengths(texts): return [[float(len(text)), 1.0] for text in texts]"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert np.allclose(DSPyEmbedder(model).embed(["abc", "a"]), unit_rows([[3, 1], [1, 1]], 2))
 
@@ -184,9 +197,13 @@ def test_each_embedder_gets_the_threshold_that_refuses_equally_few():
 
 @pytest.mark.parametrize(
     ("embedder", "lessons", "pairs"),
-    [(CharNgrams(), LESSONS[:9], 400), (CharNgrams(), LESSONS[:1] * 50, 400), (CharNgrams(), LESSONS, 50),
-     (Flat(), LESSONS, 400)],
-)  # fmt: skip
+    [
+        (CharNgrams(), LESSONS[:9], 400),
+        (CharNgrams(), LESSONS[:1] * 50, 400),
+        (CharNgrams(), LESSONS, 50),
+        (Flat(), LESSONS, 400),
+    ],
+)
 def test_what_cannot_be_calibrated_is_refused(embedder, lessons, pairs):
     with pytest.raises(ArgumentValueError):
         calibrate_threshold(embedder, lessons, pairs=pairs)

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.diversity import Archive, Diversity, Embedder, Restart, Temperature, UpdateView
-from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, UnknownStrategyError
+from combee_dspy.exceptions import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    UnknownStrategyError,
+)
 
 
 class Unmeasured(Embedder):
@@ -64,9 +69,15 @@ def schedules(draw):
 
 
 @given(schedules(), st.integers(0, 100), st.integers(0, 30))
-def test_temperatures_stay_within_the_bounds_and_staleness_never_lowers_them(schedule, update, stale):
+def test_temperatures_stay_within_the_bounds_and_staleness_never_lowers_them(
+    schedule, update, stale
+):
     planned = schedule.at(update)
-    assert min(schedule.start, schedule.end) - 1e-9 <= planned <= max(schedule.start, schedule.end) + 1e-9
+    assert (
+        min(schedule.start, schedule.end) - 1e-9
+        <= planned
+        <= max(schedule.start, schedule.end) + 1e-9
+    )
     assert planned <= schedule.at(update, stale) <= schedule.highest
     assert schedule.at(update, schedule.patience) == planned
 
@@ -87,7 +98,14 @@ def test_it_falls_by_half_a_cosine_and_rises_with_each_stale_update_up_to_the_hi
 
 
 @pytest.mark.parametrize(
-    "changes", [{"start": -0.1}, {"end": 2.1, "highest": 2}, {"start": float("nan")}, {"updates": 0}, {"start": 1.5}]
+    "changes",
+    [
+        {"start": -0.1},
+        {"end": 2.1, "highest": 2},
+        {"start": float("nan")},
+        {"updates": 0},
+        {"start": 1.5},
+    ],
 )
 def test_temperatures_out_of_range_are_refused(changes):
     with pytest.raises(ArgumentValueError, match="Temperature"):
@@ -96,7 +114,10 @@ def test_temperatures_out_of_range_are_refused(changes):
 
 def history(scores, similarities=None, restarted=()):
     found = zip(scores, similarities or [None] * len(scores), strict=True)
-    return [UpdateView(score, similarity, number in restarted) for number, (score, similarity) in enumerate(found)]
+    return [
+        UpdateView(score, similarity, number in restarted)
+        for number, (score, similarity) in enumerate(found)
+    ]
 
 
 PROGRESS = Restart(patience=3, min_progress=0.01, min_diversity=None)
@@ -132,7 +153,10 @@ def test_after_a_restart_the_count_begins_anew():
     assert DIVERSITY.due(history([0.5] * 7, [0.9] * 7, restarted=(4,))) is not None
 
 
-@given(st.integers(1, 6), st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 1)), max_size=40))
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 1)), max_size=40),
+)
 def test_it_never_starts_again_twice_within_the_patience(patience, found):
     rule = Restart(patience, 0.3, 0.3)
     views, starts, best, again = [], [], 0.0, False
@@ -148,7 +172,12 @@ def test_it_never_starts_again_twice_within_the_patience(patience, found):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"patience": 0}, {"min_progress": 0}, {"min_diversity": 1.1}, {"min_progress": None, "min_diversity": None}],
+    [
+        {"patience": 0},
+        {"min_progress": 0},
+        {"min_diversity": 1.1},
+        {"min_progress": None, "min_diversity": None},
+    ],
 )
 def test_restarts_without_a_bound_or_out_of_range_are_refused(changes):
     with pytest.raises(ArgumentValueError, match="Restart"):

@@ -19,7 +19,9 @@ FOLDERS = ("tutorials", "examples")
 SCRIPTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
 MODELS = sorted((ROOT / "examples" / "models").glob("*.yaml"))
-FORMULA = sorted((ROOT / "examples" / "benchmarks").glob("run_f*.yaml"))  # those of the hub: tests/benchmarks
+FORMULA = sorted(
+    (ROOT / "examples" / "benchmarks").glob("run_f*.yaml")
+)  # those of the hub: tests/benchmarks
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +47,12 @@ def test_a_script_runs_and_says_that_it_is_simulated(script, tmp_path):
     if "fastapi" in script.name:
         pytest.importorskip("fastapi")
     done = subprocess.run(  # noqa: S603 - this repository's own files
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     assert "simulated" in done.stdout
@@ -69,7 +76,9 @@ def test_a_configuration_runs_and_says_that_it_is_simulated(config, tmp_path, ca
 
 
 @pytest.mark.parametrize("config", MODELS, ids=named)
-def test_a_configuration_of_a_model_is_complete_but_for_the_key(config, tmp_path, capsys, monkeypatch):
+def test_a_configuration_of_a_model_is_complete_but_for_the_key(
+    config, tmp_path, capsys, monkeypatch
+):
     text = config.read_text(encoding="utf-8")
     for variable in re.findall(r"api_key_env: (\w+)", text):
         monkeypatch.setenv(variable, "any-word-will-do")

@@ -1,6 +1,7 @@
 """Every Python block and every `combee` command of the README and the site runs as it stands.
 
-No model answers: `openai/...` is the simulated service here, at the address that OPENAI_API_BASE names.
+No model answers: `openai/...` is the simulated service here, at the address that OPENAI_API_BASE
+names.
 """
 
 from __future__ import annotations
@@ -22,14 +23,31 @@ from combee_dspy.testing import ScriptedLM, as_chat
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
-PAGES = [page for page in PAGES if page.name not in ("cli.md", "results.md")]  # made by make docs; figures
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "how_to").glob("*.md")),
+]
+PAGES = [
+    page for page in PAGES if page.name not in ("cli.md", "results.md")
+]  # made by make docs; figures
 BLOCK = re.compile(r"^```(python|bash|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# What needs a network, a GPU, a key, a store, or somebody who types; other tests run what can be run.
+# What needs a network, a GPU, a key, a store, or somebody who types; other tests run what can be
+# run.
 ELSEWHERE = (
-    "pip install", "make ", "export ", "vllm serve", "combee demo", "combee plan", "combee diagnose mlflow:",
-    "combee run examples/models", "combee benchmarks finer", "combee track replay", "combee publish", "combee canary",
-)  # fmt: skip
+    "pip install",
+    "make ",
+    "export ",
+    "vllm serve",
+    "combee demo",
+    "combee plan",
+    "combee diagnose mlflow:",
+    "combee run examples/models",
+    "combee benchmarks finer",
+    "combee track replay",
+    "combee publish",
+    "combee canary",
+)
 
 
 HALVES = {"first": slice(12), "second": slice(12, None)}
@@ -50,13 +68,21 @@ def blocks(page):
 
 
 def commands(page):
-    lines = "\n".join(text for kind, text in blocks(page) if kind == "bash").replace("\\\n", " ").splitlines()
-    return [line.strip() for line in lines if line.strip() and not line.startswith(("#", *ELSEWHERE))]
+    lines = (
+        "\n".join(text for kind, text in blocks(page) if kind == "bash")
+        .replace("\\\n", " ")
+        .splitlines()
+    )
+    return [
+        line.strip() for line in lines if line.strip() and not line.startswith(("#", *ELSEWHERE))
+    ]
 
 
 @pytest.fixture(scope="module")
 def data():
-    return load_benchmark("formula-mini", task="compute", formulas=6, train=24, validation=24, heldout=24)
+    return load_benchmark(
+        "formula-mini", task="compute", formulas=6, train=24, validation=24, heldout=24
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +106,44 @@ def reader(service, monkeypatch, tmp_path):
 def names(data, service):
     """What the pages leave to the reader: a program, three sets, LMs."""
     train, validation, heldout = (list(split.examples) for split in data.splits)
-    student = dspy.ChainOfThought(dspy.Signature("question -> answer", "Answer the question. Answer in English."))
+    student = dspy.ChainOfThought(
+        dspy.Signature("question -> answer", "Answer the question. Answer in English.")
+    )
     right = {one.question: str(one.answer) for split in data.splits for one in split.examples}
 
     def judged(request):
         asked = next(question for question in right if question in request.text)
-        return as_chat({"feedback": "Look again.", "score": float(f'"{right[asked]}"' in request.text)})
+        return as_chat(
+            {"feedback": "Look again.", "score": float(f'"{right[asked]}"' in request.text)}
+        )
 
     def exact_match(gold, pred, trace=None, pred_name=None, pred_trace=None):
         return float(pred.answer == gold.answer)
 
     return {
-        "dspy": dspy, "program": student, "student": student, "better": student, "exact_match": exact_match,
-        "metric": exact_match, "train": train, "validation": validation, "heldout": heldout,
-        "proposer_lm": service.lm(), "reflection_lm": service.lm(), "judge_lm": ScriptedLM(judged),
-        "combee": Combee(exact_match, budget=Budget(rollouts=100), reflection_lm=service.lm(), log_dir="runs/tasks"),
-        "data": {name: Rows(*(rows[half] for rows in (train, validation, heldout))) for name, half in HALVES.items()},
-    }  # fmt: skip
+        "dspy": dspy,
+        "program": student,
+        "student": student,
+        "better": student,
+        "exact_match": exact_match,
+        "metric": exact_match,
+        "train": train,
+        "validation": validation,
+        "heldout": heldout,
+        "proposer_lm": service.lm(),
+        "reflection_lm": service.lm(),
+        "judge_lm": ScriptedLM(judged),
+        "combee": Combee(
+            exact_match,
+            budget=Budget(rollouts=100),
+            reflection_lm=service.lm(),
+            log_dir="runs/tasks",
+        ),
+        "data": {
+            name: Rows(*(rows[half] for rows in (train, validation, heldout)))
+            for name, half in HALVES.items()
+        },
+    }
 
 
 @pytest.mark.parametrize(
@@ -127,7 +174,9 @@ def made(tmp_path_factory):
         (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         assert combee("run", str(folder / "run.yaml")) == 0
     (folder / "run.yaml").write_text(text, encoding="utf-8")
-    (folder / "small.yaml").write_text("{num_threads: 4, lms: {task: {model: simulated, slots: 4, time_scale: 0}}}")
+    (folder / "small.yaml").write_text(
+        "{num_threads: 4, lms: {task: {model: simulated, slots: 4, time_scale: 0}}}"
+    )
     return folder
 
 

@@ -41,7 +41,9 @@ def test_ranks_count_and_not_scales(pairs) -> None:
 
 
 def test_a_figure_worked_by_hand() -> None:
-    """One exchange of neighbours in five: 1 − 6·2/(5·24) = 0.9; the interval by Bonett and Wright."""
+    """One exchange of neighbours in five: 1 − 6·2/(5·24) = 0.9; the interval by Bonett and
+    Wright.
+    """
     found = calibrate([(1, 1), (2, 3), (3, 2), (4, 4), (5, 5)])
     assert found.correlation == pytest.approx(0.9)
     half = 1.959964 * math.sqrt((1 + 0.81 / 2) / 2)
@@ -187,7 +189,15 @@ def test_what_the_reference_raises_ends_the_run_and_an_outage_is_tried_again() -
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"reference": 3}, {"share": 0}, {"share": 1.5}, {"minimum": 3}, {"threshold": 2}, {"confidence": 1}]
+    "wrong",
+    [
+        {"reference": 3},
+        {"share": 0},
+        {"share": 1.5},
+        {"minimum": 3},
+        {"threshold": 2},
+        {"confidence": 1},
+    ],
 )
 def test_wrong_settings_are_refused_by_name(wrong) -> None:
     with pytest.raises(ArgumentError, match=next(iter(wrong))):

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from combee_dspy.evaluation import clearly_worse, paired_difference, select_newest_not_clearly_worse, sign_test
+from combee_dspy.evaluation import (
+    clearly_worse,
+    paired_difference,
+    select_newest_not_clearly_worse,
+    sign_test,
+)
 from combee_dspy.exceptions import ArgumentValueError
 
 binary = st.sampled_from([0.0, 1.0])
@@ -90,15 +95,24 @@ def test_few_examples_that_all_agree_do_not_make_certain() -> None:
 @pytest.mark.parametrize("n", [5, 10, 30, 100])
 @pytest.mark.parametrize("kind", ["right or wrong", "graded", "rare and large"])
 def test_coverage_is_at_least_near_its_level(n, kind, monkeypatch) -> None:
-    """On many drawn samples the interval holds the true difference about 19 times in 20, or more."""
+    """On many drawn samples the interval holds the true difference about 19 times in 20, or
+    more.
+    """
     monkeypatch.setattr("combee_dspy.evaluation._compare._RESAMPLES", 299)
     generator, hits, trials = np.random.default_rng(n), 0, 120
     for trial in range(trials):
-        before = (generator.random(n) < 0.4).astype(float) if kind == "right or wrong" else generator.random(n)
+        before = (
+            (generator.random(n) < 0.4).astype(float)
+            if kind == "right or wrong"
+            else generator.random(n)
+        )
         if kind == "right or wrong":
             after, truth = (generator.random(n) < 0.6).astype(float), 0.2
         elif kind == "graded":
-            after, truth = before + generator.choice([-0.25, 0.0, 0.25, 0.5], p=[0.2, 0.5, 0.2, 0.1], size=n), 0.05
+            after, truth = (
+                before + generator.choice([-0.25, 0.0, 0.25, 0.5], p=[0.2, 0.5, 0.2, 0.1], size=n),
+                0.05,
+            )
         else:
             after, truth = before + generator.choice([-0.02, 1.0], p=[0.95, 0.05], size=n), 0.031
         found = paired_difference(before, after, seed=trial)
@@ -106,7 +120,9 @@ def test_coverage_is_at_least_near_its_level(n, kind, monkeypatch) -> None:
     assert hits >= 0.88 * trials
 
 
-@pytest.mark.parametrize(("before", "after"), [([], []), ([1.0], [1.0, 0.0]), ([1.0], [float("nan")])])
+@pytest.mark.parametrize(
+    ("before", "after"), [([], []), ([1.0], [1.0, 0.0]), ([1.0], [float("nan")])]
+)
 def test_what_cannot_be_compared_is_refused(before, after) -> None:
     with pytest.raises(ArgumentValueError, match="after"):
         paired_difference(before, after)

@@ -20,7 +20,10 @@ PROGRAMS = ("a" * 16, "b" * 16)
 
 
 def rows(start: int, count: int = 20) -> list[dspy.Example]:
-    return [dspy.Example(question=f"{n}?", answer=str(n)).with_inputs("question") for n in range(start, start + count)]
+    return [
+        dspy.Example(question=f"{n}?", answer=str(n)).with_inputs("question")
+        for n in range(start, start + count)
+    ]
 
 
 def hashes(examples: list[dspy.Example]) -> list[str]:
@@ -55,7 +58,9 @@ def test_a_set_is_known_by_its_rows_and_inputs_in_any_order() -> None:
     assert identity(other).content != known.content
 
 
-@pytest.mark.parametrize(("train", "validation", "name"), [(HELD, TRAIN, "trainset"), (TRAIN, HELD[:1], "valset")])
+@pytest.mark.parametrize(
+    ("train", "validation", "name"), [(HELD, TRAIN, "trainset"), (TRAIN, HELD[:1], "valset")]
+)
 def test_overlap_is_refused(train, validation, name) -> None:
     with pytest.raises(SplitOverlapError, match=name):
         identity(train=train, validation=validation)
@@ -64,7 +69,11 @@ def test_overlap_is_refused(train, validation, name) -> None:
 def test_a_reading_says_what_it_showed() -> None:
     read = reading()[-1]
     assert read.difference is not None
-    assert (read.difference.before, read.difference.after, read.difference.difference) == (0.0, 0.5, 0.5)
+    assert (read.difference.before, read.difference.after, read.difference.difference) == (
+        0.0,
+        0.5,
+        0.5,
+    )
     assert 0.1 < read.difference.low < 0.5 < read.difference.high < 0.8
     assert (read.looks, read.discordance(), read.seed, read.models) == (0, 0.5, 3, {"task": "m"})
 
@@ -123,12 +132,32 @@ def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> Non
     [
         ({"held": rows(400)}, "heldout", "is a leak, not a tune"),
         ({"held": HELD[1:]}, "heldout", "is a leak, not a tune"),
-        ({"held": HELD[1:], "train": rows(500), "validation": rows(600)}, "heldout", "is a leak, not a tune"),
-        ({"held": rows(400), "train": TRAIN[1:], "validation": []}, "heldout", "is a leak, not a tune"),
-        ({"held": rows(400), "train": VALIDATION, "validation": rows(600)}, "heldout", "is a leak, not a tune"),
-        ({"held": rows(400), "train": [*TRAIN, HELD[0]], "validation": []}, "trainset", "would now be learned"),
+        (
+            {"held": HELD[1:], "train": rows(500), "validation": rows(600)},
+            "heldout",
+            "is a leak, not a tune",
+        ),
+        (
+            {"held": rows(400), "train": TRAIN[1:], "validation": []},
+            "heldout",
+            "is a leak, not a tune",
+        ),
+        (
+            {"held": rows(400), "train": VALIDATION, "validation": rows(600)},
+            "heldout",
+            "is a leak, not a tune",
+        ),
+        (
+            {"held": rows(400), "train": [*TRAIN, HELD[0]], "validation": []},
+            "trainset",
+            "would now be learned",
+        ),
         ({"held": [], "validation": HELD[:2]}, "valset", "would now be learned"),
-        ({"held": TRAIN[:5], "train": rows(500), "validation": rows(600)}, "heldout", "in the program already"),
+        (
+            {"held": TRAIN[:5], "train": rows(500), "validation": rows(600)},
+            "heldout",
+            "in the program already",
+        ),
     ],
 )
 def test_every_move_after_a_reading_is_refused(now, argument, said) -> None:
@@ -160,7 +189,9 @@ def test_before_a_reading_the_set_may_still_be_mended_but_not_with_what_was_lear
     pinned = reading()[:1]
     check_unmoved(pinned, identity(HELD[1:], metric="metric-2"), "runs/a")
     with pytest.raises(HeldoutMovedError, match="in the program already"):
-        check_unmoved(pinned, identity(VALIDATION[:3], train=rows(500), validation=rows(600)), "runs/a")
+        check_unmoved(
+            pinned, identity(VALIDATION[:3], train=rows(500), validation=rows(600)), "runs/a"
+        )
 
 
 def test_a_run_that_held_nothing_out_is_remembered() -> None:
@@ -193,8 +224,12 @@ def test_a_look_at_one_of_the_rows_is_a_look_at_them() -> None:
         ("metric-2", "", 1.0, False),
     ],
 )
-def test_scores_of_the_untouched_program_tell_another_scale(metric, setting, before, rescored) -> None:
-    first = pin(Heldout(HELD), identity(), setting="same").read("one", AT, PROGRAMS, [0.0] * 20, [1.0] * 20)
+def test_scores_of_the_untouched_program_tell_another_scale(
+    metric, setting, before, rescored
+) -> None:
+    first = pin(Heldout(HELD), identity(), setting="same").read(
+        "one", AT, PROGRAMS, [0.0] * 20, [1.0] * 20
+    )
     now = pin(Heldout(HELD), identity(HELD[::-1], metric), [first], setting)
     warnings = now.read("two", AT, PROGRAMS, [before] * 20, [1.0] * 20).warnings
     assert any("scores otherwise on 20 of 20 rows" in text for text in warnings) == rescored
@@ -208,7 +243,9 @@ def test_a_row_edited_in_place_is_found() -> None:
     with pytest.raises(HeldoutMovedError, match="since it was pinned"):
         found.check_same()
     mended = pin(Heldout(held), identity(held))
-    object.__setattr__(mended, "heldout", Heldout([row.with_inputs("question", "answer") for row in held]))
+    object.__setattr__(
+        mended, "heldout", Heldout([row.with_inputs("question", "answer") for row in held])
+    )
     with pytest.raises(HeldoutMovedError, match="inputs"):
         mended.check_same()
 
@@ -227,7 +264,9 @@ def test_what_can_be_told_says_what_it_rests_on() -> None:
 
 
 def test_a_target_finer_than_that_is_refused_with_the_rows_it_takes() -> None:
-    with pytest.raises(ArgumentValueError, match=r"finer than the 0\.6.*about 785 for this one") as caught:
+    with pytest.raises(
+        ArgumentValueError, match=r"finer than the 0\.6.*about 785 for this one"
+    ) as caught:
         pin(Heldout(HELD, target=0.1), identity())
     assert caught.value.argument == "target"
     pin(Heldout(HELD, target=0.7), identity())
@@ -248,7 +287,14 @@ def test_scores_beyond_the_scale_are_told() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"rows": []}, {"target": 0}, {"target": float("inf")}, {"power": 1}, {"confidence": 0}, {"discordance": 2}],
+    [
+        {"rows": []},
+        {"target": 0},
+        {"target": float("inf")},
+        {"power": 1},
+        {"confidence": 0},
+        {"discordance": 2},
+    ],
 )
 def test_wrong_options_are_refused_by_name(wrong) -> None:
     with pytest.raises(ArgumentError, match=next(iter(wrong))):

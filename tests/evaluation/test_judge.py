@@ -24,7 +24,9 @@ def says(*answers: object) -> ScriptedLM:
 
     def answer(request):
         score = left.pop(0) if len(left) > 1 else left[0]
-        return score if isinstance(score, str) else as_chat({"feedback": "Say why.", "score": score})
+        return (
+            score if isinstance(score, str) else as_chat({"feedback": "Say why.", "score": score})
+        )
 
     return ScriptedLM(answer)
 
@@ -52,7 +54,14 @@ def test_its_calls_are_the_evaluators() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [7, -0.1, as_chat({"feedback": "x", "score": "nan"}), "no fields", as_chat({"feedback": "x", "score": "ok"})]
+    "bad",
+    [
+        7,
+        -0.1,
+        as_chat({"feedback": "x", "score": "nan"}),
+        "no fields",
+        as_chat({"feedback": "x", "score": "ok"}),
+    ],
 )
 def test_an_answer_that_cannot_be_read_is_drawn_again(bad) -> None:
     lm = says(bad, bad, bad, 0.5)
@@ -87,7 +96,13 @@ def test_a_signature_of_ones_own_must_have_the_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"criteria": " "}, {"criteria": 3}, {"criteria": "x", "attempts": 0}, {"criteria": "x", "lm": "m"}]
+    "arguments",
+    [
+        {"criteria": " "},
+        {"criteria": 3},
+        {"criteria": "x", "attempts": 0},
+        {"criteria": "x", "lm": "m"},
+    ],
 )
 def test_wrong_arguments_are_refused(arguments) -> None:
     with pytest.raises(ArgumentError, match=list(arguments)[-1]):

@@ -16,10 +16,16 @@ def test_the_textbook_figure() -> None:
 
 
 def test_a_mean_cannot_move_further_than_rows_change() -> None:
-    """With 100 rows a difference of 0.05 is 5 changed rows, all one way: p = 2/2**5, not below 0.05."""
+    """With 100 rows a difference of 0.05 is 5 changed rows, all one way: p = 2/2**5, not below
+    0.05.
+    """
     assert detectable_difference(100, discordance=0.0) == pytest.approx(0.0785, abs=1e-4)
-    assert detectable_difference(100, discordance=0.05) == detectable_difference(100, discordance=0.0)
-    assert detectable_difference(100, discordance=0.1) > detectable_difference(100, discordance=0.05)
+    assert detectable_difference(100, discordance=0.05) == detectable_difference(
+        100, discordance=0.0
+    )
+    assert detectable_difference(100, discordance=0.1) > detectable_difference(
+        100, discordance=0.05
+    )
     assert detectable_difference(4, discordance=0.0) == detectable_difference(4) > 1
 
 
@@ -36,7 +42,11 @@ def test_such_a_difference_is_found_four_times_in_five() -> None:
 @given(st.integers(1, 5000), st.floats(0, 1), st.floats(0.5, 0.99), st.floats(0.5, 0.999))
 def test_more_rows_and_less_discordance_tell_more(size, share, power, confidence) -> None:
     margin = detectable_difference(size, discordance=share, power=power, confidence=confidence)
-    assert 0 <= detectable_difference(size + 1, discordance=share, power=power, confidence=confidence) <= margin
+    assert (
+        0
+        <= detectable_difference(size + 1, discordance=share, power=power, confidence=confidence)
+        <= margin
+    )
     assert margin <= detectable_difference(size, power=power, confidence=confidence)
 
 
@@ -52,7 +62,9 @@ def test_nothing_changed_once_does_not_mean_nothing_changes() -> None:
     assert discordance_bound(0.0, 100) == pytest.approx(1 - 0.05 ** (1 / 100), rel=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"discordance": 1.1}, {"power": 1.0}, {"confidence": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"n": 0}, {"discordance": 1.1}, {"power": 1.0}, {"confidence": 0.0}]
+)
 def test_what_is_out_of_range_is_refused_by_name(wrong) -> None:
     with pytest.raises(ArgumentValueError, match=next(iter(wrong))):
         detectable_difference(**{"n": 9, **wrong})

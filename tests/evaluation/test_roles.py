@@ -41,7 +41,9 @@ def test_one_model_by_any_provider_and_setting_is_one_model() -> None:
     assert not same_model(None, STRONG)
 
 
-@pytest.mark.parametrize("metric", [JUDGE, asking, Graded().score, closing(SAME), functools.partial(asking, trace=[])])
+@pytest.mark.parametrize(
+    "metric", [JUDGE, asking, Graded().score, closing(SAME), functools.partial(asking, trace=[])]
+)
 def test_a_judge_that_proposes_is_refused_without_a_calibration(metric) -> None:
     with pytest.raises(ArgumentValueError, match="own examiner") as caught:
         check_roles(metric, STRONG)
@@ -78,6 +80,8 @@ def test_a_smaller_judge_may_be_held_to_the_model_that_proposes() -> None:
 
 def test_code_is_no_judge_until_it_is_heard() -> None:
     check_roles(code, STRONG)
-    check_roles_heard([CallUsage("evaluator", "openai/gpt-5-mini"), CallUsage("proposer", "openai/gpt-5")], STRONG)
+    check_roles_heard(
+        [CallUsage("evaluator", "openai/gpt-5-mini"), CallUsage("proposer", "openai/gpt-5")], STRONG
+    )
     with pytest.raises(ArgumentValueError, match="has called the model that proposes"):
         check_roles_heard([CallUsage("evaluator", "openai/gpt-5", calls=1)], STRONG)

@@ -50,8 +50,14 @@ def described(name, text):
 def test_an_edit_that_breaks_nothing_passes():
     guards = Guards(max_tokens=50, keep=[RULE])
     assert judge(guards, Edit(instruction=PARENT + "\nBe brief.")) is None
-    assert judge(guards, Edit(demonstrations=(Demonstration({"question": "a"}, {"formula": "b"}),))) is None
-    assert judge(guards, Edit(field_descriptions={"question": "Any.", "formula": "A {table} name."})) is None
+    assert (
+        judge(guards, Edit(demonstrations=(Demonstration({"question": "a"}, {"formula": "b"}),)))
+        is None
+    )
+    assert (
+        judge(guards, Edit(field_descriptions={"question": "Any.", "formula": "A {table} name."}))
+        is None
+    )
 
 
 @pytest.mark.parametrize("lost", ["{name}", "<reply>"])
@@ -60,7 +66,10 @@ def test_a_lost_placeholder_is_refused(lost):
 
 
 def test_the_seeds_placeholders_count_or_the_parents_where_the_seed_is_not_known():
-    assert judge(Guards(), Edit(instruction=PARENT), instruction=PARENT + "\n- Use <b> for {bold}.") is None
+    assert (
+        judge(Guards(), Edit(instruction=PARENT), instruction=PARENT + "\n- Use <b> for {bold}.")
+        is None
+    )
     changes = {"instruction": PARENT + " {bold}", "seed_instruction": None}
     assert "{bold}" in refused(Guards(), Edit(instruction=PARENT), **changes)
     edit, parent = Edit(**described("question", "Any.")), described("question", "Any. {bold}")
@@ -76,7 +85,12 @@ def test_a_stand_in_for_a_description_is_no_placeholder(name):
 
 
 @pytest.mark.parametrize(
-    "text", ["Answer {name} in <reply>.", PARENT.lower().replace("answer {", "Answer {"), PARENT.replace("Never", "")]
+    "text",
+    [
+        "Answer {name} in <reply>.",
+        PARENT.lower().replace("answer {", "Answer {"),
+        PARENT.replace("Never", ""),
+    ],
 )
 def test_a_protected_rule_stays_verbatim(text):
     assert "protected rule" in refused(Guards(keep=[RULE]), Edit(instruction=text))
@@ -88,13 +102,17 @@ def test_a_rule_binds_the_texts_that_have_it():
     assert judge(guards, changed, instruction="Sum up.", seed_instruction="Sum up.") is None
     assert "protected" in refused(guards, edit, instruction=RULE, seed_instruction="Sum up.")
     assert "protected" in refused(guards, changed, instruction="Sum up.", seed_instruction=RULE)
-    assert "protected" in refused(guards, Edit(**described("formula", "x")), **described("formula", RULE))
+    assert "protected" in refused(
+        guards, Edit(**described("formula", "x")), **described("formula", RULE)
+    )
 
 
 def test_a_rule_of_one_component_does_not_bind_another():
     guards = Guards(keep={"other": [RULE]})
     assert judge(guards, Edit(instruction="Answer {name} in <reply>.")) is None
-    assert "protected" in refused(guards, Edit(instruction="Answer {name} in <reply>."), component="other")
+    assert "protected" in refused(
+        guards, Edit(instruction="Answer {name} in <reply>."), component="other"
+    )
 
 
 def test_the_budget_counts_instruction_and_descriptions_together_but_no_demonstration():
@@ -102,7 +120,9 @@ def test_the_budget_counts_instruction_and_descriptions_together_but_no_demonstr
     assert "takes" in refused(Guards(max_tokens=40), Edit(instruction=PARENT + long))
     assert judge(Guards(max_tokens=70), Edit(**described("formula", long))) is None
     assert "takes" in refused(Guards(max_tokens=40), Edit(**described("formula", long)))
-    assert "takes" in refused(Guards(max_tokens=40), Edit(instruction=PARENT + "!"), **described("formula", long))
+    assert "takes" in refused(
+        Guards(max_tokens=40), Edit(instruction=PARENT + "!"), **described("formula", long)
+    )
     shown = Demonstration({"question": "word " * 400}, {"formula": "b"})
     assert judge(Guards(max_tokens=1), Edit(demonstrations=(shown,))) is None
 
@@ -122,7 +142,13 @@ def test_an_edit_that_breaks_the_signature_is_refused(edit):
 
 
 @pytest.mark.parametrize(
-    "edit", [Edit(), Edit(instruction=""), Edit(instruction=" \n"), Edit(instruction=PARENT, demonstrations=())]
+    "edit",
+    [
+        Edit(),
+        Edit(instruction=""),
+        Edit(instruction=" \n"),
+        Edit(instruction=PARENT, demonstrations=()),
+    ],
 )
 def test_an_edit_of_nothing_is_refused(edit):
     assert refused(Guards(), edit)
@@ -133,7 +159,10 @@ COPIES = CopyIndex([dspy.Example(question=SECRET, formula="roi").with_inputs("qu
 
 
 def test_copied_text_is_refused_in_instructions_and_descriptions_but_not_in_demonstrations():
-    for edit in (Edit(instruction=f"{PARENT} {SECRET.upper()}!"), Edit(**described("question", SECRET))):
+    for edit in (
+        Edit(instruction=f"{PARENT} {SECRET.upper()}!"),
+        Edit(**described("question", SECRET)),
+    ):
         found = check(edit, Guards(), GIVEN, COPIES)
         assert isinstance(found, Refusal) and "copies" in found.reason
         assert check(edit, Guards(), GIVEN) is None
@@ -142,15 +171,22 @@ def test_copied_text_is_refused_in_instructions_and_descriptions_but_not_in_demo
 
 
 def test_text_of_the_seed_is_no_copy():
-    edit, given = Edit(instruction=SECRET + " Be brief."), GuardInput("route", SECRET, seed_instruction=SECRET)
+    edit, given = (
+        Edit(instruction=SECRET + " Be brief."),
+        GuardInput("route", SECRET, seed_instruction=SECRET),
+    )
     assert check(edit, Guards(), given, COPIES) is None
     assert check(edit, Guards(), replace(given, seed_instruction="Answer."), COPIES) is not None
 
 
 def test_what_copies_goes_and_the_rest_is_kept():
-    given = replace(GIVEN, instruction=write_section(PARENT, ["Old."]), **described("formula", "Name."))
+    given = replace(
+        GIVEN, instruction=write_section(PARENT, ["Old."]), **described("formula", "Name.")
+    )
     edit = Edit(
-        instruction=write_section(f"{PARENT}\nSay {SECRET}. Say it twice.", ["Old.", f"Say {SECRET}.", "New."]),
+        instruction=write_section(
+            f"{PARENT}\nSay {SECRET}. Say it twice.", ["Old.", f"Say {SECRET}.", "New."]
+        ),
         field_descriptions={"question": f"Any.\n- {SECRET}", "formula": "Name.\n- One word."},
     )
     left, refused_lines = without_copies(edit, given, COPIES)
@@ -168,7 +204,10 @@ def test_where_nothing_but_copies_was_new_nothing_is_left():
 
 
 def test_an_edit_without_copies_is_left_as_it_is():
-    edit = Edit(instruction=f"{PARENT}\n\n\nLessons learned:\n-  Odd  white space.", **described("question", "Any."))
+    edit = Edit(
+        instruction=f"{PARENT}\n\n\nLessons learned:\n-  Odd  white space.",
+        **described("question", "Any."),
+    )
     assert without_copies(edit, GIVEN, COPIES) == (edit, ())
 
 
@@ -179,7 +218,8 @@ def test_keep_must_be_a_list_of_texts(keep):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"keep": [" "]}, {"keep": {"route": [""]}}, {"max_tokens": 0}, {"max_copied_words": -1}]
+    "changes",
+    [{"keep": [" "]}, {"keep": {"route": [""]}}, {"max_tokens": 0}, {"max_copied_words": -1}],
 )
 def test_limits_out_of_range_are_errors(changes):
     with pytest.raises(ArgumentValueError):
@@ -216,8 +256,9 @@ def test_the_proposer_is_told_what_binds_it():
     notes = guard_notes(Guards(max_tokens=300, keep=[RULE, "Elsewhere."]), "route", PARENT)
     assert all(part in notes for part in ("300", RULE, "{name}", "<reply>", "12 words in a row"))
     assert "Elsewhere." not in notes
-    assert guard_notes(Guards(), "route", "Answer.") == (
-        "- No more than 12 words in a row may be copied from an example."
+    assert (
+        guard_notes(Guards(), "route", "Answer.")
+        == "- No more than 12 words in a row may be copied from an example."
     )
     assert guard_notes(Guards(max_copied_words=None), "route", "Answer.") == ""
 

@@ -39,7 +39,9 @@ def test_a_short_value_is_copied_as_a_whole_only():
 
 def test_what_recurs_is_the_tasks_own():
     shared = " ".join(words(15, seed=3))
-    three = [{"question": f"{shared} {' '.join(words(20, seed=number))}"} for number in range(10, 13)]
+    three = [
+        {"question": f"{shared} {' '.join(words(20, seed=number))}"} for number in range(10, 13)
+    ]
     others = [{"question": " ".join(words(20, seed=number))} for number in range(20, 460)]
     # Three of 150 are two in a hundred; of 443 they are too few.
     assert not CopyIndex(three).copied(shared)
@@ -54,20 +56,27 @@ QUOTED = " ".join(words(13, seed=5))
 @pytest.mark.parametrize(
     ("line", "left"),
     [
-        (f'- Round once, at the very end, as in: "{QUOTED}".', '- Round once, at the very end, as in: "…".'),
+        (
+            f'- Round once, at the very end, as in: "{QUOTED}".',
+            '- Round once, at the very end, as in: "…".',
+        ),
         (f"- Round once. Seen in {QUOTED}. Keep the sign.", "- Round once. Keep the sign."),
         (f"When {QUOTED}, say yes.", ""),
-        (f"2. {QUOTED.title()} is where you divide by the year's first sum (m²).", ("2. … is where you divide by the "
-         "year's first sum (m²).")),
+        (
+            f"2. {QUOTED.title()} is where you divide by the year's first sum (m²).",
+            "2. … is where you divide by the year's first sum (m²).",
+        ),
         ("Round once.", "Round once."),
         ("", ""),
     ],
-)  # fmt: skip
+)
 def test_a_copy_is_cut_out_of_its_line(line, left):
     copies = CopyIndex([{"question": QUOTED}])
     assert copies.cut(line) == (left, (line,) if line != left else ())
     around = f"Before.\n{line}\n\nAfter."
-    assert copies.cut(around)[0] == "\n".join(["Before.", *([left] if left or not line else []), "", "After."])
+    assert copies.cut(around)[0] == "\n".join(
+        ["Before.", *([left] if left or not line else []), "", "After."]
+    )
 
 
 def test_a_copy_over_several_lines_is_cut_out_of_each():
@@ -91,7 +100,12 @@ def test_a_copy_over_several_sentences_is_cut_out_of_each():
     assert copies.cut(line)[0] == f"{ours} … Then check it."
 
 
-@given(st.lists(st.sampled_from([*words(40)[:20], ". ", "\n", "- ", ", ", "利润", "e\u0301", "½"]), max_size=80))
+@given(
+    st.lists(
+        st.sampled_from([*words(40)[:20], ". ", "\n", "- ", ", ", "利润", "e\u0301", "½"]),
+        max_size=80,
+    )
+)
 @settings(max_examples=100)
 def test_nothing_copied_is_left_and_nothing_else_is_touched(parts):
     text = " ".join(parts)
@@ -149,7 +163,12 @@ def test_no_examples_and_no_text_are_no_copies():
     assert not CopyIndex([{"question": LONG}]).copied("")
 
 
-@given(st.integers(0, 27), st.integers(1, 40), st.text(alphabet="xyz ", max_size=40), st.integers(1, 16))
+@given(
+    st.integers(0, 27),
+    st.integers(1, 40),
+    st.text(alphabet="xyz ", max_size=40),
+    st.integers(1, 16),
+)
 @settings(max_examples=60)
 def test_a_slice_is_copied_exactly_when_it_is_longer_than_allowed(start, size, around, most):
     copies = CopyIndex([{"question": LONG}], most)

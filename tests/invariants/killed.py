@@ -1,4 +1,6 @@
-"""Compiles that are killed at a chosen commit: run as a program of its own, which forks once for each."""
+"""Compiles that are killed at a chosen commit: run as a program of its own, which forks once for
+each.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,50 @@ WORKERS = 4
 
 def compiled(case: str, folder: str, api_base: str, **more: Any) -> Any:
     """Compile one case against the simulated service."""
-    lm = dspy.LM("openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0)
+    lm = dspy.LM(
+        "openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0
+    )
     combee = Combee(
-        gate_metric, reflection_lm=lm, reflection_minibatch_size=6, num_threads=WORKERS, tracker=(), log_dir=folder,
-        seed=1, **{"budget": Budget(epochs=1), **CASES[case], **more},
-    )  # fmt: skip
+        gate_metric,
+        reflection_lm=lm,
+        reflection_minibatch_size=6,
+        num_threads=WORKERS,
+        tracker=(),
+        log_dir=folder,
+        seed=1,
+        **{"budget": Budget(epochs=1), **CASES[case], **more},
+    )
     with dspy.context(lm=lm):
         return combee.compile(
-            dspy.Predict("question -> answer"), trainset=gate_rows(0, 18), valset=gate_rows(20, 26),
+            dspy.Predict("question -> answer"),
+            trainset=gate_rows(0, 18),
+            valset=gate_rows(20, 26),
             heldout=gate_rows(30, 36),
-        )  # fmt: skip
+        )
 
 
 def compiled_many(folder: str, api_base: str) -> Any:
     """Compile three tasks into one journal."""
-    lm = dspy.LM("openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0)
+    lm = dspy.LM(
+        "openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0
+    )
     combee = Combee(
-        gate_metric, reflection_lm=lm, reflection_minibatch_size=6, num_threads=WORKERS, tracker=(), log_dir=folder,
-        seed=1, budget=Budget(epochs=1),
-    )  # fmt: skip
+        gate_metric,
+        reflection_lm=lm,
+        reflection_minibatch_size=6,
+        num_threads=WORKERS,
+        tracker=(),
+        log_dir=folder,
+        seed=1,
+        budget=Budget(epochs=1),
+    )
     tasks = [
-        Task(name, dspy.Predict("question -> answer"), gate_rows(start, start + 12), gate_rows(80, 84))
+        Task(
+            name,
+            dspy.Predict("question -> answer"),
+            gate_rows(start, start + 12),
+            gate_rows(80, 84),
+        )
         for name, start in (("one", 0), ("two", 20), ("three", 40))
     ]
     with dspy.context(lm=lm):

@@ -1,4 +1,6 @@
-"""The books equal the truth: sums over the journal's usage are what the services have counted, role by role."""
+"""The books equal the truth: sums over the journal's usage are what the services have counted, role
+by role.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from combee_dspy.rollouts import _patient
 from combee_simulator import FailureRates, SimulatedConfig, SimulatedService
 from tests.worlds import GATES, TwoSteps, gate_metric, gate_rows, rows
 
-FAILING = FailureRates(server_error=0.03, rate_limited=0.03, malformed=0.03, truncated=0.02, retry_after=0.0)
+FAILING = FailureRates(
+    server_error=0.03, rate_limited=0.03, malformed=0.03, truncated=0.02, retry_after=0.0
+)
 
 Services = dict[str, SimulatedService]
 
@@ -63,7 +67,10 @@ class Explained(dspy.Module):
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "stale children": {"search": Search(staleness=2), "operators": ["insert", "few-shot-swap", "rewrite"]},
+    "stale children": {
+        "search": Search(staleness=2),
+        "operators": ["insert", "few-shot-swap", "rewrite"],
+    },
     "trunk": {"search": Search(keep="trunk", staleness=1)},
     "playbook": {"artifact": "playbook"},
     "parallel scan": {"aggregator": "parallel-scan"},
@@ -81,23 +88,42 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def compiled(services: Services, place: Path, **given: Any) -> Any:
     for service in services.values():
         service.reset_stats()
-    settings = {"metric": gate_metric, "budget": Budget(epochs=1), "reflection_minibatch_size": 6, "seed": 2, **given}
-    lm = {"temperature": settings.pop("temperature", 0.0), "cache": settings.pop("dspy_cache", False), "num_retries": 0}
+    settings = {
+        "metric": gate_metric,
+        "budget": Budget(epochs=1),
+        "reflection_minibatch_size": 6,
+        "seed": 2,
+        **given,
+    }
+    lm = {
+        "temperature": settings.pop("temperature", 0.0),
+        "cache": settings.pop("dspy_cache", False),
+        "num_retries": 0,
+    }
     student = settings.pop("student", None)
     combee = Combee(
-        settings.pop("metric"), reflection_lm=services["proposer"].lm(**{**lm, "cache": False}), tracker=(),
-        log_dir=place, num_threads=8, **settings,
-    )  # fmt: skip
+        settings.pop("metric"),
+        reflection_lm=services["proposer"].lm(**{**lm, "cache": False}),
+        tracker=(),
+        log_dir=place,
+        num_threads=8,
+        **settings,
+    )
     sets = {"trainset": gate_rows(0, 18), "valset": gate_rows(20, 26), "heldout": gate_rows(30, 36)}
     with dspy.context(lm=services["task"].lm(**lm)):
         return combee.compile(student() if student else dspy.Predict("question -> answer"), **sets)
 
 
 def books(place: Path) -> dict[str, tuple[int, int, int]]:
-    """Return calls that reached a service and tokens by who was asked; a playbook's reflector is its proposer."""
+    """Return calls that reached a service and tokens by who was asked; a playbook's reflector is
+    its proposer.
+    """
     found = {"task": (0, 0, 0), "proposer": (0, 0, 0), "evaluator": (0, 0, 0)}
-    for row in rows(place, "SELECT role, sum(calls - cached) AS calls, sum(prompt_tokens) AS prompt,"
-                           " sum(completion_tokens) AS completion FROM usage GROUP BY role"):  # fmt: skip
+    for row in rows(
+        place,
+        "SELECT role, sum(calls - cached) AS calls, sum(prompt_tokens) AS prompt,"
+        " sum(completion_tokens) AS completion FROM usage GROUP BY role",
+    ):
         role = "proposer" if row["role"] == "reflector" else row["role"]
         add = (row["calls"], row["prompt"], row["completion"])
         found[role] = tuple(map(sum, zip(found[role], add, strict=True)))  # type: ignore[assignment]  # three numbers
@@ -114,7 +140,9 @@ def counted(services: Services) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_books_equal_what_the_services_counted(steady: Services, tmp_path: Path, config: str) -> None:
+def test_the_books_equal_what_the_services_counted(
+    steady: Services, tmp_path: Path, config: str
+) -> None:
     report = compiled(steady, tmp_path, **CONFIGS[config]).combee_report
     assert books(tmp_path) == counted(steady)
     assert report.costs.total.calls - report.costs.total.cached == sum(
@@ -134,7 +162,9 @@ def test_a_judges_calls_are_the_evaluators(steady: Services, tmp_path: Path) -> 
     assert books(tmp_path)["evaluator"][0] > 20
 
 
-@pytest.mark.parametrize("config", ["plain", "stale children", "playbook", "asyncio", "a budget in calls"])
+@pytest.mark.parametrize(
+    "config", ["plain", "stale children", "playbook", "asyncio", "a budget in calls"]
+)
 def test_attempts_that_failed_are_in_the_books(
     failing: Services, tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,11 +181,21 @@ def test_several_programs_have_books_of_their_own(steady: Services, tmp_path: Pa
     for service in steady.values():
         service.reset_stats()
     combee = Combee(
-        gate_metric, reflection_lm=steady["proposer"].lm(), budget=Budget(epochs=1), reflection_minibatch_size=6,
-        tracker=(), log_dir=tmp_path, num_threads=8,
-    )  # fmt: skip
+        gate_metric,
+        reflection_lm=steady["proposer"].lm(),
+        budget=Budget(epochs=1),
+        reflection_minibatch_size=6,
+        tracker=(),
+        log_dir=tmp_path,
+        num_threads=8,
+    )
     tasks = [
-        Task(name, dspy.Predict("question -> answer"), gate_rows(start, start + 12), gate_rows(80, 86))
+        Task(
+            name,
+            dspy.Predict("question -> answer"),
+            gate_rows(start, start + 12),
+            gate_rows(80, 86),
+        )
         for name, start in (("one", 0), ("two", 20), ("three", 40))
     ]
     with dspy.context(lm=steady["task"].lm()):

@@ -31,7 +31,11 @@ def test_a_random_run_that_ends_at_a_random_effect_goes_on(
         "reflection_minibatch_size": stream.randrange(2, 9),
         "num_threads": stream.choice([1, 4, 16]),
         "aggregator": stream.choice(["parallel-scan", "union", "single-call"]),
-        "budget": Budget(epochs=1) if stream.random() < 0.5 else Budget(rollouts=stream.randrange(40, 120)),
+        "budget": (
+            Budget(epochs=1)
+            if stream.random() < 0.5
+            else Budget(rollouts=stream.randrange(40, 120))
+        ),
         "executor": stream.choice(["threads", "asyncio"]),
         "seed": seed,
     }
@@ -58,22 +62,31 @@ def test_a_random_run_that_ends_at_a_random_effect_goes_on(
     assert paid <= world.asked <= paid + 2 * given["num_threads"]
 
 
-def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {
-        "reflection_minibatch_size": 6, "search": Search(staleness=1), "num_threads": 1,
+        "reflection_minibatch_size": 6,
+        "search": Search(staleness=1),
+        "num_threads": 1,
         "budget": Budget(seconds=600, rollouts=150),
-    }  # fmt: skip
+    }
     steady = said(World.made().compile(log_dir=tmp_path / "steady", **given), tmp_path / "steady")
     stream, real = random.Random(0), time.time
     monkeypatch.setattr(time, "time", lambda: real() + stream.choice((-90_000.0, 0.0, 90_000.0)))
     program = World.made().compile(log_dir=tmp_path / "jumping", **given)
     assert said(program, tmp_path / "jumping") == steady
     assert program.combee_report.seconds < 600
-    assert said(World.made().compile(log_dir=tmp_path / "jumping", **given), tmp_path / "jumping") == steady
+    assert (
+        said(World.made().compile(log_dir=tmp_path / "jumping", **given), tmp_path / "jumping")
+        == steady
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_process_that_is_forked_after_a_compile_goes_on_with_its_run_and_begins_others(tmp_path: Path) -> None:
+def test_a_process_that_is_forked_after_a_compile_goes_on_with_its_run_and_begins_others(
+    tmp_path: Path,
+) -> None:
     world = World.made()
     program = world.compile(log_dir=tmp_path / "one", reflection_minibatch_size=6)
     asked = world.asked
@@ -95,7 +108,9 @@ def test_a_process_that_is_forked_after_a_compile_goes_on_with_its_run_and_begin
 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
-def test_what_a_run_holds_does_not_grow_with_its_rollouts(monkeypatch: pytest.MonkeyPatch, keep: str) -> None:
+def test_what_a_run_holds_does_not_grow_with_its_rollouts(
+    monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
     held: list[int] = []
     report = Run._report
 
@@ -107,7 +122,10 @@ def test_what_a_run_holds_does_not_grow_with_its_rollouts(monkeypatch: pytest.Mo
     monkeypatch.setattr(Run, "_report", counted)
     for rollouts in (120, 360):
         World.made().compile(
-            budget=Budget(rollouts=rollouts), cache=False, search=Search(keep=keep, staleness=1),
-            reflection_minibatch_size=12, skip_perfect_score=False,
-        )  # fmt: skip
+            budget=Budget(rollouts=rollouts),
+            cache=False,
+            search=Search(keep=keep, staleness=1),
+            reflection_minibatch_size=12,
+            skip_perfect_score=False,
+        )
     assert held[1] <= held[0] + 12 < 100

@@ -30,10 +30,13 @@ def said(program: Any, place: Path) -> dict[str, Any]:
         "heldout": report.heldout,
         "rollouts": report.rollouts,
         "effects": sorted(row["key"] for row in rows(place, "SELECT key FROM effect")),
-        "usage": rows(place, "SELECT role, sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM usage"
-                             " GROUP BY role ORDER BY role"),
+        "usage": rows(
+            place,
+            "SELECT role, sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM usage"
+            " GROUP BY role ORDER BY role",
+        ),
         "events": {kind: sorted(map(_plain, events(place, kind))) for kind in KINDS},
-    }  # fmt: skip
+    }
 
 
 def _plain(event: dict[str, Any]) -> str:
@@ -41,17 +44,30 @@ def _plain(event: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "calls"])
-def test_a_killed_run_goes_on_and_buys_nothing_twice(service: Any, tmp_path: Path, case: str) -> None:
+def test_a_killed_run_goes_on_and_buys_nothing_twice(
+    service: Any, tmp_path: Path, case: str
+) -> None:
     whole = said(compiled(case, str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
     assert whole["scores"][1] > whole["scores"][0]
     paid = service.stats()
     limits = [limit for limit in LIMITS if limit < len(whole["effects"]) - WORKERS]
-    command = [sys.executable, "-m", "tests.invariants.killed", case, str(tmp_path), service.api_base]
-    done = subprocess.run([*command, *map(str, limits)], capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
+    command = [
+        sys.executable,
+        "-m",
+        "tests.invariants.killed",
+        case,
+        str(tmp_path),
+        service.api_base,
+    ]
+    done = subprocess.run(  # noqa: S603 - ours
+        [*command, *map(str, limits)], capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     for limit in limits:
         place = tmp_path / str(limit)
-        (kept,) = rows(place, "SELECT count(*) AS n, (SELECT sum(calls) FROM usage) AS calls FROM effect")
+        (kept,) = rows(
+            place, "SELECT count(*) AS n, (SELECT sum(calls) FROM usage) AS calls FROM effect"
+        )
         assert kept["n"] < len(whole["effects"])
         service.reset_stats()
         again = said(compiled(case, str(place), service.api_base), place)
@@ -65,12 +81,25 @@ def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_p
     def told(place: Path) -> Any:
         service.reset_stats()
         results = compiled_many(str(place), service.api_base)
-        keys = sorted((row["run"], row["key"]) for row in rows(place, "SELECT run, key FROM effect"))
-        return [(one.report.texts, one.report.best_score, one.report.rollouts) for one in results], keys
+        keys = sorted(
+            (row["run"], row["key"]) for row in rows(place, "SELECT run, key FROM effect")
+        )
+        return [
+            (one.report.texts, one.report.best_score, one.report.rollouts) for one in results
+        ], keys
 
     whole = told(tmp_path / "whole")
     paid = service.stats().calls
-    command = [sys.executable, "-m", "tests.invariants.killed", "many", str(tmp_path), service.api_base, "29", "44"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.invariants.killed",
+        "many",
+        str(tmp_path),
+        service.api_base,
+        "29",
+        "44",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
     assert done.returncode == 0, done.stderr
     for place in (tmp_path / "29", tmp_path / "44"):
@@ -82,13 +111,26 @@ def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_p
 def test_a_budget_in_calls_holds_over_kills(service: Any, tmp_path: Path) -> None:
     # In the middle of a commit, so what is in it was paid for and is lost, unless it is a decision.
     service.reset_stats()
-    command = [sys.executable, "-m", "tests.invariants.killed", "calls", str(tmp_path), service.api_base, "22"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.invariants.killed",
+        "calls",
+        str(tmp_path),
+        service.api_base,
+        "22",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
     assert done.returncode == 0, done.stderr
     report = compiled("calls", str(tmp_path / "22"), service.api_base).combee_report
-    (booked,) = rows(tmp_path / "22", "SELECT sum(calls) AS calls FROM usage u JOIN effect e ON e.id = u.effect"
-                                      " WHERE purpose != 'heldout'")  # fmt: skip
-    (held,) = rows(tmp_path / "22", "SELECT count(*) AS rollouts FROM effect WHERE purpose = 'heldout'")
+    (booked,) = rows(
+        tmp_path / "22",
+        "SELECT sum(calls) AS calls FROM usage u JOIN effect e ON e.id = u.effect"
+        " WHERE purpose != 'heldout'",
+    )
+    (held,) = rows(
+        tmp_path / "22", "SELECT count(*) AS rollouts FROM effect WHERE purpose = 'heldout'"
+    )
     assert "calls" in report.reason
     # What was lost in flight is in no books, and counts.
     assert booked["calls"] <= service.stats().calls - held["rollouts"] <= 60

@@ -1,4 +1,6 @@
-"""Results depend on the seed and on what effects return: never on the number of workers, or on what comes first."""
+"""Results depend on the seed and on what effects return: never on the number of workers, or on what
+comes first.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from tests.worlds import (
 )
 
 
-def unsteady(answer: Callable[[ScriptedRequest], str], seed: int) -> Callable[[ScriptedRequest], str]:
+def unsteady(
+    answer: Callable[[ScriptedRequest], str], seed: int
+) -> Callable[[ScriptedRequest], str]:
     """Answer after a time that is another one in each run."""
     stream, lock = random.Random(seed), threading.Lock()
 
@@ -44,7 +48,9 @@ def unsteady(answer: Callable[[ScriptedRequest], str], seed: int) -> Callable[[S
 def sampling(request: ScriptedRequest) -> str:
     """Forget some rules, others at other temperatures."""
     rules = list(dict.fromkeys(re.findall(r"Rule: the word for \w+ is \w+", request.text)))
-    drawn = [rule for rule in rules if random.Random(f"{rule} {request.temperature}").random() < 0.6]
+    drawn = [
+        rule for rule in rules if random.Random(f"{rule} {request.temperature}").random() < 0.6
+    ]
     if "new_instruction" in request.text:
         return in_kind(request, {"new_instruction": "Give the code word.\n" + "\n".join(drawn)})
     return in_kind(request, {"lessons": drawn})
@@ -53,7 +59,9 @@ def sampling(request: ScriptedRequest) -> str:
 class ByState:
     """Parts of gepa's kind that decide by what gepa's state holds when they are asked."""
 
-    def __call__(self, state: Any, trajectories: Any, scores: Any, index: int, candidate: dict[str, str]) -> list[str]:
+    def __call__(
+        self, state: Any, trajectories: Any, scores: Any, index: int, candidate: dict[str, str]
+    ) -> list[str]:
         names = sorted(candidate)
         return [names[(len(state.program_candidates) + state.i) % len(names)]]
 
@@ -62,10 +70,14 @@ class ByState:
 
     def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> list[int]:
         ids = list(loader.all_ids())
-        return sorted(ids[(len(state.program_candidates) + state.i + place) % len(ids)] for place in range(4))
+        return sorted(
+            ids[(len(state.program_candidates) + state.i + place) % len(ids)] for place in range(4)
+        )
 
     def get_best_program(self, state: Any) -> int:
-        means = [self.get_valset_score(index, state) for index in range(len(state.program_candidates))]
+        means = [
+            self.get_valset_score(index, state) for index in range(len(state.program_candidates))
+        ]
         return means.index(max(means))
 
     def get_valset_score(self, index: int, state: Any) -> float:
@@ -78,13 +90,19 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "stale": {"search": Search(staleness=1)},
     "staler": {"search": Search(staleness=2), "operators": ["insert", "rewrite"]},
-    "children": {"operators": ["insert", "few-shot-swap", "rewrite", "reorder"], "search": Search(children=2)},
+    "children": {
+        "operators": ["insert", "few-shot-swap", "rewrite", "reorder"],
+        "search": Search(children=2),
+    },
     "stale children": {
         "operators": ["insert", "few-shot-swap", "rewrite", "reorder"],
         "search": Search(children=2, staleness=2),
     },
     "trunk": {"search": Search(keep="trunk")},
-    "stale trunk": {"search": Search(keep="trunk", staleness=2), "operators": ["insert", "few-shot-swap"]},
+    "stale trunk": {
+        "search": Search(keep="trunk", staleness=2),
+        "operators": ["insert", "few-shot-swap"],
+    },
     "a trunk with comparisons and tests of lines": {
         "search": Search(keep="trunk", staleness=1),
         "aggregator": "reference-scan",
@@ -100,7 +118,11 @@ CASES: dict[str, dict[str, Any]] = {
         "diversity": Diversity(temperature=Temperature(0.1, 1.0)),
     },
     "a budget in rollouts": {"search": Search(staleness=2), "budget": Budget(rollouts=90)},
-    "two predictors": {"student": TwoSteps, "search": Search(staleness=1), "budget": Budget(rollouts=150)},
+    "two predictors": {
+        "student": TwoSteps,
+        "search": Search(staleness=1),
+        "budget": Budget(rollouts=150),
+    },
     "no valset": {"validation": 0, "search": Search(staleness=1)},
     "own parts": {
         "student": TwoSteps,
@@ -128,11 +150,19 @@ CASES: dict[str, dict[str, Any]] = {
 def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
     world = World.made(unsteady(task_answer, jitter), unsteady(sampling, jitter + 1))
     student = given.pop("student", None)
-    settings = {"budget": Budget(epochs=1.5), "reflection_minibatch_size": 5, "skip_perfect_score": False, **given}
+    settings = {
+        "budget": Budget(epochs=1.5),
+        "reflection_minibatch_size": 5,
+        "skip_perfect_score": False,
+        **given,
+    }
     program = world.compile(
-        student and student(), log_dir=place, num_threads=workers, track_stats=True,
+        student and student(),
+        log_dir=place,
+        num_threads=workers,
+        track_stats=True,
         **{"validation": 6, "train": 20, **settings},
-    )  # fmt: skip
+    )
     report, results = program.combee_report, program.detailed_results
     return {
         "program": program.dump_state(),
@@ -142,18 +172,27 @@ def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
         "scores": results.val_aggregate_scores,
         "parents": results.parents,
         "discovered": results.discovery_eval_counts,
-        "candidates": [(one["step"], one["operator"], one["candidate"], one["parents"])
-                       for one in events(place, "candidate")],
-        "refused": sorted((one["step"], one["operator"], one["reason"]) for one in events(place, "refused")),
-        "screened": sorted((one["step"], one["candidate"], one["score"]) for one in events(place, "screened")),
+        "candidates": [
+            (one["step"], one["operator"], one["candidate"], one["parents"])
+            for one in events(place, "candidate")
+        ],
+        "refused": sorted(
+            (one["step"], one["operator"], one["reason"]) for one in events(place, "refused")
+        ),
+        "screened": sorted(
+            (one["step"], one["candidate"], one["score"]) for one in events(place, "screened")
+        ),
         # What was bought, and what was decided without the clock.
         "effects": sorted(row["key"] for row in rows(place, "SELECT key FROM effect")),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, case: str) -> None:
-    found = [run(tmp_path / str(workers), workers, jitter, **CASES[case]) for jitter, workers in enumerate((1, 8, 64))]
+    found = [
+        run(tmp_path / str(workers), workers, jitter, **CASES[case])
+        for jitter, workers in enumerate((1, 8, 64))
+    ]
     assert len(found[0]["candidates"]) > 2
     for other in found[1:]:
         for what, reference in found[0].items():
@@ -167,11 +206,18 @@ def test_the_executor_changes_nothing(tmp_path: Path) -> None:
     assert loop == threads
 
 
-def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(tmp_path: Path) -> None:
+def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(
+    tmp_path: Path,
+) -> None:
     """The same decisions, taken again, give the same programs with another number of workers."""
     given = {"reflection_minibatch_size": None, "budget": Budget(epochs=2), "train": 60}
     first = run(tmp_path / "first", 8, 1, **{**given, "search": Search(staleness=1)})
-    again = run(tmp_path / "again", 2, 9, **{**given, "search": Search(staleness=1, replay=str(tmp_path / "first"))})
+    again = run(
+        tmp_path / "again",
+        2,
+        9,
+        **{**given, "search": Search(staleness=1, replay=str(tmp_path / "first"))},
+    )
     assert [one["size"] for one in events(tmp_path / "again", "batch")] == [
         one["size"] for one in events(tmp_path / "first", "batch")
     ]
@@ -184,15 +230,26 @@ def test_the_simulated_service_and_a_playbook(service: Any, tmp_path: Path, keep
     found = []
     for workers in (1, 64):
         combee = Combee(
-            gate_metric, reflection_lm=service.lm(), budget=Budget(epochs=1), search=Search(staleness=1), seed=3,
-            artifact=artifact, reflection_minibatch_size=4, tracker=(), num_threads=workers,
+            gate_metric,
+            reflection_lm=service.lm(),
+            budget=Budget(epochs=1),
+            search=Search(staleness=1),
+            seed=3,
+            artifact=artifact,
+            reflection_minibatch_size=4,
+            tracker=(),
+            num_threads=workers,
             log_dir=tmp_path / str(workers),
-        )  # fmt: skip
+        )
         with dspy.context(lm=service.lm()):
             program = combee.compile(
-                dspy.Predict("question -> answer"), trainset=gate_rows(0, 24), valset=gate_rows(24, 36)
+                dspy.Predict("question -> answer"),
+                trainset=gate_rows(0, 24),
+                valset=gate_rows(24, 36),
             )
-        made = [(one["step"], one["candidate"]) for one in events(tmp_path / str(workers), "candidate")]
+        made = [
+            (one["step"], one["candidate"]) for one in events(tmp_path / str(workers), "candidate")
+        ]
         found.append((program.dump_state(), made, program.combee_report.texts))
     assert found[0] == found[1]
     assert len(found[0][1]) > 2

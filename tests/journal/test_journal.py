@@ -1,4 +1,6 @@
-"""The journal: every effect once, committed before it is used, never trusted where it was changed."""
+"""The journal: every effect once, committed before it is used, never trusted where it was
+changed.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,29 @@ IDENTITY = {"program": "aa", "trainset": "bb"}
 
 def usage(calls: int = 1, **changes: Any) -> CallUsage:
     given = {
-        "role": "task", "model": "m", "calls": calls, "errors": 0, "cached": 0, "prompt_tokens": 10 * calls,
-        "completion_tokens": calls, "dollars": 0.5 * calls, "gpu_seconds": None, "seconds": 1.0,
-    }  # fmt: skip
+        "role": "task",
+        "model": "m",
+        "calls": calls,
+        "errors": 0,
+        "cached": 0,
+        "prompt_tokens": 10 * calls,
+        "completion_tokens": calls,
+        "dollars": 0.5 * calls,
+        "gpu_seconds": None,
+        "seconds": 1.0,
+    }
     return CallUsage(**{**given, **changes})
 
 
 def effect(key: str, value: Any = None, **changes: Any) -> Effect:
-    return Effect(key, "rollout", {"text": key} if value is None else value, "task", usage=(usage(),), **changes)
+    return Effect(
+        key,
+        "rollout",
+        {"text": key} if value is None else value,
+        "task",
+        usage=(usage(),),
+        **changes,
+    )
 
 
 def within(folder: Path, work: Callable[[RunLog], Any], name: str = "main", **identity: str) -> Any:
@@ -146,8 +163,10 @@ def test_usage_is_summed_by_role_and_model_and_unknown_prices_stay_unknown(tmp_p
     within(tmp_path, keep(*effects))
     found = {(one.role, one.model): one for one in within(tmp_path, lambda log: log.usage())}
     assert {key: one.calls for key, one in found.items()} == {
-        ("evaluator", "m"): 3, ("task", "m"): 3, ("task", "other"): 1,
-    }  # fmt: skip
+        ("evaluator", "m"): 3,
+        ("task", "m"): 3,
+        ("task", "other"): 1,
+    }
     assert found["evaluator", "m"].dollars is None
     assert (found["task", "m"].dollars, found["task", "m"].gpu_seconds) == (1.5, 4.0)
 
@@ -162,7 +181,9 @@ def test_an_event_of_a_place_is_kept_once_however_often_the_run_is_resumed(tmp_p
     within(tmp_path, work)
     within(tmp_path, work)
     with Reader(journal_file(tmp_path)) as reader:
-        found = [(row["kind"], row["step"], row["component"]) for row in reader.after("event", 0, 1)]
+        found = [
+            (row["kind"], row["step"], row["component"]) for row in reader.after("event", 0, 1)
+        ]
         assert found == [("candidate", 3, "self"), ("candidate", 3, "self"), ("update", 3, "")]
         assert len(reader.after("event", 1, 1)) == 2
         assert reader.after("event", 0, 2) == []
@@ -180,7 +201,9 @@ def test_runs_of_other_names_stand_beside_each_other(tmp_path: Path) -> None:
     within(tmp_path, keep(effect("a", {"n": 1})), name="one")
     within(tmp_path, keep(effect("a", {"n": 2})), name="two", program="another")
     assert within(tmp_path, lambda log: log.find("a"), name="one") == {"n": 1}
-    assert within(tmp_path, lambda log: (log.number, log.usage()[0].calls), name="two", program="another") == (2, 1)
+    assert within(
+        tmp_path, lambda log: (log.number, log.usage()[0].calls), name="two", program="another"
+    ) == (2, 1)
 
 
 def test_how_a_run_ended_is_on_disk_when_finish_returns(tmp_path: Path) -> None:
@@ -204,13 +227,18 @@ def test_a_flipped_bit_is_found_before_anything_is_written(tmp_path: Path, colum
     path = tmp_path / "journal.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         # Behind SQLite's back there are no checksums of pages.
-        changed = {"value": "value = replace(value, '1.0', '1.5')", "key": "key = replace(key, '/7', '/x')"}[column]
+        changed = {
+            "value": "value = replace(value, '1.0', '1.5')",
+            "key": "key = replace(key, '/7', '/x')",
+        }[column]
         connection.execute(f"UPDATE effect SET {changed} WHERE key = 'rollout/7'")  # noqa: S608 - two literal texts
         connection.execute("UPDATE run SET state = 'failed'")
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = path.read_bytes()
-    with pytest.raises(JournalDamagedError, match=r"1 of 20 rows of 'effect' were changed.*19 of 20 effects"):
+    with pytest.raises(
+        JournalDamagedError, match=r"1 of 20 rows of 'effect' were changed.*19 of 20 effects"
+    ):
         within(tmp_path, lambda log: None)
     assert path.read_bytes() == before
 
@@ -237,13 +265,19 @@ def _as_format_1(folder: Path) -> Path:
     return path
 
 
-def test_a_journal_of_the_format_before_is_read_as_it_is_and_migrated_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_a_journal_of_the_format_before_is_read_as_it_is_and_migrated_when_a_run_goes_on(
+    tmp_path: Path,
+) -> None:
     within(tmp_path, keep(effect("a", {"n": 1}), effect("b", {"n": 2})))
     path = _as_format_1(tmp_path)
     with Reader(path, checked=True) as reader:
         assert len(reader.rows("SELECT * FROM effect")) == 2
         assert reader.rows("PRAGMA user_version")[0][0] == 1
-    assert within(tmp_path, lambda log: (log.resumed, log.find("a"), log.usage()[0].calls)) == (True, {"n": 1}, 2)
+    assert within(tmp_path, lambda log: (log.resumed, log.find("a"), log.usage()[0].calls)) == (
+        True,
+        {"n": 1},
+        2,
+    )
     with Reader(path, checked=True) as reader:
         assert reader.rows("PRAGMA user_version")[0][0] == 2
     with closing(sqlite3.connect(path)) as connection:
@@ -273,7 +307,9 @@ def test_a_format_of_the_future_is_refused_with_what_can_be_read(tmp_path: Path)
         Journal(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"not a database at all " * 300, b"SQLite format 3\0" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"not a database at all " * 300, b"SQLite format 3\0" + b"\xff" * 5000]
+)
 def test_what_is_no_journal_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_bytes(content)
@@ -302,7 +338,9 @@ def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
         with pytest.raises(JournalHeldError, match=f"process {os.getpid()}"):
             Journal(tmp_path)
         code = f"from combee_dspy.journal import Journal\nJournal({str(tmp_path)!r})"
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+        other = subprocess.run(  # noqa: S603 - ours
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
         assert f"is held by process {os.getpid()}" in other.stderr
         # Reading it meanwhile is free.
         with Reader(tmp_path / "journal.sqlite") as reader:
@@ -325,9 +363,13 @@ else:
 """
 
 
-def test_of_processes_that_race_to_make_a_journal_one_has_it_and_the_others_know_which(tmp_path: Path) -> None:
+def test_of_processes_that_race_to_make_a_journal_one_has_it_and_the_others_know_which(
+    tmp_path: Path,
+) -> None:
     # Somebody who died has left a name.
-    (tmp_path / "journal.sqlite.holder").write_text(f"process 999999999 on {socket.gethostname()}\n")
+    (tmp_path / "journal.sqlite.holder").write_text(
+        f"process 999999999 on {socket.gethostname()}\n"
+    )
     start = str(time.time() + 1.5)
     command = [sys.executable, "-c", _RACE, str(tmp_path), start]
     started = [
@@ -363,7 +405,9 @@ def test_where_a_disk_is_full_what_is_in_flight_is_kept_and_nothing_more_is_boug
         await log.keep(effect("a"))
         log.check_room()
         await asyncio.gather(log.keep(effect("big")), log.keep(effect("c")))
-        with pytest.raises(JournalError, match=r"disk is full.*make room, and go on with the same log_dir"):
+        with pytest.raises(
+            JournalError, match=r"disk is full.*make room, and go on with the same log_dir"
+        ):
             log.check_room()
         await log.finish("failed", {})
 
@@ -372,7 +416,9 @@ def test_where_a_disk_is_full_what_is_in_flight_is_kept_and_nothing_more_is_boug
     assert all(within(tmp_path, lambda log: [log.find(key) for key in ("a", "big", "c")]))
 
 
-def test_a_run_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_a_folder_that_nobody_can_write_to_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     within(tmp_path, keep(effect("a")))
     before = sorted(tmp_path.iterdir())
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -385,7 +431,9 @@ def test_a_run_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, monk
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "run", Path("/proc/combee")):
-        with pytest.raises(JournalError, match=r"cannot be written to.*Make room, or let this user write there"):
+        with pytest.raises(
+            JournalError, match=r"cannot be written to.*Make room, or let this user write there"
+        ):
             Journal(folder)
 
 
@@ -395,8 +443,12 @@ def test_a_run_that_cannot_begin_says_which_file_could_not_be_written(
     real = sqlite3.connect
     with closing(Journal(tmp_path)) as journal, closing(real(journal.path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: real(*given, **{**named, "timeout": 0}))
-        with pytest.raises(JournalError, match=r"journal\.sqlite could not be written: database is locked"):
+        monkeypatch.setattr(
+            sqlite3, "connect", lambda *given, **named: real(*given, **{**named, "timeout": 0})
+        )
+        with pytest.raises(
+            JournalError, match=r"journal\.sqlite could not be written: database is locked"
+        ):
             journal.run("main", 0, {}, {})
 
 
@@ -406,7 +458,9 @@ def _die_holding(folder: str) -> None:
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("fork").Process(target=_die_holding, args=(str(tmp_path),))
+    process = multiprocessing.get_context("fork").Process(
+        target=_die_holding, args=(str(tmp_path),)
+    )
     process.start()
     process.join()
     assert process.exitcode == 3
@@ -426,7 +480,9 @@ def test_a_disk_that_fails_is_said_and_nothing_after_it_is_kept(tmp_path: Path) 
     assert within(tmp_path, lambda log: (log.find("a") is None, log.find("b"))) == (False, None)
 
 
-def test_a_row_that_sqlite_does_not_take_ends_in_an_error_and_not_in_silence(tmp_path: Path) -> None:
+def test_a_row_that_sqlite_does_not_take_ends_in_an_error_and_not_in_silence(
+    tmp_path: Path,
+) -> None:
     async def work(log: RunLog) -> None:
         await asyncio.wait_for(log.keep(effect("a", replicate=2**70)), 10)
 
@@ -437,7 +493,9 @@ def test_a_row_that_sqlite_does_not_take_ends_in_an_error_and_not_in_silence(tmp
 def test_half_a_character_in_an_answer_does_not_end_a_run(tmp_path: Path) -> None:
     def work(log: RunLog) -> Any:
         log.emit("candidate", {"texts": {"self": "cut off \ud83d"}, "numbers": [1, float("nan")]})
-        return log.keep(effect("a", {"text": "cut off \ud83d", "whole": "\ud83d\ude00"}, error="cut off \ud83d"))
+        return log.keep(
+            effect("a", {"text": "cut off \ud83d", "whole": "\ud83d\ude00"}, error="cut off \ud83d")
+        )
 
     within(tmp_path, work)
     assert within(tmp_path, lambda log: log.find("a")) == {"text": "cut off \ufffd", "whole": "😀"}
@@ -485,7 +543,9 @@ def test_a_cache_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> 
     with pytest.raises(JournalError, match=r"cannot be opened.*Give another cache") as caught:
         Cache(tmp_path / "file" / "cache.sqlite")
     assert not isinstance(caught.value, JournalDamagedError)
-    with pytest.raises(NotPlainFileError, match=r"is a folder, not a plain file.*name another place"):
+    with pytest.raises(
+        NotPlainFileError, match=r"is a folder, not a plain file.*name another place"
+    ):
         Cache(tmp_path)
 
 

@@ -1,7 +1,8 @@
 """Five tasks as users have them: a program, its rows and metric, and the service that answers it.
 
-The services follow laws, not language models: a student does what its prompt holds, a teacher repeats what feedback
-says in words of its own. What a student can do untaught, what teaches it and what it breaks differs from task to task.
+The services follow laws, not language models: a student does what its prompt holds, a teacher
+repeats what feedback says in words of its own. What a student can do untaught, what teaches it and
+what it breaks differs from task to task.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = ["JOURNEYS", "Journey", "written"]
 
 @dataclass(frozen=True)
 class Journey:
-    """A task: ``row(number)`` makes its rows, ``lesson`` finds what a teacher learns in a piece of feedback."""
+    """A task: ``row(number)`` makes its rows, ``lesson`` finds what a teacher learns in a piece of
+    feedback.
+    """
 
     program: Callable[[], dspy.Module]
     row: Callable[[int], dspy.Example]
@@ -45,15 +48,21 @@ class Journey:
         taught = re.findall(r"^- .+$", asked.last, re.MULTILINE)
         return written(
             asked,
-            {"new_instruction": "\n".join(dict.fromkeys(["Do the task.", *taught, *(f"- {one}" for one in lines)]))},
+            {
+                "new_instruction": "\n".join(
+                    dict.fromkeys(["Do the task.", *taught, *(f"- {one}" for one in lines)])
+                )
+            },
         )
 
     def splits(self) -> dict[str, list[dspy.Example]]:
         train, validation, heldout = self.rows
         made = [self.row(number) for number in range(train + validation + heldout)]
         return {
-            "trainset": made[:train], "valset": made[train : train + validation], "heldout": made[train + validation :],
-        }  # fmt: skip
+            "trainset": made[:train],
+            "valset": made[train : train + validation],
+            "heldout": made[train + validation :],
+        }
 
 
 def written(asked: Asked, fields: dict[str, Any]) -> str:
@@ -61,7 +70,10 @@ def written(asked: Asked, fields: dict[str, Any]) -> str:
     if "JSON object" in asked.last:
         return json.dumps(fields)
     told = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items()}
-    return "".join(f"[[ ## {name} ## ]]\n{one}\n\n" for name, one in told.items()) + "[[ ## completed ## ]]"
+    return (
+        "".join(f"[[ ## {name} ## ]]\n{one}\n\n" for name, one in told.items())
+        + "[[ ## completed ## ]]"
+    )
 
 
 def field(asked: Asked, name: str) -> str:
@@ -72,11 +84,24 @@ def scored(right: bool, feedback: str) -> dspy.Prediction:
     return dspy.Prediction(score=float(right), feedback="Right." if right else feedback)
 
 
-# Classification: one word of a message decides; the student puts everything it was not told of into "other".
+# Classification: one word of a message decides; the student puts everything it was not told of into
+# "other".
 
-QUEUES = {"refund": "billing", "invoice": "billing", "parcel": "shipping", "courier": "shipping", "password": "account",
-          "login": "account", "weather": "other"}  # fmt: skip
-OPENINGS = ("Hello, about my", "Where do I ask about the", "It is the third time I write about a", "Please help with a")
+QUEUES = {
+    "refund": "billing",
+    "invoice": "billing",
+    "parcel": "shipping",
+    "courier": "shipping",
+    "password": "account",
+    "login": "account",
+    "weather": "other",
+}
+OPENINGS = (
+    "Hello, about my",
+    "Where do I ask about the",
+    "It is the third time I write about a",
+    "Please help with a",
+)
 
 
 class Sort(dspy.Signature):
@@ -98,7 +123,9 @@ def sorts(asked: Asked) -> str:
     return written(asked, {"queue": taught[1] if taught else "other"})
 
 
-def sorted_right(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def sorted_right(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     word = next(one for one in QUEUES if one in gold.message)
     return scored(pred.queue == gold.queue, f"{word} is for {gold.queue}")
 
@@ -134,7 +161,14 @@ def converts(asked: Asked) -> str:
     if "metres" not in asked.system:
         count, unit = re.findall(r"(\d+) (\w+)s to", asked.last)[-1]
         return written(
-            asked, {"amount": f"{count} {unit}" if unit != "furlong" or "with its unit" in asked.system else count}
+            asked,
+            {
+                "amount": (
+                    f"{count} {unit}"
+                    if unit != "furlong" or "with its unit" in asked.system
+                    else count
+                )
+            },
         )
     amount = field(asked, "amount")
     unit = next((one for one in UNITS if one in amount), "none")
@@ -144,15 +178,25 @@ def converts(asked: Asked) -> str:
     return written(asked, {"reasoning": "by the table", "metres": metres})
 
 
-def converted_right(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def converted_right(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     right = pred.metres == gold.metres
     if pred_name == "read":
-        return scored(right, "Rule <<give the number with its unit>>" if pred.amount != gold.amount else "Read well.")
+        return scored(
+            right,
+            (
+                "Rule <<give the number with its unit>>"
+                if pred.amount != gold.amount
+                else "Read well."
+            ),
+        )
     unit = gold.amount.split()[1]
     return scored(right, f"Rule <<{unit}: multiply by {UNITS[unit]}>>")
 
 
-# ReAct: a tool that knows warehouses by code; a wrong code is an observation, and the agent gives up.
+# ReAct: a tool that knows warehouses by code; a wrong code is an observation, and the agent gives
+# up.
 
 CODES = {"north": "W1", "south": "W2", "harbour": "W7"}
 ITEMS = ("bolts", "nuts", "screws", "hooks")
@@ -176,20 +220,29 @@ def acts(asked: Asked) -> str:
     seen = re.findall(r"\[\[ ## observation_0 ## \]\]\n(.*)", asked.last)
     if "next_tool_name" not in asked.system:
         return written(
-            asked, {"reasoning": "as observed", "answer": seen[-1] if seen and seen[-1].isdigit() else "unknown"}
+            asked,
+            {
+                "reasoning": "as observed",
+                "answer": seen[-1] if seen and seen[-1].isdigit() else "unknown",
+            },
         )
     taught = re.search(rf"{place} warehouse has the code (\w+)", asked.system)
     arguments = {"item": item, "warehouse": taught[1] if taught else place}
     name, arguments = ("finish", {}) if seen else ("stock", arguments)
-    return written(asked, {"next_thought": "count", "next_tool_name": name, "next_tool_args": arguments})
+    return written(
+        asked, {"next_thought": "count", "next_tool_name": name, "next_tool_args": arguments}
+    )
 
 
-def counted_right(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def counted_right(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     place = next(one for one in CODES if one in gold.question)
     return scored(pred.answer == gold.answer, f"Expected {gold.answer}: {place}={CODES[place]}")
 
 
-# Typed output: totals in dollars come as text that no float can be read from, until the prompt forbids it.
+# Typed output: totals in dollars come as text that no float can be read from, until the prompt
+# forbids it.
 
 
 class Bill(BaseModel):
@@ -209,7 +262,9 @@ class ReadBill(dspy.Signature):
 def bill(number: int) -> dspy.Example:
     currency = ("dollars", "euros", "francs", "crowns")[number % 4]
     made = Bill(total=number + 0.5, currency=currency)
-    return dspy.Example(text=f"Bill {number}: pay {made.total} {currency}", bill=made).with_inputs("text")
+    return dspy.Example(text=f"Bill {number}: pay {made.total} {currency}", bill=made).with_inputs(
+        "text"
+    )
 
 
 def reads(asked: Asked) -> str:
@@ -221,7 +276,9 @@ def reads(asked: Asked) -> str:
     return written(asked, {"bill": made})
 
 
-def read_right(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def read_right(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     return scored(pred.bill == gold.bill, "Rule: currency by its full name")
 
 
@@ -239,7 +296,9 @@ def station(number: int) -> dspy.Example:
         "Name the code used at station {}.",
     )
     at = number % 90
-    return dspy.Example(question=asked[number // 90].format(at), answer=code(at)).with_inputs("question")
+    return dspy.Example(question=asked[number // 90].format(at), answer=code(at)).with_inputs(
+        "question"
+    )
 
 
 def recalls(asked: Asked) -> str:
@@ -248,29 +307,62 @@ def recalls(asked: Asked) -> str:
     return written(asked, {"answer": taught[1] if taught else "unknown"})
 
 
-def recalled_right(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def recalled_right(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     at = re.findall(r"[Ss]tation (\d+)", gold.question)[-1]
     return scored(pred.answer == gold.answer, f"fact: {at} -> {gold.answer}")
 
 
 JOURNEYS = {
     "classification": Journey(
-        lambda: dspy.Predict(Sort), message, sorted_right, sorts, r"(\w+) is for (\w+)",
-        "A message that mentions a {} goes to {}.", (21, 14, 21), 150,
+        lambda: dspy.Predict(Sort),
+        message,
+        sorted_right,
+        sorts,
+        r"(\w+) is for (\w+)",
+        "A message that mentions a {} goes to {}.",
+        (21, 14, 21),
+        150,
     ),
     "two predictors": Journey(
-        Convert, sentence, converted_right, converts, r"<<([^<>]+)>>", "For amounts, {}.", (18, 12, 18), 150,
+        Convert,
+        sentence,
+        converted_right,
+        converts,
+        r"<<([^<>]+)>>",
+        "For amounts, {}.",
+        (18, 12, 18),
+        150,
     ),
     "react": Journey(
-        lambda: dspy.ReAct("question -> answer", tools=[stock], max_iters=3), order, counted_right, acts,
-        r"(\w+)=(W\d)", "The {} warehouse has the code {}; pass it to the tool.", (12, 12, 12), 100,
+        lambda: dspy.ReAct("question -> answer", tools=[stock], max_iters=3),
+        order,
+        counted_right,
+        acts,
+        r"(\w+)=(W\d)",
+        "The {} warehouse has the code {}; pass it to the tool.",
+        (12, 12, 12),
+        100,
     ),
     "typed": Journey(
-        lambda: dspy.Predict(ReadBill), bill, read_right, reads, r"valid (number)|by its (full name)",
-        "Write a total as a plain number, and currency by what bills say: the {}{}.", (16, 12, 16), 120,
+        lambda: dspy.Predict(ReadBill),
+        bill,
+        read_right,
+        reads,
+        r"valid (number)|by its (full name)",
+        "Write a total as a plain number, and currency by what bills say: the {}{}.",
+        (16, 12, 16),
+        120,
     ),
     "facts": Journey(
-        lambda: dspy.Predict("question -> answer"), station, recalled_right, recalls, r"fact: (\d+) -> (\w+)",
-        "Station {} has the code {}.", (90, 90, 90), 400,
+        lambda: dspy.Predict("question -> answer"),
+        station,
+        recalled_right,
+        recalls,
+        r"fact: (\d+) -> (\w+)",
+        "Station {} has the code {}.",
+        (90, 90, 90),
+        400,
     ),
-}  # fmt: skip
+}

@@ -1,4 +1,6 @@
-"""A small OpenAI-compatible service on loopback; what it says is up to a mind, of which each journey has its own."""
+"""A small OpenAI-compatible service on loopback; what it says is up to a mind, of which each
+journey has its own.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ class Failure:
     """An answer that is none: its status, its body and the type that it is said to be of."""
 
     status: int
-    body: str = '{"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}'
+    body: str = (
+        '{"error": {"message": "Rate limit reached", "type": "requests", "code":'
+        ' "rate_limit_exceeded"}}'
+    )
     kind: str = "application/json"
 
 
@@ -74,7 +79,9 @@ class Server:
         self.seen: list[Asked] = []
         self._lock = threading.Lock()
         self._http = _Http(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     def __enter__(self) -> Server:
         self._thread.start()
@@ -93,7 +100,10 @@ class Server:
         """Return a plain DSPy client of one of the service's models, as a user writes it."""
         base = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
         return dspy.LM(
-            f"openai/{model}", api_base=base, api_key="none", **{"temperature": 0.0, "cache": False, **kwargs}
+            f"openai/{model}",
+            api_base=base,
+            api_key="none",
+            **{"temperature": 0.0, "cache": False, **kwargs},
         )
 
     def answer(self, body: dict[str, Any]) -> Failure:
@@ -110,7 +120,11 @@ class Server:
             self.answered[asked.model] += 1
             self.prompt[asked.model] += usage["prompt_tokens"]
             self.completion[asked.model] += usage["completion_tokens"]
-        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": said},
+            "finish_reason": "stop",
+        }
         whole = {**usage, "total_tokens": sum(usage.values())}
         fields = {"id": "a", "object": "chat.completion", "created": 0, "model": asked.model}
         return Failure(200, json.dumps({**fields, "choices": [choice], "usage": whole}))

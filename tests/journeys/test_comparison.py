@@ -45,11 +45,22 @@ def compare(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_methods_are_compared_on_a_users_own_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_are_compared_on_a_users_own_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Server(JOURNEYS["classification"].mind) as server:
         (folder / "own.yaml").write_text(OWN.format(base=server.lm("student").kwargs["api_base"]))
         figures = folder / "figures.json"
-        given = ("--methods", "gepa,combee", "--budget", "120", "--threads", "4", "--json", str(figures))
+        given = (
+            "--methods",
+            "gepa,combee",
+            "--budget",
+            "120",
+            "--threads",
+            "4",
+            "--json",
+            str(figures),
+        )
         assert compare("--config", str(folder / "own.yaml"), *given) == 0
         bought = server.prompt["student"] + server.completion["student"]
         bought += server.prompt["teacher"] + server.completion["teacher"]
@@ -60,7 +71,8 @@ def test_methods_are_compared_on_a_users_own_file(folder: Path, capsys: pytest.C
     assert told["simulated"] is False
     sides = {one["method"]: one for one in told["summary"]}
     assert sides["combee"]["heldout"]["mean"] > 0.9
-    # What a method is billed for is what it asked; the readings of held-out, three times 21 rows, are nobody's.
+    # What a method is billed for is what it asked; the readings of held-out, three times 21 rows,
+    # are nobody's.
     assert 0 < sum(one["tokens"] for one in sides.values()) < bought
     # By the file's prices, a dollar a million tokens.
     assert all(one["dollars"] == pytest.approx(one["tokens"] / 1e6) for one in sides.values())
@@ -76,10 +88,17 @@ def test_methods_are_compared_on_a_users_own_file(folder: Path, capsys: pytest.C
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
-    folder: Path, capsys: pytest.CaptureFixture[str], change: str, by: str, given: tuple[str, ...], said: str
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: str,
+    by: str,
+    given: tuple[str, ...],
+    said: str,
 ) -> None:
     (folder / "own.yaml").write_text(
-        OWN.format(base="http://127.0.0.1:9/v1").replace(change, "train.jsonl" if change == "heldout.jsonl" else "", 1)
+        OWN.format(base="http://127.0.0.1:9/v1").replace(
+            change, "train.jsonl" if change == "heldout.jsonl" else "", 1
+        )
     )
     assert compare("--config", str(folder / "own.yaml"), "--methods", "combee", *given) == 2
     assert said in " ".join(capsys.readouterr().err.split())

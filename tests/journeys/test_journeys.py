@@ -1,4 +1,6 @@
-"""Combee as a new user tries it: a real program, a service that it has not seen, beside ``dspy.GEPA``."""
+"""Combee as a new user tries it: a real program, a service that it has not seen, beside
+``dspy.GEPA``.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,16 @@ from tests.worlds import rows
 
 
 def compiled(journey: Journey, server: Server, folder: Path, **kwargs: Any) -> Any:
-    given = {"max_metric_calls": journey.budget, "log_dir": folder, "reflection_lm": server.lm("teacher"), **kwargs}
+    given = {
+        "max_metric_calls": journey.budget,
+        "log_dir": folder,
+        "reflection_lm": server.lm("teacher"),
+        **kwargs,
+    }
     with dspy.context(lm=server.lm("student")):
-        return Combee(given.pop("metric", journey.metric), **given).compile(journey.program(), **journey.splits())
+        return Combee(given.pop("metric", journey.metric), **given).compile(
+            journey.program(), **journey.splits()
+        )
 
 
 def by_gepa(journey: Journey) -> float:
@@ -35,18 +44,29 @@ def by_gepa(journey: Journey) -> float:
     heldout = splits.pop("heldout")
     with Server(journey.mind) as server, dspy.context(lm=server.lm("student")):
         optimizer = dspy.GEPA(
-            metric=journey.metric, max_metric_calls=journey.budget, reflection_lm=server.lm("teacher"), num_threads=4
+            metric=journey.metric,
+            max_metric_calls=journey.budget,
+            reflection_lm=server.lm("teacher"),
+            num_threads=4,
         )
         program = optimizer.compile(journey.program(), **splits)
         return dspy.Evaluate(devset=heldout, metric=journey.metric, num_threads=4)(program).score
 
 
-def _counts_agree(report: Any, said: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One count of rollouts wherever they are counted, and what has no price is unknown wherever it is shown."""
+def _counts_agree(
+    report: Any, said: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One count of rollouts wherever they are counted, and what has no price is unknown wherever it
+    is shown.
+    """
     with Reader(journal_file(folder)) as reader:
         metrics = end_metrics(reader, 1)
-    counted = rows(folder, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout' AND split <> 'heldout'")
-    assert {counted[0]["n"], metrics["total/rollouts"], runs(folder)[0]["rollouts"]} == {report.rollouts}
+    counted = rows(
+        folder, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout' AND split <> 'heldout'"
+    )
+    assert {counted[0]["n"], metrics["total/rollouts"], runs(folder)[0]["rollouts"]} == {
+        report.rollouts
+    }
     (ended,) = (one for one in said if "finished" in one)
     assert f"{report.rollouts} of " in ended
     assert "$ unknown" in ended
@@ -56,7 +76,11 @@ def _counts_agree(report: Any, said: list[str], folder: Path, capsys: pytest.Cap
             main([*command.split(), str(folder)])
         out = capsys.readouterr().out
         assert str(report.rollouts) in out
-        assert re.search(r"^dollars +unknown", out, re.MULTILINE) if command == "show" else "unknown" in out
+        assert (
+            re.search(r"^dollars +unknown", out, re.MULTILINE)
+            if command == "show"
+            else "unknown" in out
+        )
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
@@ -73,15 +97,22 @@ def test_a_new_users_first_run_learns_no_less_than_gepa(
         for role, model in (("task", "student"), ("proposer", "teacher")):
             booked = costs.by_role[role]
             assert booked.calls == server.answered[model]
-            assert (booked.prompt_tokens, booked.completion_tokens) == (server.prompt[model], server.completion[model])
+            assert (booked.prompt_tokens, booked.completion_tokens) == (
+                server.prompt[model],
+                server.completion[model],
+            )
         said = [one.getMessage() for one in caplog.records if one.name == "combee_dspy.progress"]
         assert any("seed: validation" in one for one in said)
         assert any("update 0: " in one and f"of {journey.budget} rollouts" in one for one in said)
-        assert any("held-out" in one and f"n = {len(journey.splits()['heldout'])}" in one for one in said)
+        assert any(
+            "held-out" in one and f"n = {len(journey.splits()['heldout'])}" in one for one in said
+        )
         if name != "typed":  # an eighth of whose first answers do not parse
             assert report.supports_claims, report.warnings
             warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-            assert all("nobody knows whether serial search has converged" in one for one in warned), warned
+            assert all(
+                "nobody knows whether serial search has converged" in one for one in warned
+            ), warned
 
         bought = server.total
         again = compiled(journey, server, tmp_path)
@@ -100,7 +131,10 @@ def test_a_new_users_first_run_learns_no_less_than_gepa(
         assert (tmp_path / "report.html").stat().st_size > 1000
     _counts_agree(report, said, tmp_path, capsys)
     assert round(100 * report.heldout.after, 2) >= by_gepa(journey)
-    lines = [[line for line in text.splitlines() if line.startswith("- ")] for text in report.texts.values()]
+    lines = [
+        [line for line in text.splitlines() if line.startswith("- ")]
+        for text in report.texts.values()
+    ]
     assert any(lines)
     assert all(len(one) == len(set(one)) for one in lines), "no lesson stands there twice"
 
@@ -111,7 +145,10 @@ def test_reflections_that_cannot_be_read_end_the_run_and_say_so(tmp_path: Path) 
     def mumbling(asked: Asked) -> str:
         return "I would rather not." if asked.model == "teacher" else journey.mind(asked)
 
-    with Server(mumbling) as server, pytest.raises(TooManyFailuresError, match="proposer calls unparsed") as caught:
+    with (
+        Server(mumbling) as server,
+        pytest.raises(TooManyFailuresError, match="proposer calls unparsed") as caught,
+    ):
         compiled(journey, server, tmp_path)
     assert caught.value.remedy
 
@@ -132,7 +169,9 @@ def test_refusals_by_chance_cost_no_row_its_score(tmp_path: Path) -> None:
 def test_a_metric_that_raises_on_one_row_is_named_and_ends_nothing(tmp_path: Path) -> None:
     journey = JOURNEYS["classification"]
 
-    def fragile(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def fragile(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         if "case 3." in gold.message:
             raise KeyError("reference")
         return journey.metric(gold, pred)

@@ -23,7 +23,18 @@ from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.lessons._records import Decision
 from combee_dspy.weighers import Posterior
 
-WORDS = ("marble", "copper", "velvet", "timber", "saffron", "granite", "cobalt", "linen", "amber", "walnut")
+WORDS = (
+    "marble",
+    "copper",
+    "velvet",
+    "timber",
+    "saffron",
+    "granite",
+    "cobalt",
+    "linen",
+    "amber",
+    "walnut",
+)
 TEXTS = [f"Deliveries of {word} go through the {word} door." for word in WORDS]
 IDS = [lesson_id(text) for text in TEXTS]
 UNKNOWN = lesson_id("no such lesson")
@@ -31,7 +42,11 @@ UNKNOWN = lesson_id("no such lesson")
 
 def book_of(*texts: str, sources: int = 1) -> Book:
     return Book().add(
-        [Taught(text, tuple(f"row {place}.{n}" for n in range(sources))) for place, text in enumerate(texts)], 0
+        [
+            Taught(text, tuple(f"row {place}.{n}" for n in range(sources)))
+            for place, text in enumerate(texts)
+        ],
+        0,
     )
 
 
@@ -105,7 +120,9 @@ def test_refused_and_accepted_edits_are_all_of_them(changes: list[BookEdit]) -> 
 
 
 def test_a_wording_that_is_there_brings_its_examples_alone() -> None:
-    book = book_of("Give a unit.").add([Taught("give a unit", ("row 7",)), Taught("Round late.", ("row 8",))], 3)
+    book = book_of("Give a unit.").add(
+        [Taught("give a unit", ("row 7",)), Taught("Round late.", ("row 8",))], 3
+    )
     assert [(one.text, one.sources, one.born) for one in book.lessons] == [
         ("Give a unit.", ("row 0.0", "row 7"), 0),
         ("Round late.", ("row 8",), 3),
@@ -138,7 +155,9 @@ def test_an_exception_is_no_rival_of_its_rule_and_no_rule_of_it() -> None:
 
 def test_a_lesson_has_the_effect_that_the_last_test_of_it_alone_measured() -> None:
     alone, group = Effect(-0.5, -0.9, 0.1, 4), None
-    (lesson,) = book_of("Go east.").edit([Retire(lesson_id("Go east."), "a test", 2, alone)]).book.lessons
+    (lesson,) = (
+        book_of("Go east.").edit([Retire(lesson_id("Go east."), "a test", 2, alone)]).book.lessons
+    )
     assert (lesson.effect, lesson.decision) == (alone, Decision(rows=2, cited=1))
     (again,) = Book((lesson,)).edit([Restore(lesson.id, "a group", 1, group)]).book.lessons
     assert again.effect == alone
@@ -147,7 +166,10 @@ def test_a_lesson_has_the_effect_that_the_last_test_of_it_alone_measured() -> No
 def test_united_lessons_have_what_was_decided_about_each() -> None:
     retired = [Retire(IDS[0], "a test", 2), Retire(IDS[1], "a test", 1)]
     book = book_of(*TEXTS[:3], sources=3).edit([*retired, Unite(tuple(IDS[:2]))]).book
-    assert [(one.state, one.decision) for one in book.lessons] == [("retired", Decision(3, 6)), ("served", None)]
+    assert [(one.state, one.decision) for one in book.lessons] == [
+        ("retired", Decision(3, 6)),
+        ("served", None),
+    ]
     # The examples of the third were never weighed against a test.
     (lesson,) = book.edit([Unite((IDS[0], IDS[2]))]).book.lessons
     assert (lesson.support, lesson.decision, lesson.state) == (9, Decision(3, 6), "retired")
@@ -159,8 +181,16 @@ def test_an_edit_of_what_the_book_lacks_is_refused_by_name() -> None:
 
 
 @given(edits, edits)
-def test_an_example_stands_once_and_on_one_side(before: list[BookEdit], after: list[BookEdit]) -> None:
-    book = book_of(*TEXTS).edit(before).book.add([Taught(TEXTS[1], ("row x", "row 9"))], 1).edit(after).book
+def test_an_example_stands_once_and_on_one_side(
+    before: list[BookEdit], after: list[BookEdit]
+) -> None:
+    book = (
+        book_of(*TEXTS)
+        .edit(before)
+        .book.add([Taught(TEXTS[1], ("row x", "row 9"))], 1)
+        .edit(after)
+        .book
+    )
     for one in book.lessons:
         examples = [*one.sources, *one.against]
         assert len(examples) == len(set(examples))
@@ -198,10 +228,17 @@ def test_a_lesson_that_would_be_an_exception_to_its_own_exception_is_none() -> N
     circle = [Narrow(IDS[0], IDS[1]), Narrow(IDS[2], IDS[0]), Unite((IDS[1], IDS[2]))]
     edited = book_of(*TEXTS[:4]).edit([*circle, Narrow(IDS[3], IDS[0])])
     assert not edited.refused
-    assert {one.id: one.rule for one in edited.book.served} == {IDS[1]: "", IDS[0]: IDS[1], IDS[3]: IDS[0]}
+    assert {one.id: one.rule for one in edited.book.served} == {
+        IDS[1]: "",
+        IDS[0]: IDS[1],
+        IDS[3]: IDS[0],
+    }
 
 
-OWN, NEW = "Parcels from abroad go to the door in the east.", "The eastern door takes what comes from abroad."
+OWN, NEW = (
+    "Parcels from abroad go to the door in the east.",
+    "The eastern door takes what comes from abroad.",
+)
 
 
 def owned(*more: str) -> Book:
@@ -209,11 +246,22 @@ def owned(*more: str) -> Book:
     return Book().add([Taught(OWN)], -1).add([Taught(text, ("row",)) for text in more], 0)
 
 
-@given(st.lists(st.sampled_from([
-    Unite((lesson_id(NEW), lesson_id(OWN))), Retire(lesson_id(OWN), "it is empty", 9), Retire(lesson_id(NEW), "a test"),
-    Contradict((lesson_id(OWN), lesson_id(NEW))), Judge(lesson_id(OWN), (), tuple("abcdefgh")),
-])))  # fmt: skip
-def test_a_users_line_stays_as_it_is_whatever_readers_and_votes_say(changes: list[BookEdit]) -> None:
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                Unite((lesson_id(NEW), lesson_id(OWN))),
+                Retire(lesson_id(OWN), "it is empty", 9),
+                Retire(lesson_id(NEW), "a test"),
+                Contradict((lesson_id(OWN), lesson_id(NEW))),
+                Judge(lesson_id(OWN), (), tuple("abcdefgh")),
+            ]
+        )
+    )
+)
+def test_a_users_line_stays_as_it_is_whatever_readers_and_votes_say(
+    changes: list[BookEdit],
+) -> None:
     book = Posterior().applied(owned(NEW).edit(changes).book)
     held = book.find(lesson_id(OWN))
     assert held is not None and (held.text, held.state) == (OWN, "served")
@@ -229,7 +277,9 @@ def test_lines_of_the_users_own_are_never_one() -> None:
 LINE = "Round every amount in the table of results to {} decimals before you add the tax to it."
 
 
-@pytest.mark.parametrize("texts", [(LINE, LINE.replace("before", "just before")), (LINE, LINE + " Please.")])
+@pytest.mark.parametrize(
+    "texts", [(LINE, LINE.replace("before", "just before")), (LINE, LINE + " Please.")]
+)
 def test_lines_of_the_users_own_that_are_alike_stay_apart(texts: tuple[str, str]) -> None:
     lines = [text.format("two") for text in texts]
     assert [one.text for one in Book().add(map(Taught, lines), -1).served] == lines
@@ -245,8 +295,15 @@ def test_number_words_are_numbers() -> None:
 
 
 def test_what_is_like_any_wording_of_a_lesson_joins_it() -> None:
-    other = "Whatever is sent from another country has to be handed over at the gate in the east of the yard."
-    book = book_of(OWN, other).edit([Unite((lesson_id(OWN), lesson_id(other))), Remove(lesson_id(OWN))]).book
+    other = (
+        "Whatever is sent from another country has to be handed over at the gate in the east of the"
+        " yard."
+    )
+    book = (
+        book_of(OWN, other)
+        .edit([Unite((lesson_id(OWN), lesson_id(other))), Remove(lesson_id(OWN))])
+        .book
+    )
     again = book.add([Taught(other + " Now.", ("row",))], 1)
     assert [one.state for one in again.lessons] == ["removed_by_user"]
     assert len(again.add([Taught(other + " Now please.")], 2).lessons) == 1
@@ -254,11 +311,18 @@ def test_what_is_like_any_wording_of_a_lesson_joins_it() -> None:
 
 def test_a_users_line_does_not_go_with_a_lesson_that_the_user_removed() -> None:
     edited = owned(NEW).edit([Remove(lesson_id(NEW)), Unite((lesson_id(NEW), lesson_id(OWN)))])
-    assert [one.state for one in edited.book.lessons] == ["served", "removed_by_user"] and edited.refused
+    assert [one.state for one in edited.book.lessons] == [
+        "served",
+        "removed_by_user",
+    ] and edited.refused
 
 
 def test_lessons_with_other_numbers_are_not_united_through_one_without() -> None:
-    texts = ["Round amounts to decimals", "Round amounts to 2 decimals", "Round amounts to 4 decimals"]
+    texts = [
+        "Round amounts to decimals",
+        "Round amounts to 2 decimals",
+        "Round amounts to 4 decimals",
+    ]
     ids = [lesson_id(text) for text in texts]
     book = Book().add((Taught(text, (text,)) for text in texts), 0)
     assert book.edit([Unite(tuple(ids))]).refused
@@ -274,7 +338,11 @@ def test_lines_of_the_users_own_that_differ_in_a_mark_stay_two() -> None:
 
 
 def test_nothing_moves_a_line_of_the_users_own_or_serves_what_contradicts_it() -> None:
-    book = Book().add([Taught("Round every amount down.")], -1).add([Taught("Round every amount up.", ("a",))], 0)
+    book = (
+        Book()
+        .add([Taught("Round every amount down.")], -1)
+        .add([Taught("Round every amount up.", ("a",))], 0)
+    )
     own, new = (lesson.id for lesson in book.lessons)
     contradicted = book.edit([Contradict((own, new))]).book
     assert book.edit([Narrow(own, new)]).refused

@@ -6,15 +6,36 @@ import random
 
 from combee_dspy.lessons import deal_alike, nearest, word_vectors
 
-SUBJECTS = ("anchor", "basket", "candle", "drum", "engine", "flute", "globe", "harp", "kettle", "ladder")
-FORMS = ("Every {} gets code {}.", "Give {1} whenever a case is about a {0}.", "Is it a {}? Then {} applies.")
-TEXTS = [form.format(subject, f"D{place}") for place, subject in enumerate(SUBJECTS) for form in FORMS]
+SUBJECTS = (
+    "anchor",
+    "basket",
+    "candle",
+    "drum",
+    "engine",
+    "flute",
+    "globe",
+    "harp",
+    "kettle",
+    "ladder",
+)
+FORMS = (
+    "Every {} gets code {}.",
+    "Give {1} whenever a case is about a {0}.",
+    "Is it a {}? Then {} applies.",
+)
+TEXTS = [
+    form.format(subject, f"D{place}") for place, subject in enumerate(SUBJECTS) for form in FORMS
+]
 
 
 def test_wordings_about_one_subject_meet() -> None:
     groups = deal_alike(TEXTS, range(len(TEXTS)), 6, random.Random(0))
     of = {place: number for number, group in enumerate(groups) for place in group}
-    met = [of[3 * subject] == of[3 * subject + form] for subject in range(len(SUBJECTS)) for form in (1, 2)]
+    met = [
+        of[3 * subject] == of[3 * subject + form]
+        for subject in range(len(SUBJECTS))
+        for form in (1, 2)
+    ]
     assert sum(met) >= 0.8 * len(met)
 
 
@@ -33,7 +54,9 @@ def test_only_groups_with_a_fresh_text_are_dealt() -> None:
 
 def test_the_same_stream_deals_the_same_groups_and_another_one_others() -> None:
     mixed = [f"{first} {second}" for first in SUBJECTS for second in SUBJECTS]
-    first, again, other = (deal_alike(mixed, range(len(mixed)), 4, random.Random(seed)) for seed in (3, 3, 4))
+    first, again, other = (
+        deal_alike(mixed, range(len(mixed)), 4, random.Random(seed)) for seed in (3, 3, 4)
+    )
     assert first == again != other
 
 

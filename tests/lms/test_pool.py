@@ -35,7 +35,10 @@ PICTURE = "data:image/png;base64,iVBORw0KGgo="
 
 
 def lm_of(service, **settings):
-    return pooled("openai/m", **{"api_base": service.base, "api_key": KEY, "cache": False, "num_retries": 0} | settings)
+    return pooled(
+        "openai/m",
+        **{"api_base": service.base, "api_key": KEY, "cache": False, "num_retries": 0} | settings,
+    )
 
 
 def in_threads(lm, *args, **kwargs):
@@ -52,8 +55,13 @@ both = pytest.mark.parametrize("ask", [in_threads, on_a_loop])
 @both
 def test_a_call_is_written_as_openai_writes_it_and_read_as_dspy_reads_it(service, ask):
     lm = lm_of(service, temperature=0.5, headers={"X-Team": "a"})
-    blocks = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
-    said = ask(lm, messages=[{"role": "system", "content": "be kind"}, {"role": "user", "content": blocks}])
+    blocks = [
+        {"type": "text", "text": "what?"},
+        {"type": "image_url", "image_url": {"url": PICTURE}},
+    ]
+    said = ask(
+        lm, messages=[{"role": "system", "content": "be kind"}, {"role": "user", "content": blocks}]
+    )
     assert said == [service.answer["choices"][0]["message"]["content"]]
     path, headers, body = service.asked[0]
     assert path == "/v1/chat/completions"
@@ -61,7 +69,10 @@ def test_a_call_is_written_as_openai_writes_it_and_read_as_dspy_reads_it(service
     assert headers["X-Team"] == "a"
     assert body["model"] == "m"
     assert body["temperature"] == 0.5
-    assert body["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": blocks}]
+    assert body["messages"] == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": blocks},
+    ]
     assert lm.history[-1]["usage"]["total_tokens"] == 10
     assert lm.history[-1]["model"] == "openai/m"
 
@@ -111,7 +122,9 @@ def test_a_service_that_is_silent_or_gone_may_be_asked_again(service, ask):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(LMTransportError):
-        ask(pooled("m", api_base=f"http://127.0.0.1:{port}/v1", cache=False, num_retries=0), "hello")
+        ask(
+            pooled("m", api_base=f"http://127.0.0.1:{port}/v1", cache=False, num_retries=0), "hello"
+        )
 
 
 @both
@@ -140,8 +153,20 @@ def test_the_key_is_in_no_repr_dump_pickle_history_log_or_error(service, ask, ca
         ask(lm, "hello")
     program = dspy.Predict("a -> b")
     program.lm = lm
-    shown = [repr(lm), repr(lm.engine), str(lm.kwargs), json.dumps(lm.dump_state()), repr(lm.history), caplog.text]
-    shown += [str(caught.value), repr(caught.value), str(program.dump_state()), repr(pickle.dumps(lm))]
+    shown = [
+        repr(lm),
+        repr(lm.engine),
+        str(lm.kwargs),
+        json.dumps(lm.dump_state()),
+        repr(lm.history),
+        caplog.text,
+    ]
+    shown += [
+        str(caught.value),
+        repr(caught.value),
+        str(program.dump_state()),
+        repr(pickle.dumps(lm)),
+    ]
     shown += ["".join(traceback.format_exception(caught.value)), str(vars(caught.value))]
     for text in shown:
         assert KEY not in text
@@ -267,16 +292,25 @@ def test_the_probe_asks_it(service):
 
 
 def test_it_has_the_abilities_that_dspy_knows_of_the_model(service):
-    known, unknown = (pooled(name, api_base=service.base) for name in ("openai/gpt-4o", "openai/nobodys"))
+    known, unknown = (
+        pooled(name, api_base=service.base) for name in ("openai/gpt-4o", "openai/nobodys")
+    )
     plain = dspy.LM("openai/gpt-4o", api_key="x")
-    for name in ("supports_function_calling", "supports_reasoning", "supports_response_schema", "supported_params"):
+    for name in (
+        "supports_function_calling",
+        "supports_reasoning",
+        "supports_response_schema",
+        "supported_params",
+    ):
         assert getattr(known, name) == getattr(plain, name), name
     assert not unknown.supports_response_schema
     assert not PooledEngine().supports_function_calling
 
 
 def test_a_stream_comes_event_by_event(service):
-    service.script = [(200, {"content-type": "text/event-stream"}, b'data: {"error":{"message":"busy"}}\n\n')]
+    service.script = [
+        (200, {"content-type": "text/event-stream"}, b'data: {"error":{"message":"busy"}}\n\n')
+    ]
     engine = lm_of(service).engine
     request = dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("hello"),))
     assert [event.type for event in engine.stream(request)][-1] == "error"

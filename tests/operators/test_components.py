@@ -68,7 +68,9 @@ def test_descriptions_come_back_from_a_stable_text(descriptions):
 def test_lone_surrogates_are_carried():
     text = {"a": "\ud800"}
     assert decode_fields(encode_fields(text)) == text
-    assert decode_demonstrations(encode_demonstrations([Demonstration(text, text)])) == (Demonstration(text, text),)
+    assert decode_demonstrations(encode_demonstrations([Demonstration(text, text)])) == (
+        Demonstration(text, text),
+    )
 
 
 def test_the_format_is_the_one_that_journals_hold():
@@ -133,7 +135,10 @@ def test_descriptions_go_into_a_signature_and_come_out():
 
 def test_the_seed_holds_what_the_operators_may_edit_and_selection_sees_the_texts_alone():
     program = Program()
-    assert seed_components(program, [Insert()]) == {"route": "Route.", "answer": program.answer.signature.instructions}
+    assert seed_components(program, [Insert()]) == {
+        "route": "Route.",
+        "answer": program.answer.signature.instructions,
+    }
     program.route.demos = [dspy.Example(question="q", formula="roi", augmented=True)]
     seed = seed_components(program, [Insert(), InstructionChannel()])
     assert visible(seed) == ("route", "answer")
@@ -144,7 +149,8 @@ def test_the_seed_holds_what_the_operators_may_edit_and_selection_sees_the_texts
 
 
 @pytest.mark.parametrize(
-    "demo", [{"question": "q"}, {"question": dspy.Image("https://example.org/a.png"), "formula": "roi"}]
+    "demo",
+    [{"question": "q"}, {"question": dspy.Image("https://example.org/a.png"), "formula": "roi"}],
 )
 def test_demonstrations_that_cannot_be_carried_are_no_component_and_stay_as_they_are(demo):
     program = Program()
@@ -166,7 +172,10 @@ def test_an_edit_becomes_components_and_these_a_program():
     program = apply_components(student, {**seed, **changed})
     assert program.route.signature.instructions == "Choose."
     assert [demo.toDict() for demo in program.route.demos] == [{"question": "q", "formula": "roi"}]
-    assert field_descriptions(program.route.signature) == {"question": "Free text.", "formula": "Its short name."}
+    assert field_descriptions(program.route.signature) == {
+        "question": "Free text.",
+        "formula": "Its short name.",
+    }
     assert student.route.signature is Route and student.route.demos == []
     assert program.answer.signature.equals(student.answer.signature)
     assert edit_components(edit, "route", {**seed, **changed}) == {}
@@ -177,7 +186,11 @@ def test_an_edit_becomes_components_and_these_a_program():
 def test_operators_are_given_what_a_candidate_says_and_what_the_predictor_did():
     student = Program()
     seed = seed_components(student, [InstructionChannel()])
-    parent = {**seed, "route": "Choose.", "route::fields": encode_fields({"question": "Free text.", "formula": "x"})}
+    parent = {
+        **seed,
+        "route": "Choose.",
+        "route::fields": encode_fields({"question": "Free text.", "formula": "x"}),
+    }
     example = dspy.Example(question="q", formula="npv").with_inputs("question")
     calls = (
         PredictorCall("route", {"question": "q"}, None, "garbage"),

@@ -40,12 +40,16 @@ def test_successes_become_demonstrations_without_a_call(bench):
 
 def test_without_a_success_it_refuses(bench):
     result = bench.apply(FewShotSwap(), runs=(run(0, score=0.9),))
-    assert result == Refusal("no rollout of the minibatch reached a score of 1 through this predictor")
+    assert result == Refusal(
+        "no rollout of the minibatch reached a score of 1 through this predictor"
+    )
     assert isinstance(bench.apply(FewShotSwap(min_score=0.9), runs=(run(0, score=0.9),)), Edit)
 
 
 def test_the_runs_own_perfect_score_counts(bench):
-    edit = bench.apply(FewShotSwap(), runs=(run(0, score=5.0), run(1, score=3.0)), perfect_score=5.0)
+    edit = bench.apply(
+        FewShotSwap(), runs=(run(0, score=5.0), run(1, score=3.0)), perfect_score=5.0
+    )
     assert [d.example_id for d in edit.demonstrations] == ["id 0"]
 
 
@@ -59,12 +63,16 @@ def test_rare_labels_come_first(bench):
 def test_without_balance_the_minibatch_decides(bench):
     runs = (*(run(i, "roi") for i in range(40)), run(40, "npv"))
     operator = FewShotSwap(max_demonstrations=2, balance=False)
-    assert any("npv" not in labels(bench.apply(operator, runs=runs, seed=seed)) for seed in range(10))
+    assert any(
+        "npv" not in labels(bench.apply(operator, runs=runs, seed=seed)) for seed in range(10)
+    )
 
 
 def test_present_demonstrations_stay_while_there_is_room(bench):
     present = (demo(0), demo(1))
-    edit = bench.apply(FewShotSwap(max_demonstrations=3), demonstrations=present, runs=(run(5), run(6)))
+    edit = bench.apply(
+        FewShotSwap(max_demonstrations=3), demonstrations=present, runs=(run(5), run(6))
+    )
     assert edit.demonstrations[:2] == present
     assert len(edit.demonstrations) == 3
 
@@ -81,7 +89,12 @@ def test_a_full_list_swaps_a_quarter_and_keeps_its_balance(bench):
 def test_a_full_list_makes_room_for_a_new_label(bench):
     present = tuple(demo(i, "roi") for i in range(4))
     for seed in range(5):
-        edit = bench.apply(FewShotSwap(max_demonstrations=4), demonstrations=present, runs=(run(9, "npv"),), seed=seed)
+        edit = bench.apply(
+            FewShotSwap(max_demonstrations=4),
+            demonstrations=present,
+            runs=(run(9, "npv"),),
+            seed=seed,
+        )
         assert labels(edit) == {"roi": 3, "npv": 1}
 
 
@@ -93,7 +106,10 @@ def test_a_list_longer_than_the_maximum_is_shortened(bench):
 
 def test_the_same_stream_gives_the_same_choice(bench):
     runs = tuple(run(i) for i in range(30))
-    chosen = [bench.apply(FewShotSwap(max_demonstrations=3), runs=runs, seed=seed) for seed in (1, 1, 2, 3, 4)]
+    chosen = [
+        bench.apply(FewShotSwap(max_demonstrations=3), runs=runs, seed=seed)
+        for seed in (1, 1, 2, 3, 4)
+    ]
     assert chosen[0] == chosen[1]
     assert len({str(edit) for edit in chosen}) > 1
 
@@ -133,7 +149,9 @@ LOOP.append(LOOP)
 IMAGE = dspy.Image("https://example.org/a.png")
 
 
-@pytest.mark.parametrize("value", [IMAGE, [IMAGE], dspy.History(messages=[]), object(), float("nan"), None, LOOP])
+@pytest.mark.parametrize(
+    "value", [IMAGE, [IMAGE], dspy.History(messages=[]), object(), float("nan"), None, LOOP]
+)
 def test_what_is_no_json_is_skipped_with_the_reason(bench, value):
     runs = (run(0, inputs={"question": value}),)
     result = bench.apply(FewShotSwap(), runs=runs)
@@ -170,14 +188,24 @@ def test_labels_stand_in_where_successes_are_too_few(bench):
     )
     edit = bench.apply(FewShotSwap(max_demonstrations=3, labelled=True), runs=runs)
     assert labels(edit) == {"irr": 1, "npv": 1, "roi": 1}
-    assert "id 0" in {demo.example_id for demo in edit.demonstrations}, "the success comes before the labels"
-    assert labels(bench.apply(FewShotSwap(labelled=True), runs=runs)) == {"irr": 2, "npv": 2, "roi": 2}
+    assert "id 0" in {demo.example_id for demo in edit.demonstrations}, (
+        "the success comes before the labels"
+    )
+    assert labels(bench.apply(FewShotSwap(labelled=True), runs=runs)) == {
+        "irr": 2,
+        "npv": 2,
+        "roi": 2,
+    }
     assert labels(bench.apply(FewShotSwap(max_demonstrations=3), runs=runs)) == {"irr": 1}
 
 
 def test_labels_that_do_not_name_every_output_are_no_demonstration(bench):
     signature = dspy.Signature("question -> reasoning, label")
-    runs = (PredictorRun("row", {"question": "q"}, {"reasoning": "r", "label": "x"}, 0.0, labels={"label": "a"}),)
+    runs = (
+        PredictorRun(
+            "row", {"question": "q"}, {"reasoning": "r", "label": "x"}, 0.0, labels={"label": "a"}
+        ),
+    )
     refused = bench.apply(FewShotSwap(labelled=True), signature=signature, runs=runs)
     assert isinstance(refused, Refusal)
     assert refused.reason.startswith("no rollout of the minibatch reached a score of 1")

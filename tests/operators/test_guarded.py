@@ -1,4 +1,6 @@
-"""No operator returns an edit that breaks what its input's guards protect, whatever the LM answers."""
+"""No operator returns an edit that breaks what its input's guards protect, whatever the LM
+answers.
+"""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +24,9 @@ from combee_dspy.records import Edit, Lesson, Lessons, PredictorRun
 RULE = "Never name a customer."
 SEED = f"Route {{ticket}} in <reply>.\n{RULE}\nQuestion: How much came back?\nFormula: roi"
 PARENT = write_section(SEED, ["Give a unit.", f"{RULE} Ever.", "Write formula in lower case."])
-RUNS = tuple(PredictorRun(f"{n:064x}", {"question": f"q{n}"}, {"formula": "roi"}, n % 2) for n in range(5))
+RUNS = tuple(
+    PredictorRun(f"{n:064x}", {"question": f"q{n}"}, {"formula": "roi"}, n % 2) for n in range(5)
+)
 VALUES = {
     "instruction": PARENT,
     "runs": RUNS,
@@ -32,9 +36,14 @@ VALUES = {
 }
 OPERATORS = (Insert(max_tokens=60), Rewrite(), Delete(), Rephrase(), Reorder(), FewShotSwap())
 OPERATORS = (*OPERATORS, InstructionChannel(), InstructionChannel(max_tokens=1))
-LEAK = "Acme Holdings of Leeds asked on the third of May how much of its bridge loan had come back by June"
+LEAK = (
+    "Acme Holdings of Leeds asked on the third of May how much of its bridge loan had come back by"
+    " June"
+)
 
-TEXTS = st.text(max_size=30) | st.sampled_from(["instruction", "formula", RULE, SEED, "- x\nLessons learned:\n- y"])
+TEXTS = st.text(max_size=30) | st.sampled_from(
+    ["instruction", "formula", RULE, SEED, "- x\nLessons learned:\n- y"]
+)
 NUMBERS = st.integers(-1, 6)
 
 
@@ -52,7 +61,9 @@ NUMBERS = st.integers(-1, 6)
     operator=st.sampled_from(OPERATORS),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_nothing_that_breaks_a_guard_comes_out(bench, says, operator, seed):
     result = bench.apply(operator, says, seed=seed, **VALUES)
     if isinstance(result, Edit):
@@ -70,7 +81,11 @@ def test_a_rewrite_that_breaks_a_guard_is_refused(bench, rewrite):
 
 def test_a_lesson_that_copies_an_example_goes_and_the_others_stay(bench):
     copies = CopyIndex([{"question": LEAK, "formula": "roi"}])
-    given = bench.given(instruction=SEED, seed_instruction=SEED, lessons=[f"When {LEAK}, answer roi.", "Give a unit."])
+    given = bench.given(
+        instruction=SEED,
+        seed_instruction=SEED,
+        lessons=[f"When {LEAK}, answer roi.", "Give a unit."],
+    )
     edit = bench.apply(Insert(), instruction=SEED, lessons=given.lessons)
     judged = guard_input(given, "route")
     assert "copies" in check(edit, Guards(), judged, copies).reason

@@ -9,12 +9,17 @@ from combee_dspy.records import Edit, Lesson, Lessons, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.weighers import Posterior
 
-LONG = "When the question asks for a margin divide the income by the revenue and give the result as a percentage"
+LONG = (
+    "When the question asks for a margin divide the income by the revenue and give the result as a"
+    " percentage"
+)
 
 
 def book_of(*texts, edits=(), supported=()):
     """A book of lessons; those that are supported have as many examples as their place, from 2."""
-    taught = [Taught(text, tuple(f"{text} {n}" for n in range(1 + (text in supported)))) for text in texts]
+    taught = [
+        Taught(text, tuple(f"{text} {n}" for n in range(1 + (text in supported)))) for text in texts
+    ]
     return Posterior().applied(Book().add(taught, 0).edit(edits).book)
 
 
@@ -32,17 +37,22 @@ def test_an_empty_instruction_gets_the_section_alone(bench):
 def test_present_lessons_keep_their_place_and_near_duplicates_go(bench):
     before = f"Answer.\n\nLessons learned:\n- Give a unit.\n- {LONG}."
     lessons = ["Round late.", LONG + ", please", "give a unit", "Round late!"]
-    assert bench.apply(Insert(), instruction=before, lessons=lessons) == Edit(instruction=before + "\n- Round late.")
+    assert bench.apply(Insert(), instruction=before, lessons=lessons) == Edit(
+        instruction=before + "\n- Round late."
+    )
 
 
 def test_nothing_new_is_refused(bench):
     before = "Answer.\n\nLessons learned:\n- Give a unit."
-    assert bench.apply(Insert(), instruction=before, lessons=["give a unit"]) == Refusal("the edit changes nothing")
+    assert bench.apply(Insert(), instruction=before, lessons=["give a unit"]) == Refusal(
+        "the edit changes nothing"
+    )
     assert bench.apply(Insert()) == Refusal("there are no lessons to insert")
 
 
 @pytest.mark.parametrize(
-    ("rewrite", "made"), [(" Better.\nMuch.\n", "Better.\nMuch."), ("Answer.", None), (" ", None), ("", None)]
+    ("rewrite", "made"),
+    [(" Better.\nMuch.\n", "Better.\nMuch."), ("Answer.", None), (" ", None), ("", None)],
 )
 def test_a_rewrite_is_the_edit_where_it_changes_something(bench, rewrite, made):
     result = bench.apply(Insert(), lessons=Lessons("route", rewrite=rewrite))
@@ -53,7 +63,10 @@ EAST, WEST, HEAVY = "Parcels go east.", "Parcels go west.", "Heavy parcels go do
 
 
 def test_the_section_holds_what_the_book_serves_in_its_order(bench):
-    edits = [Contradict((lesson_id(EAST), lesson_id(WEST))), Narrow(lesson_id(HEAVY), lesson_id(WEST))]
+    edits = [
+        Contradict((lesson_id(EAST), lesson_id(WEST))),
+        Narrow(lesson_id(HEAVY), lesson_id(WEST)),
+    ]
     book = book_of(HEAVY, EAST, WEST, "Give a unit.", edits=edits, supported=(WEST,))
     edit = bench.apply(Insert(), book=book)
     assert read_section(edit.instruction)[1] == [WEST, HEAVY, "Give a unit."]
@@ -67,7 +80,9 @@ def test_a_line_that_the_book_no_longer_serves_leaves_and_one_that_it_does_not_h
 
 
 def test_where_the_budget_is_short_lessons_that_more_examples_teach_stay(bench):
-    found = tuple(Lesson(f"Lesson {number}: {LONG}.", tuple(range(number % 4))) for number in range(12))
+    found = tuple(
+        Lesson(f"Lesson {number}: {LONG}.", tuple(range(number % 4))) for number in range(12)
+    )
     edit = bench.apply(Insert(max_tokens=110), lessons=Lessons("route", lessons=found))
     kept = read_section(edit.instruction)[1]
     assert kept == [found[number].text for number in (3, 7, 11)]
@@ -76,7 +91,10 @@ def test_where_the_budget_is_short_lessons_that_more_examples_teach_stay(bench):
 
 
 def test_where_the_budget_is_short_lines_of_the_users_own_stay(bench):
-    own, taught = [f"Line {name}: {LONG}." for name in "ab"], Taught(f"Lesson: {LONG}.", tuple("abcdef"))
+    own, taught = (
+        [f"Line {name}: {LONG}." for name in "ab"],
+        Taught(f"Lesson: {LONG}.", tuple("abcdef")),
+    )
     book = Book().add([taught], 0).add(map(Taught, own), -1)
     assert read_section(bench.apply(Insert(max_tokens=70), book=book).instruction)[1] == own
 
@@ -87,7 +105,9 @@ def test_where_not_one_lesson_fits_the_edit_is_refused(bench):
 
 
 def test_the_users_own_text_does_not_count(bench):
-    edit = bench.apply(Insert(max_tokens=100), instruction="word " * 10_000, lessons=["Give a unit."])
+    edit = bench.apply(
+        Insert(max_tokens=100), instruction="word " * 10_000, lessons=["Give a unit."]
+    )
     assert edit == Edit(instruction="word " * 10_000 + "\n\nLessons learned:\n- Give a unit.")
 
 
@@ -100,7 +120,9 @@ def test_the_guards_room_counts_and_protected_lessons_stay(bench):
     edit = bench.apply(Insert(), lessons=lessons, **values)
     assert "Never name a customer. Ever." in read_section(edit.instruction)[1]
     assert estimate_tokens(edit.instruction) <= 60
-    tight = bench.apply(Insert(), lessons=["x"], instruction=seed, guards=Guards(max_tokens=estimate_tokens(seed)))
+    tight = bench.apply(
+        Insert(), lessons=["x"], instruction=seed, guards=Guards(max_tokens=estimate_tokens(seed))
+    )
     assert isinstance(tight, Refusal) and "there is room for" in tight.reason
 
 

@@ -7,7 +7,10 @@ from combee_dspy.records import Demonstration, Edit, FailedCall, Refusal
 
 PARENT = "Answer.\n\nLessons learned:\n- Write formula in lower case.\n- Look at the unit first."
 FIELDS = {"question": "What is asked.", "formula": "Its name.\n- One word."}
-SHOWN = "Give the name of one formula from the book.\nExample:\nQuestion: How much came back?\nFormula: roi\nBe brief."
+SHOWN = (
+    "Give the name of one formula from the book.\nExample:\nQuestion: How much came back?\nFormula:"
+    " roi\nBe brief."
+)
 CAME_BACK = Demonstration({"question": "How much came back?"}, {"formula": "roi"})
 
 
@@ -23,7 +26,10 @@ def show(bench, text, operator=None, **changes):
 def test_lessons_move_in_both_directions_word_for_word(bench):
     assert place(bench, ["formula", "instruction", "instruction"]) == Edit(
         instruction="Answer.\n\nLessons learned:\n- Look at the unit first.\n- One word.",
-        field_descriptions={"question": "What is asked.", "formula": "Its name.\n- Write formula in lower case."},
+        field_descriptions={
+            "question": "What is asked.",
+            "formula": "Its name.\n- Write formula in lower case.",
+        },
     )
     assert bench.asked[0][1]["lessons"][2] == "3. (now: formula) One word."
 
@@ -49,8 +55,13 @@ def test_a_lesson_between_two_fields_leaves_the_instruction_alone(bench):
 
 
 def test_the_signatures_descriptions_are_the_start(bench):
-    result = place(bench, ["formula", "instruction"], field_descriptions={"question": "${question}"})
-    assert result.field_descriptions == {"question": "", "formula": "- Write formula in lower case."}
+    result = place(
+        bench, ["formula", "instruction"], field_descriptions={"question": "${question}"}
+    )
+    assert result.field_descriptions == {
+        "question": "",
+        "formula": "- Write formula in lower case.",
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,14 +92,20 @@ def test_protected_lessons_stay_where_they_are(bench):
 def test_a_line_of_the_users_own_description_is_not_taken_for_the_lesson(bench):
     fields = {"question": "- One word.\nAny text.\n- One word.", "formula": ""}
     result = place(bench, ["instruction", "instruction", "formula"], field_descriptions=fields)
-    assert result.field_descriptions == {"question": "- One word.\nAny text.", "formula": "- One word."}
+    assert result.field_descriptions == {
+        "question": "- One word.\nAny text.",
+        "formula": "- One word.",
+    }
 
 
 def test_examples_become_demonstrations_by_code_and_join_those_that_are_there(bench):
     left = "Give the name of one formula from the book.\nBe brief."
     assert show(bench, SHOWN) == Edit(instruction=left, demonstrations=(CAME_BACK,))
     old = Demonstration({"question": "Other?"}, {"formula": "npv"}, "a" * 64)
-    more = f"{SHOWN}\n- **Formula**: npv\n- **Question**:  And what it is worth? \n\nLessons learned:\n- Be kind."
+    more = (
+        f"{SHOWN}\n- **Formula**: npv\n- **Question**:  And what it is worth? \n\nLessons"
+        " learned:\n- Be kind."
+    )
     result = show(bench, more, demonstrations=(old,))
     assert result.instruction == f"{left}\n\nLessons learned:\n- Be kind."
     worth = Demonstration({"question": "And what it is worth?"}, {"formula": "npv"})
@@ -119,7 +136,9 @@ def test_what_is_no_whole_example_stays_in_the_instruction(bench, text):
 
 
 def test_one_demonstration_too_many_or_a_protected_line_keeps_examples_where_they_are(bench):
-    old = tuple(Demonstration({"question": f"q{number}"}, {"formula": "npv"}) for number in range(2))
+    old = tuple(
+        Demonstration({"question": f"q{number}"}, {"formula": "npv"}) for number in range(2)
+    )
     for operator in (InstructionChannel(max_demonstrations=2), InstructionChannel(max_tokens=20)):
         assert isinstance(show(bench, SHOWN, operator, demonstrations=old), Refusal)
     assert isinstance(show(bench, SHOWN, guards=Guards(keep=["Formula: roi"])), Refusal)
@@ -129,19 +148,28 @@ def test_a_typed_value_is_shown_as_its_type(bench):
     signature = dspy.Signature("question, limit: int -> reasoning, labels: list[str]")
     text = 'Sort.\nQuestion: Which?\nLimit: 3\nLabels: ["a", "b"]'
     (made,) = show(bench, text, signature=signature).demonstrations
-    assert (made.inputs, made.outputs) == ({"question": "Which?", "limit": 3}, {"labels": ["a", "b"]})
+    assert (made.inputs, made.outputs) == (
+        {"question": "Which?", "limit": 3},
+        {"labels": ["a", "b"]},
+    )
 
 
 def test_where_nothing_can_move_nobody_is_asked_and_a_failed_call_is_a_refusal(bench):
     assert isinstance(bench.apply(InstructionChannel()), Refusal)
     assert bench.asked == []
-    assert isinstance(bench.apply(InstructionChannel(), FailedCall("TimeoutError"), instruction=PARENT), Refusal)
+    assert isinstance(
+        bench.apply(InstructionChannel(), FailedCall("TimeoutError"), instruction=PARENT), Refusal
+    )
 
 
-def test_a_field_that_is_named_like_the_instruction_keeps_its_description_and_the_lessons_stay(bench):
+def test_a_field_that_is_named_like_the_instruction_keeps_its_description_and_the_lessons_stay(
+    bench,
+):
     signature = dspy.Signature("instruction -> formula")
     fields = {"instruction": "What to do.\n- In one word.", "formula": ""}
-    result = place(bench, ["formula", "instruction"], signature=signature, field_descriptions=fields)
+    result = place(
+        bench, ["formula", "instruction"], signature=signature, field_descriptions=fields
+    )
     assert bench.asked[0][1]["lessons"] == [
         "1. (now: instruction) Write formula in lower case.",
         "2. (now: instruction) Look at the unit first.",

@@ -13,11 +13,15 @@ PARENT = "Answer {name}.\n\nLessons learned:\n- Round to 2 digits.\n- Write `roi
 
 
 def reword(bench, *passages, **changes):
-    return bench.apply(Rephrase(), {"reworded_passages": list(passages)}, **{"instruction": PARENT, **changes})
+    return bench.apply(
+        Rephrase(), {"reworded_passages": list(passages)}, **{"instruction": PARENT, **changes}
+    )
 
 
 def test_own_text_and_lessons_are_reworded_in_their_places(bench):
-    result = reword(bench, "Give {name} an answer.", "Use 2 digits.", "The word is `roi`; do not write ROI.")
+    result = reword(
+        bench, "Give {name} an answer.", "Use 2 digits.", "The word is `roi`; do not write ROI."
+    )
     section = "Lessons learned:\n- Use 2 digits.\n- The word is `roi`; do not write ROI."
     assert result == Edit(instruction=f"Give {{name}} an answer.\n\n{section}")
 
@@ -26,14 +30,20 @@ def test_own_text_and_lessons_are_reworded_in_their_places(bench):
     ("passages", "reason"),
     [
         (("Give {name} one.", "Round.", "Write `roi`, never ROI."), "lost the number 2"),
-        (("Give {name} one.", "Round to 2 of 3 digits.", "Write `roi`, never ROI."), "invented the number 3"),
+        (
+            ("Give {name} one.", "Round to 2 of 3 digits.", "Write `roi`, never ROI."),
+            "invented the number 3",
+        ),
         (("Give one.", "Round to 2 digits.", "Write `roi`, never ROI."), "{name}"),
         (("Give {name} one.", "Round to 2 digits.", "Write heroic, never ROI."), "quoted text"),
         (("Give {name} one.", "Round to 2 digits.", "Write `roi`, not the other."), "ROI"),
         (("Give {name} one.", "Round to 2 digits."), "3 passages"),
         (("Give {name} one.", "Round to 2 digits.", " "), "empty"),
         (("Give {name} one.", "Round to 2 digits.", None), "cannot be read"),
-        (("Give {name} one." + " more" * 60, "Round to 2 digits.", "Write `roi`, never ROI."), "grew"),
+        (
+            ("Give {name} one." + " more" * 60, "Round to 2 digits.", "Write `roi`, never ROI."),
+            "grew",
+        ),
         (("Answer {name}.", "Round to 2 digits.", "Write `roi`, never ROI."), "changes nothing"),
     ],
 )
@@ -51,7 +61,9 @@ def test_a_protected_lesson_is_not_sent_and_a_protected_line_is_checked(bench):
     guards = Guards(keep=["Round to 2 digits.", "Answer {name}."])
     result = reword(bench, "Answer {name}. Please.", "Write ROI as `roi`.", guards=guards)
     assert bench.asked[0][1]["passages"] == ["Answer {name}.", "Write `roi`, never ROI."]
-    assert isinstance(result, Edit) and "- Round to 2 digits.\n- Write ROI as `roi`." in (result.instruction or "")
+    assert isinstance(result, Edit) and "- Round to 2 digits.\n- Write ROI as `roi`." in (
+        result.instruction or ""
+    )
     broken = reword(bench, "Give {name} one.", "Write ROI as `roi`.", guards=guards)
     assert isinstance(broken, Refusal) and "protected rule" in broken.reason
 

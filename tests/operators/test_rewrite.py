@@ -15,11 +15,17 @@ def test_one_call_writes_the_whole_instruction_from_the_old_one_and_the_lessons(
     assert result == Edit(instruction="Answer {name}.\nGive a unit. Show 2 digits.\nRound late.")
     ((name, values, _, role),) = bench.asked
     assert (name, role) == ("RewriteWithLessons", "proposer")
-    assert values == {"current_instruction": PARENT, "lessons": ["Round late.", "Show 2 digits."], "most_words": 6_000}
+    assert values == {
+        "current_instruction": PARENT,
+        "lessons": ["Round late.", "Show 2 digits."],
+        "most_words": 6_000,
+    }
 
 
 def test_what_the_call_leaves_out_follows_as_a_section(bench):
-    rules = [f"Margins of kind {number}: divide by the revenue of the year." for number in range(40)]
+    rules = [
+        f"Margins of kind {number}: divide by the revenue of the year." for number in range(40)
+    ]
     parent = write_section("Answer.", rules[:15])
     answer = {"new_instruction": "Answer.\n" + " ".join(rules[20:32])}
     result = bench.apply(Rewrite(), answer, instruction=parent, lessons=rules[15:])
@@ -30,8 +36,13 @@ def test_what_the_call_leaves_out_follows_as_a_section(bench):
 
 
 def test_what_more_reflections_stand_behind_is_shown_first(bench):
-    lessons = Lessons("route", lessons=(Lesson("Use roi.", (1,)), Lesson("Round late.", (2, 3)), Lesson("Add.", (4,))))
-    bench.apply(Rewrite(), {"new_instruction": "Answer {name}."}, instruction=PARENT, lessons=lessons)
+    lessons = Lessons(
+        "route",
+        lessons=(Lesson("Use roi.", (1,)), Lesson("Round late.", (2, 3)), Lesson("Add.", (4,))),
+    )
+    bench.apply(
+        Rewrite(), {"new_instruction": "Answer {name}."}, instruction=PARENT, lessons=lessons
+    )
     assert bench.asked[0][1]["lessons"] == ["Round late.", "Use roi.", "Add."]
 
 

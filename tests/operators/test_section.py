@@ -13,7 +13,11 @@ def test_what_was_written_is_read_back(own, lessons):
     assert write_section(own, []) == own
 
 
-@given(text=st.lists(st.sampled_from(["a", "\n", "- ", "Lessons learned:", " "]), max_size=40).map("".join))
+@given(
+    text=st.lists(st.sampled_from(["a", "\n", "- ", "Lessons learned:", " "]), max_size=40).map(
+        "".join
+    )
+)
 def test_no_word_of_any_instruction_is_lost(text):
     own, lessons = read_section(text)
     words = write_section(own, lessons).replace("-", " ").split()
@@ -28,7 +32,10 @@ def test_no_section(text):
 
 
 def test_text_around_the_section_is_the_users():
-    assert read_section("Answer.\n\nLessons learned:\n- a\n- b\n\nBe brief.") == ("Answer.\n\nBe brief.", ["a", "b"])
+    assert read_section("Answer.\n\nLessons learned:\n- a\n- b\n\nBe brief.") == (
+        "Answer.\n\nBe brief.",
+        ["a", "b"],
+    )
     own = "Lessons learned:\nnothing yet"
     assert read_section(write_section(own, ["a"])) == (own, ["a"])
 

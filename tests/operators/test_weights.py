@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.operators import Insert, OperatorOutcome, Reorder, draw_operators, operator_labels, operator_weights
+from combee_dspy.operators import (
+    Insert,
+    OperatorOutcome,
+    Reorder,
+    draw_operators,
+    operator_labels,
+    operator_weights,
+)
 
 NAMES = ("insert", "delete", "rephrase", "reorder")
 
@@ -27,7 +34,11 @@ ANY = st.lists(
 
 
 def test_labels_tell_operators_of_one_name_apart():
-    assert operator_labels([Insert(), Reorder(), Insert(max_tokens=9)]) == ("insert", "reorder", "insert 2")
+    assert operator_labels([Insert(), Reorder(), Insert(max_tokens=9)]) == (
+        "insert",
+        "reorder",
+        "insert 2",
+    )
 
 
 def test_uniform_in_the_first_updates_and_learned_after_them():
@@ -38,7 +49,11 @@ def test_uniform_in_the_first_updates_and_learned_after_them():
 
 
 def test_rejected_children_count_against_an_operator():
-    found = outcomes("insert", 0.2) + outcomes("delete", 0.2) + outcomes("delete", None, 6, accepted=False)
+    found = (
+        outcomes("insert", 0.2)
+        + outcomes("delete", 0.2)
+        + outcomes("delete", None, 6, accepted=False)
+    )
     weights = operator_weights(found, NAMES, 5)
     assert weights["insert"] > weights["reorder"] > weights["delete"]
 
@@ -52,7 +67,9 @@ def test_a_loss_on_validation_counts_as_nothing_gained_however_large():
 
 def test_children_not_validated_yet_do_not_count():
     found = outcomes("insert", 0.2)
-    assert operator_weights(found + outcomes("delete", None), NAMES, 5) == operator_weights(found, NAMES, 5)
+    assert operator_weights(found + outcomes("delete", None), NAMES, 5) == operator_weights(
+        found, NAMES, 5
+    )
 
 
 def test_nothing_gained_keeps_all_equal():
@@ -62,15 +79,23 @@ def test_nothing_gained_keeps_all_equal():
 
 def test_the_scale_of_the_metric_does_not_matter():
     low, high = (
-        operator_weights(outcomes("insert", 0.02 * scale) + outcomes("delete", 0.01 * scale), NAMES, 5)
+        operator_weights(
+            outcomes("insert", 0.02 * scale) + outcomes("delete", 0.01 * scale), NAMES, 5
+        )
         for scale in (1, 100)
     )
     assert low == pytest.approx(high)
 
 
 def test_old_gains_fade():
-    early = [OperatorOutcome("insert", 0, 0.4, True), *(OperatorOutcome("insert", 39, 0.0, True) for _ in range(3))]
-    late = [OperatorOutcome("delete", 0, 0.0, True), *(OperatorOutcome("delete", 39, 0.05, True) for _ in range(3))]
+    early = [
+        OperatorOutcome("insert", 0, 0.4, True),
+        *(OperatorOutcome("insert", 39, 0.0, True) for _ in range(3)),
+    ]
+    late = [
+        OperatorOutcome("delete", 0, 0.0, True),
+        *(OperatorOutcome("delete", 39, 0.05, True) for _ in range(3)),
+    ]
     weights = operator_weights(early + late, NAMES, 40)
     assert weights["delete"] > weights["insert"]
 
@@ -87,7 +112,9 @@ def test_an_operator_never_tried_has_an_average_chance():
 
 
 @given(ANY, st.integers(4, 80), st.integers(0, 9))
-def test_weights_are_probabilities_above_the_floor_in_whatever_order_outcomes_came(found, update, seed):
+def test_weights_are_probabilities_above_the_floor_in_whatever_order_outcomes_came(
+    found, update, seed
+):
     weights = operator_weights(found, NAMES, update)
     assert list(weights) == list(NAMES)
     assert math.isclose(math.fsum(weights.values()), 1.0)
@@ -117,7 +144,10 @@ def test_it_finds_the_better_operator_and_lets_none_die():
     assert drawn.count("rephrase") > 0.4 * len(drawn)
 
 
-@given(st.dictionaries(st.text(max_size=3), st.floats(0, 9), min_size=1, max_size=6), st.integers(0, 15))
+@given(
+    st.dictionaries(st.text(max_size=3), st.floats(0, 9), min_size=1, max_size=6),
+    st.integers(0, 15),
+)
 def test_none_is_drawn_again_before_each_was_drawn(weights, count):
     drawn = draw_operators(weights, count, random.Random(count))
     assert len(drawn) == count

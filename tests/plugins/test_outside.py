@@ -40,7 +40,12 @@ def find_uv():
 
 def run(*command, cwd):
     done = subprocess.run(  # noqa: S603 - interpreters of our own and fixed arguments
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -48,21 +53,35 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory):
-    """A folder that is no part of the repository, with an environment that has the three distributions."""
+    """A folder that is no part of the repository, with an environment that has the three
+    distributions.
+    """
     folder = tmp_path_factory.mktemp("outside")
     for name, kind in KINDS.items():
         write_plugin(name, kind, folder)
         module = name.replace("-", "_")
         strategy = folder / f"combee-dspy-{name}" / f"combee_{module}" / "_strategy.py"
-        strategy.write_text((SOURCES / f"{module}.py").read_text(encoding="utf-8"), encoding="utf-8")
+        strategy.write_text(
+            (SOURCES / f"{module}.py").read_text(encoding="utf-8"), encoding="utf-8"
+        )
     uv = find_uv()
     run(uv, "venv", "--quiet", "--python", sys.executable, "env", cwd=folder)
     # Stands for `pip install combee-dspy`, which would take a network.
     (site,) = (folder / "env" / "lib").glob("python3.*/site-packages")
     here = sysconfig.get_path("purelib")
-    (site / "checkout.pth").write_text(f"import site; site.addsitedir({here!r})\n", encoding="utf-8")
+    (site / "checkout.pth").write_text(
+        f"import site; site.addsitedir({here!r})\n", encoding="utf-8"
+    )
     # The builder was needed for the checkout itself, so it is in uv's cache.
-    install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", folder / "env" / "bin" / "python"]
+    install = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--python",
+        folder / "env" / "bin" / "python",
+    ]
     run(*install, "--offline", *(f"./combee-dspy-{name}" for name in KINDS), cwd=folder)
     return folder
 
@@ -74,14 +93,27 @@ def combee(outside, *arguments):
 
 def test_they_pass_the_tests_that_came_with_them(outside):
     folders = [f"combee-dspy-{name}" for name in KINDS]
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", "/dev/null", *folders]
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "-c",
+        "/dev/null",
+        *folders,
+    ]
     said = run(outside / "env" / "bin" / "python", *command, cwd=outside)
     assert " passed" in said
     assert "skipped" not in said
 
 
 def test_they_are_listed_under_their_own_distributions(outside):
-    entries = {(entry["kind"], entry["name"]): entry for entry in json.loads(combee(outside, "plugins", "--json"))}
+    entries = {
+        (entry["kind"], entry["name"]): entry
+        for entry in json.loads(combee(outside, "plugins", "--json"))
+    }
     for name, kind in KINDS.items():
         assert entries[kind, name]["distribution"] == f"combee-dspy-{name}"
         assert entries[kind, name]["problem"] is None

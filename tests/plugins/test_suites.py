@@ -1,4 +1,6 @@
-"""The command that runs the plugins' own suites says what ran, what failed, and what this machine lacks."""
+"""The command that runs the plugins' own suites says what ran, what failed, and what this machine
+lacks.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,20 @@ def run(checkout, *names, **settings):
     command = [bash, str(checkout / "tests" / "plugins" / "run_suites.sh"), *names]
     settings = {"PATH": os.environ["PATH"], "HOME": str(checkout), **settings}
     done = subprocess.run(  # noqa: S603 - this repository's own script
-        command, cwd=checkout, capture_output=True, text=True, env=settings, timeout=120, check=False
+        command,
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        env=settings,
+        timeout=120,
+        check=False,
     )
     summary = done.stdout.partition("Suites of the plugins:")[2]
-    return done.returncode, {line.split()[0]: line for line in summary.splitlines() if line.strip()}, done
+    return (
+        done.returncode,
+        {line.split()[0]: line for line in summary.splitlines() if line.strip()},
+        done,
+    )
 
 
 SUITE = "source tests/plugins/suite.sh\n"
@@ -96,15 +108,24 @@ def test_no_suite_begins_when_the_time_of_all_is_over(checkout):
 
 
 def test_a_probe_tells_what_the_machine_said(checkout):
-    add(checkout, "probes", f"{SUITE}scratch=$(mktemp -d); probe 'no namespaces' sh -c 'echo not permitted >&2; false'")
+    add(
+        checkout,
+        "probes",
+        f"{SUITE}scratch=$(mktemp -d); probe 'no namespaces' sh -c 'echo not permitted >&2; false'",
+    )
     code, lines, _ = run(checkout, "probes", MISSING="skip")
     assert code == 0
     assert "no namespaces (not permitted)" in lines["probes"]
 
 
-@pytest.mark.parametrize(("index", "code", "said"), [("true", 1, "FAILED"), ("false", 0, "does not answer")])
+@pytest.mark.parametrize(
+    ("index", "code", "said"), [("true", 1, "FAILED"), ("false", 0, "does not answer")]
+)
 def test_what_cannot_be_built_is_a_failure_where_the_index_answers(checkout, index, code, said):
-    script = f"{SUITE}scratch=$(mktemp -d); sleep() {{ :; }}; index_answers() {{ {index}; }}; build 'its world' false"
+    script = (
+        f"{SUITE}scratch=$(mktemp -d); sleep() {{ :; }}; index_answers() {{ {index}; }}; build 'its"
+        " world' false"
+    )
     add(checkout, "builds", script)
     found, lines, done = run(checkout, "builds", MISSING="skip")
     assert (found, said in lines["builds"]) == (code, True)
@@ -112,7 +133,10 @@ def test_what_cannot_be_built_is_a_failure_where_the_index_answers(checkout, ind
 
 
 def test_a_step_that_works_the_second_time_is_built(checkout):
-    script = f"{SUITE}scratch=$(mktemp -d); sleep() {{ :; }}; once() {{ [ -e seen ] || {{ touch seen; return 1; }}; }}"
+    script = (
+        f"{SUITE}scratch=$(mktemp -d); sleep() {{ :; }}; once() {{ [ -e seen ] || {{ touch seen;"
+        " return 1; }; }"
+    )
     add(checkout, "retries", f"{script}; build it once")
     code, lines, _ = run(checkout, "retries")
     assert code == 0
@@ -131,9 +155,15 @@ def test_an_unknown_suite_or_setting_is_refused(checkout):
 
 
 def test_every_plugin_with_an_environment_of_its_own_has_a_suite():
-    assert sorted(path.parent.name for path in (ROOT / "plugins").glob("*/test.sh")) == list(PLUGINS)
+    assert sorted(path.parent.name for path in (ROOT / "plugins").glob("*/test.sh")) == list(
+        PLUGINS
+    )
     text = (HERE / "run_suites.sh").read_text(encoding="utf-8")
-    (line,) = [line for line in text.splitlines() if line.strip().startswith("suites=(") and "appworld" in line]
+    (line,) = [
+        line
+        for line in text.splitlines()
+        if line.strip().startswith("suites=(") and "appworld" in line
+    ]
     assert sorted(line.strip().removeprefix("suites=(").removesuffix(")").split()) == list(PLUGINS)
 
 

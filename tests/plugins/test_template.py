@@ -22,13 +22,18 @@ def written(folder):
     return {
         str(path.relative_to(folder)): path.read_text(encoding="utf-8")
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not {"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"} & set(path.parts)
+        if path.is_file()
+        and not {"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"} & set(path.parts)
     }
 
 
 def test_it_is_found_by_name_from_a_distribution_of_its_own():
     (entry,) = [entry for entry in registry.installed() if entry.name == "template"]
-    assert (entry.kind, entry.distribution, entry.problem) == ("aggregator", "combee-dspy-template", None)
+    assert (entry.kind, entry.distribution, entry.problem) == (
+        "aggregator",
+        "combee-dspy-template",
+        None,
+    )
     assert entry.version == metadata.version("combee-dspy-template")
     built = registry.resolve("aggregator", "template")
     assert type(built).__module__ == "combee_template._strategy"

@@ -13,9 +13,13 @@ TEXT = st.text(max_size=3_000)
 RECORD = st.fixed_dictionaries(
     {
         "Inputs": st.dictionaries(
-            st.text(min_size=1, max_size=8), TEXT | st.integers() | st.lists(TEXT, max_size=3), max_size=4
+            st.text(min_size=1, max_size=8),
+            TEXT | st.integers() | st.lists(TEXT, max_size=3),
+            max_size=4,
         ),
-        "Generated Outputs": TEXT | st.dictionaries(st.text(min_size=1, max_size=8), TEXT, max_size=2),
+        "Generated Outputs": (
+            TEXT | st.dictionaries(st.text(min_size=1, max_size=8), TEXT, max_size=2)
+        ),
         "Feedback": TEXT,
     }
 )
@@ -27,7 +31,9 @@ def fit(record: dict[str, Any], limit: int, **kwargs: Any) -> tuple[list[Reflect
 
 
 def test_what_fits_is_returned_as_it_is() -> None:
-    reflection = Reflection(0, {"Inputs": {"q": 3}, "Generated Outputs": {"a": None}, "Feedback": "no"})
+    reflection = Reflection(
+        0, {"Inputs": {"q": 3}, "Generated Outputs": {"a": None}, "Feedback": "no"}
+    )
     notes: list[str] = []
     assert fit_reflections([reflection], 200, notes.append)[0] is reflection
     assert notes == []
@@ -35,18 +41,25 @@ def test_what_fits_is_returned_as_it_is() -> None:
 
 def test_a_long_text_is_split_without_loss() -> None:
     text = "".join(f"step {number}: something happened. " for number in range(100))
-    fitted, notes = fit({"Inputs": {"q": "why?"}, "Generated Outputs": {"log": text}, "Feedback": "wrong unit"}, 400)
+    fitted, notes = fit(
+        {"Inputs": {"q": "why?"}, "Generated Outputs": {"log": text}, "Feedback": "wrong unit"}, 400
+    )
     assert "".join(part.record["Generated Outputs"]["log"] for part in fitted) == text
     assert [part.part for part in fitted] == list(range(1, len(fitted) + 1))
     assert all(part.index == 7 and part.example_id == "id" for part in fitted)
-    assert all(part.record["Feedback"] == "wrong unit" and part.record["Inputs"]["q"] == "why?" for part in fitted)
+    assert all(
+        part.record["Feedback"] == "wrong unit" and part.record["Inputs"]["q"] == "why?"
+        for part in fitted
+    )
     assert fitted[0].record["Part"] == f"1 of {len(fitted)}"
     assert notes == [f"reflection 7 of 753 tokens became {len(fitted)} parts of 400"]
 
 
 def test_a_text_of_many_parts_loses_its_middle_and_says_so() -> None:
     text = "HEAD" + "x" * 100_000 + "TAIL"
-    fitted, notes = fit({"Inputs": {"q": "why?"}, "Generated Outputs": {"log": text}, "Feedback": "wrong"}, 300)
+    fitted, notes = fit(
+        {"Inputs": {"q": "why?"}, "Generated Outputs": {"log": text}, "Feedback": "wrong"}, 300
+    )
     assert len(fitted) == MAX_PARTS
     joined = "".join(part.record["Generated Outputs"]["log"] for part in fitted)
     assert joined.startswith("HEAD")
@@ -80,14 +93,20 @@ def test_everything_fits_afterwards(record: dict[str, Any], limit: int, parts: i
 def test_images_are_kept_whole_in_every_part() -> None:
     image = dspy.Image("https://example.org/a.png")
     history = dspy.History(messages=[{"picture": image, "said": "z" * 9_000}])
-    record = {"Inputs": {"i": image, "h": history}, "Generated Outputs": {"a": "w" * 9_000}, "Feedback": "wrong"}
+    record = {
+        "Inputs": {"i": image, "h": history},
+        "Generated Outputs": {"a": "w" * 9_000},
+        "Feedback": "wrong",
+    }
     fitted, notes = fit(record, 4_000)
     assert len(fitted) > 1
     assert "left out" not in notes[0]
     for part in fitted:
         assert part.record["Inputs"]["i"] is image
         assert part.record["Inputs"]["h"]["messages"][0]["picture"] is image
-    assert "".join(part.record["Inputs"]["h"]["messages"][0]["said"] for part in fitted) == "z" * 9_000
+    assert (
+        "".join(part.record["Inputs"]["h"]["messages"][0]["said"] for part in fitted) == "z" * 9_000
+    )
 
 
 def test_media_alone_above_the_limit_are_left_as_they_are() -> None:

@@ -12,7 +12,9 @@ TEXTS = st.lists(st.text(max_size=30), max_size=8)
 
 @given(texts=TEXTS, signed=st.booleans())
 @settings(deadline=None)
-def test_every_gram_of_a_text_is_counted_whatever_else_is_there(texts: list[str], signed: bool) -> None:
+def test_every_gram_of_a_text_is_counted_whatever_else_is_there(
+    texts: list[str], signed: bool
+) -> None:
     counts = ngram_counts(texts, (3, 4), 256, signed=signed)
     assert counts.shape == (len(texts), 256)
     for text, row in zip(texts, counts.toarray(), strict=True):

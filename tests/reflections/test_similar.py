@@ -17,14 +17,20 @@ def test_wording_alike_is_equal(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 
-LONG = "When the question asks for a margin divide the income by the revenue and then give the result as a percentage"
+LONG = (
+    "When the question asks for a margin divide the income by the revenue and then give the result"
+    " as a percentage"
+)
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         ("ROI = (gain - cost) / cost", "ROI = gain - cost / cost"),
-        ("Current ratio = assets / liabilities of the year", "Current ratio = liabilities / assets of the year"),
+        (
+            "Current ratio = assets / liabilities of the year",
+            "Current ratio = liabilities / assets of the year",
+        ),
         ("x*y", "x, y"),
         ("a != b", "a = b"),
         (LONG + " with 2 decimals", LONG + " with 4 decimals"),
@@ -39,7 +45,9 @@ def test_lessons_that_differ_in_what_counts_are_both_kept(one: str, other: str) 
     assert known.add(other)
 
 
-@pytest.mark.parametrize("other", [LONG.lower() + ".", LONG + " please", LONG.replace("result", "outcome")])
+@pytest.mark.parametrize(
+    "other", [LONG.lower() + ".", LONG + " please", LONG.replace("result", "outcome")]
+)
 def test_near_duplicates_are_found(other: str) -> None:
     known = NearDuplicates(0.8)
     assert known.add(LONG)
@@ -55,8 +63,18 @@ def test_threshold_one_drops_equal_lessons_only() -> None:
 
 def test_a_repeated_text_has_the_number_of_its_first_one() -> None:
     known = NearDuplicates(0.8)
-    words = "give the growth rate as a percentage with two decimals and no sign when a rate is asked for"
-    texts = [words, "Divide a / b.", f"{words} here", words.upper(), "Divide b / a.", "divide a / b"]
+    words = (
+        "give the growth rate as a percentage with two decimals and no sign when a rate is"
+        " asked for"
+    )
+    texts = [
+        words,
+        "Divide a / b.",
+        f"{words} here",
+        words.upper(),
+        "Divide b / a.",
+        "divide a / b",
+    ]
     assert [known.place(text) for text in texts] == [0, 1, 0, 0, 2, 1]
     assert not known.add(words)
     assert known.add("Something else.")

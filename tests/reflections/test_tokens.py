@@ -35,7 +35,9 @@ def test_an_image_counts_the_same_whatever_its_bytes() -> None:
 
 
 def test_an_image_inside_a_history_is_found() -> None:
-    history = dspy.History(messages=[{"picture": dspy.Image("data:image/png;base64," + "A" * 100_000)}])
+    history = dspy.History(
+        messages=[{"picture": dspy.Image("data:image/png;base64," + "A" * 100_000)}]
+    )
     assert MEDIA_TOKENS < estimate_record_tokens({"Inputs": {"h": history}}) < MEDIA_TOKENS + 50
 
 
@@ -44,7 +46,9 @@ def test_models_and_numbers_count_their_text() -> None:
         name: str
         amount: float
 
-    assert 5 < estimate_record_tokens({"Inputs": {"row": Row(name="a" * 20, amount=1.5), "n": 3}}) < 40
+    assert (
+        5 < estimate_record_tokens({"Inputs": {"row": Row(name="a" * 20, amount=1.5), "n": 3}}) < 40
+    )
     assert not is_media("text")
 
 
@@ -97,20 +101,29 @@ def test_a_hostile_record_reaches_the_adapter_as_text(made: Callable[[str], Any]
 def test_an_image_in_a_model_is_still_sent_as_one() -> None:
     page = Page(text="<<CUSTOM-TYPE-", picture=dspy.Image("https://example.org/a.png"))
     parts = prompted(Reflection(0, {"Inputs": {"page": page}}))[-1]["content"]
-    assert [part["image_url"]["url"] for part in parts if part["type"] == "image_url"] == ["https://example.org/a.png"]
+    assert [part["image_url"]["url"] for part in parts if part["type"] == "image_url"] == [
+        "https://example.org/a.png"
+    ]
     assert page.text == "<<CUSTOM-TYPE-"
 
 
 def prompted(reflection: Reflection) -> list[dict[str, Any]]:
     from combee_dspy.aggregators._prompts import LearnFromExamples
 
-    given = {"current_instruction": "i", "examples_with_feedback": render_records([reflection]), "most_lessons": 3}
+    given = {
+        "current_instruction": "i",
+        "examples_with_feedback": render_records([reflection]),
+        "most_lessons": 3,
+    }
     return dspy.JSONAdapter().format(LearnFromExamples, [], given)
 
 
 def test_the_texts_of_a_record_are_found_wherever_they_stand() -> None:
     image = dspy.Image("https://example.org/a.png")
-    record = {"Inputs": {"a": "one", "b": [2, ("three", None)], "i": image}, "Feedback": {"said": "four"}}
+    record = {
+        "Inputs": {"a": "one", "b": [2, ("three", None)], "i": image},
+        "Feedback": {"said": "four"},
+    }
     assert list(texts_in(record)) == ["one", "2", "three", "four"]
     assert feedback_text(Reflection(0, record)) == "four"
     assert feedback_text(Reflection(0, {"Inputs": "x"})) == ""

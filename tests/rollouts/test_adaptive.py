@@ -167,8 +167,12 @@ def test_chance_rejections_do_not_starve_a_run():
 @pytest.mark.parametrize("chance", [0.3, 0.5])
 @pytest.mark.parametrize("retry_after", [None, 1.0])
 def test_refusals_by_chance_alone_do_not_shrink_the_limit(seed, chance, retry_after):
-    """As fast as what a client with a fixed limit reaches: the time of 2,000 tasks on 64 slots, and the start's."""
-    world = World(lambda now: 10**9, ceiling=64, chance=chance, retry_after=retry_after, seed=seed).run()
+    """As fast as what a client with a fixed limit reaches: the time of 2,000 tasks on 64 slots, and
+    the start's.
+    """
+    world = World(
+        lambda now: 10**9, ceiling=64, chance=chance, retry_after=retry_after, seed=seed
+    ).run()
 
     ideal = world.tasks / 64 * 5.0 * math.exp(0.35**2 / 2)
     assert world.mean(0.3, 0.9) > 0.95 * 64
@@ -179,7 +183,8 @@ def test_refusals_by_chance_alone_do_not_shrink_the_limit(seed, chance, retry_af
 def test_capacity_is_found_among_refusals_by_chance(seed):
     world = World(lambda now: 37, chance=0.3, seed=seed).run()
 
-    # What waits to be asked again is in flight too: a third of the calls, for about a sixth of their time.
+    # What waits to be asked again is in flight too: a third of the calls, for about a sixth of
+    # their time.
     assert 0.9 * 37 < world.mean(0.3, 0.9) < 1.4 * 37
     assert world.now < 1.3 * world.tasks / 37 * 5.0 * math.exp(0.35**2 / 2)
 
@@ -231,7 +236,12 @@ def test_service_that_does_not_queue_is_never_backed_off_from(start, ceiling, se
 
 
 def test_effects_that_become_longer_are_told_from_a_queue():
-    world = World(lambda now: 10**9, ceiling=64, tasks=4000, median=lambda now, lane: 5.0 if now < 100 else 10.0).run()
+    world = World(
+        lambda now: 10**9,
+        ceiling=64,
+        tasks=4000,
+        median=lambda now, lane: 5.0 if now < 100 else 10.0,
+    ).run()
 
     assert "not queueing" in {reason for _, _, reason in world.changes}
     assert world.limit.current == 64
@@ -299,7 +309,11 @@ def test_invariants_hold_for_any_course(data):
             flying.append(limit.started("rollout", now))
             assert limit.current == before
         elif kind == "rejected":
-            limit.rejected(data.draw(st.sampled_from([None, 0.5, math.inf, -1.0])), now, data.draw(st.integers(1, 3)))
+            limit.rejected(
+                data.draw(st.sampled_from([None, 0.5, math.inf, -1.0])),
+                now,
+                data.draw(st.integers(1, 3)),
+            )
             assert max(1, before // 4) <= limit.current <= before
             assert limit.held_until <= max(held, now + 120.0)
         elif flying:

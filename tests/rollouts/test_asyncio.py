@@ -29,13 +29,20 @@ class Program(dspy.Module):
         return await self.ask.acall(question=question)
 
 
-def rollouts(scripted: Any, program: Any, metric: Any, count: int = 3, limit: int = 8) -> list[Rollout]:
+def rollouts(
+    scripted: Any, program: Any, metric: Any, count: int = 3, limit: int = 8
+) -> list[Rollout]:
     async def main() -> list[Rollout]:
         with dspy.context(lm=scripted()):
             slots = Slots(Asyncio().start(4), Fixed(limit))
             try:
-                examples = [dspy.Example(question=str(n)).with_inputs("question") for n in range(count)]
-                jobs = [RolloutJob(program, example, example.question, metric, -1.0) for example in examples]
+                examples = [
+                    dspy.Example(question=str(n)).with_inputs("question") for n in range(count)
+                ]
+                jobs = [
+                    RolloutJob(program, example, example.question, metric, -1.0)
+                    for example in examples
+                ]
                 return await asyncio.gather(*(slots.rollout(job, (0,)) for job in jobs))
             finally:
                 await slots.close()

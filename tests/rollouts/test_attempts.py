@@ -1,4 +1,6 @@
-"""A reply that is none of the API's is the service's fault, and no call lasts longer than its deadline."""
+"""A reply that is none of the API's is the service's fault, and no call lasts longer than its
+deadline.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from tests.lms.conftest import Service, answer
 
 
 def with_usage(written: str) -> bytes:
-    return b'{"choices": [{"message": {"content": "42"}}], "usage": {"prompt_tokens": %s}}' % written.encode()
+    return (
+        b'{"choices": [{"message": {"content": "42"}}], "usage": {"prompt_tokens": %s}}'
+        % written.encode()
+    )
 
 
 NONE_OF_THE_APIS: dict[str, Any] = {
@@ -58,11 +63,18 @@ both = pytest.mark.parametrize("ask", [in_threads, on_a_loop])
 
 
 def fast(service: Service, **kwargs: Any) -> dspy.LM:
-    return pooled("m", api_base=service.base, api_key="k", **{"cache": False, "num_retries": 0, **kwargs})
+    return pooled(
+        "m", api_base=service.base, api_key="k", **{"cache": False, "num_retries": 0, **kwargs}
+    )
 
 
 def plain(service: Service, **kwargs: Any) -> dspy.LM:
-    return dspy.LM("openai/m", api_base=service.base, api_key="k", **{"cache": False, "num_retries": 0, **kwargs})
+    return dspy.LM(
+        "openai/m",
+        api_base=service.base,
+        api_key="k",
+        **{"cache": False, "num_retries": 0, **kwargs},
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +95,9 @@ def test_a_reply_that_is_no_answer_is_asked_for_again_and_kept_nowhere(
     with metered(Tariff()) as meter:
         assert ask(lm, prompt) == [service.answer["choices"][0]["message"]["content"]]
     assert [(row.calls, row.errors) for row in meter.usage()] == [(2, 1)]
-    assert meter.usage()[0].prompt_tokens == 7 * (2 if body == "no choices" else 1), "what it named is in the books"
+    assert meter.usage()[0].prompt_tokens == 7 * (2 if body == "no choices" else 1), (
+        "what it named is in the books"
+    )
     assert ask(lm, prompt) == [service.answer["choices"][0]["message"]["content"]]
     assert len(service.asked) == 2, "DSPy's cache has the answer, and nothing else"
 
@@ -102,7 +116,12 @@ def test_it_is_waited_for_as_for_an_outage_and_never_scored(service: Service, bo
 @pytest.mark.parametrize("made", [fast, plain])
 @pytest.mark.parametrize(
     "message",
-    [{"content": ""}, {"content": None}, {"content": None, "refusal": "I will not"}, {"content": [], "tool_calls": []}],
+    [
+        {"content": ""},
+        {"content": None},
+        {"content": None, "refusal": "I will not"},
+        {"content": [], "tool_calls": []},
+    ],
     ids=["empty", "null", "refusal", "no parts"],
 )
 def test_an_empty_answer_and_a_refusal_are_the_models(
@@ -133,11 +152,15 @@ def test_what_was_kept_of_such_a_reply_before_is_no_answer_either(service: Servi
 
 
 @both
-def test_litellms_reply_without_choices_is_none_either(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
+def test_litellms_reply_without_choices_is_none_either(
+    monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
     async def later(**_: Any) -> Any:
         return {"choices": [], "usage": {}, "model": "m"}
 
-    monkeypatch.setattr("dspy.clients.lm.litellm_completion", lambda **_: {"choices": [], "usage": {}, "model": "m"})
+    monkeypatch.setattr(
+        "dspy.clients.lm.litellm_completion", lambda **_: {"choices": [], "usage": {}, "model": "m"}
+    )
     monkeypatch.setattr("dspy.clients.lm.alitellm_completion", later)
     with pytest.raises(LMProviderError, match="no choices"):
         ask(patient(dspy.LM("openai/m", engine="litellm", cache=False, num_retries=0)), "q")
@@ -145,7 +168,9 @@ def test_litellms_reply_without_choices_is_none_either(monkeypatch: pytest.Monke
 
 @both
 @pytest.mark.parametrize("made", [fast, plain])
-def test_a_service_that_drips_is_given_up(service: Service, made: Callable[..., dspy.LM], ask: Any) -> None:
+def test_a_service_that_drips_is_given_up(
+    service: Service, made: Callable[..., dspy.LM], ask: Any
+) -> None:
     # The answer is whole after three seconds; no byte is a tenth of a second late.
     service.answer, service.drip = answer("42" * 50), 0.01
     with pytest.raises(LMTimeoutError, match=r"within 0\.2 seconds"):

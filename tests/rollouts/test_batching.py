@@ -85,7 +85,9 @@ class Line:
 
     def push(self, *priority: int, program: int = 0, tokens: int = 1) -> Turn:
         group = (program, tokens.bit_length())
-        turn = Turn(priority, group, next(self.numbers), self.now, tokens, self.loop.create_future())
+        turn = Turn(
+            priority, group, next(self.numbers), self.now, tokens, self.loop.create_future()
+        )
         self.batches.push(turn)
         return turn
 
@@ -126,7 +128,9 @@ def test_batch_waits_for_company_or_the_clock(line):
 
 def test_jobs_of_one_program_and_length_go_together_within_one_urgency(line):
     one = line()
-    a, b, c, d = (one.push(1, program=number % 2, tokens=[5, 5, 50, 50][number]) for number in range(4))
+    a, b, c, d = (
+        one.push(1, program=number % 2, tokens=[5, 5, 50, 50][number]) for number in range(4)
+    )
     urgent = one.push(0, program=1)
 
     assert one.popped(5) == [urgent, a, c, b, d]
@@ -141,7 +145,9 @@ def test_batch_holds_one_length_class_and_no_more_tokens_than_said(line):
     assert one.popped(2) == [short[2], long]
 
 
-@pytest.mark.parametrize(("preempt", "order"), [("drain", "abu"), ("rollback", "aub"), ("drop", "aub")])
+@pytest.mark.parametrize(
+    ("preempt", "order"), [("drain", "abu"), ("rollback", "aub"), ("drop", "aub")]
+)
 def test_more_urgent_job_waits_for_the_batch_or_sends_it_back(line, preempt, order):
     one = line(preempt=preempt)
     named = {"a": one.push(1), "b": one.push(1)}
@@ -172,7 +178,9 @@ def test_lengths_are_prompt_tokens_as_they_were_measured(lengths):
     estimates = Lengths()
     rows = [job(str(number), "x" * length) for number, length in enumerate(lengths)]
     characters = [len(str(dict(row.example.inputs()))) for row in rows]
-    assert estimates.estimate(rows[0]) == characters[0] // 4, "four characters a token, before anything is known"
+    assert estimates.estimate(rows[0]) == characters[0] // 4, (
+        "four characters a token, before anything is known"
+    )
     for row, count in zip(rows, characters, strict=True):
         estimates.note(row, 3 * count)
     assert [estimates.estimate(row) for row in rows] == [3 * count for count in characters]

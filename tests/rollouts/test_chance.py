@@ -1,4 +1,6 @@
-"""Refusals by chance and those of a full service, told apart by what a lower and a higher limit do to them."""
+"""Refusals by chance and those of a full service, told apart by what a lower and a higher limit do
+to them.
+"""
 
 from __future__ import annotations
 

@@ -61,14 +61,35 @@ def again(value: Any) -> Any:
 
 
 VALUES = [
-    "text", "größe", "lone \ud800 surrogate", 5, 2**80, -0.5, True, None,
-    [1, [2]], {"a": {"b": [None]}}, {"$": 1}, {1: "one", (2, 3): "two"},
-    (1, (2,)), {1, 2}, frozenset({"a"}), b"\x00\xff",
-    datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC), datetime.date(2026, 1, 2),
-    decimal.Decimal("1.10"), uuid.UUID(int=7), Colour.RED, Point(1, ("a",)), [Point(2)],
-    Outer(inner=Inner(count=3)), Open(extra={"a": 1}), dspy.Image("https://example.org/a.png"),
-    dspy.History(messages=[{"question": "q", "answer": Inner()}]), dspy.Prediction(answer="a", n=1),
-]  # fmt: skip
+    "text",
+    "größe",
+    "lone \ud800 surrogate",
+    5,
+    2**80,
+    -0.5,
+    True,
+    None,
+    [1, [2]],
+    {"a": {"b": [None]}},
+    {"$": 1},
+    {1: "one", (2, 3): "two"},
+    (1, (2,)),
+    {1, 2},
+    frozenset({"a"}),
+    b"\x00\xff",
+    datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC),
+    datetime.date(2026, 1, 2),
+    decimal.Decimal("1.10"),
+    uuid.UUID(int=7),
+    Colour.RED,
+    Point(1, ("a",)),
+    [Point(2)],
+    Outer(inner=Inner(count=3)),
+    Open(extra={"a": 1}),
+    dspy.Image("https://example.org/a.png"),
+    dspy.History(messages=[{"question": "q", "answer": Inner()}]),
+    dspy.Prediction(answer="a", n=1),
+]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
@@ -84,7 +105,9 @@ def test_what_equality_does_not_tell():
     assert again(Outer(inner=Inner())).model_fields_set == {"inner"}
     example = again(dspy.Example(q=1, a=2).with_inputs("q"))
     assert example.inputs().toDict() == {"q": 1}
-    assert str(again(dspy.Image("https://example.org/a.png"))) == str(dspy.Image("https://example.org/a.png"))
+    assert str(again(dspy.Image("https://example.org/a.png"))) == str(
+        dspy.Image("https://example.org/a.png")
+    )
 
 
 def test_local_classes_private_state_and_unknown_types_are_refused():
@@ -127,13 +150,26 @@ def test_text_that_nobody_wrote_runs_nothing_and_is_refused(data):
 
 
 ROLLOUT = Rollout(
-    "id", 0.5, "größer", {"exact": 1.0}, None, None, {"answer": Point(1)},
+    "id",
+    0.5,
+    "größer",
+    {"exact": 1.0},
+    None,
+    None,
+    {"answer": Point(1)},
     (
-        PredictorCall("ask", {"question": "q", "image": dspy.Image("https://example.org/a.png")}, {"answer": Point(1)}),
+        PredictorCall(
+            "ask",
+            {"question": "q", "image": dspy.Image("https://example.org/a.png")},
+            {"answer": Point(1)},
+        ),
         PredictorCall("", {"question": "q"}, None, "raw \ud800"),
     ),
-    (CallUsage("task", "m", 2, 1, 0, 5, 2, None, None, 0.25),), 1.5, 0.25, "ab",
-)  # fmt: skip
+    (CallUsage("task", "m", 2, 1, 0, 5, 2, None, None, 0.25),),
+    1.5,
+    0.25,
+    "ab",
+)
 
 
 def test_rollout_comes_back_equal():
@@ -164,7 +200,9 @@ def test_class_that_is_gone_has_the_rollout_bought_again():
     "outcome",
     [
         dspy.Prediction(lessons=["a", "ü"], point=Point(1)),
-        dspy.Prediction.from_completions({"base": ["what __init__ calls its own"], "self": ["so too"]}),
+        dspy.Prediction.from_completions(
+            {"base": ["what __init__ calls its own"], "self": ["so too"]}
+        ),
         FailedCall("ValueError: x"),
     ],
 )

@@ -42,9 +42,15 @@ def test_metric_counts_with_the_code_it_names_and_not_with_comments():
     base = of_metric(coded(METRIC.format(change="", comment="")))
 
     assert of_metric(coded(METRIC.format(change="", comment=" that says more"))) == base
-    assert of_metric(coded(METRIC.format(change="", comment="") + "\ndef unused():\n    return 1\n")) == base
+    assert (
+        of_metric(coded(METRIC.format(change="", comment="") + "\ndef unused():\n    return 1\n"))
+        == base
+    )
     assert of_metric(coded(METRIC.format(change=".lower()", comment=""))) != base
-    assert of_metric(coded(METRIC.format(change="", comment="").replace("LIMIT = 3", "LIMIT = 4"))) != base
+    assert (
+        of_metric(coded(METRIC.format(change="", comment="").replace("LIMIT = 3", "LIMIT = 4")))
+        != base
+    )
 
 
 def closing(limit: Any) -> Any:
@@ -66,7 +72,12 @@ class Scorer:
 
 
 def test_parameters_and_state_of_a_metric_count():
-    makers = [closing, Scorer, lambda v: Scorer(v).score, lambda v: functools.partial(Scorer(1.0), v)]
+    makers = [
+        closing,
+        Scorer,
+        lambda v: Scorer(v).score,
+        lambda v: functools.partial(Scorer(1.0), v),
+    ]
     seen = set()
     for make in makers:
         one, same, other = (of_metric(make(value)) for value in (1.0, 1.0, 2.0))
@@ -107,7 +118,10 @@ def test_lms_that_no_open_predictor_has_count():
 
 
 def test_an_lm_that_a_metric_names_counts():
-    source = "import dspy\njudge = dspy.LM('openai/{}')\ndef metric(gold, pred, *rest):\n    return judge('right?')\n"
+    source = (
+        "import dspy\njudge = dspy.LM('openai/{}')\ndef metric(gold, pred, *rest):\n    return"
+        " judge('right?')\n"
+    )
     one, same, other = (of_metric(coded(source.format(name))) for name in "aab")
 
     assert one == same != other
@@ -115,10 +129,16 @@ def test_an_lm_that_a_metric_names_counts():
 
 class Program(dspy.Module):
     def __init__(
-        self, instructions: str = "Answer.", demos: Any = (), width: int = 2, description: str = "short"
+        self,
+        instructions: str = "Answer.",
+        demos: Any = (),
+        width: int = 2,
+        description: str = "short",
     ) -> None:
         super().__init__()
-        signature = dspy.Signature("question -> answer", instructions).with_updated_fields("answer", desc=description)
+        signature = dspy.Signature("question -> answer", instructions).with_updated_fields(
+            "answer", desc=description
+        )
         self.parts = {"first": dspy.Predict(signature), "rest": dspy.ChainOfThought("a -> b")}
         self.parts["first"].demos = list(demos)
         self.width = width
@@ -164,7 +184,12 @@ def of_lm(**kwargs: Any) -> str:
 def test_lm_counts_with_its_parameters_and_endpoint_and_never_with_its_key():
     assert of_lm(api_key="one-secret-key") == of_lm(api_key="another-secret") == of_lm()
     assert of_lm(extra_headers={"x": "secret"}) == of_lm()
-    assert len({of_lm(), of_lm(temperature=0.5), of_lm(max_tokens=5), of_lm(api_base="http://other:1")}) == 4
+    assert (
+        len(
+            {of_lm(), of_lm(temperature=0.5), of_lm(max_tokens=5), of_lm(api_base="http://other:1")}
+        )
+        == 4
+    )
 
 
 def test_lm_that_says_what_it_is_may_move():

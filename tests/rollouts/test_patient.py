@@ -33,7 +33,9 @@ def heard():
 
 
 def full(times: int, retry_after: float | None = 0.0) -> Callable[[str, int], Any]:
-    return lambda prompt, attempt: RateLimitError("full", retry_after=retry_after) if attempt <= times else "42"
+    return lambda prompt, attempt: (
+        RateLimitError("full", retry_after=retry_after) if attempt <= times else "42"
+    )
 
 
 def ask(lm: Any) -> Any:
@@ -64,7 +66,9 @@ def test_acall_is_patient_too(scripted, heard):
     assert len(heard) == 4
 
 
-def test_other_transient_errors_are_tried_num_retries_times_and_told_to_nobody(scripted, heard, monkeypatch):
+def test_other_transient_errors_are_tried_num_retries_times_and_told_to_nobody(
+    scripted, heard, monkeypatch
+):
     slept: list[float] = []
     monkeypatch.setattr(_patient.Halt, "wait", lambda self, seconds: slept.append(seconds))
     lm = scripted(lambda *_: ServerError("down"), num_retries=2)
@@ -78,7 +82,13 @@ def test_other_transient_errors_are_tried_num_retries_times_and_told_to_nobody(s
 
 def test_service_that_is_overloaded_is_told(scripted, heard):
     with pytest.raises(LMServerError):
-        ask(patient(scripted(lambda *_: ServerError("overloaded", status=503, retry_after=0.0), num_retries=2)))
+        ask(
+            patient(
+                scripted(
+                    lambda *_: ServerError("overloaded", status=503, retry_after=0.0), num_retries=2
+                )
+            )
+        )
 
     assert heard == [0.0, 0.0]
 
@@ -117,7 +127,8 @@ def test_call_for_several_completions_is_told_and_counted_like_any_other(scripte
     with metered(Tariff()) as meter:
         ask(patient(lm))
 
-    # Both completions, after a first attempt that got one of them: what it has cost is in the books too.
+    # Both completions, after a first attempt that got one of them: what it has cost is in the books
+    # too.
     assert lm.engine.attempts == 4
     assert heard == [0.0]
     assert [(row.calls, row.errors, row.prompt_tokens) for row in meter.usage()] == [(2, 1, 3 * 5)]
@@ -128,7 +139,11 @@ def test_only_plain_lms_are_replaced_and_their_answers_keep_their_place(scripted
         def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
             return None
 
-    legacy, dummy, plain = Legacy("openai/double"), DummyLM([]), scripted(temperature=0.3, num_retries=3)
+    legacy, dummy, plain = (
+        Legacy("openai/double"),
+        DummyLM([]),
+        scripted(temperature=0.3, num_retries=3),
+    )
 
     assert patient(None) is None
     assert patient(legacy) is legacy
@@ -191,7 +206,9 @@ def test_an_answer_that_takes_minutes_to_repair_is_cut(answer: str, kept: int | 
     (found,) = _attempts.bounded([answer])
     assert answer.startswith(found)
     assert len(found) == kept or (kept is None and (found == answer or len(found) < 100_000))
-    assert (found == answer) == (answer == DEEP or answer.startswith(('{"answer": "4', '{"a": "{{')))
+    assert (found == answer) == (
+        answer == DEEP or answer.startswith(('{"answer": "4', '{"a": "{{'))
+    )
 
 
 def test_a_cut_answer_is_said_and_fails_to_parse(scripted, caplog):

@@ -1,4 +1,6 @@
-"""Whatever program or metric raise, a rollout that failed comes of it; what is given up stays so."""
+"""Whatever program or metric raise, a rollout that failed comes of it; what is given up stays
+so.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +76,16 @@ def raises(poison: str) -> Callable[..., Any]:
     return act
 
 
-def carried_out(executor: Executor, program: Any, metric: Any = right, count: int = 2, **given: Any) -> list[Rollout]:
+def carried_out(
+    executor: Executor, program: Any, metric: Any = right, count: int = 2, **given: Any
+) -> list[Rollout]:
     async def main() -> list[Rollout]:
         slots = Slots(executor.start(2), Fixed(2))
         try:
             example = dspy.Example(question="q").with_inputs("question")
-            jobs = [RolloutJob(program, example, str(n), metric, -1.0, **given) for n in range(count)]
+            jobs = [
+                RolloutJob(program, example, str(n), metric, -1.0, **given) for n in range(count)
+            ]
             async with asyncio.timeout(20):
                 return await asyncio.gather(*(slots.rollout(job, (0,)) for job in jobs))
         finally:
@@ -91,7 +97,9 @@ def carried_out(executor: Executor, program: Any, metric: Any = right, count: in
 @pytest.mark.parametrize("executor", [Threads(), Asyncio()], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("place", ["program", "metric", "tasks"])
-def test_what_would_end_a_process_is_a_failed_rollout(place: str, poison: str, executor: Executor) -> None:
+def test_what_would_end_a_process_is_a_failed_rollout(
+    place: str, poison: str, executor: Executor
+) -> None:
     act = raises(poison)
     if place == "metric":
         rollouts = carried_out(executor, Program(lambda: None), act)

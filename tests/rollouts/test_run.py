@@ -37,9 +37,13 @@ class Program(dspy.Module):
         return await self.draft.acall(question=question)
 
 
-def correct(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> dspy.Prediction:
+def correct(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> dspy.Prediction:
     assert trace is pred_name is pred_trace is None
-    return dspy.Prediction(score=float(pred.answer == gold.answer), feedback="checked", objective_scores={"exact": 1})
+    return dspy.Prediction(
+        score=float(pred.answer == gold.answer), feedback="checked", objective_scores={"exact": 1}
+    )
 
 
 def here(program: Any, example: Any, metric: Any = correct, **given: Any) -> Any:
@@ -66,9 +70,18 @@ def test_rollout_holds_score_feedback_fields_calls_and_usage(roll, scripted, exa
     )
     assert found.prediction == {"answer": "42"}
     (call,) = found.calls
-    assert (call.predictor, call.inputs, call.outputs) == ("draft", {"question": "six times seven"}, {"answer": "42"})
+    assert (call.predictor, call.inputs, call.outputs) == (
+        "draft",
+        {"question": "six times seven"},
+        {"answer": "42"},
+    )
     (usage,) = found.usage
-    assert (usage.role, usage.calls, usage.prompt_tokens, usage.completion_tokens) == ("task", 1, 5, 2)
+    assert (usage.role, usage.calls, usage.prompt_tokens, usage.completion_tokens) == (
+        "task",
+        1,
+        5,
+        2,
+    )
     assert found.error is None
     assert found.failed_in is None
     assert len(found.prompt_hash) == 16
@@ -84,7 +97,11 @@ def test_answer_that_does_not_parse_is_a_call_without_outputs(roll, scripted, ex
     assert found.error is not None
     assert "answer" in found.error
     (call,) = found.calls
-    assert (call.predictor, call.outputs, call.inputs) == ("draft", None, {"question": "six times seven"})
+    assert (call.predictor, call.outputs, call.inputs) == (
+        "draft",
+        None,
+        {"question": "six times seven"},
+    )
     assert "no fields" in call.completion
 
 
@@ -106,9 +123,17 @@ def test_errors_of_program_and_metric_are_scored_and_said(roll, scripted, exampl
         program, metric = roll(Broken(), example), roll(Program(), example, refuses)
         no_number = roll(Program(), example, lambda *given: "1.0")
 
-    assert (program.score, program.error, program.failed_in) == (FAILED, "KeyError: 'nothing'", "program")
+    assert (program.score, program.error, program.failed_in) == (
+        FAILED,
+        "KeyError: 'nothing'",
+        "program",
+    )
     assert len(program.calls) == 1
-    assert (metric.score, metric.error, metric.failed_in) == (FAILED, "ValueError: no reference", "metric")
+    assert (metric.score, metric.error, metric.failed_in) == (
+        FAILED,
+        "ValueError: no reference",
+        "metric",
+    )
     assert metric.prediction == {"answer": "42"}
     assert no_number.failed_in == "metric"
     assert [row.calls for row in program.usage] == [1]
@@ -124,7 +149,10 @@ def test_errors_of_program_and_metric_are_scored_and_said(roll, scripted, exampl
     ],
 )
 def test_outage_is_no_score(roll, scripted, example, error, retryable, rejected):
-    with dspy.context(lm=scripted(lambda prompt, attempt: error)), pytest.raises(InfrastructureFaultError) as caught:
+    with (
+        dspy.context(lm=scripted(lambda prompt, attempt: error)),
+        pytest.raises(InfrastructureFaultError) as caught,
+    ):
         roll(Program(), example)
 
     fault = caught.value
@@ -141,7 +169,10 @@ def test_outage_that_a_program_wraps_is_no_score_either(scripted, example):
             except LMError as error:
                 raise RuntimeError("my tool failed") from error
 
-    with dspy.context(lm=scripted(lambda *_: ServerError("down"))), pytest.raises(InfrastructureFaultError):
+    with (
+        dspy.context(lm=scripted(lambda *_: ServerError("down"))),
+        pytest.raises(InfrastructureFaultError),
+    ):
         here(Wraps(), example)
 
 
@@ -152,14 +183,19 @@ def test_outage_in_a_group_of_tasks_is_no_score_either(scripted, example):
                 tasks = [group.create_task(self.draft.acall(question=question)) for _ in range(2)]
             return tasks[0].result()
 
-    with dspy.context(lm=scripted(lambda *_: ServerError("down"))), pytest.raises(InfrastructureFaultError) as caught:
+    with (
+        dspy.context(lm=scripted(lambda *_: ServerError("down"))),
+        pytest.raises(InfrastructureFaultError) as caught,
+    ):
         awaited(Grouped(), example)
 
     assert (caught.value.outage, caught.value.rollout) == (True, None)
 
 
 @pytest.mark.parametrize("way", ["parallel", "wrapped"])
-def test_program_that_fails_after_its_service_and_names_no_cause_is_tried_again(scripted, example, way):
+def test_program_that_fails_after_its_service_and_names_no_cause_is_tried_again(
+    scripted, example, way
+):
     class Silent(Program):
         def forward(self, question: str) -> Any:
             if way == "parallel":
@@ -170,7 +206,10 @@ def test_program_that_fails_after_its_service_and_names_no_cause_is_tried_again(
             except LMError:
                 raise RuntimeError("my tool failed")  # noqa: B904 - as many write it
 
-    with dspy.context(lm=scripted(lambda *_: ServerError("down"))), pytest.raises(InfrastructureFaultError) as caught:
+    with (
+        dspy.context(lm=scripted(lambda *_: ServerError("down"))),
+        pytest.raises(InfrastructureFaultError) as caught,
+    ):
         here(Silent(), example)
 
     fault = caught.value
@@ -219,7 +258,11 @@ def test_calls_of_a_judge_are_the_evaluators(scripted, example):
     with dspy.context(lm=scripted()):
         found = here(Program(), example, judged)
 
-    assert [(row.role, row.calls) for row in found.usage] == [("evaluator", 1), ("serving", 1), ("task", 1)]
+    assert [(row.role, row.calls) for row in found.usage] == [
+        ("evaluator", 1),
+        ("serving", 1),
+        ("task", 1),
+    ]
     assert next(call.predictor for call in found.calls) == "draft"
 
 
@@ -236,7 +279,12 @@ def test_metric_that_declares_it_sees_the_programs_trace(scripted, example):
     seen = []
 
     def lean(
-        gold: Any, pred: Any, trace: Any = None, name: Any = None, part: Any = None, program_trace: Any = None
+        gold: Any,
+        pred: Any,
+        trace: Any = None,
+        name: Any = None,
+        part: Any = None,
+        program_trace: Any = None,
     ) -> float:
         seen.append(program_trace)
         return 1.0
@@ -260,7 +308,9 @@ def test_metric_that_is_a_coroutine_is_awaited(scripted, example):
         assert awaited(Program(), example, slow).score == 0.5
 
 
-def test_predictors_with_equal_signatures_are_told_apart_and_foreign_ones_have_no_path(scripted, example):
+def test_predictors_with_equal_signatures_are_told_apart_and_foreign_ones_have_no_path(
+    scripted, example
+):
     foreign = dspy.Predict("question -> answer")
 
     class Twins(dspy.Module):
@@ -284,7 +334,9 @@ def test_program_may_return_what_is_no_prediction(example):
         def forward(self, question: str) -> Any:
             return "42"
 
-    assert here(Plain(), example, lambda gold, pred, *rest: pred == "42").prediction == {"prediction": "42"}
+    assert here(Plain(), example, lambda gold, pred, *rest: pred == "42").prediction == {
+        "prediction": "42"
+    }
 
 
 def test_key_of_the_lm_is_in_no_error(scripted, example):
@@ -310,9 +362,15 @@ def test_trace_of_whoever_calls_is_left_alone(scripted, example):
 
 @pytest.mark.parametrize(
     "output",
-    ["1.0", None, float("nan"), dspy.Prediction(score="good"), dspy.Prediction(),
-     dspy.Prediction(score=1, objective_scores={"exact": float("nan")})],
-)  # fmt: skip
+    [
+        "1.0",
+        None,
+        float("nan"),
+        dspy.Prediction(score="good"),
+        dspy.Prediction(),
+        dspy.Prediction(score=1, objective_scores={"exact": float("nan")}),
+    ],
+)
 def test_what_is_no_score_is_refused(output):
     with pytest.raises((TypeError, ValueError)):
         read_score(output)

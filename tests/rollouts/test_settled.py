@@ -129,9 +129,16 @@ def cached(weight: float = 1.0) -> Callable[..., float]:
 
 
 MAKERS = (
-    Caching, lambda weight=1.0: Caching(weight).score, Slotted, Counted, over_a_dict,
-    with_judges, partly, by_default, cached,
-)  # fmt: skip
+    Caching,
+    lambda weight=1.0: Caching(weight).score,
+    Slotted,
+    Counted,
+    over_a_dict,
+    with_judges,
+    partly,
+    by_default,
+    cached,
+)
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -171,7 +178,9 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 """
 
 
-def cell(source: str, *, number: int = 1, lines: int = 0, module: str = "__main__") -> types.ModuleType:
+def cell(
+    source: str, *, number: int = 1, lines: int = 0, module: str = "__main__"
+) -> types.ModuleType:
     """Run the source as a notebook runs a cell."""
     made = types.ModuleType(module)
     if not module:
@@ -207,14 +216,18 @@ def test_a_cell_that_is_run_again_has_the_same_metric(module: str) -> None:
 def test_a_cell_with_other_code_has_another_metric(module: str, old: str, new: str) -> None:
     changed = CELL.replace(old, new)
 
-    assert print_of(cell(changed, module=module).metric) != print_of(cell(CELL, module=module).metric)
+    assert print_of(cell(changed, module=module).metric) != print_of(
+        cell(CELL, module=module).metric
+    )
 
 
 class Judging(dspy.Module):
     def __init__(self, model: str = "openai/a", demos: int = 0) -> None:
         super().__init__()
         self.judges = [dspy.ChainOfThought("question -> verdict")]
-        self.judges[0].predict.demos = [dspy.Example(question=str(n), verdict="yes") for n in range(demos)]
+        self.judges[0].predict.demos = [
+            dspy.Example(question=str(n), verdict="yes") for n in range(demos)
+        ]
         self.lm = dspy.LM(model)
         self.verdicts: dict[str, str] = {}
 

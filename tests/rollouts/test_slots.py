@@ -61,7 +61,9 @@ class Steps(ExecutorSession):
         step = self.script.pop(0) if self.script else 1.0
         if isinstance(step, Exception):
             raise step
-        return Rollout(job.example_id, step, usage=(CallUsage("task", "m", calls=1, prompt_tokens=1),))
+        return Rollout(
+            job.example_id, step, usage=(CallUsage("task", "m", calls=1, prompt_tokens=1),)
+        )
 
     async def close(self) -> None:
         self.closed = True
@@ -78,7 +80,10 @@ async def settle() -> None:
 
 
 def slotted(
-    test: Callable[[Slots, Steps], Awaitable[None]], *script: Any, limit: Limit | None = None, **given: Any
+    test: Callable[[Slots, Steps], Awaitable[None]],
+    *script: Any,
+    limit: Limit | None = None,
+    **given: Any,
 ) -> Slots:
     async def main() -> Slots:
         session = Steps(*script)
@@ -99,7 +104,10 @@ def no_pauses(monkeypatch):
 def test_most_urgent_goes_first_and_equals_by_arrival():
     async def test(slots: Slots, session: Steps) -> None:
         wanted = [("first", (9,)), ("late", (2, 0)), ("a", (1, 5)), ("b", (1, 5)), ("urgent", (0,))]
-        tasks = [asyncio.ensure_future(slots.run(lambda name=name: name, priority)) for name, priority in wanted]
+        tasks = [
+            asyncio.ensure_future(slots.run(lambda name=name: name, priority))
+            for name, priority in wanted
+        ]
         for name in ("first", "urgent", "a", "b", "late"):
             await settle()
             assert session.begun[-1] == name
@@ -230,7 +238,9 @@ def fault(**given: Any) -> InfrastructureFaultError:
     )
 
 
-def test_one_search_can_take_back_what_waits_and_what_pauses_ends_with_what_it_has_cost(monkeypatch):
+def test_one_search_can_take_back_what_waits_and_what_pauses_ends_with_what_it_has_cost(
+    monkeypatch,
+):
     monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 1e6)
 
     async def test(slots: Slots, session: Steps) -> None:
@@ -238,7 +248,8 @@ def test_one_search_can_take_back_what_waits_and_what_pauses_ends_with_what_it_h
         while not session.begun or slots.in_flight:
             await settle()
         running, waiting, others = (
-            asyncio.ensure_future(slots.run(lambda n=n: n, (1, search))) for n, search in (("a", 7), ("b", 7), ("c", 8))
+            asyncio.ensure_future(slots.run(lambda n=n: n, (1, search)))
+            for n, search in (("a", 7), ("b", 7), ("c", 8))
         )
         await settle()
         with slots.refusing(7):
@@ -298,7 +309,9 @@ class Clock:
 
 
 @pytest.mark.parametrize("rejected", [True, False])
-def test_an_outage_that_patience_covers_ends_nothing_and_a_longer_one_is_given_up(monkeypatch, rejected):
+def test_an_outage_that_patience_covers_ends_nothing_and_a_longer_one_is_given_up(
+    monkeypatch, rejected
+):
     clock = Clock(monkeypatch)
 
     class Down(Steps):
@@ -371,7 +384,13 @@ def test_rejections_are_no_attempts_and_lower_an_adaptive_limit():
         assert slots.capacity < 8
 
     rejections = [fault(rejected=True, retry_after=0.0) for _ in range(12)]
-    slotted(test, *rejections, 1.0, limit=Adaptive(8, 8), on_change=lambda *change: changes.append(change))
+    slotted(
+        test,
+        *rejections,
+        1.0,
+        limit=Adaptive(8, 8),
+        on_change=lambda *change: changes.append(change),
+    )
     assert changes[0] == (7, "rejected")
 
 
@@ -414,7 +433,8 @@ def test_tokens_of_a_batch_are_those_of_its_inputs():
     async def test(slots: Slots, session: Steps) -> None:
         program = dspy.Predict("question -> answer")
         jobs = [
-            RolloutJob(program, dspy.Example(q=q).with_inputs("q"), q[:2], len) for q in ("a1" * 9, "b" * 900, "a2" * 9)
+            RolloutJob(program, dspy.Example(q=q).with_inputs("q"), q[:2], len)
+            for q in ("a1" * 9, "b" * 900, "a2" * 9)
         ]
         await asyncio.gather(*(slots.rollout(one, (0,)) for one in jobs))
         assert session.begun == ["a1", "a2", "bb"]
@@ -426,7 +446,9 @@ def raising(error: type[BaseException]) -> None:
     raise error
 
 
-def threaded(test: Callable[[Slots], Awaitable[Any]], workers: int = 4, limit: Limit | None = None) -> Any:
+def threaded(
+    test: Callable[[Slots], Awaitable[Any]], workers: int = 4, limit: Limit | None = None
+) -> Any:
     async def main() -> Any:
         slots = Slots(Threads().start(workers), limit or Fixed(workers))
         try:
@@ -444,7 +466,10 @@ def test_threads_run_work_in_the_callers_context_and_raise_its_errors():
     async def test(slots: Slots) -> None:
         token = VARIABLE.set("mine")
         found = await asyncio.gather(
-            *(slots.run(lambda: (VARIABLE.get(), threading.current_thread()), (0,)) for _ in range(40))
+            *(
+                slots.run(lambda: (VARIABLE.get(), threading.current_thread()), (0,))
+                for _ in range(40)
+            )
         )
         VARIABLE.reset(token)
         assert {value for value, _ in found} == {"mine"}
@@ -500,7 +525,11 @@ def test_closing_waits_for_a_thread_whose_awaiter_was_cancelled():
 
 
 def real(
-    scripted: Any, example: dspy.Example, reply: Any, attempts: int = 3, program: dspy.Module | None = None
+    scripted: Any,
+    example: dspy.Example,
+    reply: Any,
+    attempts: int = 3,
+    program: dspy.Module | None = None,
 ) -> Any:
     lm = scripted(reply)
     asked = dspy.Predict("question -> answer") if program is None else program
@@ -518,7 +547,9 @@ def real(
 
 
 def test_rejected_call_waits_inside_its_rollout_and_lowers_the_limit(scripted, example):
-    reply = lambda prompt, attempt: RateLimitError("full", retry_after=0.0) if attempt <= 4 else "42"  # noqa: E731
+    reply = lambda prompt, attempt: (  # noqa: E731
+        RateLimitError("full", retry_after=0.0) if attempt <= 4 else "42"
+    )
     rollout, capacity, lm = real(scripted, example, reply)
 
     assert rollout.score == 1.0
@@ -537,7 +568,9 @@ def test_rejected_call_in_a_thread_of_dspys_own_lowers_the_limit_too(scripted, e
             work = [(self.ask, {"question": question})] * 2
             return dspy.Parallel(num_threads=2, disable_progress_bar=True)(work)[0]
 
-    reply = lambda prompt, attempt: RateLimitError("full", retry_after=0.0) if attempt <= 4 else "42"  # noqa: E731
+    reply = lambda prompt, attempt: (  # noqa: E731
+        RateLimitError("full", retry_after=0.0) if attempt <= 4 else "42"
+    )
     rollout, capacity, _ = real(scripted, example, reply, program=Both())
 
     assert (rollout.score, capacity) == (1.0, 7)
@@ -549,7 +582,13 @@ def test_lm_that_waits_for_a_full_service_waits_no_longer_than_it_is_wanted(
     scripted, example, executor, ends, monkeypatch
 ):
     monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 100.0)
-    lm = patient(scripted(lambda prompt, attempt: RateLimitError("full", retry_after=100.0) if attempt > 1 else "42"))
+    lm = patient(
+        scripted(
+            lambda prompt, attempt: (
+                RateLimitError("full", retry_after=100.0) if attempt > 1 else "42"
+            )
+        )
+    )
 
     class Twice(dspy.Module):
         def __init__(self) -> None:
@@ -560,12 +599,17 @@ def test_lm_that_waits_for_a_full_service_waits_no_longer_than_it_is_wanted(
             return [self.ask(question=question), self.ask(question=question)][1]
 
         async def aforward(self, question: str) -> Any:
-            return [await self.ask.acall(question=question), await self.ask.acall(question=question)][1]
+            return [
+                await self.ask.acall(question=question),
+                await self.ask.acall(question=question),
+            ][1]
 
     async def main() -> InfrastructureError:
         with dspy.context(lm=lm):
             slots = Slots(executor.start(1), Fixed(1))
-            task = asyncio.ensure_future(slots.rollout(RolloutJob(Twice(), example, "id", len), (0, 3)))
+            task = asyncio.ensure_future(
+                slots.rollout(RolloutJob(Twice(), example, "id", len), (0, 3))
+            )
             while lm.engine.attempts < 2:
                 await asyncio.sleep(0.001)
             if ends == "refusing":
@@ -576,10 +620,14 @@ def test_lm_that_waits_for_a_full_service_waits_no_longer_than_it_is_wanted(
                 await task
             return caught.value
 
-    assert [(row.calls, row.errors, row.prompt_tokens) for row in asyncio.run(main()).usage] == [(2, 1, 5)]
+    assert [(row.calls, row.errors, row.prompt_tokens) for row in asyncio.run(main()).usage] == [
+        (2, 1, 5)
+    ]
 
 
-def test_thread_that_a_program_abandons_is_in_no_other_books_and_prints_nothing(scripted, example, capfd, caplog):
+def test_thread_that_a_program_abandons_is_in_no_other_books_and_prints_nothing(
+    scripted, example, capfd, caplog
+):
     release, late = threading.Event(), []
 
     def reply(prompt: str, attempt: int) -> Any:
@@ -644,7 +692,8 @@ def called(scripted: Any, reply: Any, executor: Any = None, **given: Any) -> Any
         try:
             signature = dspy.Signature("question -> answer")
             return await slots.call(
-                CallJob(signature, {"question": "why"}, lm=lm, adapter=dspy.ChatAdapter(), **given), (0,)
+                CallJob(signature, {"question": "why"}, lm=lm, adapter=dspy.ChatAdapter(), **given),
+                (0,),
             )
         finally:
             await slots.close()

@@ -1,4 +1,6 @@
-"""A compile whose service hangs after so many answers: run as a program of its own, which is then interrupted."""
+"""A compile whose service hangs after so many answers: run as a program of its own, which is then
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,12 @@ def main(way: str, folder: str) -> None:
 
     world = World.made(task_answer if way == "asyncio" else reply)
     combee = world.combee(
-        log_dir=folder, reflection_minibatch_size=6, executor="asyncio" if way == "asyncio" else "threads",
-        tracker="progress", search=Search(staleness=0),
-    )  # fmt: skip
+        log_dir=folder,
+        reflection_minibatch_size=6,
+        executor="asyncio" if way == "asyncio" else "threads",
+        tracker="progress",
+        search=Search(staleness=0),
+    )
     data = {"trainset": examples(24), "valset": examples(6, 100)}
     student = (Program if way == "asyncio" else dspy.Predict)("question -> answer")
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):

@@ -57,7 +57,9 @@ SHAPES = pytest.mark.parametrize(("form", "read"), FORMS.values(), ids=FORMS)
 
 
 def reading(read: Callable[[Any], str]) -> Any:
-    def score(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def score(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         found = metric(gold, dspy.Prediction(answer=read(pred)))
         return dspy.Prediction(score=found.score, feedback=f"{pred_name}: {found.feedback}")
 
@@ -65,8 +67,12 @@ def reading(read: Callable[[Any], str]) -> Any:
 
 
 @SHAPES
-def test_feedback_is_on_what_the_program_returned(world: World, tmp_path: Path, form: Any, read: Any) -> None:
-    report = world.compile(Returns(form), metric=reading(read), log_dir=tmp_path, track_stats=True).combee_report
+def test_feedback_is_on_what_the_program_returned(
+    world: World, tmp_path: Path, form: Any, read: Any
+) -> None:
+    report = world.compile(
+        Returns(form), metric=reading(read), log_dir=tmp_path, track_stats=True
+    ).combee_report
 
     assert report.best_score == 1.0 > report.seed_score
     assert not events(tmp_path, "error")
@@ -102,7 +108,9 @@ def test_a_reference_judges_what_the_program_returned(world: World) -> None:
 def test_nothing_is_an_output_too(world: World) -> None:
     (example,) = examples(1)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        rollout = run_rollout(RolloutJob(Returns(lambda answer: None), example, "id", lambda *_: 0.5))
+        rollout = run_rollout(
+            RolloutJob(Returns(lambda answer: None), example, "id", lambda *_: 0.5)
+        )
 
     assert (rollout.score, rollout.error, output_of(rollout), rollout.bare) == (
         0.5,

@@ -28,7 +28,9 @@ from tests.worlds import World, examples, metric
 
 
 class Batched(Threads):
-    """Workers that note what is sent to them at once: what a server that takes batches would get."""
+    """Workers that note what is sent to them at once: what a server that takes batches would
+    get.
+    """
 
     def __init__(self, batching: Batching | None) -> None:
         super().__init__(batching)
@@ -55,14 +57,21 @@ class _Session(ThreadSession):
         self._open = False
 
 
-def compiled(batching: Batching | None, train: list[dspy.Example] | None = None) -> tuple[Any, list[list[int]]]:
+def compiled(
+    batching: Batching | None, train: list[dspy.Example] | None = None
+) -> tuple[Any, list[list[int]]]:
     world, executor = World.made(), Batched(batching)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(
-            executor=executor, reflection_minibatch_size=8, max_metric_calls=80, search=Search(keep="pareto")
+            executor=executor,
+            reflection_minibatch_size=8,
+            max_metric_calls=80,
+            search=Search(keep="pareto"),
         )
         program = combee.compile(
-            dspy.Predict("question -> answer"), trainset=train or examples(24), valset=examples(12, 100)
+            dspy.Predict("question -> answer"),
+            trainset=train or examples(24),
+            valset=examples(12, 100),
         )
     return program, executor.batches
 
@@ -108,7 +117,9 @@ def test_a_batch_holds_one_class_of_lengths_as_they_were_measured(monkeypatch):
 
     monkeypatch.setattr(Batches, "_release", noted)
     long = [
-        dspy.Example(question=f"{'please ' * 200}{one.question}", answer=one.answer).with_inputs("question")
+        dspy.Example(question=f"{'please ' * 200}{one.question}", answer=one.answer).with_inputs(
+            "question"
+        )
         for one in examples(12)
     ]
     compiled(Batching("target", seconds=0.02, tokens=3000), examples(12, 12) + long)
@@ -140,7 +151,12 @@ def test_what_is_more_urgent_finds_a_released_batch_as_it_was_told_to(monkeypatc
 def test_a_file_sets_them_as_python_does(tmp_path):
     (tmp_path / "rows.jsonl").write_text("", encoding="utf-8")
     text = {
-        "data": {"benchmark": {"name": "formula-mini", "params": {"train": 12, "validation": 6, "heldout": 6}}},
+        "data": {
+            "benchmark": {
+                "name": "formula-mini",
+                "params": {"train": 12, "validation": 6, "heldout": 6},
+            }
+        },
         "lms": {"task": "embedded"},
         "budget": {"rollouts": 60},
         "strategies": {

@@ -46,12 +46,16 @@ def test_a_cache_that_is_off_is_warned_of(
 ) -> None:
     with caplog.at_level(logging.WARNING, "combee_dspy"):
         world.compile(**settings, budget=Budget(updates=1))
-    warned = [one.getMessage().partition(" ")[0] for one in caplog.records if "is off" in one.getMessage()]
+    warned = [
+        one.getMessage().partition(" ")[0] for one in caplog.records if "is off" in one.getMessage()
+    ]
     assert warned == said
 
 
 def judging(model: str, *, turned: bool = False, proposes: bool = False) -> ScriptedLM:
-    """Judges right answers to be better the later their animal's place in the alphabet; may propose too."""
+    """Judges right answers to be better the later their animal's place in the alphabet; may propose
+    too.
+    """
 
     def answer(request: ScriptedRequest) -> str:
         if proposes and "[[ ## criteria ## ]]" not in request.text:
@@ -68,13 +72,22 @@ def judging(model: str, *, turned: bool = False, proposes: bool = False) -> Scri
 
 def started(world: World, *, turned: bool = False, **changes: Any) -> Any:
     """Compile by the preset: a small judge held to a strong one, which proposes too."""
-    small, strong = judging("scripted/small", turned=turned), judging("scripted/strong", proposes=True)
+    small, strong = (
+        judging("scripted/small", turned=turned),
+        judging("scripted/strong", proposes=True),
+    )
     given = brief(
-        Judge(CRITERIA, lm=small), Judge(CRITERIA, lm=strong), serial_rollouts=25, serial_score=0.9, serial_workers=2
+        Judge(CRITERIA, lm=small),
+        Judge(CRITERIA, lm=strong),
+        serial_rollouts=25,
+        serial_score=0.9,
+        serial_workers=2,
     )
     # A short run: all rollouts are judged by both, so that there are enough.
     kept = Validation(calibration=replace(given.pop("validation").calibration, share=1.0))
-    return world.compile(**{**given, "reflection_lm": strong, "validation_options": kept, **changes})
+    return world.compile(
+        **{**given, "reflection_lm": strong, "validation_options": kept, **changes}
+    )
 
 
 def test_a_compile_by_the_preset_holds_the_judge_to_the_model_that_proposes(world: World) -> None:
@@ -86,13 +99,17 @@ def test_a_compile_by_the_preset_holds_the_judge_to_the_model_that_proposes(worl
     assert program.combee_report.best_score > program.combee_report.seed_score
 
 
-def test_a_judge_that_disagrees_ends_a_compile_by_the_preset_and_keeps_what_was_found(world: World) -> None:
+def test_a_judge_that_disagrees_ends_a_compile_by_the_preset_and_keeps_what_was_found(
+    world: World,
+) -> None:
     with pytest.raises(CalibrationFailedError, match=r"-1\.000") as caught:
         started(world, turned=True, budget=Budget(updates=2))
     assert caught.value.program is not None  # type: ignore[attr-defined]
 
 
-def test_a_run_that_ends_before_the_judge_is_told_keeps_its_program_and_supports_no_claim(world: World) -> None:
+def test_a_run_that_ends_before_the_judge_is_told_keeps_its_program_and_supports_no_claim(
+    world: World,
+) -> None:
     strong = judging("scripted/strong", proposes=True)
     validation = Validation(calibration=Calibration(Judge(CRITERIA, lm=strong), share=0.05))
     program = started(world, validation_options=validation, budget=Budget(updates=1), heldout=6)

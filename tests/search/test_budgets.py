@@ -1,4 +1,6 @@
-"""Budgets: nothing beyond them is bought, what ended a run is recorded, and a larger one goes on."""
+"""Budgets: nothing beyond them is bought, what ended a run is recorded, and a larger one goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,18 @@ from tests.worlds import (
     ],
     ids=["plain", "stale", "trunk", "children", "draws", "no cache"],
 )
-def test_never_more_rollouts_than_granted(tmp_path: Path, limit: int, given: dict[str, Any]) -> None:
+def test_never_more_rollouts_than_granted(
+    tmp_path: Path, limit: int, given: dict[str, Any]
+) -> None:
     world = World.made(temperature=1.0)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         report = (
-            world.combee(max_metric_calls=limit, log_dir=tmp_path, reflection_minibatch_size=7, **given)
-            .compile(dspy.Predict("question -> answer"), trainset=examples(30), valset=examples(12, 100))
+            world.combee(
+                max_metric_calls=limit, log_dir=tmp_path, reflection_minibatch_size=7, **given
+            )
+            .compile(
+                dspy.Predict("question -> answer"), trainset=examples(30), valset=examples(12, 100)
+            )
             .combee_report
         )
     (bought,) = rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
@@ -70,13 +78,19 @@ def test_merges_are_within_the_budget(tmp_path: Path, staleness: int) -> None:
     for limit in (60, 75, 90):
         world = World.made()
         report = world.compile(
-            TwoSteps(), max_metric_calls=limit, search=Search(staleness=staleness), reflection_minibatch_size=5,
-            log_dir=tmp_path / str(limit), seed=limit,
-        ).combee_report  # fmt: skip
+            TwoSteps(),
+            max_metric_calls=limit,
+            search=Search(staleness=staleness),
+            reflection_minibatch_size=5,
+            log_dir=tmp_path / str(limit),
+            seed=limit,
+        ).combee_report
         assert report.rollouts <= limit
 
 
-def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bought(world: World) -> None:
+def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bought(
+    world: World,
+) -> None:
     with pytest.raises(ArgumentValueError, match="which takes 12 rollouts") as caught:
         world.compile(max_metric_calls=11)
     assert "Give a larger budget, or a smaller valset" in str(caught.value)
@@ -89,10 +103,16 @@ def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bo
 @pytest.mark.parametrize("auto", ["light"])
 def test_presets_buy_what_gepas_presets_buy(world: World, auto: Any) -> None:
     stock = dspy.GEPA(metric, auto=auto, reflection_lm=world.proposer_lm)
-    theirs = stock.auto_budget(num_preds=1, num_candidates={"light": 6, "medium": 12}[auto], valset_size=12)
+    theirs = stock.auto_budget(
+        num_preds=1, num_candidates={"light": 6, "medium": 12}[auto], valset_size=12
+    )
     # A trunk may leave a part of what it sets aside for tests of its lines.
     report = world.compile(
-        auto=auto, reflection_minibatch_size=3, cache=False, skip_perfect_score=False, search=Search(keep="pareto")
+        auto=auto,
+        reflection_minibatch_size=3,
+        cache=False,
+        skip_perfect_score=False,
+        search=Search(keep="pareto"),
     ).combee_report
     assert theirs - 30 < report.rollouts <= theirs
 
@@ -105,13 +125,19 @@ def test_full_evaluations(world: World) -> None:
 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
-def test_one_full_evaluation_pays_for_one_update_as_in_gepa(world: World, tmp_path: Path, keep: Any) -> None:
-    report = world.compile(train=12, max_full_evals=1, log_dir=tmp_path, search=Search(keep=keep)).combee_report
+def test_one_full_evaluation_pays_for_one_update_as_in_gepa(
+    world: World, tmp_path: Path, keep: Any
+) -> None:
+    report = world.compile(
+        train=12, max_full_evals=1, log_dir=tmp_path, search=Search(keep=keep)
+    ).combee_report
     assert len(events(tmp_path, "candidate")) > 1, report.warnings
     assert report.rollouts <= 2 * (12 + 3)
 
 
-def test_full_evaluations_without_a_valset_are_of_the_trainset_alone_as_in_gepa(world: World) -> None:
+def test_full_evaluations_without_a_valset_are_of_the_trainset_alone_as_in_gepa(
+    world: World,
+) -> None:
     given = {"reflection_minibatch_size": 3, "cache": False, "skip_perfect_score": False}
     report = world.compile(train=12, validation=0, max_full_evals=3, **given).combee_report
     assert 24 < report.rollouts <= 3 * 12
@@ -124,7 +150,9 @@ def test_a_row_that_a_sampler_never_draws_counts_when_it_is_tried(tmp_path: Path
 
     for limit in (47, 48, 49):
         place = tmp_path / str(limit)
-        World.made().compile(gepa_kwargs={"batch_sampler": Sampler()}, log_dir=place, max_metric_calls=limit)
+        World.made().compile(
+            gepa_kwargs={"batch_sampler": Sampler()}, log_dir=place, max_metric_calls=limit
+        )
         (bought,) = rows(place, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
         assert bought["n"] <= limit
 
@@ -135,13 +163,22 @@ def test_calls_end_a_run_and_are_not_passed(tmp_path: Path, keep: Any, staleness
     for limit in (30, 45, 60):
         world, place = World.made(), tmp_path / str(limit)
         report = world.compile(
-            budget=Budget(calls=limit), log_dir=place, search=Search(keep=keep, staleness=staleness), heldout=6,
-            reflection_minibatch_size=4, train=48, skip_perfect_score=False,
-        ).combee_report  # fmt: skip
+            budget=Budget(calls=limit),
+            log_dir=place,
+            search=Search(keep=keep, staleness=staleness),
+            heldout=6,
+            reflection_minibatch_size=4,
+            train=48,
+            skip_perfect_score=False,
+        ).combee_report
         assert str(limit) in report.reason
-        sql = "SELECT sum(u.calls) AS n FROM usage u JOIN effect e ON e.id = u.effect WHERE split = 'heldout'"
+        sql = (
+            "SELECT sum(u.calls) AS n FROM usage u JOIN effect e ON e.id = u.effect WHERE split ="
+            " 'heldout'"
+        )
         (held,) = rows(place, sql)
-        # The held-out set is read beyond the budget of the search; once, where the student is the result.
+        # The held-out set is read beyond the budget of the search; once, where the student is the
+        # result.
         assert held["n"] in (6, 12)
         assert report.heldout.n == 6
         assert world.asked - held["n"] <= limit
@@ -154,7 +191,10 @@ def test_updates_leave_room_for_the_students_validation(limit: int) -> None:
     """It begins behind the first minibatches, and without it there is no result."""
     world = World.made()
     report = world.compile(
-        budget=Budget(calls=limit), search=Search(staleness=2), reflection_minibatch_size=4, train=48
+        budget=Budget(calls=limit),
+        search=Search(staleness=2),
+        reflection_minibatch_size=4,
+        train=48,
     ).combee_report
     assert world.asked <= limit
     assert report.seed_score == pytest.approx(2 / 12)
@@ -165,9 +205,16 @@ def test_updates_leave_room_for_the_students_validation(limit: int) -> None:
 def test_a_budget_for_little_more_than_an_update_pays_for_one_and_not_for_parts_of_several(
     keep: Any, share: float
 ) -> None:
-    arguments: dict[str, Any] = {"search": Search(keep=keep, staleness=2), "reflection_minibatch_size": 8}
-    spent = World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total.tokens
-    report = World.made().compile(budget=Budget(tokens=round(share * spent)), **arguments).combee_report
+    arguments: dict[str, Any] = {
+        "search": Search(keep=keep, staleness=2),
+        "reflection_minibatch_size": 8,
+    }
+    spent = (
+        World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total.tokens
+    )
+    report = (
+        World.made().compile(budget=Budget(tokens=round(share * spent)), **arguments).combee_report
+    )
     assert report.best_score > report.seed_score
 
 
@@ -176,13 +223,18 @@ def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> 
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
     world = World.made()
     report = world.compile(
-        budget=Budget(**given), costs=prices, log_dir=tmp_path, reflection_minibatch_size=4, train=48,
+        budget=Budget(**given),
+        costs=prices,
+        log_dir=tmp_path,
+        reflection_minibatch_size=4,
+        train=48,
         skip_perfect_score=False,
-    ).combee_report  # fmt: skip
+    ).combee_report
     name = next(iter(given))
     assert name in report.reason
     spent = report.costs.total.dollars if name == "dollars" else report.costs.total.tokens
-    # What an effect comes to is known afterwards: it is expected to come to what others of its kind did.
+    # What an effect comes to is known afterwards: it is expected to come to what others of its kind
+    # did.
     assert spent < 1.1 * given[name]
     assert report.updates >= 1
 
@@ -193,7 +245,9 @@ def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> 
 def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
     tmp_path: Path, share: float, name: str, keep: Any
 ) -> None:
-    """What the first effects cost is not known when they are sent, and slow ones would be sent all at once."""
+    """What the first effects cost is not known when they are sent, and slow ones would be sent all
+    at once.
+    """
 
     def slow(request: Any) -> str:
         time.sleep(0.003)
@@ -202,13 +256,20 @@ def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
     sums = {"tokens": "prompt_tokens + completion_tokens", "dollars": "dollars"}
     sql = f"SELECT e.kind, sum({sums[name]}) AS cost FROM usage u JOIN effect e ON e.id = u.effect GROUP BY e.id"  # noqa: S608 - of two names
-    given: dict[str, Any] = {"costs": prices, "reflection_minibatch_size": 24, "train": 48, "num_threads": 64}
+    given: dict[str, Any] = {
+        "costs": prices,
+        "reflection_minibatch_size": 24,
+        "train": 48,
+        "num_threads": 64,
+    }
     whole = World.made(slow)
     whole.compile(budget=Budget(updates=1), log_dir=tmp_path / "whole", **given)
     limit = share * sum(one["cost"] for one in rows(tmp_path / "whole", sql))
     world, place = World.made(slow), tmp_path / "limited"
     budget = Budget(**{name: int(limit) if name == "tokens" else limit})
-    with contextlib.suppress(ArgumentValueError):  # a small one ends in the middle of the student's validation
+    with contextlib.suppress(
+        ArgumentValueError
+    ):  # a small one ends in the middle of the student's validation
         world.compile(budget=budget, log_dir=place, search=Search(keep=keep, staleness=1), **given)
     costs = [one["cost"] for one in rows(place, sql)]
     assert 0.5 * limit < sum(costs) <= limit + max(costs)
@@ -219,7 +280,9 @@ PADDED = 250
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 @pytest.mark.parametrize("limit", [27, 40, 61])
-def test_sixteen_workers_pass_no_limit_in_calls_where_a_rollout_makes_several(keep: Any, limit: int) -> None:
+def test_sixteen_workers_pass_no_limit_in_calls_where_a_rollout_makes_several(
+    keep: Any, limit: int
+) -> None:
     def slow(request: Any) -> str:
         time.sleep(0.005)
         return task_answer(request)
@@ -227,15 +290,22 @@ def test_sixteen_workers_pass_no_limit_in_calls_where_a_rollout_makes_several(ke
     world = World.made(slow)
     with contextlib.suppress(ArgumentValueError):  # the student's validation alone takes 24
         world.compile(
-            TwoSteps(), budget=Budget(calls=limit), num_threads=16, search=Search(keep=keep, staleness=1), train=48,
-            reflection_minibatch_size=24, skip_perfect_score=False,
-        )  # fmt: skip
+            TwoSteps(),
+            budget=Budget(calls=limit),
+            num_threads=16,
+            search=Search(keep=keep, staleness=1),
+            train=48,
+            reflection_minibatch_size=24,
+            skip_perfect_score=False,
+        )
     assert 0.5 * limit < world.asked <= limit
 
 
 @pytest.mark.parametrize("name", ["tokens", "dollars"])
 @pytest.mark.parametrize("limit", [10_000, 15_000])
-def test_sixteen_workers_pass_no_limit_though_answers_grow_as_long_as_the_lm_allows(name: str, limit: int) -> None:
+def test_sixteen_workers_pass_no_limit_though_answers_grow_as_long_as_the_lm_allows(
+    name: str, limit: int
+) -> None:
     """From some moment on every answer is many times longer than any before."""
 
     def growing(request: Any) -> str:
@@ -243,15 +313,21 @@ def test_sixteen_workers_pass_no_limit_though_answers_grow_as_long_as_the_lm_all
         long = "" if len(world.task_lm.requests) <= 24 else " so" * PADDED
         return in_kind(request, {"reasoning": "because" + long, "answer": "unknown"})
 
-    lms = (ScriptedLM(growing, model="scripted/task", temperature=0.0, max_tokens=PADDED + 20),
-           ScriptedLM(proposer_answer, model="scripted/proposer", temperature=0.0, max_tokens=600))  # fmt: skip
+    lms = (
+        ScriptedLM(growing, model="scripted/task", temperature=0.0, max_tokens=PADDED + 20),
+        ScriptedLM(proposer_answer, model="scripted/proposer", temperature=0.0, max_tokens=600),
+    )
     world = World(*lms)
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
     report = world.compile(
-        dspy.ChainOfThought("question -> answer"), costs=prices, num_threads=16, train=48,
+        dspy.ChainOfThought("question -> answer"),
+        costs=prices,
+        num_threads=16,
+        train=48,
         budget=Budget(tokens=limit) if name == "tokens" else Budget(dollars=limit / 1e6),
-        reflection_minibatch_size=24, skip_perfect_score=False,
-    ).combee_report  # fmt: skip
+        reflection_minibatch_size=24,
+        skip_perfect_score=False,
+    ).combee_report
     assert name in report.reason
     assert 0.5 * limit < report.costs.total.tokens <= limit
 
@@ -269,18 +345,24 @@ def test_a_run_that_was_killed_knows_what_its_effects_cost(
 
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
     given: dict[str, Any] = {
-        "costs": prices, "log_dir": tmp_path, "train": 48, "reflection_minibatch_size": 12, "num_threads": 16,
-        "skip_perfect_score": False, "search": Search(patience=0.1),
-    }  # fmt: skip
+        "costs": prices,
+        "log_dir": tmp_path,
+        "train": 48,
+        "reflection_minibatch_size": 12,
+        "num_threads": 16,
+        "skip_perfect_score": False,
+        "search": Search(patience=0.1),
+    }
     alive, world = True, World.made(dying, num_retries=0)
     with pytest.raises(InfrastructureError, match="killed"):
         world.compile(TwoSteps(), budget=Budget(updates=9), **given)
     (spent,) = rows(
         tmp_path,
-        "SELECT sum(calls) AS calls, sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars) AS dollars"
-        " FROM usage",
+        "SELECT sum(calls) AS calls, sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars)"
+        " AS dollars FROM usage",
     )
-    # What is left pays for less than any effect so far has cost: a rollout makes two calls of more than ten words.
+    # What is left pays for less than any effect so far has cost: a rollout makes two calls of more
+    # than ten words.
     left = {"calls": 1, "tokens": 20, "dollars": 2e-5}[name]
     alive, asked = False, world.asked
     with contextlib.suppress(ArgumentValueError):
@@ -324,19 +406,27 @@ def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
 
 
 @pytest.mark.parametrize("heldout", [False, True])
-def test_a_run_that_a_limit_cut_off_ends_as_it_did_when_it_is_compiled_again(tmp_path: Path, heldout: bool) -> None:
-    """What is left of a budget in rollouts must not be another when the update that was cut off is not begun."""
+def test_a_run_that_a_limit_cut_off_ends_as_it_did_when_it_is_compiled_again(
+    tmp_path: Path, heldout: bool
+) -> None:
+    """What is left of a budget in rollouts must not be another when the update that was cut off is
+    not begun.
+    """
     for calls in (60, 75, 90, 105):
         place, answers = tmp_path / str(calls), []
         for _ in range(2):
             world = World.made(temperature=1.0)
             with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
                 program = world.combee(
-                    budget=Budget(rollouts=140, calls=calls), log_dir=place, reflection_minibatch_size=8
+                    budget=Budget(rollouts=140, calls=calls),
+                    log_dir=place,
+                    reflection_minibatch_size=8,
                 ).compile(
-                    dspy.Predict("question -> answer"), trainset=examples(60), valset=examples(12, 100),
+                    dspy.Predict("question -> answer"),
+                    trainset=examples(60),
+                    valset=examples(12, 100),
                     heldout=examples(8, 200) if heldout else None,
-                )  # fmt: skip
+                )
             answers.append((program.combee_report.best_score, program.signature.instructions))
         assert answers[0] == answers[1]
         assert not world.asked
@@ -344,7 +434,11 @@ def test_a_run_that_a_limit_cut_off_ends_as_it_did_when_it_is_compiled_again(tmp
 
 def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
     report = world.compile(
-        budget=Budget(seconds=0.4), log_dir=tmp_path, train=480, reflection_minibatch_size=3, skip_perfect_score=False
+        budget=Budget(seconds=0.4),
+        log_dir=tmp_path,
+        train=480,
+        reflection_minibatch_size=3,
+        skip_perfect_score=False,
     ).combee_report
     assert "seconds" in report.reason
     assert report.best_score >= report.seed_score
@@ -366,30 +460,51 @@ def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path,
 
     seen: set[int] = set()
     given: dict[str, Any] = {
-        "train": 80, "num_threads": 1, "log_dir": tmp_path, "search": Search(keep=keep),
-        "reflection_minibatch_size": 40, "budget": Budget(seconds=6.0),
-    }  # fmt: skip
+        "train": 80,
+        "num_threads": 1,
+        "log_dir": tmp_path,
+        "search": Search(keep=keep),
+        "reflection_minibatch_size": 40,
+        "budget": Budget(seconds=6.0),
+    }
     report = World.made(slow).compile(**given).combee_report
     assert re.fullmatch(r"\d+(\.\d)? of 6 seconds have passed", report.reason)
     updates = report.updates  # how many is the machine's affair
     assert report.seed_score == pytest.approx(2 / 12)  # the student's validation goes first
     assert len(seen) < 40 + 20
-    # Where it was cut off is a decision: whoever resumes it, or takes it again elsewhere, ends there at any speed.
+    # Where it was cut off is a decision: whoever resumes it, or takes it again elsewhere, ends
+    # there at any speed.
     (ended,) = rows(tmp_path, "SELECT step FROM effect WHERE key LIKE 'decision/end/%'")
     assert ended["step"] == updates
     world = World.made()
     again = world.compile(**given).combee_report
-    assert (again.reason, again.updates, again.texts, world.asked) == (report.reason, updates, report.texts, 0)
-    given |= {"log_dir": tmp_path / "again", "search": Search(keep=keep, replay=str(tmp_path)), "num_threads": 8}
+    assert (again.reason, again.updates, again.texts, world.asked) == (
+        report.reason,
+        updates,
+        report.texts,
+        0,
+    )
+    given |= {
+        "log_dir": tmp_path / "again",
+        "search": Search(keep=keep, replay=str(tmp_path)),
+        "num_threads": 8,
+    }
     replayed = world.compile(**given).combee_report
-    assert (replayed.reason, replayed.updates, replayed.texts) == (report.reason, updates, report.texts)
+    assert (replayed.reason, replayed.updates, replayed.texts) == (
+        report.reason,
+        updates,
+        report.texts,
+    )
 
 
 def test_updates_and_epochs_are_exact(world: World, tmp_path: Path) -> None:
     report = world.compile(budget=Budget(updates=2), reflection_minibatch_size=4).combee_report
     assert (report.updates, report.reason) == (2, "2 updates are done")
     report = world.compile(
-        budget=Budget(epochs=1.5), reflection_minibatch_size=7, log_dir=tmp_path, skip_perfect_score=False
+        budget=Budget(epochs=1.5),
+        reflection_minibatch_size=7,
+        log_dir=tmp_path,
+        skip_perfect_score=False,
     ).combee_report
     assert report.reason == "1.5 epochs are done"
     assert [one["rows"] for one in events(tmp_path, "update")] == [7, 7, 7, 3, 7, 5]
@@ -397,7 +512,10 @@ def test_updates_and_epochs_are_exact(world: World, tmp_path: Path) -> None:
 
 def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Path) -> None:
     report = world.compile(
-        max_metric_calls=12 + 8 + 8 + 12 + 20, reflection_minibatch_size=8, log_dir=tmp_path, skip_perfect_score=False,
+        max_metric_calls=12 + 8 + 8 + 12 + 20,
+        reflection_minibatch_size=8,
+        log_dir=tmp_path,
+        skip_perfect_score=False,
         search=Search(keep="pareto"),
     ).combee_report
     assert [one["size"] for one in events(tmp_path, "batch")] == [8, 4]
@@ -410,9 +528,12 @@ def test_no_minibatch_is_cut_to_one_or_two_rows(
     world: World, tmp_path: Path, keep: Any, staleness: int, limit: int
 ) -> None:
     report = world.compile(
-        max_metric_calls=limit, reflection_minibatch_size=8, log_dir=tmp_path, skip_perfect_score=False,
+        max_metric_calls=limit,
+        reflection_minibatch_size=8,
+        log_dir=tmp_path,
+        skip_perfect_score=False,
         search=Search(keep=keep, staleness=staleness),
-    ).combee_report  # fmt: skip
+    ).combee_report
     sizes = [one["size"] for one in events(tmp_path, "batch")]
     assert sizes
     assert min(sizes) > 2
@@ -421,25 +542,42 @@ def test_no_minibatch_is_cut_to_one_or_two_rows(
 
 
 def test_a_resumed_run_has_one_budget(world: World, tmp_path: Path) -> None:
-    first = world.compile(budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
+    first = world.compile(
+        budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4
+    ).combee_report
     asked = world.asked
-    again = world.compile(budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
+    again = world.compile(
+        budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4
+    ).combee_report
     assert world.asked == asked
-    assert (again.reason, again.texts, again.best_score) == (first.reason, first.texts, first.best_score)
-    more = world.compile(budget=Budget(calls=90), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
+    assert (again.reason, again.texts, again.best_score) == (
+        first.reason,
+        first.texts,
+        first.best_score,
+    )
+    more = world.compile(
+        budget=Budget(calls=90), log_dir=tmp_path, reflection_minibatch_size=4
+    ).combee_report
     assert 40 < world.asked <= 90
     assert more.costs.total.calls == world.asked
     assert more.updates > first.updates
 
 
 def test_a_target_and_patience_stop_where_they_say(world: World, tmp_path: Path) -> None:
-    report = world.compile(budget=Target(0.5) | Budget(updates=50), reflection_minibatch_size=8).combee_report
+    report = world.compile(
+        budget=Target(0.5) | Budget(updates=50), reflection_minibatch_size=8
+    ).combee_report
     assert report.reason.startswith("the target is reached")
     rule = Patience(updates=2) | Budget(updates=50)
-    report = world.compile(budget=rule, reflection_minibatch_size=6, skip_perfect_score=False).combee_report
+    report = world.compile(
+        budget=rule, reflection_minibatch_size=6, skip_perfect_score=False
+    ).combee_report
     assert report.reason.startswith("patience is over")
     report = world.compile(
-        budget=Target(0.5) | Budget(updates=50), search=Search(keep="trunk"), reflection_minibatch_size=4, train=96
+        budget=Target(0.5) | Budget(updates=50),
+        search=Search(keep="trunk"),
+        reflection_minibatch_size=4,
+        train=96,
     ).combee_report
     assert report.reason.startswith("the target is reached")
 
@@ -460,10 +598,19 @@ class Seen(StoppingRule):
 
 def test_a_rule_sees_what_is_known_for_sure(world: World) -> None:
     rule = Seen()
-    world.compile(budget=rule, reflection_minibatch_size=4, skip_perfect_score=False, search=Search(staleness=1))
+    world.compile(
+        budget=rule,
+        reflection_minibatch_size=4,
+        skip_perfect_score=False,
+        search=Search(staleness=1),
+    )
     assert [view.updates for view in rule.views] == [0, 1, 2, 3, 4]
-    assert [max((step for step, _ in view.validation_history), default=None) for view in rule.views[:2]] == [None, None]
-    assert all(step <= view.updates - 2 for view in rule.views for step, _ in view.validation_history)
+    assert [
+        max((step for step, _ in view.validation_history), default=None) for view in rule.views[:2]
+    ] == [None, None]
+    assert all(
+        step <= view.updates - 2 for view in rule.views for step, _ in view.validation_history
+    )
     assert rule.views[-1].rollouts > 12
     assert rule.views[-1].calls > rule.views[-1].rollouts - 24
 
@@ -491,7 +638,9 @@ def test_without_any_budget_nothing_begins(world: World) -> None:
 def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An effect that came to nothing was the dearest of its kind: the next may be as dear, in this part or the next."""
+    """An effect that came to nothing was the dearest of its kind: the next may be as dear, in this
+    part or the next.
+    """
     monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.001)
 
     def down(request: Any) -> str:
@@ -500,10 +649,15 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     world = World.made(task=down, num_retries=0)
     with pytest.raises(InfrastructureError):
         world.compile(
-            budget=Budget(calls=100), search=Search(patience=0.05), log_dir=tmp_path, num_threads=1,
+            budget=Budget(calls=100),
+            search=Search(patience=0.05),
+            log_dir=tmp_path,
+            num_threads=1,
             validation_options=Validation(probe=False),
-        )  # fmt: skip
-    failed = rows(tmp_path, "SELECT calls FROM usage u JOIN effect e ON e.id = u.effect WHERE kind = 'failed'")
+        )
+    failed = rows(
+        tmp_path, "SELECT calls FROM usage u JOIN effect e ON e.id = u.effect WHERE kind = 'failed'"
+    )
     dearest = max(row["calls"] for row in failed)
     assert dearest > 1
     with Reader(tmp_path / "journal.sqlite") as reader:
@@ -517,13 +671,20 @@ def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: 
     given = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 4}
     world.compile(**given)
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
-        connection.execute("DELETE FROM usage WHERE effect = (SELECT max(id) FROM effect WHERE kind = 'rollout')")
-        last = "DELETE FROM effect WHERE id = (SELECT max(id) FROM effect WHERE kind = 'rollout') RETURNING key"
+        connection.execute(
+            "DELETE FROM usage WHERE effect = (SELECT max(id) FROM effect WHERE kind = 'rollout')"
+        )
+        last = (
+            "DELETE FROM effect WHERE id = (SELECT max(id) FROM effect WHERE kind = 'rollout')"
+            " RETURNING key"
+        )
         (key,) = connection.execute(last).fetchone()
         connection.commit()
     with Reader(tmp_path / "journal.sqlite") as reader:
         lost = _run._lost(reader, 1)
-        (granted,) = rows(tmp_path, "SELECT data FROM event WHERE kind = 'granted' AND data LIKE ?", f'%"{key}"%')
+        (granted,) = rows(
+            tmp_path, "SELECT data FROM event WHERE kind = 'granted' AND data LIKE ?", f'%"{key}"%'
+        )
     assert lost == [{"calls": 1.0}] == [json.loads(granted["data"])["most"]]
     purse = Purse(Limits(calls=60), lost=lost)
     assert purse.spent.calls == 1

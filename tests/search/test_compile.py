@@ -16,7 +16,18 @@ import pytest
 
 from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
-from tests.worlds import TwoSteps, World, events, examples, gate_metric, gate_rows, in_kind, metric, rows, task_answer
+from tests.worlds import (
+    TwoSteps,
+    World,
+    events,
+    examples,
+    gate_metric,
+    gate_rows,
+    in_kind,
+    metric,
+    rows,
+    task_answer,
+)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
@@ -24,14 +35,20 @@ from tests.worlds import TwoSteps, World, events, examples, gate_metric, gate_ro
 def test_it_learns_what_the_service_can_know(service: Any, keep: Any, staleness: int) -> None:
     search = Search(keep=keep, staleness=staleness)
     combee = Combee(
-        gate_metric, reflection_lm=service.lm(), budget=Budget(epochs=1), search=search, reflection_minibatch_size=12,
+        gate_metric,
+        reflection_lm=service.lm(),
+        budget=Budget(epochs=1),
+        search=search,
+        reflection_minibatch_size=12,
         tracker=(),
-    )  # fmt: skip
+    )
     with dspy.context(lm=service.lm()):
         program = combee.compile(
-            dspy.Predict("question -> answer"), trainset=gate_rows(0, 36), valset=gate_rows(36, 48),
+            dspy.Predict("question -> answer"),
+            trainset=gate_rows(0, 36),
+            valset=gate_rows(36, 48),
             heldout=gate_rows(60, 84),
-        )  # fmt: skip
+        )
     report = program.combee_report
     assert report.best_score > report.seed_score
     assert report.heldout.after - report.heldout.before > 0.3
@@ -39,23 +56,36 @@ def test_it_learns_what_the_service_can_know(service: Any, keep: Any, staleness:
     assert report.updates == 3
 
 
-def test_a_result_carries_its_report_and_the_student_stays_as_it_was(world: World, tmp_path: Path) -> None:
+def test_a_result_carries_its_report_and_the_student_stays_as_it_was(
+    world: World, tmp_path: Path
+) -> None:
     student = dspy.Predict("question -> answer")
     before = student.dump_state()
     program = world.compile(student, heldout=12, track_stats=True, log_dir=tmp_path)
     report = program.combee_report
     assert report.seed_score == pytest.approx(2 / 12)
     assert report.best_score == pytest.approx(1.0)
-    assert (report.heldout.before, report.heldout.after) == (pytest.approx(2 / 12), pytest.approx(1.0))
+    assert (report.heldout.before, report.heldout.after) == (
+        pytest.approx(2 / 12),
+        pytest.approx(1.0),
+    )
     assert report.supports_claims
     assert report.texts == {"self": program.signature.instructions}
     assert "the word for lynx is XNYL" in program.signature.instructions
     assert program._compiled
     assert student.dump_state() == before
     assert report.journal == str(tmp_path / "journal.sqlite")
-    assert {"candidate", "validated", "batch", "scan", "update", "selected", "stopped", "heldout", "receipt"} <= {
-        row["kind"] for row in rows(tmp_path, "SELECT kind FROM event")
-    }
+    assert {
+        "candidate",
+        "validated",
+        "batch",
+        "scan",
+        "update",
+        "selected",
+        "stopped",
+        "heldout",
+        "receipt",
+    } <= {row["kind"] for row in rows(tmp_path, "SELECT kind FROM event")}
     (run,) = rows(tmp_path, "SELECT * FROM run")
     assert (run["name"], run["state"]) == ("main", "finished")
 
@@ -64,17 +94,26 @@ def test_detailed_results_are_gepas(world: World) -> None:
     results = world.compile(track_stats=True, track_best_outputs=True).detailed_results
     assert results.best_idx > 0
     assert results.val_aggregate_scores[results.best_idx] == 1.0
-    assert results.candidates[0].signature.instructions == "Given the fields `question`, produce the fields `answer`."
+    assert (
+        results.candidates[0].signature.instructions
+        == "Given the fields `question`, produce the fields `answer`."
+    )
     assert results.parents[0] == [None]
     assert len(results.best_outputs_valset) == 12
     assert results.total_metric_calls > 12
 
 
-def test_without_a_valset_no_rollout_is_bought_for_both_splits(world: World, tmp_path: Path) -> None:
+def test_without_a_valset_no_rollout_is_bought_for_both_splits(
+    world: World, tmp_path: Path
+) -> None:
     program = world.compile(validation=0, train=12, log_dir=tmp_path, seed=2)
     assert "No valset was given" in program.combee_report.warnings[0]
-    bought = rows(tmp_path, "SELECT candidate, example, replicate FROM effect WHERE kind = 'rollout'")
-    assert len({tuple(row.values()) for row in bought}) == len(bought) == len(world.task_lm.requests)
+    bought = rows(
+        tmp_path, "SELECT candidate, example, replicate FROM effect WHERE kind = 'rollout'"
+    )
+    assert (
+        len({tuple(row.values()) for row in bought}) == len(bought) == len(world.task_lm.requests)
+    )
 
 
 def test_cache_off_buys_the_same_rollout_again(world: World, tmp_path: Path) -> None:
@@ -86,7 +125,9 @@ def test_cache_off_buys_the_same_rollout_again(world: World, tmp_path: Path) -> 
 def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> None:
     tries = itertools.count()
 
-    def telling(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def telling(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         return dspy.Prediction(score=0.0, feedback=f"It said {pred.answer}.")
 
     world = World.made(
@@ -94,9 +135,16 @@ def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> Non
         lambda request: in_kind(request, {"lessons": []}),
     )
     world.compile(
-        train=4, validation=2, metric=telling, cache=False, log_dir=tmp_path, reflection_minibatch_size=4,
-        budget=Budget(updates=3), max_metric_calls=100, artifact=Instruction(shown="all"),
-    )  # fmt: skip
+        train=4,
+        validation=2,
+        metric=telling,
+        cache=False,
+        log_dir=tmp_path,
+        reflection_minibatch_size=4,
+        budget=Budget(updates=3),
+        max_metric_calls=100,
+        artifact=Instruction(shown="all"),
+    )
     # Each record shows an answer and the feedback on it.
     shown = [re.findall(r"try\d+", request.text) for request in world.proposer_lm.requests]
     assert [found[::2] for found in shown] == [found[1::2] for found in shown]
@@ -115,28 +163,45 @@ def test_few_shot_swap_alone_needs_no_proposer(world: World) -> None:
 def test_several_predictors(world: World, selector: str, staleness: int, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
 
-    def own(state: Any, trajectories: Any, scores: Any, index: int, candidate: dict[str, str]) -> list[str]:
+    def own(
+        state: Any, trajectories: Any, scores: Any, index: int, candidate: dict[str, str]
+    ) -> list[str]:
         seen.append((len(trajectories), len(scores)))
         assert trajectories[0]["prediction"] is not None
         assert set(candidate) == {"first", "second"}
         return ["second"]
 
     program = world.compile(
-        TwoSteps(), component_selector=own if selector == "own" else selector, max_metric_calls=300,
-        search=Search(staleness=staleness), log_dir=tmp_path, reflection_minibatch_size=8,
-    )  # fmt: skip
+        TwoSteps(),
+        component_selector=own if selector == "own" else selector,
+        max_metric_calls=300,
+        search=Search(staleness=staleness),
+        log_dir=tmp_path,
+        reflection_minibatch_size=8,
+    )
     assert program.combee_report.best_score > program.combee_report.seed_score
     edited = {tuple(one["components"]) for one in events(tmp_path, "update") if not one["skipped"]}
-    wanted = {"round_robin": {("first",), ("second",)}, "all": {("first", "second")}, "own": {("second",)}}
+    wanted = {
+        "round_robin": {("first",), ("second",)},
+        "all": {("first", "second")},
+        "own": {("second",)},
+    }
     assert edited == wanted[selector]
     assert bool(seen) == (selector == "own")
 
 
 def test_components_take_turns_while_updates_overlap(world: World, tmp_path: Path) -> None:
     world.compile(
-        TwoSteps(), max_metric_calls=400, search=Search(staleness=2), log_dir=tmp_path, reflection_minibatch_size=4,
-        skip_perfect_score=False, use_merge=False, operators=["delete"], train=48,
-    )  # fmt: skip
+        TwoSteps(),
+        max_metric_calls=400,
+        search=Search(staleness=2),
+        log_dir=tmp_path,
+        reflection_minibatch_size=4,
+        skip_perfect_score=False,
+        use_merge=False,
+        operators=["delete"],
+        train=48,
+    )
     components = [one["components"] for one in events(tmp_path, "update")]
     assert components[:4] == [["first"], ["second"], ["first"], ["second"]]
 
@@ -187,17 +252,23 @@ def test_typed_and_multi_modal_fields(world: World) -> None:
         for number, animal in enumerate(["cat", "dog"] * 8)
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        program = world.combee().compile(dspy.Predict(Typed), trainset=found[:10], valset=found[10:])
+        program = world.combee().compile(
+            dspy.Predict(Typed), trainset=found[:10], valset=found[10:]
+        )
     assert program.combee_report.best_score == 1.0
     # Images reach the proposer as images, not as text.
     assert any("<Image" in request.text for request in world.proposer_lm.requests)
 
 
-def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(world: World, tmp_path: Path) -> None:
+def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
     known = [row for row in examples(48) if row.answer in ("TNA", "EEB")]
     told: list[str] = []
 
-    def watched(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def watched(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         if pred_name is not None:
             told.append(pred_name)
         return metric(gold, pred)
@@ -214,7 +285,9 @@ def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(world: World, t
     assert report.rollouts == len(known) + 6
 
 
-def test_a_program_that_fails_scores_the_failure_score_and_teaches(world: World, tmp_path: Path) -> None:
+def test_a_program_that_fails_scores_the_failure_score_and_teaches(
+    world: World, tmp_path: Path
+) -> None:
     class Fragile(dspy.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -227,20 +300,33 @@ def test_a_program_that_fails_scores_the_failure_score_and_teaches(world: World,
             return answer
 
     world.compile(Fragile(), failure_score=-1.0, log_dir=tmp_path, train=12)
-    failed = rows(tmp_path, "SELECT score, failed_in, error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+    failed = rows(
+        tmp_path,
+        "SELECT score, failed_in, error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL",
+    )
     assert failed
     assert {(row["score"], row["failed_in"]) for row in failed} == {(-1.0, "program")}
-    assert any("After this step the program failed" in request.text for request in world.proposer_lm.requests)
+    assert any(
+        "After this step the program failed" in request.text
+        for request in world.proposer_lm.requests
+    )
 
 
-def test_a_metric_that_fails_scores_the_failure_score_and_teaches(world: World, tmp_path: Path) -> None:
-    def broken(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def test_a_metric_that_fails_scores_the_failure_score_and_teaches(
+    world: World, tmp_path: Path
+) -> None:
+    def broken(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         if "cat" in gold.question and pred_name is None:
             raise KeyError("a bug of the metric")
         return metric(gold, pred)
 
     report = world.compile(metric=broken, log_dir=tmp_path, train=12).combee_report
-    failed = rows(tmp_path, "SELECT DISTINCT failed_in, error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+    failed = rows(
+        tmp_path,
+        "SELECT DISTINCT failed_in, error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL",
+    )
     assert [row["failed_in"] for row in failed] == ["metric"]
     assert "a bug of the metric" in failed[0]["error"]
     assert report.best_score == pytest.approx(11 / 12)
@@ -249,42 +335,75 @@ def test_a_metric_that_fails_scores_the_failure_score_and_teaches(world: World, 
 @pytest.mark.parametrize("taught", [True, False])
 def test_answers_that_do_not_parse(taught: bool) -> None:
     def mumbling(request: Any) -> str:
-        return "no field at all" if "cat" in request.last and "TAC" not in request.system else task_answer(request)
+        return (
+            "no field at all"
+            if "cat" in request.last and "TAC" not in request.system
+            else task_answer(request)
+        )
 
     world = World.made(mumbling)
-    report = world.compile(add_format_failure_as_feedback=taught, train=12, metric=metric).combee_report
+    report = world.compile(
+        add_format_failure_as_feedback=taught, train=12, metric=metric
+    ).combee_report
     assert report.best_score > report.seed_score
     said = any(
-        "The answer could not be read. It must have this structure" in one.text for one in world.proposer_lm.requests
+        "The answer could not be read. It must have this structure" in one.text
+        for one in world.proposer_lm.requests
     )
     assert said == taught
 
 
-def test_a_score_that_hangs_on_the_predictor_is_warned_of_once(world: World, tmp_path: Path) -> None:
-    def moody(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def test_a_score_that_hangs_on_the_predictor_is_warned_of_once(
+    world: World, tmp_path: Path
+) -> None:
+    def moody(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         return dspy.Prediction(score=float(pred_name is None) / 2, feedback="so so")
 
     world.compile(metric=moody, log_dir=tmp_path, max_metric_calls=40, validation=4)
-    warned = [one["text"] for one in events(tmp_path, "warning") if "warn_on_score_mismatch" in one["text"]]
+    warned = [
+        one["text"]
+        for one in events(tmp_path, "warning")
+        if "warn_on_score_mismatch" in one["text"]
+    ]
     assert len(warned) == 1
     world.compile(
-        metric=moody, log_dir=tmp_path / "quiet", max_metric_calls=40, validation=4, warn_on_score_mismatch=False
+        metric=moody,
+        log_dir=tmp_path / "quiet",
+        max_metric_calls=40,
+        validation=4,
+        warn_on_score_mismatch=False,
     )
-    assert not [one for one in events(tmp_path / "quiet", "warning") if "warn_on_score_mismatch" in one["text"]]
+    assert not [
+        one
+        for one in events(tmp_path / "quiet", "warning")
+        if "warn_on_score_mismatch" in one["text"]
+    ]
 
 
 def test_a_custom_proposer_gets_gepas_minibatch_and_what_is_visible(world: World) -> None:
     seen: list[tuple[set[str], int, Any]] = []
 
-    def proposer(candidate: Any, reflective_dataset: Any, components_to_update: Any) -> dict[str, str]:
+    def proposer(
+        candidate: Any, reflective_dataset: Any, components_to_update: Any
+    ) -> dict[str, str]:
         seen.append(
-            (set(candidate), len(reflective_dataset["self"]), reflective_dataset["self"][0]["Inputs"]["question"])
+            (
+                set(candidate),
+                len(reflective_dataset["self"]),
+                reflective_dataset["self"][0]["Inputs"]["question"],
+            )
         )
-        return {name: candidate[name] + "\nthe word for cat is TAC" for name in components_to_update}
+        return {
+            name: candidate[name] + "\nthe word for cat is TAC" for name in components_to_update
+        }
 
     program = world.compile(instruction_proposer=proposer, reflection_lm=None, max_metric_calls=60)
     assert seen
-    assert all(names == {"self"} and count <= 3 and isinstance(text, str) for names, count, text in seen)
+    assert all(
+        names == {"self"} and count <= 3 and isinstance(text, str) for names, count, text in seen
+    )
     assert "TAC" in program.signature.instructions
 
 
@@ -301,7 +420,10 @@ def test_compile_in_a_thread_and_inside_a_running_loop(world: World) -> None:
 
 
 def test_the_asyncio_executor_gives_the_same_program(world: World) -> None:
-    found = [world.compile(executor=name, reflection_minibatch_size=8).dump_state() for name in ("threads", "asyncio")]
+    found = [
+        world.compile(executor=name, reflection_minibatch_size=8).dump_state()
+        for name in ("threads", "asyncio")
+    ]
     assert found[0] == found[1]
 
 
@@ -309,7 +431,9 @@ def test_one_object_compiles_several_programs(world: World) -> None:
     combee = world.combee(max_metric_calls=60)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         found = [
-            combee.compile(dspy.Predict("question -> answer"), trainset=examples(12), valset=examples(6, 100))
+            combee.compile(
+                dspy.Predict("question -> answer"), trainset=examples(12), valset=examples(6, 100)
+            )
             for _ in range(2)
         ]
     assert found[0].dump_state() == found[1].dump_state()
@@ -323,15 +447,20 @@ def test_guards_hold_in_a_run(world: World, tmp_path: Path) -> None:
     assert "Lessons learned" in kept
     assert len(kept) < 40 * 4
     # The proposer writes the instruction anew, and forgets what must stay.
-    assert world.compile(student, guards=guards, operators=["rewrite"], log_dir=tmp_path).signature.instructions == (
-        "Give the code word. Never guess."
+    assert (
+        world.compile(
+            student, guards=guards, operators=["rewrite"], log_dir=tmp_path
+        ).signature.instructions
+        == "Give the code word. Never guess."
     )
     assert any("Never guess." in one["reason"] for one in events(tmp_path, "refused"))
 
 
 def test_keys_stand_in_no_file(tmp_path: Path) -> None:
     secret = "sk-thisisthekeyofthetest0001"  # not a key of anything
-    world = World.made(proposer=lambda request: in_kind(request, {"lessons": [f"Rule: use {secret} always"]}))
+    world = World.made(
+        proposer=lambda request: in_kind(request, {"lessons": [f"Rule: use {secret} always"]})
+    )
     world.proposer_lm.engine.secrets = (secret,)
     world.compile(log_dir=tmp_path, max_metric_calls=60)
     assert rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'call'")

@@ -13,21 +13,30 @@ from tests.worlds import ANIMALS, World, events, in_kind, proposer_answer
 def told(number, animal):
     """A question of thirty words of its own, that ends as the world's questions do."""
     words = " ".join(f"{animal}{number}x{place}" for place in range(24))
-    return dspy.Example(question=f"{words} so what is the word for {animal}?", answer=animal[::-1].upper())
+    return dspy.Example(
+        question=f"{words} so what is the word for {animal}?", answer=animal[::-1].upper()
+    )
 
 
 TRAIN = [told(number, animal).with_inputs("question") for number in range(4) for animal in ANIMALS]
-VALID = [told(number, animal).with_inputs("question") for number in range(9, 10) for animal in ANIMALS]
+VALID = [
+    told(number, animal).with_inputs("question") for number in range(9, 10) for animal in ANIMALS
+]
 
 
 def quoting(animals):
     """A proposer that puts thirteen words of a row behind its lessons about some animals."""
 
     def answer(request):
-        quotes = {one: found for one in animals for found in re.findall(rf"((?:{one}\d+x\d+ ){{13}})", request.text)}
+        quotes = {
+            one: found
+            for one in animals
+            for found in re.findall(rf"((?:{one}\d+x\d+ ){{13}})", request.text)
+        }
         rules = list(dict.fromkeys(re.findall(r"Rule: the word for (\w+) is (\w+)", request.text)))
         lines = [
-            f"Rule: the word for {animal} is {word}" + (f', as in "{quotes[animal]}"' if animal in quotes else "")
+            f"Rule: the word for {animal} is {word}"
+            + (f', as in "{quotes[animal]}"' if animal in quotes else "")
             for animal, word in rules
         ]
         if "shorter_lessons" in request.text or "passages" in request.text:
@@ -49,11 +58,14 @@ def learned(world, **kwargs):
 @pytest.mark.parametrize("how", [{}, {"aggregator": "single-call"}, {"operators": ["rewrite"]}])
 @pytest.mark.parametrize("animals", [ANIMALS[2:3], ANIMALS[2:6]], ids=["one", "a third"])
 def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
-    program = learned(World.made(proposer=quoting(animals)), search=Search(keep=keep, staleness=0), **how)
+    program = learned(
+        World.made(proposer=quoting(animals)), search=Search(keep=keep, staleness=0), **how
+    )
     assert program.combee_report.best_score == 1.0
     text = program.signature.instructions
     assert not CopyIndex(TRAIN).copied(text)
-    # A call that writes the text anew may say again what follows as a section: told in other words, it counts as lost.
+    # A call that writes the text anew may say again what follows as a section: told in other words,
+    # it counts as lost.
     most = 2 if "operators" in how else 1
     assert all(1 <= text.count(f"is {animal[::-1].upper()}") <= most for animal in animals)
 

@@ -40,10 +40,14 @@ def test_a_run_grows_one_text_by_the_reference_scan(world: World, tmp_path: Path
     assert report.best_score > report.seed_score
 
 
-@pytest.mark.parametrize("budget", [{"max_metric_calls": 24}, {"max_metric_calls": 40}, {"max_full_evals": 1}], ids=str)
+@pytest.mark.parametrize(
+    "budget", [{"max_metric_calls": 24}, {"max_metric_calls": 40}, {"max_full_evals": 1}], ids=str
+)
 def test_a_small_budget_still_learns(world: World, budget: dict[str, int]) -> None:
     # What is set aside to test lines is a part of the budget, and leaves room for an update.
-    report = world.compile(train=12, validation=6, reflection_minibatch_size=4, **budget).combee_report
+    report = world.compile(
+        train=12, validation=6, reflection_minibatch_size=4, **budget
+    ).combee_report
     assert report.updates >= 1
     assert report.best_score > report.seed_score
 
@@ -51,7 +55,12 @@ def test_a_small_budget_still_learns(world: World, budget: dict[str, int]) -> No
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"reflection_minibatch_size": 3, "use_merge": False, "component_selector": "all", "auto": "light"},
+        {
+            "reflection_minibatch_size": 3,
+            "use_merge": False,
+            "component_selector": "all",
+            "auto": "light",
+        },
         {"operators": "insert", "aggregator": "union"},
         {"artifact": "playbook", "validation": Validation(finalists=1)},
     ],
@@ -79,7 +88,11 @@ def test_presets_of_gepas_search_say_so() -> None:
 
 def test_the_papers_preset_learns_by_the_papers_parts(world: World) -> None:
     combee = world.combee(**paper(), budget=Budget(rollouts=120))
-    assert (combee.keeps, combee.search.staleness, combee.aggregator.name) == ("pareto", 0, "parallel-scan")
+    assert (combee.keeps, combee.search.staleness, combee.aggregator.name) == (
+        "pareto",
+        0,
+        "parallel-scan",
+    )
     assert combee.aggregator.placement == "plain"
     assert combee.controller == PowerLaw(profile=3)
     report = world.compile(**paper(), budget=Budget(rollouts=120)).combee_report

@@ -25,7 +25,10 @@ def wide(world, tmp_path, monkeypatch):
     def search(installed: bool = True) -> None:
         monkeypatch.setattr(_refusals, "extension", lambda *_: reader if installed else None)
         combee = world.combee(
-            log_dir=tmp_path / "log", max_metric_calls=20, num_threads=8, search=Search(require_diagnosis=True)
+            log_dir=tmp_path / "log",
+            max_metric_calls=20,
+            num_threads=8,
+            search=Search(require_diagnosis=True),
         )
         with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
             combee.compile(dspy.Predict("question -> answer"), trainset=examples(6))

@@ -1,4 +1,6 @@
-"""Whatever raises, wherever: a run ends with that error, hangs on nothing, and keeps what it paid for."""
+"""Whatever raises, wherever: a run ends with that error, hangs on nothing, and keeps what it paid
+for.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def test_a_part_that_raises_ends_the_run_with_its_error(
     world = World.made()
     given = {"reflection_minibatch_size": 6, "search": Search(staleness=staleness), **STAGES[stage]}
     with caplog.at_level(logging.ERROR, logger="asyncio"), pytest.raises(Bug, match=stage):
-        world.compile(log_dir=tmp_path, **{name: value for name, value in given.items() if value is not None})
+        world.compile(
+            log_dir=tmp_path, **{name: value for name, value in given.items() if value is not None}
+        )
     assert not caplog.records, "nothing is left behind that nobody heard of"
     assert world.asked < 90, "it ends at once, not with the budget"
     (run,) = rows(tmp_path, "SELECT state FROM run")
@@ -135,8 +139,13 @@ def test_an_artifact_that_raises_ends_the_run(world: World, keep: Any) -> None:
 
     combee = world.combee(search=Search(keep=keep), reflection_minibatch_size=6)
     combee.artifact = BadArtifact(operators=combee.operators)
-    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()), pytest.raises(Bug, match="artifact"):
-        combee.compile(dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100))
+    with (
+        dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()),
+        pytest.raises(Bug, match="artifact"),
+    ):
+        combee.compile(
+            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100)
+        )
 
 
 class Outage:
@@ -167,22 +176,32 @@ def test_an_outage_is_never_scored_and_the_run_goes_on_where_it_ended(
     world = World.made()
     outage = Outage(world.task_lm.script, up)
     lm = dspy.LM("scripted/task", engine=outage, cache=False, num_retries=0, temperature=0.0)
-    given = {"log_dir": tmp_path, "reflection_minibatch_size": 6, "search": Search(staleness=staleness, patience=0.0)}
+    given = {
+        "log_dir": tmp_path,
+        "reflection_minibatch_size": 6,
+        "search": Search(staleness=staleness, patience=0.0),
+    }
     well = World(lm, world.proposer_lm)  # type: ignore[arg-type]  # its requests are counted by the engine inside
     with pytest.raises(InfrastructureError, match="the service is down"):
         well.compile(**given)
-    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND failed_in = 'service'")
+    assert not rows(
+        tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND failed_in = 'service'"
+    )
     answered = len(world.task_lm.requests)
     assert answered == up
     outage.up = 10**9
     report = well.compile(**given).combee_report
     assert len(world.task_lm.requests) == report.rollouts, "what was paid for is not bought again"
     assert report.texts == World.made().compile(**{**given, "log_dir": None}).combee_report.texts
-    (paid,) = rows(tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'")
+    (paid,) = rows(
+        tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'"
+    )
     assert (paid["calls"] - paid["errors"], paid["errors"] > 0) == (report.rollouts, True)
 
 
-def test_an_lm_that_does_not_answer_is_found_after_a_few_calls_at_most(world: World, service: Any) -> None:
+def test_an_lm_that_does_not_answer_is_found_after_a_few_calls_at_most(
+    world: World, service: Any
+) -> None:
     lm = service.lm(api_base="http://127.0.0.1:9/v1", num_retries=0)
     with pytest.raises(LMUnreachableError, match="the proposer LM"):
         world.compile(reflection_lm=lm)
@@ -269,7 +288,9 @@ def test_an_interrupt_waits_for_no_service_that_is_full_and_what_was_turned_away
         World(lm, world.proposer_lm).compile(log_dir=tmp_path)  # type: ignore[arg-type]  # as above
     thread.join()
     assert time.monotonic() - began < 60, "Retry-After asked for 100 seconds"
-    (paid,) = rows(tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'")
+    (paid,) = rows(
+        tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'"
+    )
     assert (paid["calls"], paid["errors"]) == (full.asked, full.asked - 12)
     assert not rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
 
@@ -280,8 +301,13 @@ def test_a_budget_in_calls_counts_what_was_turned_away(tmp_path: Path) -> None:
     lm = dspy.LM("scripted/task", engine=full, cache=False, num_retries=0, temperature=0.0)
     given = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 6}
     total = World(lm, world.proposer_lm).compile(**given).combee_report.costs.total  # type: ignore[arg-type]  # as above
-    assert (total.calls, total.errors) == (full.asked + len(world.proposer_lm.requests), full.asked // 3)
-    assert 40 < total.calls <= 60 + 8, "what a call in flight costs beside what is usual is known afterwards"
+    assert (total.calls, total.errors) == (
+        full.asked + len(world.proposer_lm.requests),
+        full.asked // 3,
+    )
+    assert 40 < total.calls <= 60 + 8, (
+        "what a call in flight costs beside what is usual is known afterwards"
+    )
 
 
 def test_cancelling_who_waits_for_a_compile_in_a_loop_is_heard_when_it_ends(tmp_path: Path) -> None:
@@ -308,14 +334,18 @@ def test_a_program_that_exits_on_every_row_fails_as_any_other(world: World) -> N
 
 def test_a_few_calls_that_fail_for_good_are_told_and_end_no_run(tmp_path: Path) -> None:
     world = World.made(proposer=lambda request: "this cannot be read")
-    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(updates=2)).combee_report
+    report = world.compile(
+        log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(updates=2)
+    ).combee_report
     assert report.best_score == report.seed_score
     failed = rows(tmp_path, "SELECT error FROM effect WHERE kind = 'call' AND error IS NOT NULL")
     assert failed
     assert any(node["failed"] for scan in events(tmp_path, "scan") for node in scan["nodes"])
 
 
-def test_a_value_without_a_json_form_costs_a_rollout_again_and_nothing_else(world: World, tmp_path: Path) -> None:
+def test_a_value_without_a_json_form_costs_a_rollout_again_and_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
     class Odd(dspy.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -41,7 +41,9 @@ def lucky(request: Any) -> str:
 seen: dict[tuple[str, str], int] = {}
 
 
-def graded(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def graded(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     return dspy.Prediction(score=int(pred.answer) / 100, feedback="more")
 
 
@@ -52,12 +54,22 @@ def fresh() -> None:
 
 def compiled(place: Path, temperature: float = 1.0, **kwargs: Any) -> Any:
     world = World.made(lucky, temperature=temperature)
-    given = {"budget": Budget(updates=3), "reflection_minibatch_size": 3, "validation_options": Validation(finalists=3)}
+    given = {
+        "budget": Budget(updates=3),
+        "reflection_minibatch_size": 3,
+        "validation_options": Validation(finalists=3),
+    }
     accept = {"acceptance_criterion": Always()}
     return world, world.compile(
-        metric=graded, operators=[Versions()], log_dir=place, diversity=False, validation=4, gepa_kwargs=accept,
-        candidate_selection_strategy="current_best", **{**given, **kwargs},
-    )  # fmt: skip
+        metric=graded,
+        operators=[Versions()],
+        log_dir=place,
+        diversity=False,
+        validation=4,
+        gepa_kwargs=accept,
+        candidate_selection_strategy="current_best",
+        **{**given, **kwargs},
+    )
 
 
 def reach(monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
@@ -69,18 +81,26 @@ def reach(monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
 def test_luck_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reach(monkeypatch, 0.0)
     world, program = compiled(tmp_path)
-    drawn = rows(tmp_path, "SELECT candidate, count(*) AS n FROM effect WHERE purpose = 'final' GROUP BY candidate")
+    drawn = rows(
+        tmp_path,
+        "SELECT candidate, count(*) AS n FROM effect WHERE purpose = 'final' GROUP BY candidate",
+    )
     assert [row["n"] for row in drawn] == [4, 4, 4]
     assert program.signature.instructions == "version 2"
     (selected,) = events(tmp_path, "selected")
     assert selected["reason"] == "best of 3 finalists over two draws, 0.56"
-    # A further draw is another question to the service: the same one would be answered from a cache.
+    # A further draw is another question to the service: the same one would be answered from a
+    # cache.
     assert len(world.task_lm.requests) == program.combee_report.rollouts
 
 
 @pytest.mark.parametrize(
     "given",
-    [{"temperature": 0.0}, {"validation_options": Validation(finalists=1)}, {"budget": Budget(updates=3, rollouts=36)}],
+    [
+        {"temperature": 0.0},
+        {"validation_options": Validation(finalists=1)},
+        {"budget": Budget(updates=3, rollouts=36)},
+    ],
     ids=["the task LM repeats itself", "one finalist", "no room"],
 )
 def test_nothing_is_drawn_again_where_it_cannot_tell(
@@ -104,10 +124,21 @@ def test_the_report_says_the_mean_over_the_draws_that_decided(
         return in_kind(request, {"answer": str(value)})
 
     reach(monkeypatch, 0.0)
-    report = World.made(drawn, temperature=1.0).compile(
-        metric=graded, operators=[Versions()], log_dir=tmp_path, diversity=False, validation=4, train=6,
-        budget=Budget(updates=2), reflection_minibatch_size=3, gepa_kwargs={"acceptance_criterion": Always()},
-    ).combee_report  # fmt: skip
+    report = (
+        World.made(drawn, temperature=1.0)
+        .compile(
+            metric=graded,
+            operators=[Versions()],
+            log_dir=tmp_path,
+            diversity=False,
+            validation=4,
+            train=6,
+            budget=Budget(updates=2),
+            reflection_minibatch_size=3,
+            gepa_kwargs={"acceptance_criterion": Always()},
+        )
+        .combee_report
+    )
     assert report.best_score == pytest.approx(score)
     assert report.seed_score == pytest.approx(0.54 if best == 57 else 0.5)
     (told,) = [json.loads(row["result"]) for row in rows(tmp_path, "SELECT result FROM run")]
@@ -116,7 +147,9 @@ def test_the_report_says_the_mean_over_the_draws_that_decided(
 
 def test_those_that_trail_clearly_are_not_drawn_again(tmp_path: Path) -> None:
     _, program = compiled(tmp_path)
-    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'final'"), "four losses of four are clear"
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'final'"), (
+        "four losses of four are clear"
+    )
     assert program.signature.instructions == "version 1"
 
 
@@ -131,17 +164,28 @@ def test_a_budget_in_calls_that_ends_in_the_finals_leaves_the_best(
     # Going on, the choice stays what it was, though more draws are on disk by now.
     asked = len(world.task_lm.requests)
     again = world.compile(
-        metric=graded, operators=[Versions()], log_dir=tmp_path, diversity=False, validation=4,
-        gepa_kwargs={"acceptance_criterion": Always()}, candidate_selection_strategy="current_best",
-        budget=Budget(updates=3, calls=40), reflection_minibatch_size=3, validation_options=Validation(finalists=3),
-    )  # fmt: skip
+        metric=graded,
+        operators=[Versions()],
+        log_dir=tmp_path,
+        diversity=False,
+        validation=4,
+        gepa_kwargs={"acceptance_criterion": Always()},
+        candidate_selection_strategy="current_best",
+        budget=Budget(updates=3, calls=40),
+        reflection_minibatch_size=3,
+        validation_options=Validation(finalists=3),
+    )
     assert again.signature.instructions == "version 1"
     assert len(world.task_lm.requests) == asked
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("unlucky", "chosen"), [(2, "version 2"), (3, "version 1")], ids=["as good", "not as good"])
-def test_of_equals_the_newest_is_returned(tmp_path: Path, temperature: float, unlucky: int, chosen: str) -> None:
+@pytest.mark.parametrize(
+    ("unlucky", "chosen"), [(2, "version 2"), (3, "version 1")], ids=["as good", "not as good"]
+)
+def test_of_equals_the_newest_is_returned(
+    tmp_path: Path, temperature: float, unlucky: int, chosen: str
+) -> None:
     def answered(request: Any) -> str:
         version = int((re.findall(r"version (\d+)", request.system) or ["-1"])[0])
         row = int(re.findall(r"Number (\d+)", request.last)[-1]) % 100
@@ -150,8 +194,15 @@ def test_of_equals_the_newest_is_returned(tmp_path: Path, temperature: float, un
 
     world = World.made(answered, temperature=temperature)
     program = world.compile(
-        metric=graded, operators=[Versions()], log_dir=tmp_path, diversity=False, validation=4,
-        gepa_kwargs={"acceptance_criterion": Always()}, candidate_selection_strategy="current_best",
-        budget=Budget(updates=3), reflection_minibatch_size=3, validation_options=Validation(finalists=1),
-    )  # fmt: skip
+        metric=graded,
+        operators=[Versions()],
+        log_dir=tmp_path,
+        diversity=False,
+        validation=4,
+        gepa_kwargs={"acceptance_criterion": Always()},
+        candidate_selection_strategy="current_best",
+        budget=Budget(updates=3),
+        reflection_minibatch_size=3,
+        validation_options=Validation(finalists=1),
+    )
     assert program.signature.instructions == chosen

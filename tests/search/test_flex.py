@@ -39,14 +39,24 @@ class CodeProposer:
         task_descriptions: Any,
         context_blurbs: Any,
     ) -> dict[str, str]:
-        self.calls.append((list(components_to_update), set(reflective_dataset[components_to_update[0]][0])))
+        self.calls.append(
+            (list(components_to_update), set(reflective_dataset[components_to_update[0]][0]))
+        )
         if len(self.calls) <= self._failures:
             raise ValueError("one bad answer of the code LM")
-        return {name: f"{candidate[name]}\n# version {len(self.calls)}" for name in components_to_update}
+        return {
+            name: f"{candidate[name]}\n# version {len(self.calls)}" for name in components_to_update
+        }
 
 
-def traced(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None,
-           program_trace: Any = None) -> Any:  # fmt: skip
+def traced(
+    gold: Any,
+    pred: Any,
+    trace: Any = None,
+    pred_name: Any = None,
+    pred_trace: Any = None,
+    program_trace: Any = None,
+) -> Any:
     # Only DSPy's own evaluation of Flex programs hands the trace over.
     return dspy.Prediction(score=0.9 if program_trace is None else 0.1, feedback="f")
 
@@ -54,9 +64,16 @@ def traced(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_
 def compiled(world: World, proposer: CodeProposer, place: Path, **kwargs: Any) -> Any:
     given = {"max_metric_calls": 40, "reflection_minibatch_size": 3, **kwargs}
     return world.compile(
-        Flexible(), metric=traced, code_proposer=proposer, component_selector="all", train=6, validation=4, heldout=4,
-        log_dir=place, **given,
-    )  # fmt: skip
+        Flexible(),
+        metric=traced,
+        code_proposer=proposer,
+        component_selector="all",
+        train=6,
+        validation=4,
+        heldout=4,
+        log_dir=place,
+        **given,
+    )
 
 
 def test_one_code_edit_an_update(world: World, tmp_path: Path) -> None:
@@ -64,8 +81,13 @@ def test_one_code_edit_an_update(world: World, tmp_path: Path) -> None:
     program = compiled(world, proposer, tmp_path, operators=["insert", "few-shot-swap"])
     report = program.combee_report
     assert proposer.calls
-    assert all(call == (["flex", "other"], {"Inputs", "Generated Outputs", "Feedback"}) for call in proposer.calls)
-    made = [one for one in events(tmp_path, "candidate") if one["operator"] == "instruction_proposer"]
+    assert all(
+        call == (["flex", "other"], {"Inputs", "Generated Outputs", "Feedback"})
+        for call in proposer.calls
+    )
+    made = [
+        one for one in events(tmp_path, "candidate") if one["operator"] == "instruction_proposer"
+    ]
     assert len(made) == len(proposer.calls)
     # Every score comes from one kind of evaluation.
     assert (report.seed_score, report.heldout.before) == (pytest.approx(0.1), pytest.approx(0.1))
@@ -92,7 +114,9 @@ def test_code_that_does_not_bind_scores_the_failure_score(world: World, tmp_path
 
     program = compiled(world, Breaking(), tmp_path, skip_perfect_score=False)
     assert program.combee_report.best_score == pytest.approx(0.1)
-    failed = rows(tmp_path, "SELECT DISTINCT error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+    failed = rows(
+        tmp_path, "SELECT DISTINCT error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL"
+    )
     assert any("the code did not bind" in row["error"] for row in failed)
 
 

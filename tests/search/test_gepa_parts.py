@@ -52,25 +52,45 @@ def level_of(request: Any) -> str:
     return in_kind(request, {"answer": found[-1] if found else "none"})
 
 
-def level_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def level_metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     return dspy.Prediction(score=LEVELS[pred.answer], feedback="try another level")
 
 
 def proposing(*levels: str) -> Any:
-    texts: Iterator[str] = iter([f"take {number}: level {level}" for number, level in enumerate(levels)])
+    texts: Iterator[str] = iter(
+        [f"take {number}: level {level}" for number, level in enumerate(levels)]
+    )
 
-    def proposer(candidate: Any, reflective_dataset: Any, components_to_update: Any) -> dict[str, str]:
+    def proposer(
+        candidate: Any, reflective_dataset: Any, components_to_update: Any
+    ) -> dict[str, str]:
         return {name: next(texts) for name in components_to_update}
 
     return proposer
 
 
 SAME = {
-    "average_score", "batch_size", "candidate_idx", "components", "is_best_program", "iteration",
-    "metric_calls_remaining", "metric_calls_used", "new_candidate_idx", "new_front", "new_instructions", "new_score",
-    "old_score", "parent_ids",
-    "proposal_accepted", "scores", "total_valset_size", "trainset_size",
-}  # fmt: skip
+    "average_score",
+    "batch_size",
+    "candidate_idx",
+    "components",
+    "is_best_program",
+    "iteration",
+    "metric_calls_remaining",
+    "metric_calls_used",
+    "new_candidate_idx",
+    "new_front",
+    "new_instructions",
+    "new_score",
+    "old_score",
+    "parent_ids",
+    "proposal_accepted",
+    "scores",
+    "total_valset_size",
+    "trainset_size",
+}
 """Fields of gepa's events that do not hang on which rows were drawn."""
 
 
@@ -81,9 +101,18 @@ def compiled(optimizer: Any, heard: Heard, **kwargs: Any) -> Any:
     proposer = proposing("half", "low", "half", "full", *["low"] * 20)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         return optimizer(
-            level_metric, reflection_lm=world.proposer_lm, reflection_minibatch_size=3, max_metric_calls=70, seed=1,
-            instruction_proposer=proposer, gepa_kwargs={"callbacks": [heard]}, track_stats=True, **kwargs,
-        ).compile(dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100))  # fmt: skip
+            level_metric,
+            reflection_lm=world.proposer_lm,
+            reflection_minibatch_size=3,
+            max_metric_calls=70,
+            seed=1,
+            instruction_proposer=proposer,
+            gepa_kwargs={"callbacks": [heard]},
+            track_stats=True,
+            **kwargs,
+        ).compile(
+            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100)
+        )
 
 
 def test_callbacks_hear_a_run_in_gepas_order() -> None:
@@ -94,9 +123,12 @@ def test_callbacks_hear_a_run_in_gepas_order() -> None:
     shared = len(theirs.names) - theirs.names[::-1].index("on_candidate_accepted") + 20
     assert ours.names[:shared] == theirs.names[:shared]
     assert ours.names[-2:] == theirs.names[-2:] == ["on_iteration_end", "on_optimization_end"]
-    assert {"on_candidate_accepted", "on_candidate_rejected", "on_evaluation_skipped", "on_budget_updated"} <= set(
-        ours.names
-    )
+    assert {
+        "on_candidate_accepted",
+        "on_candidate_rejected",
+        "on_evaluation_skipped",
+        "on_budget_updated",
+    } <= set(ours.names)
     for (name, mine), (_, gepas) in zip(ours.heard[:shared], theirs.heard[:shared], strict=True):
         if name != "on_optimization_start":  # its config is the optimizer's own
             assert mine.keys() == gepas.keys(), name
@@ -105,12 +137,17 @@ def test_callbacks_hear_a_run_in_gepas_order() -> None:
     assert program.signature.instructions == parity.signature.instructions == "take 3: level full"
     mine, gepas = program.detailed_results, parity.detailed_results
     assert mine.val_aggregate_scores == gepas.val_aggregate_scores
-    assert (mine.parents, mine.discovery_eval_counts) == (gepas.parents, gepas.discovery_eval_counts)
+    assert (mine.parents, mine.discovery_eval_counts) == (
+        gepas.parents,
+        gepas.discovery_eval_counts,
+    )
 
 
 def test_callbacks_see_a_real_state_and_real_trajectories(world: World) -> None:
     heard = Heard()
-    world.compile(gepa_kwargs={"callbacks": [heard]}, reflection_minibatch_size=4, max_metric_calls=60)
+    world.compile(
+        gepa_kwargs={"callbacks": [heard]}, reflection_minibatch_size=4, max_metric_calls=60
+    )
     state = heard.of("on_iteration_end")[0]["state"]
     assert isinstance(state, GEPAState)
     assert state.is_consistent()
@@ -123,7 +160,9 @@ def test_callbacks_see_a_real_state_and_real_trajectories(world: World) -> None:
 
 def test_callbacks_hear_of_an_error_and_of_the_iteration_that_it_ends(world: World) -> None:
     class Broken:
-        def __call__(self, state: Any, trajectories: Any, scores: Any, index: int, candidate: Any) -> Any:
+        def __call__(
+            self, state: Any, trajectories: Any, scores: Any, index: int, candidate: Any
+        ) -> Any:
             raise KeyError("a bug of the selector")
 
     heard = Heard()
@@ -138,38 +177,55 @@ def test_a_callback_that_raises_ends_no_run(world: World) -> None:
         def on_iteration_start(self, event: Any) -> None:
             raise RuntimeError("a bug of the callback")
 
-    assert world.compile(gepa_kwargs={"callbacks": [Broken()]}, max_metric_calls=60).combee_report.best_score > 0.2
+    assert (
+        world.compile(
+            gepa_kwargs={"callbacks": [Broken()]}, max_metric_calls=60
+        ).combee_report.best_score
+        > 0.2
+    )
 
 
 @pytest.mark.parametrize(
-    ("criterion", "kept"), [("strict_improvement", False), ("improvement_or_equal", True), ("own", True)]
+    ("criterion", "kept"),
+    [("strict_improvement", False), ("improvement_or_equal", True), ("own", True)],
 )
 def test_an_acceptance_criterion_decides(criterion: str, kept: bool, tmp_path: Path) -> None:
     class Own:
         def should_accept(self, proposal: Any, state: Any) -> bool:
             assert isinstance(state, GEPAState)
-            assert len(proposal.subsample_scores_before) == len(proposal.subsample_scores_after) == 3
+            assert (
+                len(proposal.subsample_scores_before) == len(proposal.subsample_scores_after) == 3
+            )
             assert proposal.eval_after.scores == proposal.subsample_scores_after
             return True
 
     world = World.made(level_of)
     given = Own() if criterion == "own" else criterion
     world.compile(
-        metric=level_metric, instruction_proposer=proposing("none", "none"),
-        gepa_kwargs={"acceptance_criterion": given}, budget=Budget(updates=2), log_dir=tmp_path, validation=4,
-    )  # fmt: skip
+        metric=level_metric,
+        instruction_proposer=proposing("none", "none"),
+        gepa_kwargs={"acceptance_criterion": given},
+        budget=Budget(updates=2),
+        log_dir=tmp_path,
+        validation=4,
+    )
     assert [one["accepted"] for one in events(tmp_path, "screened")] == [kept, kept]
     assert len(events(tmp_path, "validated")) == 1 + 2 * kept
 
 
-def test_a_sampler_draws_minibatches_and_the_budget_still_holds(world: World, tmp_path: Path) -> None:
+def test_a_sampler_draws_minibatches_and_the_budget_still_holds(
+    world: World, tmp_path: Path
+) -> None:
     class Sampler:
         def next_minibatch_ids(self, loader: Any, state: Any) -> list[int]:
             assert len(loader.fetch([0])) == 1
             return [state.i % 24, (state.i + 5) % 24]
 
     report = world.compile(
-        gepa_kwargs={"batch_sampler": Sampler()}, log_dir=tmp_path, max_metric_calls=80, skip_perfect_score=False
+        gepa_kwargs={"batch_sampler": Sampler()},
+        log_dir=tmp_path,
+        max_metric_calls=80,
+        skip_perfect_score=False,
     ).combee_report
     assert {one["rows"] for one in events(tmp_path, "update")} == {2}
     assert report.rollouts <= 80
@@ -178,13 +234,19 @@ def test_a_sampler_draws_minibatches_and_the_budget_still_holds(world: World, tm
 
 def test_gepas_own_sampler_is_taken_by_object_and_by_name(world: World) -> None:
     sampler = EpochShuffledBatchSampler(minibatch_size=5)
-    assert world.compile(gepa_kwargs={"batch_sampler": sampler}, max_metric_calls=60).combee_report.updates
-    assert world.compile(gepa_kwargs={"batch_sampler": "epoch_shuffled"}, max_metric_calls=60).combee_report.updates
+    assert world.compile(
+        gepa_kwargs={"batch_sampler": sampler}, max_metric_calls=60
+    ).combee_report.updates
+    assert world.compile(
+        gepa_kwargs={"batch_sampler": "epoch_shuffled"}, max_metric_calls=60
+    ).combee_report.updates
 
 
 def test_a_validation_policy_chooses_rows_and_the_best(world: World, tmp_path: Path) -> None:
     class Half:
-        def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> list[int]:
+        def get_eval_batch(
+            self, loader: Any, state: Any, target_program_idx: Any = None
+        ) -> list[int]:
             return list(loader.all_ids())[:4]
 
         def get_best_program(self, state: Any) -> int:
@@ -209,7 +271,9 @@ def test_a_policy_may_narrow_the_students_validation(world: World, tmp_path: Pat
         def get_seed_eval_batch(self, loader: Any) -> list[int]:
             return [0, 1]
 
-        def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> list[int]:
+        def get_eval_batch(
+            self, loader: Any, state: Any, target_program_idx: Any = None
+        ) -> list[int]:
             return [0, 1]
 
         def get_best_program(self, state: Any) -> int:
@@ -218,7 +282,9 @@ def test_a_policy_may_narrow_the_students_validation(world: World, tmp_path: Pat
         def get_valset_score(self, index: int, state: Any) -> float:
             return state.get_program_average_val_subset(index)[0]
 
-    world.compile(gepa_kwargs={"val_evaluation_policy": Narrow()}, log_dir=tmp_path, max_metric_calls=30)
+    world.compile(
+        gepa_kwargs={"val_evaluation_policy": Narrow()}, log_dir=tmp_path, max_metric_calls=30
+    )
     assert {one["rows"] for one in events(tmp_path, "validated")} == {2}
 
 
@@ -233,19 +299,29 @@ def test_stop_callbacks_stop_and_each_is_asked(world: World, tmp_path: Path) -> 
         return state.i >= 1
 
     report = world.compile(
-        gepa_kwargs={"stop_callbacks": [first, second]}, log_dir=tmp_path, budget=Budget(updates=9),
-        reflection_minibatch_size=3, skip_perfect_score=False,
-    ).combee_report  # fmt: skip
+        gepa_kwargs={"stop_callbacks": [first, second]},
+        log_dir=tmp_path,
+        budget=Budget(updates=9),
+        reflection_minibatch_size=3,
+        skip_perfect_score=False,
+    ).combee_report
     assert report.reason == "stop callback function"
     assert (report.updates, asked) == (2, [-1, 0, 1])
     stopped = MaxMetricCallsStopper(40)
-    assert world.compile(gepa_kwargs={"stop_callbacks": stopped}, budget=Budget(updates=50)).combee_report.reason == (
-        "stop callback MaxMetricCallsStopper"
+    assert (
+        world.compile(
+            gepa_kwargs={"stop_callbacks": stopped}, budget=Budget(updates=50)
+        ).combee_report.reason
+        == "stop callback MaxMetricCallsStopper"
     )
     patient = NoImprovementStopper(2)
-    alone = Combee(metric, reflection_lm=world.proposer_lm, gepa_kwargs={"stop_callbacks": patient}, tracker=())
+    alone = Combee(
+        metric, reflection_lm=world.proposer_lm, gepa_kwargs={"stop_callbacks": patient}, tracker=()
+    )
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        program = alone.compile(dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100))
+        program = alone.compile(
+            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100)
+        )
     assert program.combee_report.reason
 
 
@@ -253,16 +329,22 @@ def test_stop_callbacks_stop_and_each_is_asked(world: World, tmp_path: Path) -> 
 def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path, keep: Any, most: int) -> None:
     (tmp_path / "gepa.stop").touch()
     search = Search(keep=keep)
-    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=4, train=48, search=search).combee_report
+    report = world.compile(
+        log_dir=tmp_path, reflection_minibatch_size=4, train=48, search=search
+    ).combee_report
     assert report.reason == "stop callback FileStopper"
     assert report.updates <= most, "one, and those that overlap it"
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_draw_that_failed_counts_as_none_of_an_objective_whichever_draw_it_is(failing: int) -> None:
+def test_a_draw_that_failed_counts_as_none_of_an_objective_whichever_draw_it_is(
+    failing: int,
+) -> None:
     draws = itertools.count(1)
 
-    def measuring(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def measuring(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         if gold.question.startswith("Number 100:") and next(draws) == failing:
             raise RuntimeError("no score")
         return dspy.Prediction(**metric(gold, pred).toDict(), objective_scores={"short": 1.0})
@@ -271,29 +353,39 @@ def test_a_draw_that_failed_counts_as_none_of_an_objective_whichever_draw_it_is(
     options = Validation(draws=2, probe=False)
     program = world.compile(
         metric=measuring, validation=4, validation_options=options, track_stats=True, num_threads=1
-    )  # fmt: skip
+    )
     assert program.detailed_results.val_aggregate_subscores[0] == {"short": 0.875}
 
 
 @pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])
 def test_frontier_types(world: World, frontier: str) -> None:
-    def two_objectives(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def two_objectives(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         found = metric(gold, pred)
         short = 1.0 / len(str(pred.answer))
-        return dspy.Prediction(**found.toDict(), objective_scores={"right": found.score, "short": short})
+        return dspy.Prediction(
+            **found.toDict(), objective_scores={"right": found.score, "short": short}
+        )
 
-    program = world.compile(metric=two_objectives, gepa_kwargs={"frontier_type": frontier}, track_stats=True)
+    program = world.compile(
+        metric=two_objectives, gepa_kwargs={"frontier_type": frontier}, track_stats=True
+    )
     assert program.combee_report.best_score == 1.0
     assert program.detailed_results.best_idx > 0
 
 
 @pytest.mark.parametrize("strategy", ["pareto", "current_best", "epsilon_greedy", "top_k_pareto"])
 def test_candidate_selectors_by_name(world: World, strategy: Any) -> None:
-    report = world.compile(candidate_selection_strategy=strategy, max_metric_calls=100).combee_report
+    report = world.compile(
+        candidate_selection_strategy=strategy, max_metric_calls=100
+    ).combee_report
     assert report.best_score > report.seed_score
 
 
-def test_weights_and_biases_hear_of_candidates(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_hear_of_candidates(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: list[Any] = []
 
     class Run:
@@ -314,7 +406,12 @@ def test_weights_and_biases_hear_of_candidates(world: World, monkeypatch: pytest
     wandb.define_metric = lambda *args, **kwargs: None
     wandb.config = types.SimpleNamespace(update=lambda *args, **kwargs: None)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    world.compile(use_wandb=True, wandb_init_kwargs={"project": "p"}, max_metric_calls=60, reflection_minibatch_size=6)
+    world.compile(
+        use_wandb=True,
+        wandb_init_kwargs={"project": "p"},
+        max_metric_calls=60,
+        reflection_minibatch_size=6,
+    )
     assert any("val_program_average" in str(one) for one in logged)
     assert logged[-1] == "finished"
 
@@ -348,7 +445,12 @@ def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> 
         except ArgumentTypeError:
             pytest.fail(f"{name} is an argument of gepa.optimize")
         except ArgumentValueError as error:
-            assert "Give" in str(error) or "Leave" in str(error) or "Set" in str(error) or "Call" in str(error)
+            assert (
+                "Give" in str(error)
+                or "Leave" in str(error)
+                or "Set" in str(error)
+                or "Call" in str(error)
+            )
     with pytest.raises(ArgumentTypeError, match=r"is no argument of gepa\.optimize"):
         Combee(metric, auto="light", reflection_lm=dspy.LM("x/y"), gepa_kwargs={"nonsense": 1})
 
@@ -372,4 +474,6 @@ def test_what_a_trunk_would_ignore_is_refused(world: World, given: dict[str, Any
 
 def test_a_sampler_contradicts_a_size_of_minibatches(world: World) -> None:
     with pytest.raises(ArgumentValueError, match="sets the size of minibatches"):
-        world.combee(reflection_minibatch_size=3, gepa_kwargs={"batch_sampler": EpochShuffledBatchSampler(3)})
+        world.combee(
+            reflection_minibatch_size=3, gepa_kwargs={"batch_sampler": EpochShuffledBatchSampler(3)}
+        )

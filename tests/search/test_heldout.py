@@ -35,10 +35,14 @@ def test_it_is_pinned_first_read_last_and_leaves_receipts(world: World, tmp_path
     assert receipt.models["proposer"] == "scripted/proposer"
     assert events(tmp_path, "heldout")[0]["n"] == 10
     # What is held out is shown nowhere: neither to a proposer nor in the journal.
-    values = [row["value"] for row in rows(tmp_path, "SELECT value FROM effect WHERE split = 'heldout'")]
+    values = [
+        row["value"] for row in rows(tmp_path, "SELECT value FROM effect WHERE split = 'heldout'")
+    ]
     assert all("inputs" not in json.loads(value) for value in values)
     numbers = [f"Number {number}:" for number in range(200, 210)]
-    assert not any(number in request.text for number in numbers for request in world.proposer_lm.requests)
+    assert not any(
+        number in request.text for number in numbers for request in world.proposer_lm.requests
+    )
 
 
 def test_a_resumed_run_reads_nothing_again_and_says_the_same(world: World, tmp_path: Path) -> None:
@@ -61,9 +65,13 @@ def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_
     costs = Costs(prices={f"scripted/{role}": Price(1, 1) for role in ("task", "proposer")})
     given = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4, "costs": costs}
     small, large = {
-        "rollouts": (24, 120), "updates": (1, 6), "tokens": (9_000, 200_000), "calls": (26, 200),
-        "dollars": (0.009, 0.2), "seconds": (0, 60.0),
-    }[kind]  # fmt: skip
+        "rollouts": (24, 120),
+        "updates": (1, 6),
+        "tokens": (9_000, 200_000),
+        "calls": (26, 200),
+        "dollars": (0.009, 0.2),
+        "seconds": (0, 60.0),
+    }[kind]
     # A limit in seconds ends at another update each time: one in updates stands for it.
     small_budget = Budget(**{kind: small}) if small else Budget(updates=1)
     first = world.compile(budget=small_budget, **given).combee_report
@@ -91,7 +99,9 @@ def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_
     assert len(looks_of(tmp_path)) == 2
 
 
-def test_a_larger_budget_that_changes_nothing_is_no_second_look(world: World, tmp_path: Path) -> None:
+def test_a_larger_budget_that_changes_nothing_is_no_second_look(
+    world: World, tmp_path: Path
+) -> None:
     given = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4}
     first = world.compile(budget=Budget(rollouts=150), **given).combee_report
     second = world.compile(budget=Budget(rollouts=160), **given).combee_report
@@ -101,7 +111,9 @@ def test_a_larger_budget_that_changes_nothing_is_no_second_look(world: World, tm
 
 
 @pytest.mark.parametrize("how", ["other rows", "a row less", "none"])
-def test_a_run_goes_on_with_the_same_set_or_not_at_all(world: World, tmp_path: Path, how: str) -> None:
+def test_a_run_goes_on_with_the_same_set_or_not_at_all(
+    world: World, tmp_path: Path, how: str
+) -> None:
     world.compile(heldout=10, log_dir=tmp_path)
     asked = world.asked
     held = {"other rows": examples(10, 300), "a row less": examples(9, 200), "none": None}[how]
@@ -110,17 +122,27 @@ def test_a_run_goes_on_with_the_same_set_or_not_at_all(world: World, tmp_path: P
         pytest.raises(JournalMismatchError, match="heldout set"),
     ):
         world.combee(log_dir=tmp_path).compile(
-            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(12, 100), heldout=held
+            dspy.Predict("question -> answer"),
+            trainset=examples(24),
+            valset=examples(12, 100),
+            heldout=held,
         )
     assert world.asked == asked
 
 
 def study(world: World, place: Path, name: str, **changes: Any) -> Any:
     """Compile one task of a study, whose journal keeps the receipts of all."""
-    given = {"trainset": examples(12), "valset": examples(6, 100), "heldout": examples(8, 200), **changes}
+    given = {
+        "trainset": examples(12),
+        "valset": examples(6, 100),
+        "heldout": examples(8, 200),
+        **changes,
+    }
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(log_dir=place, max_metric_calls=40, reflection_minibatch_size=4)
-        return compile_many([Task(name, dspy.Predict("question -> answer"), **given)], combee=combee)[0]
+        return compile_many(
+            [Task(name, dspy.Predict("question -> answer"), **given)], combee=combee
+        )[0]
 
 
 MOVES: dict[str, dict[str, Any]] = {
@@ -129,7 +151,9 @@ MOVES: dict[str, dict[str, Any]] = {
     "a row more": {"heldout": examples(9, 200)},
     "a row less, learned from a row less": {"trainset": examples(11), "heldout": examples(7, 200)},
     "other rows, learned from a row less": {"trainset": examples(11), "heldout": examples(8, 300)},
-    "a label as input": {"heldout": [row.with_inputs("question", "answer") for row in examples(8, 200)]},
+    "a label as input": {
+        "heldout": [row.with_inputs("question", "answer") for row in examples(8, 200)]
+    },
     "read rows are learned": {"trainset": [*examples(12), *examples(1, 200)], "heldout": None},
     "read rows are validated on": {"valset": examples(6, 203), "heldout": None},
     "learned rows are held out": {"trainset": examples(12, 400), "heldout": examples(6)},
@@ -163,7 +187,9 @@ def test_overlap_is_refused(world: World, split: str) -> None:
     if split != "anchors":
         sets[split] = [*sets[split], *shared]
     with dspy.context(lm=world.task_lm), pytest.raises(SplitOverlapError, match=split):
-        world.combee(guards=guards).compile(dspy.Predict("question -> answer"), **sets, heldout=examples(8, 200))
+        world.combee(guards=guards).compile(
+            dspy.Predict("question -> answer"), **sets, heldout=examples(8, 200)
+        )
     assert not world.asked
 
 
@@ -171,7 +197,9 @@ def test_a_finer_target_than_the_rows_can_tell_is_refused(world: World, tmp_path
     given = {"trainset": examples(12), "valset": examples(6, 100)}
     with dspy.context(lm=world.task_lm), pytest.raises(ArgumentValueError, match="finer than"):
         world.combee(log_dir=tmp_path).compile(
-            dspy.Predict("question -> answer"), **given, heldout=Heldout(examples(8, 200), target=0.05)
+            dspy.Predict("question -> answer"),
+            **given,
+            heldout=Heldout(examples(8, 200), target=0.05),
         )
     assert not world.asked
     assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
@@ -180,7 +208,9 @@ def test_a_finer_target_than_the_rows_can_tell_is_refused(world: World, tmp_path
 def test_a_row_that_is_edited_while_the_run_goes_is_found(world: World) -> None:
     held = examples(8, 200)
 
-    def meddling(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def meddling(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         held[3].answer = "unknown"
         return metric(gold, pred)
 
@@ -189,17 +219,24 @@ def test_a_row_that_is_edited_while_the_run_goes_is_found(world: World) -> None:
         pytest.raises(HeldoutMovedError, match="changed since"),
     ):
         world.combee(metric=meddling).compile(
-            dspy.Predict("question -> answer"), trainset=examples(12), valset=examples(6, 100), heldout=held
+            dspy.Predict("question -> answer"),
+            trainset=examples(12),
+            valset=examples(6, 100),
+            heldout=held,
         )
 
 
 def test_what_is_no_list_of_examples_is_refused(world: World) -> None:
     for held in ("rows", [1, 2], 5):
         with dspy.context(lm=world.task_lm), pytest.raises(ArgumentTypeError, match="heldout"):
-            world.combee().compile(dspy.Predict("question -> answer"), trainset=examples(12), heldout=held)
+            world.combee().compile(
+                dspy.Predict("question -> answer"), trainset=examples(12), heldout=held
+            )
 
 
-def test_what_a_run_learns_from_is_noted_though_its_first_attempt_was_refused(world: World, tmp_path: Path) -> None:
+def test_what_a_run_learns_from_is_noted_though_its_first_attempt_was_refused(
+    world: World, tmp_path: Path
+) -> None:
     with pytest.raises(ArgumentValueError, match="holds no journal"):
         world.compile(log_dir=tmp_path, search=Search(replay=str(tmp_path / "nowhere")))
     world.compile(log_dir=tmp_path)

@@ -15,7 +15,16 @@ from combee_dspy.records import CallUsage
 from combee_dspy.search._budget import Purse
 from combee_dspy.stopping import Limits
 from combee_dspy.tracking import runs
-from tests.worlds import TwoSteps, World, events, in_kind, metric, proposer_answer, rows, task_answer
+from tests.worlds import (
+    TwoSteps,
+    World,
+    events,
+    in_kind,
+    metric,
+    proposer_answer,
+    rows,
+    task_answer,
+)
 
 
 def number_of(question: str) -> int:
@@ -44,7 +53,9 @@ def unread(request: Any) -> str:
 
 
 def scored_but(*numbers: int) -> Any:
-    def judged(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def judged(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         if number_of(gold.question) % 100 in numbers:
             raise KeyError("reference")
         return metric(gold, pred)
@@ -53,21 +64,39 @@ def scored_but(*numbers: int) -> Any:
 
 
 HOPELESS: dict[str, tuple[Any, str]] = {
-    "reflections": (lambda: (World.made(proposer=unread), {"reflection_minibatch_size": 6}), "proposer calls unparsed"),
-    "train rows": (lambda: (World.made(), {"student": Raising(0, 100)}), "8 of 8 train rollouts raised"),
-    "validation rows": (lambda: (World.made(), {"student": Raising(100, 200)}), "validation rollouts raised"),
+    "reflections": (
+        lambda: (World.made(proposer=unread), {"reflection_minibatch_size": 6}),
+        "proposer calls unparsed",
+    ),
+    "train rows": (
+        lambda: (World.made(), {"student": Raising(0, 100)}),
+        "8 of 8 train rollouts raised",
+    ),
+    "validation rows": (
+        lambda: (World.made(), {"student": Raising(100, 200)}),
+        "validation rollouts raised",
+    ),
     "small minibatches": (
-        lambda: (World.made(), {"student": Raising(0, 100), "reflection_minibatch_size": 3}), "train rollouts raised",
+        lambda: (World.made(), {"student": Raising(0, 100), "reflection_minibatch_size": 3}),
+        "train rollouts raised",
     ),
     "answers": (lambda: (World.made(unread), {}), "rollouts unparsed"),
-    "metric": (lambda: (World.made(), {"metric": scored_but(*range(100))}), "8 of 8 train rollouts unscored"),
-    "playbook": (lambda: (World.made(proposer=unread), {"artifact": "playbook"}), "reflector calls unparsed"),
-}  # fmt: skip
+    "metric": (
+        lambda: (World.made(), {"metric": scored_but(*range(100))}),
+        "8 of 8 train rollouts unscored",
+    ),
+    "playbook": (
+        lambda: (World.made(proposer=unread), {"artifact": "playbook"}),
+        "reflector calls unparsed",
+    ),
+}
 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 @pytest.mark.parametrize("what", HOPELESS)
-def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(tmp_path: Path, what: str, keep: Any) -> None:
+def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(
+    tmp_path: Path, what: str, keep: Any
+) -> None:
     made, said = HOPELESS[what]
     world, given = made()
     if what == "playbook" and keep == "pareto":
@@ -78,7 +107,9 @@ def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(tmp_path: Path, 
     assert caught.value.error
     assert caught.value.remedy
     assert caught.value.error in str(caught.value)
-    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'heldout'"), "nothing is read for no claim"
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'heldout'"), (
+        "nothing is read for no claim"
+    )
     assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")[0]["n"] < 200
     (run,) = runs(tmp_path)
     assert (run["state"], run["supports_claims"]) == ("failed", 0)
@@ -87,9 +118,18 @@ def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"student": Raising(0, 100)}, "The program raised on the first row that was tried: ValueError"),
-        ({"student": Raising(100, 200)}, "The program raised on the first row that was tried: ValueError"),
-        ({"metric": scored_but(*range(100))}, "The metric raised on the first row that was tried: KeyError"),
+        (
+            {"student": Raising(0, 100)},
+            "The program raised on the first row that was tried: ValueError",
+        ),
+        (
+            {"student": Raising(100, 200)},
+            "The program raised on the first row that was tried: ValueError",
+        ),
+        (
+            {"metric": scored_but(*range(100))},
+            "The metric raised on the first row that was tried: KeyError",
+        ),
     ],
     ids=["train", "validation", "metric"],
 )
@@ -97,16 +137,26 @@ def test_a_row_of_each_split_is_tried_before_anything_else_is_bought(
     tmp_path: Path, given: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TooManyFailuresError):
-        World.made().compile(log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=400, **given)
+        World.made().compile(
+            log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=400, **given
+        )
     assert any(said in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
-    ended = rows(tmp_path, "SELECT purpose, started, ended FROM effect WHERE kind = 'rollout' ORDER BY id")
+    ended = rows(
+        tmp_path, "SELECT purpose, started, ended FROM effect WHERE kind = 'rollout' ORDER BY id"
+    )
     assert {one["purpose"] for one in ended[:2]} == {"train", "validation"}
     assert max(one["ended"] for one in ended[:2]) <= min(one["started"] for one in ended[2:])
 
 
-def test_a_run_that_was_stopped_goes_on_where_more_may_fail_and_buys_nothing_twice(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_where_more_may_fail_and_buys_nothing_twice(
+    tmp_path: Path,
+) -> None:
     world = World.made(proposer=unread)
-    given: dict[str, Any] = {"log_dir": tmp_path, "reflection_minibatch_size": 6, "max_metric_calls": 80}
+    given: dict[str, Any] = {
+        "log_dir": tmp_path,
+        "reflection_minibatch_size": 6,
+        "max_metric_calls": 80,
+    }
     with pytest.raises(TooManyFailuresError):
         world.compile(**given)
     asked = len(world.task_lm.requests)
@@ -127,9 +177,13 @@ def test_a_candidate_that_learned_the_format_ends_nothing(tmp_path: Path) -> Non
         return in_kind(request, {"lessons": rules, "new_instruction": "\n".join(rules)})
 
     world = World.made(mumbling, told)
-    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=80).combee_report
+    report = world.compile(
+        log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=80
+    ).combee_report
     assert report.best_score > report.seed_score
-    assert "AdapterParseError" in world.proposer_lm.requests[0].text, "an answer that did not parse becomes feedback"
+    assert "AdapterParseError" in world.proposer_lm.requests[0].text, (
+        "an answer that did not parse becomes feedback"
+    )
     assert {(one.kind, one.cause) for one in report.failures} >= {("train rollouts", "unparsed")}
 
 
@@ -137,7 +191,11 @@ def test_metric_errors_on_a_part_of_the_rows_are_counted_and_support_no_claim(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World.made()
-    given: dict[str, Any] = {"metric": scored_but(3, 4, 11, 15), "heldout": 12, "reflection_minibatch_size": 24}
+    given: dict[str, Any] = {
+        "metric": scored_but(3, 4, 11, 15),
+        "heldout": 12,
+        "reflection_minibatch_size": 24,
+    }
     with caplog.at_level(logging.WARNING, logger="combee_dspy"):
         report = world.compile(log_dir=tmp_path, **given).combee_report
     assert report.best_score > report.seed_score
@@ -145,25 +203,42 @@ def test_metric_errors_on_a_part_of_the_rows_are_counted_and_support_no_claim(
     assert any("rollouts failed, so this run supports no claim" in one for one in report.warnings)
     assert any("train rollouts failed" in one.getMessage() for one in caplog.records)
     counted = {one.kind: one for one in report.failures}
-    assert (counted["train rollouts"].role, counted["train rollouts"].cause) == ("evaluator", "unscored")
+    assert (counted["train rollouts"].role, counted["train rollouts"].cause) == (
+        "evaluator",
+        "unscored",
+    )
     for split in ("train", "validation", "heldout"):
-        own = rows(tmp_path, "SELECT count(error) AS failed, count(*) AS n FROM effect WHERE split = ?", split)[0]
+        own = rows(
+            tmp_path,
+            "SELECT count(error) AS failed, count(*) AS n FROM effect WHERE split = ?",
+            split,
+        )[0]
         found = counted[f"{split} rollouts".replace("heldout", "held-out")]
         assert (found.failed, found.of) == (own["failed"], own["n"]), "a sum over the journal"
     read = [one.text for one in world.proposer_lm.requests]
-    assert any("could not score this, which says nothing about the answer: KeyError" in text for text in read)
+    assert any(
+        "could not score this, which says nothing about the answer: KeyError" in text
+        for text in read
+    )
     assert runs(tmp_path)[0]["supports_claims"] == 0
     assert World.made().compile(**{**given, "metric": metric}).combee_report.supports_claims
 
 
-def test_minibatches_whose_only_failures_are_the_metrics_are_not_reflected_on(tmp_path: Path) -> None:
+def test_minibatches_whose_only_failures_are_the_metrics_are_not_reflected_on(
+    tmp_path: Path,
+) -> None:
     def known(request: Any) -> str:
-        return in_kind(request, {"answer": request.last.split("word for ")[1].split("?")[0][::-1].upper()})
+        return in_kind(
+            request, {"answer": request.last.split("word for ")[1].split("?")[0][::-1].upper()}
+        )
 
     world = World.made(known)
     options = Validation(stop_failures=2)
     report = world.compile(
-        log_dir=tmp_path, metric=scored_but(1, 7), reflection_minibatch_size=6, validation_options=options
+        log_dir=tmp_path,
+        metric=scored_but(1, 7),
+        reflection_minibatch_size=6,
+        validation_options=options,
     ).combee_report
     assert not world.proposer_lm.requests
     assert any("No new text was ever proposed" in one for one in report.warnings)
@@ -175,9 +250,13 @@ def test_the_reflection_of_a_row_that_raised_holds_the_error(artifact: str, afte
     world = World.made(proposer=proposer_answer)
     options = Validation(stop_failures=2)
     world.compile(
-        Raising(3, 5, after=after), artifact=artifact, validation_options=options, reflection_minibatch_size=12,
-        train=12, budget=Budget(updates=1),
-    )  # fmt: skip
+        Raising(3, 5, after=after),
+        artifact=artifact,
+        validation_options=options,
+        reflection_minibatch_size=12,
+        train=12,
+        budget=Budget(updates=1),
+    )
     texts = [one.text for one in world.proposer_lm.requests]
     assert any("ValueError: the table has no such column" in text for text in texts)
 
@@ -189,7 +268,10 @@ def test_a_step_that_was_never_reached_holds_no_other_steps_answer() -> None:
 
     world = World.made(first_fails)
     world.compile(
-        TwoSteps(), component_selector="all", validation_options=Validation(stop_failures=2), max_metric_calls=40
+        TwoSteps(),
+        component_selector="all",
+        validation_options=Validation(stop_failures=2),
+        max_metric_calls=40,
     )
     assert any("AdapterParseError" in one.text for one in world.proposer_lm.requests)
 

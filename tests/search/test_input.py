@@ -1,4 +1,6 @@
-"""One error for each kind of bad input, before anything is bought; and GEPA's own names, as they are there."""
+"""One error for each kind of bad input, before anything is bought; and GEPA's own names, as they
+are there.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,29 @@ def two(gold: Any, pred: Any) -> float:
         ({"auto": "huge", "max_metric_calls": None}, ArgumentValueError, "auto"),
         ({"budget": 12}, ArgumentTypeError, "budget"),
         ({"reflection_minibatch_size": 0}, ArgumentValueError, "reflection_minibatch_size"),
-        ({"reflection_minibatch_size": 3, "controller": "power-law"}, ArgumentValueError, "controller"),
+        (
+            {"reflection_minibatch_size": 3, "controller": "power-law"},
+            ArgumentValueError,
+            "controller",
+        ),
         ({"num_threads": 0}, ArgumentValueError, "num_threads"),
         ({"cache": True}, ArgumentTypeError, "cache is no file"),
         ({"use_mlflow": True, "tracker": "progress"}, ArgumentValueError, "use_mlflow"),
-        ({"gepa_kwargs": {"use_cloudpickle": True}}, ArgumentValueError, r"gepa_kwargs\['use_cloudpickle'\]"),
+        (
+            {"gepa_kwargs": {"use_cloudpickle": True}},
+            ArgumentValueError,
+            r"gepa_kwargs\['use_cloudpickle'\]",
+        ),
         ({"reflection_lm": None}, ArgumentValueError, "reflection_lm"),
         ({"aggregator": "paralel-scan"}, UnknownStrategyError, "parallel-scan"),
         ({"aggregator": 3}, ArgumentTypeError, "aggregator"),
         ({"operators": []}, ArgumentValueError, "operators"),
         ({"operators": ["insert"], "artifact": "playbook"}, ArgumentValueError, "operators"),
-        ({"artifact": "playbook", "search": Search(keep="pareto")}, ArgumentValueError, "search.keep"),
+        (
+            {"artifact": "playbook", "search": Search(keep="pareto")},
+            ArgumentValueError,
+            "search.keep",
+        ),
         ({"track_best_outputs": True}, ArgumentValueError, "track_stats"),
         ({"search": {"staleness": 1}}, ArgumentTypeError, "search"),
         ({"validation_options": 3}, ArgumentTypeError, "validation"),
@@ -57,10 +71,16 @@ def two(gold: Any, pred: Any) -> float:
         ({"tracker": "no-such"}, UnknownStrategyError, "tracker"),
         ({"nonsense": 1}, ArgumentTypeError, "nonsense is no argument of Combee"),
         ({"component_selector": "some"}, ArgumentValueError, "component_selector"),
-        ({"candidate_selection_strategy": "luck"}, ArgumentValueError, "candidate_selection_strategy"),
+        (
+            {"candidate_selection_strategy": "luck"},
+            ArgumentValueError,
+            "candidate_selection_strategy",
+        ),
     ],
 )
-def test_constructor(world: World, given: dict[str, Any], error: type[Exception], argument: str) -> None:
+def test_constructor(
+    world: World, given: dict[str, Any], error: type[Exception], argument: str
+) -> None:
     with pytest.raises(error, match=argument) as caught:
         world.compile(**{"max_metric_calls": 20, **given})
     assert isinstance(caught.value, CombeeError)
@@ -76,7 +96,14 @@ def test_an_argument_that_is_grouped_or_of_the_past_names_its_place(name: str) -
 
 @pytest.mark.parametrize(
     "given",
-    [{"staleness": 3}, {"staleness": -1}, {"children": 0}, {"screen": 0}, {"keep": "all"}, {"x": 1}],
+    [
+        {"staleness": 3},
+        {"staleness": -1},
+        {"children": 0},
+        {"screen": 0},
+        {"keep": "all"},
+        {"x": 1},
+    ],
 )
 def test_options_are_checked_when_they_are_made(given: dict[str, Any]) -> None:
     with pytest.raises(CombeeError, match=next(iter(given))):
@@ -107,7 +134,12 @@ def test_metric(given: Any) -> None:
     ],
 )
 def test_compile(world: World, sets: dict[str, Any], error: type[Exception], word: str) -> None:
-    given = {"student": dspy.Predict("question -> answer"), "trainset": examples(6), "valset": examples(4, 50), **sets}
+    given = {
+        "student": dspy.Predict("question -> answer"),
+        "trainset": examples(6),
+        "valset": examples(4, 50),
+        **sets,
+    }
     with dspy.context(lm=world.task_lm), pytest.raises(error, match=word):
         world.combee().compile(given.pop("student"), **given)
     assert not world.asked
@@ -119,12 +151,17 @@ def test_every_argument_of_gepa_is_an_argument_of_combee_with_its_default() -> N
     # The one default that differs is documented: the batch size is planned.
     differing = {name for name in theirs if theirs[name].default != ours[name].default}
     assert differing == {"reflection_minibatch_size"}
-    assert inspect.signature(dspy.GEPA.compile).parameters.keys() <= inspect.signature(Combee.compile).parameters.keys()
+    assert (
+        inspect.signature(dspy.GEPA.compile).parameters.keys()
+        <= inspect.signature(Combee.compile).parameters.keys()
+    )
 
 
 def test_updates_overlap_but_beside_what_is_written_for_gepas_order(world: World) -> None:
     def of(**given: Any) -> int | None:
-        return Combee(metric, auto="light", reflection_lm=world.proposer_lm, **given).search.staleness
+        return Combee(
+            metric, auto="light", reflection_lm=world.proposer_lm, **given
+        ).search.staleness
 
     assert of() == 1
     assert of(search=Search(keep="trunk")) == 2
@@ -141,7 +178,12 @@ def test_parity_is_gepa_itself(world: World) -> None:
 
 
 def test_strategies_by_name_object_mapping_and_spec(world: World) -> None:
-    for given in ("single-call", SingleCall(), {"name": "single-call"}, Spec("aggregator", "single-call", {})):
+    for given in (
+        "single-call",
+        SingleCall(),
+        {"name": "single-call"},
+        Spec("aggregator", "single-call", {}),
+    ):
         assert world.combee(aggregator=given).aggregator == SingleCall()
     combee = world.combee(operators="insert", tracker=())
     assert [one.name for one in combee.operators] == ["insert"]
@@ -159,7 +201,12 @@ def test_a_run_without_a_valset_or_held_out_rows_supports_no_claim(world: World)
     shared = examples(6)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         program = world.combee(budget=Budget(updates=1)).compile(
-            dspy.Predict("question -> answer"), trainset=shared, valset=shared[:3], heldout=examples(40, 200)
+            dspy.Predict("question -> answer"),
+            trainset=shared,
+            valset=shared[:3],
+            heldout=examples(40, 200),
         )
     (warning,) = program.combee_report.warnings
-    assert warning.startswith("valset and trainset share 3 rows: validation scores are biased upwards")
+    assert warning.startswith(
+        "valset and trainset share 3 rows: validation scores are biased upwards"
+    )

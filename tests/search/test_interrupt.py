@@ -1,4 +1,6 @@
-"""Ctrl-C in a process of its own, while a service hangs: said at once, over at once, and gone on with later."""
+"""Ctrl-C in a process of its own, while a service hangs: said at once, over at once, and gone on
+with later.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,19 @@ BOUND = 30
 
 
 def interrupted(*arguments: str | Path, again: str = "") -> tuple[int, str, str]:
-    """Run a program until its service hangs, interrupt it, and return how it ended and what it said.
+    """Run a program until its service hangs, interrupt it, and return how it ended and what it
+    said.
 
     Interrupt it once more when it has said ``again`` on stderr, if that is given.
     """
     process = subprocess.Popen(  # noqa: S603 - ours
-        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         # A shell that starts pytest in the background has interrupts ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     try:
         said = ""
         while "hanging" not in said:
@@ -50,10 +56,15 @@ def interrupted(*arguments: str | Path, again: str = "") -> tuple[int, str, str]
 
 
 @pytest.mark.parametrize("way", ["one", "many", "asyncio"])
-def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far(way: str, tmp_path: Path) -> None:
+def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far(
+    way: str, tmp_path: Path
+) -> None:
     code, said, told = interrupted("-m", "tests.search.hanging", way, tmp_path)
     assert code == 0
-    assert f"Interrupted. What was paid for is kept in {tmp_path}: compile again with this log_dir to go on" in told
+    assert (
+        f"Interrupted. What was paid for is kept in {tmp_path}: compile again with this log_dir to"
+        " go on" in told
+    )
     assert f"interrupted with {'Program' if way == 'asyncio' else 'Predict'}" in said
     assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
     assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'") == [{"n": UP}]
@@ -68,8 +79,12 @@ ENDLESS = (
 )
 
 
-def test_the_second_interrupt_of_a_compile_ends_it_whatever_the_first_waits_for(tmp_path: Path) -> None:
-    code, said, told = interrupted("-c", f"{ENDLESS}('asyncio', {str(tmp_path)!r})", again="Interrupt again")
+def test_the_second_interrupt_of_a_compile_ends_it_whatever_the_first_waits_for(
+    tmp_path: Path,
+) -> None:
+    code, said, told = interrupted(
+        "-c", f"{ENDLESS}('asyncio', {str(tmp_path)!r})", again="Interrupt again"
+    )
     assert code == 0
     assert "interrupted with" in said
     assert "Interrupt again to end at once" in told

@@ -41,38 +41,56 @@ def test_a_judge_that_proposes_is_refused_before_anything_is_bought(world: World
     assert not lm.requests
 
 
-def test_a_metric_that_is_heard_calling_the_proposer_ends_the_run(world: World, tmp_path: Path) -> None:
+def test_a_metric_that_is_heard_calling_the_proposer_ends_the_run(
+    world: World, tmp_path: Path
+) -> None:
     lm = one_for_all()
     hidden = [Judge(CRITERIA, lm=lm)]
 
-    def quiet(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def quiet(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         return list(map(lambda judge: judge(gold, pred), hidden))[0]  # noqa: C417, RUF015 - not read off the code
 
     with pytest.raises(ArgumentValueError, match=r"the model that proposes|its own examiner"):
         world.compile(metric=quiet, reflection_lm=lm, log_dir=tmp_path)
-    assert not rows(tmp_path, "SELECT 1 FROM event WHERE kind = 'validated' AND data LIKE '%\"index\":1%'")
+    assert not rows(
+        tmp_path, "SELECT 1 FROM event WHERE kind = 'validated' AND data LIKE '%\"index\":1%'"
+    )
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_a_calibrated_judge_may_propose_and_is_paid_once(world: World, tmp_path: Path, staleness: int) -> None:
+def test_a_calibrated_judge_may_propose_and_is_paid_once(
+    world: World, tmp_path: Path, staleness: int
+) -> None:
     lm = one_for_all()
     told: list[str] = []
 
-    def reference(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def reference(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         told.append(gold.question)
         return metric(gold, pred)
 
     calibration = Calibration(reference, minimum=4, share=1.0)
     report = world.compile(
-        metric=Judge(CRITERIA, lm=lm), reflection_lm=lm, log_dir=tmp_path, validation=12, reflection_minibatch_size=6,
-        validation_options=Validation(calibration=calibration), search=Search(staleness=staleness),
-    ).combee_report  # fmt: skip
+        metric=Judge(CRITERIA, lm=lm),
+        reflection_lm=lm,
+        log_dir=tmp_path,
+        validation=12,
+        reflection_minibatch_size=6,
+        validation_options=Validation(calibration=calibration),
+        search=Search(staleness=staleness),
+    ).combee_report
     assert report.best_score == 1.0
     assert told
     judged = [request for request in lm.requests if "[[ ## criteria ## ]]" in request.text]
     # A judge of whole rollouts is not asked again for what it says of each predictor.
     assert len(judged) == report.rollouts
-    by_role = {row["role"]: row["n"] for row in rows(tmp_path, "SELECT role, sum(calls) AS n FROM usage GROUP BY role")}
+    by_role = {
+        row["role"]: row["n"]
+        for row in rows(tmp_path, "SELECT role, sum(calls) AS n FROM usage GROUP BY role")
+    }
     assert by_role["evaluator"] == len(judged)
     assert by_role["proposer"] == len(lm.requests) - len(judged)
 
@@ -82,7 +100,11 @@ def test_a_judge_that_disagrees_with_the_reference_ends_the_run(world: World) ->
     calibration = Calibration(metric, minimum=6, share=1.0)
     with pytest.raises(CalibrationFailedError, match=r"-1\.000"):
         world.compile(
-            metric=Judge(CRITERIA, lm=lm), reflection_lm=lm, validation_options=Validation(calibration=calibration),
-            reflection_minibatch_size=12, budget=Budget(updates=5), search=Search(staleness=0),
-        )  # fmt: skip
+            metric=Judge(CRITERIA, lm=lm),
+            reflection_lm=lm,
+            validation_options=Validation(calibration=calibration),
+            reflection_minibatch_size=12,
+            budget=Budget(updates=5),
+            search=Search(staleness=0),
+        )
     assert len(world.task_lm.requests) <= 12 + 12 + 12 + 12

@@ -17,7 +17,17 @@ from combee_dspy.diversity import Restart
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Lesson, Lessons, Refusal
 from combee_dspy.search._trials import BLAMED
-from tests.worlds import TwoSteps, World, animal_of, code_word, events, examples, in_kind, rows, task_answer
+from tests.worlds import (
+    TwoSteps,
+    World,
+    animal_of,
+    code_word,
+    events,
+    examples,
+    in_kind,
+    rows,
+    task_answer,
+)
 
 
 class Scripted(Operator):
@@ -54,7 +64,9 @@ def level_of(request: Any) -> str:
     return in_kind(request, {"answer": found[0] if found else "0"})
 
 
-def level_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def level_metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     """Every question scores what the instruction's level says; some ask for an even one."""
     level = int(pred.answer)
     score = float(level % 2 == 0) if "Number 9" in gold.question else level / 100
@@ -70,18 +82,27 @@ class FromSeed:
 
 def test_each_operator_makes_a_child_unless_fewer_are_wanted(world: World, tmp_path: Path) -> None:
     operators = ["insert", "few-shot-swap", "rewrite"]
-    world.compile(operators=operators, log_dir=tmp_path / "all", max_metric_calls=200, reflection_minibatch_size=12)
+    world.compile(
+        operators=operators,
+        log_dir=tmp_path / "all",
+        max_metric_calls=200,
+        reflection_minibatch_size=12,
+    )
     made = [one["operator"] for one in events(tmp_path / "all", "candidate") if one["step"] == 0]
     assert sorted(made) == sorted(operators)
     world.compile(
-        operators=operators, log_dir=tmp_path / "one", search=Search(children=1), reflection_minibatch_size=12
+        operators=operators,
+        log_dir=tmp_path / "one",
+        search=Search(children=1),
+        reflection_minibatch_size=12,
     )
     steps = [one["step"] for one in events(tmp_path / "one", "candidate") if one["step"] >= 0]
     assert len(steps) == len(set(steps))
 
 
 def test_a_refused_child_draws_another_operator(world: World, tmp_path: Path) -> None:
-    # Nothing can be deleted from an instruction of one sentence, so the child is made by another operator.
+    # Nothing can be deleted from an instruction of one sentence, so the child is made by another
+    # operator.
     program = world.compile(
         operators=["delete", "insert"],
         search=Search(children=1),
@@ -90,8 +111,12 @@ def test_a_refused_child_draws_another_operator(world: World, tmp_path: Path) ->
         reflection_minibatch_size=12,
     )
     refused = {(one["step"], one["operator"]) for one in events(tmp_path, "refused")}
-    made = {one["step"]: one["operator"] for one in events(tmp_path, "candidate") if one["step"] >= 0}
-    redrawn = [step for step, operator in refused if operator == "delete" and made.get(step) == "insert"]
+    made = {
+        one["step"]: one["operator"] for one in events(tmp_path, "candidate") if one["step"] >= 0
+    }
+    redrawn = [
+        step for step, operator in refused if operator == "delete" and made.get(step) == "insert"
+    ]
     assert redrawn
     assert program.combee_report.best_score == 1.0
 
@@ -108,9 +133,11 @@ def test_a_refused_child_that_no_operator_is_left_for_is_given_up(world: World) 
 
     # Two children are refused, and one operator is left for them.
     world.compile(
-        operators=[Refusing((name,)) for name in "abc"], search=Search(children=2), budget=Budget(updates=1),
+        operators=[Refusing((name,)) for name in "abc"],
+        search=Search(children=2),
+        budget=Budget(updates=1),
         diversity=Diversity(max_draws=3),
-    )  # fmt: skip
+    )
     assert sorted(asked) == [(0, "a"), (0, "b"), (0, "c")]
 
 
@@ -158,37 +185,58 @@ def test_gepas_notes_stand_at_the_iteration_of_their_update(world: World, stalen
 
     heard = Hears()
     world.compile(
-        gepa_kwargs={"callbacks": [heard]}, search=Search(staleness=staleness), reflection_minibatch_size=4,
-        budget=Budget(updates=5), skip_perfect_score=False,
-    )  # fmt: skip
+        gepa_kwargs={"callbacks": [heard]},
+        search=Search(staleness=staleness),
+        reflection_minibatch_size=4,
+        budget=Budget(updates=5),
+        skip_perfect_score=False,
+    )
     assert len(heard.drawn) == 5
     assert {place: note["subsample_ids"] for place, note in heard.trace.items()} == heard.drawn
     assert heard.accepted
-    assert {note["new_program_idx"]: place for place, note in heard.trace.items() if "new_program_idx" in note} == (
-        heard.accepted
-    )
+    assert {
+        note["new_program_idx"]: place
+        for place, note in heard.trace.items()
+        if "new_program_idx" in note
+    } == (heard.accepted)
     assert {index: place for index, place in heard.validated.items() if index} == heard.accepted
 
 
 def test_a_child_of_a_small_minibatch_must_beat_its_parent_on_it(tmp_path: Path) -> None:
     World.made(level_of).compile(
-        operators=[Scripted(("level 20", "level 20 again", "level 60"))], log_dir=tmp_path, diversity=False,
-        metric=level_metric, reflection_minibatch_size=4, budget=Budget(updates=3), search=Search(staleness=0),
-    )  # fmt: skip
+        operators=[Scripted(("level 20", "level 20 again", "level 60"))],
+        log_dir=tmp_path,
+        diversity=False,
+        metric=level_metric,
+        reflection_minibatch_size=4,
+        budget=Budget(updates=3),
+        search=Search(staleness=0),
+    )
     screened = events(tmp_path, "screened")
     assert [(one["step"], one["accepted"], one["rows"]) for one in screened] == [
-        (0, True, 4), (1, False, 4), (2, True, 4),
-    ]  # fmt: skip
+        (0, True, 4),
+        (1, False, 4),
+        (2, True, 4),
+    ]
     assert "is not above its parent's" in screened[1]["reason"]
-    assert [(one["index"], one["step"]) for one in events(tmp_path, "validated")] == [(0, -1), (1, 0), (2, 2)]
+    assert [(one["index"], one["step"]) for one in events(tmp_path, "validated")] == [
+        (0, -1),
+        (1, 0),
+        (2, 2),
+    ]
 
 
 def test_a_child_of_a_large_minibatch_is_refused_only_where_it_is_worse(tmp_path: Path) -> None:
     World.made(level_of).compile(
-        dspy.Predict(dspy.Signature("question -> answer", "level 24")), operators=[Scripted(("level 24.", "level 2"))],
-        metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=12, budget=Budget(updates=2),
-        search=Search(screen=6), diversity=False,
-    )  # fmt: skip
+        dspy.Predict(dspy.Signature("question -> answer", "level 24")),
+        operators=[Scripted(("level 24.", "level 2"))],
+        metric=level_metric,
+        log_dir=tmp_path,
+        reflection_minibatch_size=12,
+        budget=Budget(updates=2),
+        search=Search(screen=6),
+        diversity=False,
+    )
     screened = events(tmp_path, "screened")
     assert [(one["accepted"], one["rows"]) for one in screened] == [(True, 6), (False, 6)]
     assert "6 losses" in screened[1]["reason"]
@@ -197,10 +245,16 @@ def test_a_child_of_a_large_minibatch_is_refused_only_where_it_is_worse(tmp_path
 def test_anchors_are_in_every_minibatch_and_no_child_may_lose_one(tmp_path: Path) -> None:
     student = dspy.Predict(dspy.Signature("question -> answer", "level 50"))
     program = World.made(level_of).compile(
-        student, operators=[Scripted(("level 61", "level 70"))], guards=Guards(anchors=tuple(examples(2, 98))),
-        train=40, metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=20, budget=Budget(updates=2),
+        student,
+        operators=[Scripted(("level 61", "level 70"))],
+        guards=Guards(anchors=tuple(examples(2, 98))),
+        train=40,
+        metric=level_metric,
+        log_dir=tmp_path,
+        reflection_minibatch_size=20,
+        budget=Budget(updates=2),
         diversity=False,
-    )  # fmt: skip
+    )
     first, second = events(tmp_path, "screened")
     assert (first["accepted"], first["reason"]) == (False, "it scores lower on 2 anchors")
     assert second["accepted"]
@@ -211,21 +265,32 @@ def test_anchors_are_in_every_minibatch_and_no_child_may_lose_one(tmp_path: Path
 def two_tricks(request: Any) -> str:
     """Odd questions need one rule in the first predictor, even ones another in the second."""
     if "`hint`" in request.system.partition("All interactions")[0].partition("output fields")[2]:
-        return in_kind(request, {"hint": "first taught" if "Rule one" in request.system else "nothing"})
+        return in_kind(
+            request, {"hint": "first taught" if "Rule one" in request.system else "nothing"}
+        )
     number = int(re.findall(r"Number (\d+)", request.last)[-1])
     knows = "first taught" in request.last if number % 2 else "Rule two" in request.system
     return in_kind(request, {"answer": code_word(animal_of(request.last)) if knows else "unknown"})
 
 
 def merging(place: Path, least: float, student: dspy.Module | None = None, **kwargs: Any) -> Any:
-    def scored(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def scored(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         return dspy.Prediction(score=max(least, float(pred.answer == gold.answer)), feedback="no")
 
     return World.made(two_tricks).compile(
-        student or TwoSteps(), log_dir=place, max_metric_calls=400, reflection_minibatch_size=6, seed=1, metric=scored,
-        candidate_selection_strategy=FromSeed(), aggregator=Told(("Rule one and Rule two",)), track_stats=True,
+        student or TwoSteps(),
+        log_dir=place,
+        max_metric_calls=400,
+        reflection_minibatch_size=6,
+        seed=1,
+        metric=scored,
+        candidate_selection_strategy=FromSeed(),
+        aggregator=Told(("Rule one and Rule two",)),
+        track_stats=True,
         **kwargs,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -249,7 +314,9 @@ def test_a_merge_holds_no_thread_that_its_own_rollouts_need(tmp_path: Path) -> N
 
     found: list[Any] = []
     given = {"student": Awaited(), "executor": "asyncio", "num_threads": 1}
-    run = threading.Thread(target=lambda: found.append(merging(tmp_path, 0.1, **given)), daemon=True)
+    run = threading.Thread(
+        target=lambda: found.append(merging(tmp_path, 0.1, **given)), daemon=True
+    )
     run.start()
     run.join(120)
     assert found, "the run hangs"
@@ -268,7 +335,9 @@ def test_callbacks_hear_of_merges_in_gepas_fields(tmp_path: Path) -> None:
     merging(tmp_path, 0.1, gepa_kwargs={"callbacks": [Listening()]})
     assert {"on_merge_attempted", "on_merge_accepted", "on_candidate_accepted"} <= set(heard)
     for name, fields in heard.items():
-        assert fields == set(get_type_hints(getattr(GEPACallback, name))["event"].__annotations__), name
+        assert fields == set(
+            get_type_hints(getattr(GEPACallback, name))["event"].__annotations__
+        ), name
 
 
 def test_no_merge_where_none_is_wanted(tmp_path: Path) -> None:
@@ -290,10 +359,13 @@ def spoilt(request: Any) -> str:
 
 def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
     program = World.made(spoilt).compile(
-        search=Search(keep="trunk", staleness=1), log_dir=tmp_path, reflection_minibatch_size=6,
+        search=Search(keep="trunk", staleness=1),
+        log_dir=tmp_path,
+        reflection_minibatch_size=6,
         budget=Budget(epochs=1),
-        skip_perfect_score=False, aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
-    )  # fmt: skip
+        skip_perfect_score=False,
+        aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
+    )
     texts = {one["step"]: one["texts"]["self"] for one in events(tmp_path, "candidate")}
     assert ["Poison" in texts[step] for step in (0, 1, 2)] == [False, True, True]
     assert "Poison" not in texts[3], "the text of update 3 knows of the tests of update 1"
@@ -302,7 +374,9 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
     assert poison["state"] == "retired" and "are right without it" in poison["reason"]
     assert poison["effect"]["difference"] < 0 and poison["effect"]["rows"] >= 1
     text = program.signature.instructions
-    assert "Poison" not in text and all(f"Rule {number}" in text for number in ("zero", "two", "three"))
+    assert "Poison" not in text and all(
+        f"Rule {number}" in text for number in ("zero", "two", "three")
+    )
 
 
 def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> None:
@@ -312,25 +386,37 @@ def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> N
         async def aggregate(self, reflections: Any, context: Any) -> Lessons:
             await gathered(reflections)
             spoiling = (Lesson("Poison the answer", (0,)),) if context.update else ()
-            ruling = tuple(Lesson(f"Rule {context.update} number {number}", (0,)) for number in range(6))
+            ruling = tuple(
+                Lesson(f"Rule {context.update} number {number}", (0,)) for number in range(6)
+            )
             return Lessons(context.component, (*ruling, *spoiling))
 
     World.made(spoilt).compile(
-        search=Search(keep="trunk", staleness=1), log_dir=tmp_path, reflection_minibatch_size=6,
+        search=Search(keep="trunk", staleness=1),
+        log_dir=tmp_path,
+        reflection_minibatch_size=6,
         budget=Budget(epochs=1),
-        skip_perfect_score=False, aggregator=Many(),
-    )  # fmt: skip
-    proofs = rows(tmp_path, "SELECT step, count(*) AS n FROM effect WHERE purpose = 'proof' GROUP BY step")
+        skip_perfect_score=False,
+        aggregator=Many(),
+    )
+    proofs = rows(
+        tmp_path, "SELECT step, count(*) AS n FROM effect WHERE purpose = 'proof' GROUP BY step"
+    )
     assert proofs and all(one["n"] <= BLAMED for one in proofs)
 
 
 @pytest.mark.parametrize("tokens", [3_000, 3_500, 4_000, 4_500, 5_000, 6_000, 7_000, 8_000])
-def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(tokens: int, tmp_path: Path) -> None:
+def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(
+    tokens: int, tmp_path: Path
+) -> None:
     program = World.made(spoilt).compile(
-        search=Search(keep="trunk", staleness=2), log_dir=tmp_path, reflection_minibatch_size=4,
-        budget=Budget(tokens=tokens), skip_perfect_score=False,
+        search=Search(keep="trunk", staleness=2),
+        log_dir=tmp_path,
+        reflection_minibatch_size=4,
+        budget=Budget(tokens=tokens),
+        skip_perfect_score=False,
         aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
-    )  # fmt: skip
+    )
     assert "tokens" in program.combee_report.reason
     assert len(events(tmp_path, "selected")) == 1, "validation chooses among what it has seen"
 
@@ -338,14 +424,21 @@ def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(tokens: int, 
 def test_the_student_is_returned_where_validation_speaks_for_no_text(tmp_path: Path) -> None:
     def answer(request: Any) -> str:
         right = "Line" not in request.system or "Number 9" not in request.last
-        return in_kind(request, {"answer": code_word(animal_of(request.last)) if right else "nonsense"})
+        return in_kind(
+            request, {"answer": code_word(animal_of(request.last)) if right else "nonsense"}
+        )
 
     student = dspy.Predict(dspy.Signature("question -> answer", "Answer."))
     for keep in ("trunk", "pareto"):
         program = World.made(answer).compile(
-            student, search=Search(keep=keep), log_dir=tmp_path / keep, reflection_minibatch_size=12,
-            budget=Budget(updates=2), skip_perfect_score=False, aggregator=Told(("Line one", "Line two")),
-        )  # fmt: skip
+            student,
+            search=Search(keep=keep),
+            log_dir=tmp_path / keep,
+            reflection_minibatch_size=12,
+            budget=Budget(updates=2),
+            skip_perfect_score=False,
+            aggregator=Told(("Line one", "Line two")),
+        )
         assert program.signature.instructions == "Answer."
         (selected,) = events(tmp_path / keep, "selected")
         assert "student" in selected["reason"] or selected["index"] == 0
@@ -357,38 +450,66 @@ def test_a_text_that_no_line_spoils_is_made_anew_from_the_best(tmp_path: Path) -
         needs_lessons = False
 
         async def apply(self, given: Any, context: Any) -> Edit:
-            return Edit(instruction=f"{given.instruction} {'Poison' if context.update == 2 else context.update}")
+            return Edit(
+                instruction=(
+                    f"{given.instruction} {'Poison' if context.update == 2 else context.update}"
+                )
+            )
 
     def answer(request: Any) -> str:
-        level = 0 if "Poison" in request.system else 50 + len(request.system.split("Answer.")[-1].split())
+        level = (
+            0
+            if "Poison" in request.system
+            else 50 + len(request.system.split("Answer.")[-1].split())
+        )
         return in_kind(request, {"answer": str(level)})
 
     program = World.made(answer).compile(
-        dspy.Predict(dspy.Signature("question -> answer", "Answer.")), search=Search(keep="trunk"),
-        operators=[Adding()], metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=12, diversity=False,
+        dspy.Predict(dspy.Signature("question -> answer", "Answer.")),
+        search=Search(keep="trunk"),
+        operators=[Adding()],
+        metric=level_metric,
+        log_dir=tmp_path,
+        reflection_minibatch_size=12,
+        diversity=False,
         budget=Budget(updates=6),
-    )  # fmt: skip
+    )
     assert "Poison" not in program.signature.instructions
     assert program.signature.instructions.startswith("Answer. 0 1")
 
 
 def test_a_trunk_joins_the_lessons_of_every_update(world: World, tmp_path: Path) -> None:
     program = world.compile(
-        search=Search(keep="trunk", staleness=2), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1)
+        search=Search(keep="trunk", staleness=2),
+        log_dir=tmp_path,
+        reflection_minibatch_size=6,
+        budget=Budget(epochs=1),
     )
     text = program.signature.instructions
-    assert all(f"the word for {animal} is" in text for animal in ("cat", "dog", "eel", "fox", "gnu", "hen", "lynx"))
-    parents = [one["parents"][0] for one in events(tmp_path, "candidate") if one["operator"] == "insert"]
+    assert all(
+        f"the word for {animal} is" in text
+        for animal in ("cat", "dog", "eel", "fox", "gnu", "hen", "lynx")
+    )
+    parents = [
+        one["parents"][0] for one in events(tmp_path, "candidate") if one["operator"] == "insert"
+    ]
     made = [one["candidate"] for one in events(tmp_path, "candidate")]
     assert parents == made[: len(parents)], "one text follows from the other"
 
 
 def test_a_child_serves_what_the_children_of_others_have_learned(tmp_path: Path) -> None:
     World.made().compile(
-        log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(updates=2),
+        log_dir=tmp_path,
+        reflection_minibatch_size=6,
+        budget=Budget(updates=2),
         candidate_selection_strategy=FromSeed(),
-    )  # fmt: skip
-    own = {one["text"] for scan in events(tmp_path, "scan") for one in scan["lessons"] if scan["step"] == 1}
+    )
+    own = {
+        one["text"]
+        for scan in events(tmp_path, "scan")
+        for one in scan["lessons"]
+        if scan["step"] == 1
+    }
     (child,) = [one["texts"]["self"] for one in events(tmp_path, "candidate") if one["step"] == 1]
     assert set(re.findall(r"Rule: the word for \w+ is \w+", child)) - own
 
@@ -396,9 +517,14 @@ def test_a_child_serves_what_the_children_of_others_have_learned(tmp_path: Path)
 def test_diversity_off_and_on(tmp_path: Path) -> None:
     for diversity in (True, False):
         World.made(level_of).compile(
-            operators=[Scripted(("level 20",))], diversity=diversity, budget=Budget(updates=2), metric=level_metric,
-            log_dir=tmp_path / str(diversity), reflection_minibatch_size=4, candidate_selection_strategy=FromSeed(),
-        )  # fmt: skip
+            operators=[Scripted(("level 20",))],
+            diversity=diversity,
+            budget=Budget(updates=2),
+            metric=level_metric,
+            log_dir=tmp_path / str(diversity),
+            reflection_minibatch_size=4,
+            candidate_selection_strategy=FromSeed(),
+        )
     refused = [one["reason"] for one in events(tmp_path / "True", "refused")]
     assert refused == ["it repeats a candidate that is there already"]
     assert not events(tmp_path / "False", "refused")
@@ -406,11 +532,17 @@ def test_diversity_off_and_on(tmp_path: Path) -> None:
 
 def test_a_restart_begins_again_from_the_seed(tmp_path: Path) -> None:
     World.made(level_of).compile(
-        operators=[Scripted(("level 10", *(f"level 10 {'x' * n}" for n in range(9))))], log_dir=tmp_path,
-        metric=level_metric, reflection_minibatch_size=4, budget=Budget(updates=8),
-        diversity=Diversity(embedder=None, restart=Restart(patience=2)), candidate_selection_strategy="current_best",
-    )  # fmt: skip
-    warned = [one for one in events(tmp_path, "warning") if "starting again from the seed" in one["text"]]
+        operators=[Scripted(("level 10", *(f"level 10 {'x' * n}" for n in range(9))))],
+        log_dir=tmp_path,
+        metric=level_metric,
+        reflection_minibatch_size=4,
+        budget=Budget(updates=8),
+        diversity=Diversity(embedder=None, restart=Restart(patience=2)),
+        candidate_selection_strategy="current_best",
+    )
+    warned = [
+        one for one in events(tmp_path, "warning") if "starting again from the seed" in one["text"]
+    ]
     assert warned
     seed = events(tmp_path, "candidate")[0]["candidate"]
     (again,) = [one for one in events(tmp_path, "update") if one["step"] == warned[0]["step"]]
@@ -427,12 +559,18 @@ def test_draws_average_several_answers(tmp_path: Path) -> None:
     world = World.made(moody, temperature=1.0)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(
-            metric=level_metric, validation=Validation(draws=3), log_dir=tmp_path, max_metric_calls=60
+            metric=level_metric,
+            validation=Validation(draws=3),
+            log_dir=tmp_path,
+            max_metric_calls=60,
         )
         rows_ = {"trainset": examples(12), "valset": examples(4, 100)}
         report = combee.compile(dspy.Predict("question -> answer"), **rows_).combee_report
-    drawn = rows(tmp_path, "SELECT replicate, count(*) AS n FROM effect WHERE purpose = 'validation' AND step = -1"
-                 " GROUP BY replicate")  # fmt: skip
+    drawn = rows(
+        tmp_path,
+        "SELECT replicate, count(*) AS n FROM effect WHERE purpose = 'validation' AND step = -1"
+        " GROUP BY replicate",
+    )
     assert [(row["replicate"], row["n"]) for row in drawn] == [(0, 4), (1, 4), (2, 4)]
     assert report.seed_score == pytest.approx(0.4)
     assert report.rollouts <= 60

@@ -1,4 +1,6 @@
-"""Candidates of a run from its journal: while it goes on, after it was killed, and of programs of every kind."""
+"""Candidates of a run from its journal: while it goes on, after it was killed, and of programs of
+every kind.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,24 @@ from tests.worlds import TwoSteps, World, events, examples, metric
 
 def test_every_candidate_has_its_lineage_and_loads(world: World, tmp_path: Path) -> None:
     tmp_path /= "run"  # the only one in its folder
-    program = world.compile(log_dir=tmp_path, operators=["insert", "few-shot-swap"], reflection_minibatch_size=6)
+    program = world.compile(
+        log_dir=tmp_path, operators=["insert", "few-shot-swap"], reflection_minibatch_size=6
+    )
     found = candidates(tmp_path)
     seed, *others = found
-    assert (seed.index, seed.update, seed.operator, seed.parents, seed.run) == (0, -1, "seed", (), "main")
+    assert (seed.index, seed.update, seed.operator, seed.parents, seed.run) == (
+        0,
+        -1,
+        "seed",
+        (),
+        "main",
+    )
     assert others
     known = {one.id for one in found}
     assert all(set(one.parents) <= known for one in others)
-    validated = {one["candidate"]: (one["index"], one["score"]) for one in events(tmp_path, "validated")}
+    validated = {
+        one["candidate"]: (one["index"], one["score"]) for one in events(tmp_path, "validated")
+    }
     assert {one.id: (one.index, one.score) for one in found if one.index is not None} == validated
     (selected,) = events(tmp_path, "selected")
     best = next(one for one in found if one.id == selected["candidate"])
@@ -33,9 +45,15 @@ def test_every_candidate_has_its_lineage_and_loads(world: World, tmp_path: Path)
     assert load_candidate(student, tmp_path, best.id[:7]).dump_state() == program.dump_state()
     assert load_candidate(student, tmp_path, str(best.index)).dump_state() == program.dump_state()
     for name in ("best", str(best.index), best.id[:7]):
-        assert show(tmp_path.parent, name)["texts"] == best.texts, "a name means the same in every command"
+        assert show(tmp_path.parent, name)["texts"] == best.texts, (
+            "a name means the same in every command"
+        )
         assert load_candidate(student, tmp_path.parent, name).dump_state() == program.dump_state()
-    shown = [load_candidate(student, tmp_path, one.id) for one in others if one.operator == "few-shot-swap"]
+    shown = [
+        load_candidate(student, tmp_path, one.id)
+        for one in others
+        if one.operator == "few-shot-swap"
+    ]
     assert any(one.demos for one in shown), "demonstrations belong to a candidate"
     assert not student.demos
 
@@ -45,9 +63,14 @@ def test_a_playbook_loads(service: Any, tmp_path: Path) -> None:
     from tests.worlds import gate_metric, gate_rows
 
     combee = Combee(
-        gate_metric, artifact="playbook", reflection_lm=service.lm(), budget=Budget(epochs=1), log_dir=tmp_path,
-        tracker=(), reflection_minibatch_size=6,
-    )  # fmt: skip
+        gate_metric,
+        artifact="playbook",
+        reflection_lm=service.lm(),
+        budget=Budget(epochs=1),
+        log_dir=tmp_path,
+        tracker=(),
+        reflection_minibatch_size=6,
+    )
     student = dspy.Predict("question -> answer")
     with dspy.context(lm=service.lm()):
         program = combee.compile(student, trainset=gate_rows(0, 12), valset=gate_rows(20, 26))
@@ -57,7 +80,9 @@ def test_a_playbook_loads(service: Any, tmp_path: Path) -> None:
 
 
 def test_what_a_run_that_failed_has_made_loads(tmp_path: Path) -> None:
-    def broken(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def broken(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         return metric(gold, pred)
 
     class Bad:
@@ -68,7 +93,10 @@ def test_what_a_run_that_failed_has_made_loads(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="killed here"):
         World.made().compile(
-            metric=broken, log_dir=tmp_path, candidate_selection_strategy=Bad(), reflection_minibatch_size=6
+            metric=broken,
+            log_dir=tmp_path,
+            candidate_selection_strategy=Bad(),
+            reflection_minibatch_size=6,
         )
     found = candidates(tmp_path)
     assert len(found) == 2
@@ -77,8 +105,10 @@ def test_what_a_run_that_failed_has_made_loads(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_path: Path) -> None:
-    tasks = [Task(name, dspy.Predict("question -> answer"), examples(8, at), examples(4, 100)) for name, at in
-             (("one", 0), ("two", 50))]  # fmt: skip
+    tasks = [
+        Task(name, dspy.Predict("question -> answer"), examples(8, at), examples(4, 100))
+        for name, at in (("one", 0), ("two", 50))
+    ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(log_dir=tmp_path, max_metric_calls=40, reflection_minibatch_size=4)
         results = compile_many(tasks, combee=combee)
@@ -92,7 +122,10 @@ def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_pat
         for name in (result.name, number, str(number)):
             chosen = load_candidate(student, tmp_path / "journal.sqlite", "best", run=name)
             assert chosen.signature.instructions == show(tmp_path, "best", name)["texts"]["self"]
-        best = max((one for one in candidates(tmp_path) if one.run == result.name), key=lambda one: one.score or 0.0)
+        best = max(
+            (one for one in candidates(tmp_path) if one.run == result.name),
+            key=lambda one: one.score or 0.0,
+        )
         loaded = load_candidate(student, tmp_path, best.id, run=result.name)
         assert best.score == result.report.best_score
         assert loaded.signature.instructions == best.texts["self"]
@@ -101,7 +134,9 @@ def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_pat
 def test_what_cannot_be_loaded_is_said(world: World, tmp_path: Path) -> None:
     world.compile(log_dir=tmp_path, max_metric_calls=40, reflection_minibatch_size=6)
     student = dspy.Predict("question -> answer")
-    with pytest.raises(ArgumentValueError, match=r"names no candidate of this run.*There is: best, 0"):
+    with pytest.raises(
+        ArgumentValueError, match=r"names no candidate of this run.*There is: best, 0"
+    ):
         load_candidate(student, tmp_path, 99)
     with pytest.raises(ArgumentValueError, match="names no candidate"):
         load_candidate(student, tmp_path, "")

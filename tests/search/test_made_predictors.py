@@ -42,7 +42,9 @@ def best_of() -> dspy.Module:
 
 
 def refined() -> dspy.Module:
-    return dspy.Refine(dspy.ChainOfThought("question -> answer"), N=1, reward_fn=reward, threshold=1.0)
+    return dspy.Refine(
+        dspy.ChainOfThought("question -> answer"), N=1, reward_fn=reward, threshold=1.0
+    )
 
 
 @pytest.mark.parametrize("make", [best_of, refined, Copied, Remade])
@@ -71,7 +73,9 @@ def test_a_predictor_that_nothing_called_is_named(world: World, tmp_path: Any, c
         report = world.compile(Reasoned(), log_dir=tmp_path).combee_report
 
     assert report.reason == "no rollout called predictor 'answer': nothing to learn from"
-    (text,) = [text for text in report.warnings if text.startswith("No rollout called predictor 'answer'")]
+    (text,) = [
+        text for text in report.warnings if text.startswith("No rollout called predictor 'answer'")
+    ]
     assert text in caplog.text
     assert text in [event["text"] for event in events(tmp_path, "warning")]
 

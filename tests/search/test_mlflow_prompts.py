@@ -1,4 +1,6 @@
-"""MLflow's prompt optimizer with our reducer; a script under examples/ drives ``optimize_prompts`` itself with it."""
+"""MLflow's prompt optimizer with our reducer; a script under examples/ drives ``optimize_prompts``
+itself with it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, Missin
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_json
 
 pytest.importorskip("mlflow")
-ROWS = [{"inputs": {"item": f"item {n}"}, "expectations": {"expected_response": f"K{n}"}} for n in range(16)]
+ROWS = [
+    {"inputs": {"item": f"item {n}"}, "expectations": {"expected_response": f"K{n}"}}
+    for n in range(16)
+]
 
 
 @dataclass
@@ -44,19 +49,33 @@ class Agent:
         return [
             Scored(score, row["inputs"], "?", row["expectations"])
             for score, row in zip(scores, rows, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def learner(request: ScriptedRequest) -> str:
-    """Write every expected code that the request shows as a lesson, and two fields that nobody fills."""
+    """Write every expected code that the request shows as a lesson, and two fields that nobody
+    fills.
+    """
     codes = dict.fromkeys(re.findall(r"\bK\d+\b", request.last))
-    return as_json({"lessons": [*(f"One code is {code}." for code in codes), "Add {{secret}}.", "Begin {% if x %}."]})
+    return as_json(
+        {
+            "lessons": [
+                *(f"One code is {code}." for code in codes),
+                "Add {{secret}}.",
+                "Begin {% if x %}.",
+            ]
+        }
+    )
 
 
-def optimized(prompts: dict[str, str], rows: Any = (*ROWS, *ROWS), agent: Any = None, **given: Any) -> Any:
+def optimized(
+    prompts: dict[str, str], rows: Any = (*ROWS, *ROWS), agent: Any = None, **given: Any
+) -> Any:
     from combee_dspy import CombeePromptOptimizer
 
-    optimizer = CombeePromptOptimizer(given.pop("lm", ScriptedLM(learner)), **{"max_metric_calls": 80, **given})
+    optimizer = CombeePromptOptimizer(
+        given.pop("lm", ScriptedLM(learner)), **{"max_metric_calls": 80, **given}
+    )
     return optimizer.optimize(agent or Agent(), list(rows), prompts, False)
 
 
@@ -70,36 +89,50 @@ def test_a_text_prompt_learns_and_gets_no_field_of_the_lms() -> None:
 
 
 def test_a_chat_prompt_learns_in_its_system_message_and_stays_one() -> None:
-    chat = [{"role": "user", "content": "The code of {{item}}?"}, {"role": "system", "content": "Know the codes."}]
+    chat = [
+        {"role": "user", "content": "The code of {{item}}?"},
+        {"role": "system", "content": "Know the codes."},
+    ]
     agent = Agent()
-    user, system = json.loads(optimized({"codes": json.dumps(chat)}, agent=agent).optimized_prompts["codes"])
+    user, system = json.loads(
+        optimized({"codes": json.dumps(chat)}, agent=agent).optimized_prompts["codes"]
+    )
     assert user == chat[0]
     assert system["content"].startswith("Know the codes.\n\nLessons learned:\n- One code is K")
     assert all(json.loads(prompts["codes"])[0] == chat[0] for prompts in agent.prompts)
 
 
 def test_each_of_several_prompts_is_a_component() -> None:
-    found = optimized({"plan": "Plan.", "answer": "Answer {{item}}."}, max_metric_calls=200).optimized_prompts
+    found = optimized(
+        {"plan": "Plan.", "answer": "Answer {{item}}."}, max_metric_calls=200
+    ).optimized_prompts
     assert "K" in found["plan"] + found["answer"]
     assert found["plan"].startswith("Plan.")
     assert found["answer"].startswith("Answer {{item}}.")
 
 
 def test_rows_to_choose_by_are_not_learned_from() -> None:
-    # Each code stands in one row: what is learned helps with no row to choose by, so no text beats the first one.
+    # Each code stands in one row: what is learned helps with no row to choose by, so no text beats
+    # the first one.
     found = optimized({"codes": "Give the code of {{item}}."}, ROWS)
     assert found.final_eval_score == found.initial_eval_score == 0.0
 
 
 def test_the_same_seed_learns_the_same_and_another_divides_the_rows_otherwise() -> None:
-    first, again, other = (optimized({"codes": "Give."}, seed=seed).optimized_prompts for seed in (1, 1, 2))
+    first, again, other = (
+        optimized({"codes": "Give."}, seed=seed).optimized_prompts for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
 def test_a_rewrite_that_loses_a_field_is_refused() -> None:
-    lm = ScriptedLM(lambda request: as_json({"new_instruction": "All new, without the field: K1 K2 K3."}))
+    lm = ScriptedLM(
+        lambda request: as_json({"new_instruction": "All new, without the field: K1 K2 K3."})
+    )
     agent = Agent()
-    found = optimized({"codes": "Say {{item}}."}, agent=agent, lm=CombeeReflection(lm, "single-call"))
+    found = optimized(
+        {"codes": "Say {{item}}."}, agent=agent, lm=CombeeReflection(lm, "single-call")
+    )
     assert lm.requests
     assert {prompts["codes"] for prompts in agent.prompts} == {"Say {{item}}."}
     assert found.optimized_prompts == {"codes": "Say {{item}}."}

@@ -1,4 +1,6 @@
-"""An aggregator of one's own decides what is learned, whatever the artifact; the report and MLflow name it."""
+"""An aggregator of one's own decides what is learned, whatever the artifact; the report and MLflow
+name it.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,44 @@ from tests.worlds import events, gate_metric, gate_rows, rows
 
 
 class Signed(Aggregator):
-    """Writes what each reflection says under its own name, by code: it returns lessons alone, and no edits."""
+    """Writes what each reflection says under its own name, by code: it returns lessons alone, and
+    no edits.
+    """
 
     name: ClassVar[str] = "signed"
 
-    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+    async def aggregate(
+        self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+    ) -> Lessons:
         read = await gathered(reflections)
         if not read:
             return Lessons(context.component)
         # What the metric says of a right answer teaches nothing.
         said = {one.index: str(one.record["Feedback"]).removeprefix("Wrong. ") for one in read}
-        lessons = tuple(Lesson(f"{text} Signed.", (index,)) for index, text in said.items() if text != "Right.")
+        lessons = tuple(
+            Lesson(f"{text} Signed.", (index,)) for index, text in said.items() if text != "Right."
+        )
         node = NodeOutput(1, 0, tuple(said), tuple(lesson.text for lesson in lessons))
         return Lessons(context.component, lessons, nodes=(node,))
 
 
-@pytest.mark.parametrize("options", [{}, {"search": Search(keep="trunk")}, {"artifact": "playbook"}], ids=str)
-def test_its_aggregate_is_what_decides_and_what_is_named(service: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"search": Search(keep="trunk")}, {"artifact": "playbook"}], ids=str
+)
+def test_its_aggregate_is_what_decides_and_what_is_named(
+    service: Any, tmp_path: Path, options: dict[str, Any]
+) -> None:
     combee = Combee(
-        gate_metric, aggregator=Signed(), reflection_lm=service.lm(), log_dir=tmp_path, tracker=(), num_threads=8,
-        reflection_minibatch_size=6, budget=Budget(epochs=1), **options,
-    )  # fmt: skip
+        gate_metric,
+        aggregator=Signed(),
+        reflection_lm=service.lm(),
+        log_dir=tmp_path,
+        tracker=(),
+        num_threads=8,
+        reflection_minibatch_size=6,
+        budget=Budget(epochs=1),
+        **options,
+    )
     with dspy.context(lm=service.lm()):
         program = combee.compile(
             dspy.Predict("question -> answer"), trainset=gate_rows(0, 24), valset=gate_rows(30, 42)
@@ -48,8 +67,13 @@ def test_its_aggregate_is_what_decides_and_what_is_named(service: Any, tmp_path:
     learned = [line for text in report.texts.values() for line in text.splitlines() if "[G" in line]
     assert learned
     assert all(line.endswith("Signed.") for line in learned)
-    asked = {row["role"] for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")}
-    assert asked == ({"reflector"} if "artifact" in options else set()), "nobody else reads or writes"
+    asked = {
+        row["role"]
+        for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")
+    }
+    assert asked == ({"reflector"} if "artifact" in options else set()), (
+        "nobody else reads or writes"
+    )
     assert report.specs["aggregator"]["name"] == "signed"
     assert {scan["aggregator"] for scan in events(tmp_path, "scan")} == {"signed"}
     (run,) = rows(tmp_path, "SELECT * FROM run")

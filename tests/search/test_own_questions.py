@@ -21,13 +21,22 @@ CHAT, JSON, XML = dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()
 def compiled(proposer: Any, *, adapter: Any = None, **kwargs: Any) -> Any:
     world = World.made()
     with dspy.context(lm=world.task_lm, adapter=adapter):
-        optimizer = Combee(metric, reflection_lm=proposer, max_metric_calls=120, num_threads=1, tracker=(), **kwargs)
+        optimizer = Combee(
+            metric,
+            reflection_lm=proposer,
+            max_metric_calls=120,
+            num_threads=1,
+            tracker=(),
+            **kwargs,
+        )
         return optimizer.compile(
             dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(12, 100)
         ).combee_report
 
 
-@pytest.mark.parametrize(("adapter", "writes"), [(None, CHAT), (CHAT, CHAT), (JSON, JSON), (XML, XML)])
+@pytest.mark.parametrize(
+    ("adapter", "writes"), [(None, CHAT), (CHAT, CHAT), (JSON, JSON), (XML, XML)]
+)
 def test_dspys_dummy_lm_proposes(adapter: Any, writes: Any) -> None:
     proposer = DummyLM([{"lessons": RULES}] * 40, adapter=writes)
     report = compiled(proposer, adapter=adapter)
@@ -47,7 +56,9 @@ def test_an_answer_in_json_is_read_by_the_fallback() -> None:
 @pytest.mark.parametrize("writes", [CHAT, JSON])
 @pytest.mark.parametrize("field", ["new_instruction", "improved_instruction"])
 @pytest.mark.parametrize("aggregator", ["union", "single-call"])
-def test_answers_in_the_field_of_gepas_proposer_are_read(writes: Any, field: str, aggregator: str) -> None:
+def test_answers_in_the_field_of_gepas_proposer_are_read(
+    writes: Any, field: str, aggregator: str
+) -> None:
     proposer = DummyLM([{field: "\n".join(RULES)}] * 40, adapter=writes)
     report = compiled(proposer, aggregator=aggregator)
 

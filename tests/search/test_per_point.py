@@ -19,7 +19,9 @@ from combee_dspy.tracking.report import write_report
 from tests.worlds import World, examples, rows
 
 
-def run(world: World, place: Path | None, baseline: Any = None, held: Any = None, **settings: Any) -> Any:
+def run(
+    world: World, place: Path | None, baseline: Any = None, held: Any = None, **settings: Any
+) -> Any:
     given = Heldout(held or examples(10, 200), baseline=baseline)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(log_dir=place, **settings)
@@ -27,14 +29,20 @@ def run(world: World, place: Path | None, baseline: Any = None, held: Any = None
         return combee.compile(dspy.Predict("question -> answer"), **data).combee_report
 
 
-def test_the_cost_is_the_searchs_own_by_the_points_above_the_baseline(world: World, tmp_path: Path) -> None:
-    prices = Costs(prices={"task": Price(1, 1), "proposer": Price(1, 1)}, gpus={"task": 2, "proposer": 1})
+def test_the_cost_is_the_searchs_own_by_the_points_above_the_baseline(
+    world: World, tmp_path: Path
+) -> None:
+    prices = Costs(
+        prices={"task": Price(1, 1), "proposer": Price(1, 1)}, gpus={"task": 2, "proposer": 1}
+    )
     report = run(world, tmp_path / "log", SerialBaseline(0.3, rollouts=400), costs=prices)
     found, gain = report.per_point, 100 * (report.heldout.after - 0.3)
     assert gain > 0
     assert found.points == pytest.approx(gain)
     search = "FROM usage u JOIN effect e ON e.id = u.effect WHERE e.purpose <> 'heldout'"
-    (spent,) = rows(tmp_path / "log", f"SELECT sum(prompt_tokens + completion_tokens) AS tokens {search}")
+    (spent,) = rows(
+        tmp_path / "log", f"SELECT sum(prompt_tokens + completion_tokens) AS tokens {search}"
+    )
     assert found.tokens == pytest.approx(spent["tokens"] / gain)
     assert found.rollouts == pytest.approx(report.rollouts / gain)
     assert found.dollars == pytest.approx(spent["tokens"] / 1e6 / gain)
@@ -42,7 +50,9 @@ def test_the_cost_is_the_searchs_own_by_the_points_above_the_baseline(world: Wor
     said = str(found)
     assert "over the serial baseline's 0.300 (400.0 rollouts)" in said
     assert runs(tmp_path / "log")[0]["per_point"] == said
-    assert said in write_report(tmp_path / "log", tmp_path / "r.html").read_text().replace("&#39;", "'")
+    assert said in write_report(tmp_path / "log", tmp_path / "r.html").read_text().replace(
+        "&#39;", "'"
+    )
 
 
 def test_without_a_baseline_no_cost_is_stated(world: World, tmp_path: Path) -> None:
@@ -58,7 +68,10 @@ def test_dollars_that_are_unknown_stay_so_and_the_rest_is_given(world: World) ->
     found = run(world, None, SerialBaseline(0.3)).per_point
     assert found.dollars is None
     assert found.gpu_seconds is None
-    assert f"{found.rollouts:,.1f} rollouts, {found.tokens:,.0f} tokens, {found.seconds:,.1f} s, dollars" in str(found)
+    assert (
+        f"{found.rollouts:,.1f} rollouts, {found.tokens:,.0f} tokens, {found.seconds:,.1f} s,"
+        " dollars" in str(found)
+    )
 
 
 def test_a_result_that_is_not_above_has_no_cost_a_point(world: World) -> None:
@@ -75,13 +88,20 @@ def test_a_point_is_a_hundredth_of_the_perfect_score() -> None:
 
 
 def test_a_speed_is_never_said_without_the_guarantee_beside_it() -> None:
-    serial, spent = SerialBaseline(0.5, seconds=300.0), SerialBaseline(0.6, rollouts=100, seconds=100.0)
+    serial, spent = (
+        SerialBaseline(0.5, seconds=300.0),
+        SerialBaseline(0.6, rollouts=100, seconds=100.0),
+    )
     better = PairedDifference(0.5, 0.6, 0.1, -0.019, 0.2, 100, 0.95)
     found = CostPerPoint.of(serial, 0.6, spent, point=0.01, versus=better)
     assert found.speedup == 3.0
-    assert "3 times as fast, held-out no more than 0.02 worse (paired -0.019 to +0.200, 95% interval)" in str(found)
+    assert (
+        "3 times as fast, held-out no more than 0.02 worse (paired -0.019 to +0.200, 95% interval)"
+        in str(found)
+    )
     assert found.seconds == pytest.approx(10.0)
-    # Of figures that somebody gave, of a result that may be worse, and by a margin that is finer, none is said.
+    # Of figures that somebody gave, of a result that may be worse, and by a margin that is finer,
+    # none is said.
     wide = replace(better, low=-0.021)
     for versus, margin in ((None, 0.02), (wide, 0.02), (better, 0.01)):
         found = CostPerPoint.of(serial, 0.6, spent, point=0.01, versus=versus, margin=margin)
@@ -108,7 +128,9 @@ def test_a_baseline_is_read_from_the_folder_of_a_serial_run(world: World, tmp_pa
     versus = report.per_point.versus
     assert (versus.before, versus.after) == (serial.heldout.after, report.heldout.after)
     assert versus.difference == pytest.approx(versus.after - versus.before)
-    assert report.per_point.baseline.tokens < sum(one["tokens"] for one in runs(tmp_path / "serial"))
+    assert report.per_point.baseline.tokens < sum(
+        one["tokens"] for one in runs(tmp_path / "serial")
+    )
     asked = world.asked
     with pytest.raises(ArgumentValueError, match="read these held-out rows"):
         run(world, tmp_path / "other", str(tmp_path / "serial"), held=examples(9, 200))
@@ -116,12 +138,18 @@ def test_a_baseline_is_read_from_the_folder_of_a_serial_run(world: World, tmp_pa
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_a_file_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, folder: bool) -> None:
+def test_a_file_says_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, folder: bool
+) -> None:
     from combee_dspy.cli import main
 
     benchmark = {"name": "formula-mini", "params": {"train": 24, "validation": 12, "heldout": 12}}
-    file = {"data": {"benchmark": benchmark}, "lms": {"task": {"model": "simulated", "time_scale": 0}},
-            "budget": {"rollouts": 60}, "tracker": []}  # fmt: skip
+    file = {
+        "data": {"benchmark": benchmark},
+        "lms": {"task": {"model": "simulated", "time_scale": 0}},
+        "budget": {"rollouts": 60},
+        "tracker": [],
+    }
 
     def told(**more: Any) -> str:
         (tmp_path / "run.yaml").write_text(json.dumps({**file, **more}))

@@ -15,24 +15,33 @@ from tests.worlds import events, gate_metric, gate_rows, rows
 
 def compiled(service: Any, place: Path, **kwargs: Any) -> Any:
     given = {"artifact": "playbook", "reflection_minibatch_size": 6, **kwargs}
-    combee = Combee(gate_metric, reflection_lm=service.lm(), log_dir=place, tracker=(), num_threads=8, **given)
+    combee = Combee(
+        gate_metric, reflection_lm=service.lm(), log_dir=place, tracker=(), num_threads=8, **given
+    )
     with dspy.context(lm=service.lm()):
         return combee.compile(
-            dspy.Predict("question -> answer"), trainset=gate_rows(0, 24), valset=gate_rows(30, 42),
+            dspy.Predict("question -> answer"),
+            trainset=gate_rows(0, 24),
+            valset=gate_rows(30, 42),
             heldout=gate_rows(60, 84),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_it_learns_and_needs_no_budget(service: Any, tmp_path: Path, staleness: int) -> None:
     program = compiled(service, tmp_path, search=Search(staleness=staleness))
     report = program.combee_report
-    assert report.reason == "1 epoch is done", "it reads its trainset once, unless it is told otherwise"
+    assert report.reason == "1 epoch is done", (
+        "it reads its trainset once, unless it is told otherwise"
+    )
     assert report.heldout.after - report.heldout.before > 0.3
     text = report.texts["playbook"]
     assert sum(f"[G{number}]" in text for number in range(6)) >= 5
     assert set(report.texts) == {"playbook"}
-    roles = {row["role"] for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")}
+    roles = {
+        row["role"]
+        for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")
+    }
     assert roles == {"reflector", "proposer"}
     assert {one["operator"] for one in events(tmp_path, "candidate")} == {"seed", "playbook"}
 
@@ -42,11 +51,17 @@ def test_each_trajectory_is_reflected_on_once_and_perfect_minibatches_cost_nothi
 ) -> None:
     compiled(service, tmp_path, budget=Budget(epochs=2))
     told = {one["step"]: one["rows"] for one in events(tmp_path, "update") if not one["skipped"]}
-    reflected = rows(tmp_path, "SELECT step, count(*) AS n FROM effect WHERE role = 'reflector' GROUP BY step")
+    reflected = rows(
+        tmp_path, "SELECT step, count(*) AS n FROM effect WHERE role = 'reflector' GROUP BY step"
+    )
     assert {row["step"]: row["n"] for row in reflected} == told
     skipped = [one for one in events(tmp_path, "update") if one["skipped"]]
     assert skipped, "by the second epoch it has learned what there is"
-    (calls,) = rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'call' AND step = ?", skipped[0]["step"])
+    (calls,) = rows(
+        tmp_path,
+        "SELECT count(*) AS n FROM effect WHERE kind = 'call' AND step = ?",
+        skipped[0]["step"],
+    )
     assert calls["n"] == 0
 
 

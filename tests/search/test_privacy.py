@@ -18,7 +18,12 @@ from combee_dspy.search._privacy import Texts
 from combee_dspy.tracking import write_report
 from tests.worlds import World, animal_of, events, in_kind, metric, rows, task_answer
 
-MAIL, PHONE, CARD, TICKET = "ana.lopez@example.com", "+49 151 2345 6789", "4111 1111 1111 1111", "T-99812"
+MAIL, PHONE, CARD, TICKET = (
+    "ana.lopez@example.com",
+    "+49 151 2345 6789",
+    "4111 1111 1111 1111",
+    "T-99812",
+)
 SECRETS = (MAIL, PHONE, CARD, TICKET)
 REDACTED = Privacy(texts="redacted", patterns={"ticket": r"\bT-\d+"})
 HASHES = Privacy(texts="hashes", patterns={"ticket": r"\bT-\d+"})
@@ -27,7 +32,9 @@ HASHES = Privacy(texts="hashes", patterns={"ticket": r"\bT-\d+"})
 def telling(gold, pred, trace=None, pred_name=None, pred_trace=None):
     """The score of the world, with feedback that names a person."""
     found = metric(gold, pred)
-    return dspy.Prediction(score=found.score, feedback=f"{found.feedback} Ask {MAIL} or {PHONE}, {CARD}, {TICKET}.")
+    return dspy.Prediction(
+        score=found.score, feedback=f"{found.feedback} Ask {MAIL} or {PHONE}, {CARD}, {TICKET}."
+    )
 
 
 class Chatty(dspy.Module):
@@ -66,7 +73,9 @@ def test_everything_is_written_and_shown_by_default(tmp_path):
 def test_no_personal_data_reaches_the_journal_or_the_reflector(tmp_path, privacy, artifact):
     # The scripted proposer knows nothing of playbooks: every call of its reflector fails.
     may_fail = Validation(stop_failures=2)
-    world, program = compiled(tmp_path, privacy=privacy, artifact=artifact, validation_options=may_fail)
+    world, program = compiled(
+        tmp_path, privacy=privacy, artifact=artifact, validation_options=may_fail
+    )
     assert [one for one in SECRETS if one.encode() in written(tmp_path)] == []
     assert [one for one in SECRETS if one in shown(world)] == []
     assert "[email]" in shown(world)
@@ -74,18 +83,24 @@ def test_no_personal_data_reaches_the_journal_or_the_reflector(tmp_path, privacy
     # The program itself is given the rows as they are, and scored as it is.
     assert MAIL in str(world.task_lm.requests[-1])
     report = program.combee_report
-    assert artifact == "playbook" or report.best_score > report.seed_score  # the scripted proposer curates nothing
+    assert (
+        artifact == "playbook" or report.best_score > report.seed_score
+    )  # the scripted proposer curates nothing
 
 
 def test_a_pattern_may_say_where_a_text_ends(tmp_path):
     compiled(tmp_path, privacy=Privacy(texts="redacted", patterns={"code": r"[A-Z]{3,}$"}))
-    learned = "\n".join(text for one in tracking.candidates(tmp_path) for text in one["texts"].values())
+    learned = "\n".join(
+        text for one in tracking.candidates(tmp_path) for text in one["texts"].values()
+    )
     assert "Rule: the word for dog is [code]" in learned
     assert not re.search(r"[A-Z]{3,}$", learned, re.MULTILINE)
 
 
 def test_redaction_changes_no_score(tmp_path):
-    plain, redacted = (compiled(tmp_path / str(n), privacy=one)[1] for n, one in enumerate((None, REDACTED)))
+    plain, redacted = (
+        compiled(tmp_path / str(n), privacy=one)[1] for n, one in enumerate((None, REDACTED))
+    )
     assert plain.combee_report.seed_score == redacted.combee_report.seed_score
 
 
@@ -101,9 +116,15 @@ def test_a_redacted_run_goes_on_and_buys_nothing_again(tmp_path):
 
 def test_hashes_alone_hold_no_text_of_a_rollout(tmp_path):
     compiled(tmp_path, privacy=HASHES)
-    for row in rows(tmp_path, "SELECT kind, value, error FROM effect WHERE kind IN ('rollout', 'call')"):
+    for row in rows(
+        tmp_path, "SELECT kind, value, error FROM effect WHERE kind IN ('rollout', 'call')"
+    ):
         value = json.loads(row["value"])
-        texts = [value.get("inputs"), value.get("feedback"), *(value.get("prediction") or value.get("fields")).values()]
+        texts = [
+            value.get("inputs"),
+            value.get("feedback"),
+            *(value.get("prediction") or value.get("fields")).values(),
+        ]
         assert all(re.fullmatch("hash:[0-9a-f]{16}", text) for text in texts if text)
     assert all(one["score"] is not None for one in tracking.rollouts(tmp_path, limit=None))
     assert "code word" not in str([one["feedback"] for one in tracking.rollouts(tmp_path)])
@@ -120,7 +141,13 @@ def test_hashes_alone_hold_no_text_of_an_error(tmp_path, caplog):
         return metric(gold, pred)
 
     for seed in range(3):  # the row that is tried first is another one
-        compiled(tmp_path / str(seed), privacy=HASHES, metric=broken, instruction_proposer=failing, seed=seed)
+        compiled(
+            tmp_path / str(seed),
+            privacy=HASHES,
+            metric=broken,
+            instruction_proposer=failing,
+            seed=seed,
+        )
     everything = b"".join(written(tmp_path / str(seed)) for seed in range(3)) + caplog.text.encode()
     assert b"word for" not in everything
     assert b"on the first row that was tried: RuntimeError: hash:" in everything
@@ -130,7 +157,10 @@ def test_hashes_alone_hold_no_text_of_an_error(tmp_path, caplog):
 def test_the_same_text_has_another_hash_in_another_run(tmp_path):
     for name in ("a", "b"):
         compiled(tmp_path / name, privacy=HASHES)
-    one, other = ({row["inputs"] for row in tracking.rollouts(tmp_path / name) if row["inputs"]} for name in "ab")
+    one, other = (
+        {row["inputs"] for row in tracking.rollouts(tmp_path / name) if row["inputs"]}
+        for name in "ab"
+    )
     assert one
     assert not one & other
 
@@ -151,10 +181,15 @@ def test_what_keeps_texts_is_refused_beside_hashes(kwargs):
 
 
 def test_demonstrations_and_a_shared_cache_hold_marks(tmp_path):
-    kwargs = {"privacy": REDACTED, "operators": ["few-shot-swap"], "cache": tmp_path / "cache.sqlite"}
+    kwargs = {
+        "privacy": REDACTED,
+        "operators": ["few-shot-swap"],
+        "cache": tmp_path / "cache.sqlite",
+    }
     world, _ = compiled(tmp_path / "one", **kwargs)
     assert all(
-        one.encode() not in written(tmp_path / "one") + (tmp_path / "cache.sqlite").read_bytes() for one in SECRETS
+        one.encode() not in written(tmp_path / "one") + (tmp_path / "cache.sqlite").read_bytes()
+        for one in SECRETS
     )
     # What one run kept with marks, another does not take for the texts themselves.
     asked = world.asked
@@ -212,28 +247,45 @@ def test_the_file_of_combee_run_sets_it():
     text = "privacy: {texts: redacted, who: hash, patterns: {ticket: 'T-[0-9]+'}}"
     given = FILE.model_validate(yaml.safe_load(text)).arguments()["privacy"]
     assert given == Privacy(texts="redacted", who="hash", patterns={"ticket": "T-[0-9]+"})
-    assert Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given).privacy is given
+    assert (
+        Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given).privacy
+        is given
+    )
 
 
 def test_examples_and_the_inputs_of_calls_are_marked_too():
     texts = Texts(REDACTED, str)
-    row = dspy.Example(question=f"Who is {MAIL}?", extra={"to": (PHONE, 7)}, answer=TICKET).with_inputs("question")
+    row = dspy.Example(
+        question=f"Who is {MAIL}?", extra={"to": (PHONE, 7)}, answer=TICKET
+    ).with_inputs("question")
     found = texts.example(row)
-    assert found.toDict() == {"question": "Who is [email]?", "extra": {"to": ("[phone]", 7)}, "answer": "[ticket]"}
+    assert found.toDict() == {
+        "question": "Who is [email]?",
+        "extra": {"to": ("[phone]", 7)},
+        "answer": "[ticket]",
+    }
     assert found.inputs().toDict() == {"question": "Who is [email]?"}
-    assert texts.values({"records": [{"Inputs": row}]})["records"][0]["Inputs"].question == "Who is [email]?"
+    assert (
+        texts.values({"records": [{"Inputs": row}]})["records"][0]["Inputs"].question
+        == "Who is [email]?"
+    )
 
 
 KEY, HEADER, PASSWORD = "sk-proj-abcDEF1234567890xyz", "tenant-Zq81kkQ0aaa", "S3cretPassw0rd"
 
 
-def test_a_key_that_is_said_by_a_model_or_an_error_reaches_no_file_prompt_log_or_report(tmp_path, caplog):
+def test_a_key_that_is_said_by_a_model_or_an_error_reaches_no_file_prompt_log_or_report(
+    tmp_path, caplog
+):
     address = f"https://user:{PASSWORD}@host/v1"
 
     def telling_keys(request):
         animal = animal_of(request.last)
         if animal == "fox":
-            raise ValueError(f"{address} failed, headers {{'Authorization': 'Bearer {KEY}', 'X-Tenant': '{HEADER}'}}")
+            raise ValueError(
+                f"{address} failed, headers {{'Authorization': 'Bearer {KEY}', 'X-Tenant':"
+                f" '{HEADER}'}}"
+            )
         if animal == "hen":
             return in_kind(request, {"answer": f"my key is {KEY}, my tenant {HEADER}"})
         return task_answer(request)
@@ -253,11 +305,22 @@ def test_a_key_that_is_said_by_a_model_or_an_error_reaches_no_file_prompt_log_or
         lm.kwargs |= {"api_key": KEY, "extra_headers": {"X-Tenant": HEADER}}
     with caplog.at_level(logging.DEBUG):
         program = world.compile(
-            log_dir=tmp_path, metric=broken, tracker="progress", reflection_minibatch_size=12, max_metric_calls=100,
-            operators=["insert", "rewrite"], heldout=12,
-        )  # fmt: skip
+            log_dir=tmp_path,
+            metric=broken,
+            tracker="progress",
+            reflection_minibatch_size=12,
+            max_metric_calls=100,
+            operators=["insert", "rewrite"],
+            heldout=12,
+        )
     write_report(tmp_path, tmp_path / "report.html")
     written_anywhere = written(tmp_path).decode("utf-8", "replace")
     assert "my key is [redacted], my tenant [redacted]" in written_anywhere
-    for place in (written_anywhere, shown(world), caplog.text, repr(program.combee_report), str(program.dump_state())):
+    for place in (
+        written_anywhere,
+        shown(world),
+        caplog.text,
+        repr(program.combee_report),
+        str(program.dump_state()),
+    ):
         assert [one for one in (KEY, HEADER, PASSWORD) if one in place] == []

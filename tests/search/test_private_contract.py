@@ -1,4 +1,6 @@
-"""What ``_private`` and the search rely on in DSPy and gepa. A release that moves one of these fails here first."""
+"""What ``_private`` and the search rely on in DSPy and gepa. A release that moves one of these
+fails here first.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,17 @@ from combee_dspy.search import _telling
 
 def test_versions_are_the_supported_ones() -> None:
     assert Version("3.4.1") <= Version(metadata.version("dspy")) < Version("3.5")
-    pins = [Requirement(line) for line in metadata.requires("dspy") or () if line.startswith("gepa")]
+    pins = [
+        Requirement(line) for line in metadata.requires("dspy") or () if line.startswith("gepa")
+    ]
     assert any(Version(metadata.version("gepa")) in pin.specifier for pin in pins)
 
 
 def test_auto_budget_reads_no_instance() -> None:
     assert set(AUTO_RUN_SETTINGS) == {"light", "medium", "heavy"}
-    made = GEPA(lambda a, b, c, d, e: 0.0, auto="light", reflection_lm=dspy.LM("openai/x", api_key="x"))
+    made = GEPA(
+        lambda a, b, c, d, e: 0.0, auto="light", reflection_lm=dspy.LM("openai/x", api_key="x")
+    )
     assert GEPA.auto_budget(None, 2, 6, 50) == made.auto_budget(2, 6, 50)
 
 
@@ -50,7 +56,13 @@ def test_adapter_methods(name: str) -> None:
 
 def test_the_states_list_of_components_may_be_shortened() -> None:
     evaluation: Any = ValsetEvaluation({0: None}, {0: 1.0})
-    state = new_state({"a": "x", "hidden": "y"}, evaluation, ["a"], track_best_outputs=False, frontier_type="instance")
+    state = new_state(
+        {"a": "x", "hidden": "y"},
+        evaluation,
+        ["a"],
+        track_best_outputs=False,
+        frontier_type="instance",
+    )
     assert isinstance(state, GEPAState)
     assert state.list_of_named_predictors == ["a"]
     assert state.named_predictor_id_to_update_next_for_program_candidate == [0]
@@ -80,7 +92,11 @@ def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> No
     source = inspect.getsource(dspy.LM.__call__.__wrapped__)
     assert "finalize(self, call, execute(self, call))" in source
     cut = inspect.getsource(execution.execute)
-    assert cut.index("_cached(lm, call, False)") < cut.index("_engine(") < cut.index("_store(lm, call, result, False)")
+    assert (
+        cut.index("_cached(lm, call, False)")
+        < cut.index("_engine(")
+        < cut.index("_store(lm, call, result, False)")
+    )
     assert {"cache", "kwargs"} <= {one.name for one in dataclasses.fields(execution.PreparedCall)}
     assert {"responses", "outputs", "usage"} <= {one.name for one in dataclasses.fields(CallResult)}
 

@@ -36,7 +36,13 @@ Score = Callable[[Sequence[str], int], float]
 def books_of(lines: Sequence[str], waiting: Sequence[str] = ()) -> Books:
     book = Book().add([Taught(line, ("a", "b", "c")) for line in (*lines, *waiting)], 0)
     states: Any = {lesson_id(line): ("waiting", "") for line in waiting}
-    books = Books(Instruction(), Candidate({"self": OWN}), ("self",), Posterior(lone=0, few=0), lambda *_, **__: None)
+    books = Books(
+        Instruction(),
+        Candidate({"self": OWN}),
+        ("self",),
+        Posterior(lone=0, few=0),
+        lambda *_, **__: None,
+    )
     books.now["self"] = book.with_states(states)
     books._after[0] = dict(books.now)
     return books
@@ -54,7 +60,12 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.validation = tuple(
-            Row("validation", index, dspy.Example(question=f"row {index}").with_inputs("question"), str(index))
+            Row(
+                "validation",
+                index,
+                dspy.Example(question=f"row {index}").with_inputs("question"),
+                str(index),
+            )
             for index in range(self.rows)
         )
         self.size, self.draws, self.purse = self.rows, 1, self
@@ -69,10 +80,14 @@ class Bench:
         self.asked.append((text.id, row.index))
         return Rollout(row.hash, self.score(read_section(text.texts["self"])[1], row.index))
 
-    async def validate(self, text: Candidate, rows: Sequence[Row], step: int) -> dict[int, tuple[Rollout, ...]]:
+    async def validate(
+        self, text: Candidate, rows: Sequence[Row], step: int
+    ) -> dict[int, tuple[Rollout, ...]]:
         return {row.index: (await self.rollout(text, row),) for row in rows}
 
-    def join(self, text: Candidate, parents: Any, step: int, rollouts: Mapping[int, Sequence[Rollout]]) -> Member:
+    def join(
+        self, text: Candidate, parents: Any, step: int, rollouts: Mapping[int, Sequence[Rollout]]
+    ) -> Member:
         scores = {index: drawn[0].score for index, drawn in rollouts.items()}
         self.members.append(Member(len(self.members), text, tuple(parents), step, scores))
         return self.members[-1]
@@ -86,7 +101,9 @@ class Bench:
                 rollouts = await self.validate(text, self.validation, step)
                 self.join(text, (), step, rollouts)
             self.asked.clear()
-            proving = Proving(cast("Any", self), cast("Any", self), books, 1.0, lambda _old, _new: True)
+            proving = Proving(
+                cast("Any", self), cast("Any", self), books, 1.0, lambda _old, _new: True
+            )
             asked = {component: books.known(component, 0) for component in books.now}
             await proving.prove(self.members[-1], text, asked, rollouts if at_hand else None)
 
@@ -96,37 +113,60 @@ class Bench:
 
 def test_a_change_touches_nothing_else_of_a_text() -> None:
     # A text that an operator wrote shows one lesson of three as a line.
-    books, text = books_of(LINES, ["Rule four"]), Candidate({"self": write_section("Written anew.", [LINES[1]])})
+    books, text = (
+        books_of(LINES, ["Rule four"]),
+        Candidate({"self": write_section("Written anew.", [LINES[1]])}),
+    )
     out = open_changes(books, text, serve=False)
-    assert [change.lesson.text for change in out] == [LINES[1]], "what is no line cannot be left out"
+    assert [change.lesson.text for change in out] == [LINES[1]], (
+        "what is no line cannot be left out"
+    )
     (more,) = open_changes(books, text, serve=True)
-    assert changed(books, text, [more]).texts["self"] == write_section("Written anew.", [LINES[1], "Rule four"])
+    assert changed(books, text, [more]).texts["self"] == write_section(
+        "Written anew.", [LINES[1], "Rule four"]
+    )
     assert read_section(changed(books, text, out).texts["self"])[1] == []
 
 
 def test_a_text_follows_what_was_decided_since_it_was_made() -> None:
-    books, text = books_of(LINES, ["Rule four"]), Candidate({"self": write_section("Written anew.", [LINES[1]])})
+    books, text = (
+        books_of(LINES, ["Rule four"]),
+        Candidate({"self": write_section("Written anew.", [LINES[1]])}),
+    )
     before = dict(books.now)
     assert follow(books, text, before).id == text.id
     states: Any = {lesson_id(LINES[1]): ("retired", ""), lesson_id("Rule four"): ("served", "")}
     books.now["self"] = books.now["self"].with_states(states)
-    assert follow(books, text, before).texts["self"] == write_section("Written anew.", ["Rule four"])
+    assert follow(books, text, before).texts["self"] == write_section(
+        "Written anew.", ["Rule four"]
+    )
 
 
 @pytest.mark.parametrize("operator", [Insert(max_tokens=20), Rewrite(max_tokens=20)])
 def test_an_operators_own_budget_binds_what_grows(operator: Operator) -> None:
-    small, large = (write_section(OWN, [f"Rule number {place}" for place in range(count)]) for count in (1, 20))
+    small, large = (
+        write_section(OWN, [f"Rule number {place}" for place in range(count)]) for count in (1, 20)
+    )
     assert _fits(operator, small, OWN) and not _fits(operator, large, small)
     assert _fits(operator, large, large), "what is longer already may lose a line"
 
 
 def test_no_text_that_the_guards_refuse_is_bought(tmp_path: Path) -> None:
-    lessons = [f"Rule {number}: the word for a beast of kind {number} is a long word" for number in range(8)]
+    lessons = [
+        f"Rule {number}: the word for a beast of kind {number} is a long word"
+        for number in range(8)
+    ]
     World.made().compile(
-        dspy.Predict(dspy.Signature("question -> answer", OWN)), search=Search(keep="trunk"), log_dir=tmp_path,
-        guards=Guards(max_tokens=60), budget=Budget(rollouts=250), reflection_minibatch_size=4, validation=6,
-        aggregator=Told(tuple(lessons)), skip_perfect_score=False,
-    )  # fmt: skip
+        dspy.Predict(dspy.Signature("question -> answer", OWN)),
+        search=Search(keep="trunk"),
+        log_dir=tmp_path,
+        guards=Guards(max_tokens=60),
+        budget=Budget(rollouts=250),
+        reflection_minibatch_size=4,
+        validation=6,
+        aggregator=Told(tuple(lessons)),
+        skip_perfect_score=False,
+    )
     texts = [one["texts"]["self"] for one in events(tmp_path, "candidate")]
     assert len(texts) > 2
     assert max(map(estimate_tokens, texts)) <= 60
@@ -143,10 +183,17 @@ class Anew(Operator):
 
 def test_lessons_that_an_operator_worked_in_are_not_appended(tmp_path: Path) -> None:
     World.made().compile(
-        dspy.Predict(dspy.Signature("question -> answer", OWN)), search=Search(keep="trunk"), log_dir=tmp_path,
-        operators=[Anew()], budget=Budget(rollouts=250), reflection_minibatch_size=4, validation=6, diversity=False,
-        aggregator=Told(("Rule one", "Rule two", "Rule three")), skip_perfect_score=False,
-    )  # fmt: skip
+        dspy.Predict(dspy.Signature("question -> answer", OWN)),
+        search=Search(keep="trunk"),
+        log_dir=tmp_path,
+        operators=[Anew()],
+        budget=Budget(rollouts=250),
+        reflection_minibatch_size=4,
+        validation=6,
+        diversity=False,
+        aggregator=Told(("Rule one", "Rule two", "Rule three")),
+        skip_perfect_score=False,
+    )
     assert not [one for one in events(tmp_path, "candidate") if "Rule" in one["texts"]["self"]]
 
 

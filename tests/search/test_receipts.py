@@ -1,4 +1,6 @@
-"""Where looks at held-out rows are counted, which studies are held to their rows, and that no text is kept."""
+"""Where looks at held-out rows are counted, which studies are held to their rows, and that no text
+is kept.
+"""
 
 from __future__ import annotations
 
@@ -44,19 +46,25 @@ def run(world: World, *, student: Any = None, **changes: Any) -> Any:
     given = {name: changes.pop(name, rows) for name, rows in data.items()}
     settings = {"max_metric_calls": 40, "reflection_minibatch_size": 4, **changes}
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        return world.combee(**settings).compile(student or dspy.Predict("question -> answer"), **given)
+        return world.combee(**settings).compile(
+            student or dspy.Predict("question -> answer"), **given
+        )
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def kinder(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def kinder(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     found = metric(gold, pred)
     return dspy.Prediction(score=found.score, feedback=f"Look again. {found.feedback}")
 
 
-def lenient(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
+def lenient(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> float:
     return 1.0
 
 
@@ -65,7 +73,9 @@ MOVES: dict[str, dict[str, Any]] = {
     "other rows, learned from a row less": {"heldout": examples(8, 300), "trainset": examples(11)},
     "a row less": {"heldout": examples(7, 200)},
     "a row more": {"heldout": examples(9, 200)},
-    "a label as input": {"heldout": [row.with_inputs("question", "answer") for row in examples(8, 200)]},
+    "a label as input": {
+        "heldout": [row.with_inputs("question", "answer") for row in examples(8, 200)]
+    },
     "read rows are validated on": {"valset": examples(6, 203), "heldout": None},
     "validated rows are held out": {"valset": examples(6, 300), "heldout": examples(6, 100)},
 }
@@ -76,7 +86,10 @@ def test_without_a_name_and_a_log_dir_no_hidden_file_stops_a_run(world: World, h
     learned = run(world)
     report = run(world, student=learned, **MOVES[how]).combee_report
     if MOVES[how].get("heldout", True):
-        assert "no study name and no log_dir: whether other rows were held out before is not known" in str(report)
+        assert (
+            "no study name and no log_dir: whether other rows were held out before is not known"
+            in str(report)
+        )
 
 
 def test_better_feedback_is_no_leak_and_the_second_look_is_told(world: World) -> None:
@@ -90,7 +103,9 @@ def test_better_feedback_is_no_leak_and_the_second_look_is_told(world: World) ->
     assert not second.supports_claims
 
 
-def test_a_metric_that_scores_otherwise_is_told_by_the_untouched_programs_scores(world: World) -> None:
+def test_a_metric_that_scores_otherwise_is_told_by_the_untouched_programs_scores(
+    world: World,
+) -> None:
     run(world)
     report = run(world, metric=lenient).combee_report
     assert any("the untouched program scores otherwise on" in text for text in report.warnings)
@@ -98,13 +113,15 @@ def test_a_metric_that_scores_otherwise_is_told_by_the_untouched_programs_scores
 
 def test_looks_are_counted_by_rows_in_all_processes(world: World) -> None:
     script = (
-        "import dspy; from tests.worlds import *; w = World.made()\n"
-        "with dspy.context(lm=w.task_lm, adapter=dspy.ChatAdapter()):\n"
-        "    w.combee(max_metric_calls=40, reflection_minibatch_size=4).compile(dspy.Predict('question -> answer'),\n"
-        "        trainset=examples(12), valset=examples(6, 100), heldout=examples(8, 200))"
+        "import dspy; from tests.worlds import *; w = World.made()\nwith dspy.context(lm=w.task_lm,"
+        " adapter=dspy.ChatAdapter()):\n    w.combee(max_metric_calls=40,"
+        " reflection_minibatch_size=4).compile(dspy.Predict('question -> answer'),\n       "
+        " trainset=examples(12), valset=examples(6, 100), heldout=examples(8, 200))"
     )
     subprocess.run(  # noqa: S603 - its own interpreter
-        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        [sys.executable, "-c", script],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert run(world, heldout=examples(7, 201)).combee_report.receipt.looks == 1
     assert run(world, heldout=examples(8, 300)).combee_report.receipt.looks == 0
@@ -113,7 +130,14 @@ def test_looks_are_counted_by_rows_in_all_processes(world: World) -> None:
 
 def test_several_tasks_read_each_look_once(world: World) -> None:
     tasks = [
-        Task(str(seed), dspy.Predict("question -> answer"), examples(12), examples(6, 100), examples(8, 200), seed=seed)
+        Task(
+            str(seed),
+            dspy.Predict("question -> answer"),
+            examples(12),
+            examples(6, 100),
+            examples(8, 200),
+            seed=seed,
+        )
         for seed in (0, 1)
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
@@ -138,13 +162,17 @@ def test_a_project_is_held_to_its_rows_whatever_the_log_dir(
     assert [line["stage"] for line in lines_of(project / PROJECT_FILE)] == ["begun", "read"]
 
 
-def test_a_project_counts_looks_of_all_log_dirs_and_lets_feedback_change(world: World, project: Path) -> None:
+def test_a_project_counts_looks_of_all_log_dirs_and_lets_feedback_change(
+    world: World, project: Path
+) -> None:
     run(world, log_dir="runs/a")
     report = run(world, log_dir="runs/b", metric=kinder, trainset=examples(11)).combee_report
     assert report.receipt.looks == 1
 
 
-def test_a_run_without_log_dir_is_warned_of_what_a_project_would_refuse(world: World, project: Path) -> None:
+def test_a_run_without_log_dir_is_warned_of_what_a_project_would_refuse(
+    world: World, project: Path
+) -> None:
     run(world, log_dir="runs/a")
     report = run(world, heldout=examples(8, 300)).combee_report
     assert any("is not refused that heldout has changed" in text for text in report.warnings)
@@ -155,20 +183,33 @@ def test_a_study_with_a_name_is_held_to_its_rows_even_where_nothing_is_counted(
     world: World, monkeypatch: pytest.MonkeyPatch, log_dirs: tuple[str | None, str | None]
 ) -> None:
     monkeypatch.setenv("COMBEE_RECEIPTS", "off")
-    first = run(world, heldout=Heldout(examples(8, 200), study="refunds"), log_dir=log_dirs[0]).combee_report
+    first = run(
+        world, heldout=Heldout(examples(8, 200), study="refunds"), log_dir=log_dirs[0]
+    ).combee_report
     file = Path.cwd() / PROJECT_FILE
     assert f"study 'refunds', recorded in {file}" in str(first)
     moved = Heldout(examples(8, 300), study="refunds")
     with pytest.raises(HeldoutMovedError, match=PROJECT_FILE):
-        run(world, heldout=moved, log_dir=log_dirs[1], trainset=examples(12, 400), valset=examples(6, 500))
+        run(
+            world,
+            heldout=moved,
+            log_dir=log_dirs[1],
+            trainset=examples(12, 400),
+            valset=examples(6, 500),
+        )
     again = Heldout(examples(8, 200), study="refunds")
-    assert run(world, heldout=again, log_dir=log_dirs[1], metric=kinder).combee_report.receipt.looks == 1
+    assert (
+        run(world, heldout=again, log_dir=log_dirs[1], metric=kinder).combee_report.receipt.looks
+        == 1
+    )
     # Another name is another study, but a look is a look.
     other = Heldout(examples(7, 200), study="returns")
     assert run(world, heldout=other).combee_report.receipt.looks == 2
 
 
-def test_where_neither_name_nor_project_folder_is_the_report_says_what_is_not_known(world: World) -> None:
+def test_where_neither_name_nor_project_folder_is_the_report_says_what_is_not_known(
+    world: World,
+) -> None:
     run(world, log_dir="a")
     report = run(world, log_dir="b", heldout=examples(8, 300)).combee_report
     assert "no study name and no project folder: looks outside b may not be known" in str(report)
@@ -179,11 +220,24 @@ def test_no_text_is_kept_and_nobody_is_named(world: World, folder: Path, project
     for texts in ("redacted", "hashes"):
         privacy = Privacy(texts=texts, who="none")
         run(world, privacy=privacy)
-        run(world, privacy=privacy, heldout=Heldout(examples(8, 200), study="refunds"), log_dir=texts)
+        run(
+            world,
+            privacy=privacy,
+            heldout=Heldout(examples(8, 200), study="refunds"),
+            log_dir=texts,
+        )
     for file in (folder / "receipts.jsonl", project / PROJECT_FILE):
         assert len(lines_of(file)) == 4
         stored = file.read_text(encoding="utf-8")
-        for text in ("Number", "word for", "BEE", "scripted", "metric.", "Give the code", "question"):
+        for text in (
+            "Number",
+            "word for",
+            "BEE",
+            "scripted",
+            "metric.",
+            "Give the code",
+            "question",
+        ):
             assert text not in stored, text
 
 
@@ -205,7 +259,9 @@ def test_two_readings_that_began_together_are_not_both_made(world: World) -> Non
         run(world, heldout=Heldout(examples(8, 200), study="refunds"))
 
 
-@pytest.mark.parametrize("how", ["a file in its place", "no file of ours", "changed rows", "a pipe", "a link"])
+@pytest.mark.parametrize(
+    "how", ["a file in its place", "no file of ours", "changed rows", "a pipe", "a link"]
+)
 def test_a_count_that_cannot_be_used_is_warned_of_by_name(
     world: World, folder: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
@@ -234,7 +290,9 @@ def test_a_count_that_cannot_be_used_is_warned_of_by_name(
 
 
 @pytest.mark.parametrize("how", ["changed", "a link"])
-def test_a_study_whose_file_is_not_as_it_was_written_is_refused_by_the_files_name(world: World, how: str) -> None:
+def test_a_study_whose_file_is_not_as_it_was_written_is_refused_by_the_files_name(
+    world: World, how: str
+) -> None:
     held = Heldout(examples(8, 200), study="refunds")
     run(world, heldout=held)
     file = Path(PROJECT_FILE).absolute()

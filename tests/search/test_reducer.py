@@ -28,12 +28,18 @@ FACTS = [f"the code of item {number} is K{number}" for number in range(12)]
 def answer(request: ScriptedRequest) -> str:
     """Write every fact that the request holds as a lesson."""
     assert "[[ ## completed ## ]]" in request.text, "the default adapter is DSPy's own"
-    return as_chat({"lessons": list(dict.fromkeys(re.findall(r"the code of item \d+ is K\d+", request.last)))})
+    return as_chat(
+        {"lessons": list(dict.fromkeys(re.findall(r"the code of item \d+ is K\d+", request.last)))}
+    )
 
 
 def dataset(*numbers: int) -> list[dict[str, Any]]:
     return [
-        {"Inputs": {"q": f"item {n}"}, "Generated Outputs": {"code": "?"}, "Feedback": f"Wrong: {FACTS[n]}"}
+        {
+            "Inputs": {"q": f"item {n}"},
+            "Generated Outputs": {"code": "?"},
+            "Feedback": f"Wrong: {FACTS[n]}",
+        }
         for n in numbers
     ]
 
@@ -56,14 +62,16 @@ def test_all_components_are_learned_with_the_lm_in_dspys_context() -> None:
     assert len(lm.requests) == 3
 
 
-def test_one_component_that_fails_does_not_take_the_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_component_that_fails_does_not_take_the_others_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def script(request: ScriptedRequest) -> str:
         if "Do b." in request.text:
             raise RuntimeError("no answer for b")
         return answer(request)
 
     with caplog.at_level(logging.WARNING, logger="combee_dspy"):
-        (proposal, same) = CombeeReflection(ScriptedLM(script)).reflect(
+        proposal, same = CombeeReflection(ScriptedLM(script)).reflect(
             {"a": "Do a.", "b": "Do b."}, {"a": dataset(0), "b": dataset(1)}, ["a", "b"]
         )
     assert isinstance(same, CombeeReflection)
@@ -100,7 +108,10 @@ def test_all_components_of_all_jobs_run_at_once() -> None:
         everyone.wait()  # passes only when four calls are in flight at once
         return answer(request)
 
-    jobs = [({"a": "Do a.", "b": "Do b."}, {"a": dataset(i), "b": dataset(i + 4)}, ["a", "b"]) for i in range(2)]
+    jobs = [
+        ({"a": "Do a.", "b": "Do b."}, {"a": dataset(i), "b": dataset(i + 4)}, ["a", "b"])
+        for i in range(2)
+    ]
     results = CombeeReflection(ScriptedLM(script), num_threads=4).reflect_many(jobs)
     assert [set(proposal.new_texts) for proposal, _ in results] == [{"a", "b"}] * 2
 
@@ -150,20 +161,32 @@ def task(request: ScriptedRequest) -> str:
     return as_chat({"code": f"K{number}" if known else "unknown"})
 
 
-def metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     feedback = f"The fact: the code of {gold.item} is {gold.code}"
     return dspy.Prediction(score=float(pred.code == gold.code), feedback=feedback)
 
 
 def test_inside_dspy_gepa() -> None:
-    rows = [dspy.Example(q=f"What is item {n}?", item=f"item {n}", code=f"K{n}").with_inputs("q") for n in range(8)]
+    rows = [
+        dspy.Example(q=f"What is item {n}?", item=f"item {n}", code=f"K{n}").with_inputs("q")
+        for n in range(8)
+    ]
     optimizer = dspy.GEPA(
-        metric=metric, reflection_lm=ScriptedLM(answer), instruction_proposer=CombeeProposer(),
-        reflection_minibatch_size=8, max_metric_calls=60, num_threads=2, track_stats=True,
-    )  # fmt: skip
+        metric=metric,
+        reflection_lm=ScriptedLM(answer),
+        instruction_proposer=CombeeProposer(),
+        reflection_minibatch_size=8,
+        max_metric_calls=60,
+        num_threads=2,
+        track_stats=True,
+    )
     with dspy.context(lm=ScriptedLM(task)):
         best = optimizer.compile(dspy.Predict("q -> code"), trainset=rows, valset=rows)
-    assert {f"the code of item {n} is K{n}" for n in range(8)} <= bullets(best.signature.instructions)
+    assert {f"the code of item {n} is K{n}" for n in range(8)} <= bullets(
+        best.signature.instructions
+    )
     assert max(best.detailed_results.val_aggregate_scores) == 1.0
 
 
@@ -172,22 +195,33 @@ class FactsAdapter:
 
     propose_new_texts = None
 
-    def evaluate(self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False) -> Any:
+    def evaluate(
+        self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
         scores = [float(FACTS[n] in candidate["text"]) for n in batch]
-        return EvaluationBatch(outputs=list(batch), scores=scores, trajectories=list(zip(batch, scores, strict=True)))
+        return EvaluationBatch(
+            outputs=list(batch), scores=scores, trajectories=list(zip(batch, scores, strict=True))
+        )
 
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        return {name: dataset(*(n for n, _ in eval_batch.trajectories)) for name in components_to_update}
+        return {
+            name: dataset(*(n for n, _ in eval_batch.trajectories)) for name in components_to_update
+        }
 
 
 def test_inside_gepa_optimize() -> None:
     result = gepa.optimize(
-        seed_candidate={"text": "Know the codes."}, trainset=list(range(12)), valset=list(range(12)),
-        adapter=FactsAdapter(), reflection_strategy=CombeeReflection(ScriptedLM(answer)),
-        reflection_minibatch_size=12, max_metric_calls=60, display_progress_bar=False,
-    )  # fmt: skip
+        seed_candidate={"text": "Know the codes."},
+        trainset=list(range(12)),
+        valset=list(range(12)),
+        adapter=FactsAdapter(),
+        reflection_strategy=CombeeReflection(ScriptedLM(answer)),
+        reflection_minibatch_size=12,
+        max_metric_calls=60,
+        display_progress_bar=False,
+    )
     assert bullets(result.best_candidate["text"]) == set(FACTS)
 
 
@@ -203,6 +237,9 @@ def test_inside_gepa_optimize_anything(aggregator: str) -> None:
     )
     engine = EngineConfig(max_metric_calls=60, parallel=False)
     found = optimize_anything(
-        "Know the codes.", evaluator=evaluate, dataset=list(range(12)), config=GEPAConfig(engine, reflection)
+        "Know the codes.",
+        evaluator=evaluate,
+        dataset=list(range(12)),
+        config=GEPAConfig(engine, reflection),
     )
     assert bullets(found.best_candidate) == set(FACTS)

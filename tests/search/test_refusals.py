@@ -18,10 +18,14 @@ def test_a_third_of_requests_refused_by_chance_leaves_the_limit_where_it_began_o
     )
     with SimulatedService(config, GATES) as service:
         lm = service.lm()
-        combee = Combee(gate_metric, max_metric_calls=260, reflection_lm=lm, log_dir=tmp_path, tracker=())
+        combee = Combee(
+            gate_metric, max_metric_calls=260, reflection_lm=lm, log_dir=tmp_path, tracker=()
+        )
         with dspy.context(lm=lm):
             program = combee.compile(
-                dspy.Predict("question -> answer"), trainset=gate_rows(0, 72), valset=gate_rows(72, 112)
+                dspy.Predict("question -> answer"),
+                trainset=gate_rows(0, 72),
+                valset=gate_rows(72, 112),
             )
         refused = service.stats().by_status["rate_limited"].calls
     assert refused > 40

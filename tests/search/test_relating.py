@@ -36,10 +36,17 @@ def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> Non
             return dspy.Prediction(same=[])
 
         signature = cast("type[dspy.Signature]", None)
-        return await Learner._call_or_cut(learner, call, 3, signature, {}, ("self", place), "reflector")
+        return await Learner._call_or_cut(
+            learner, call, 3, signature, {}, ("self", place), "reflector"
+        )
 
     async def run() -> list[Any]:
-        return [await ask(1, "first"), await ask(0, "second"), await ask(1, "second"), await ask(1, "first")]
+        return [
+            await ask(1, "first"),
+            await ask(0, "second"),
+            await ask(1, "second"),
+            await ask(1, "first"),
+        ]
 
     first, cut, again, kept = asyncio.run(run())
     assert isinstance(first, dspy.Prediction) and isinstance(kept, dspy.Prediction)

@@ -11,7 +11,12 @@ import pytest
 
 from combee_dspy import Budget, Costs
 from combee_dspy.costs import Price
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, LMUnreachableError, MissingDistributionError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    LMUnreachableError,
+    MissingDistributionError,
+)
 from tests.worlds import World
 
 
@@ -28,9 +33,17 @@ class OnlyAsynchronous(dspy.Module):
     ("given", "kind", "words"),
     [
         ({"reflection_lm": "openai/gpt-5"}, ArgumentTypeError, r"Give dspy\.LM\('openai/gpt-5'\)"),
-        ({"candidate_selection_strategy": "paretto"}, ArgumentValueError, "candidate_selection_strategy is unknown"),
+        (
+            {"candidate_selection_strategy": "paretto"},
+            ArgumentValueError,
+            "candidate_selection_strategy is unknown",
+        ),
         ({"component_selector": "robin"}, ArgumentValueError, "Give one of round_robin, all"),
-        ({"gepa_kwargs": {"val_evaluation_policy": "full"}}, ArgumentValueError, "val_evaluation_policy is unknown"),
+        (
+            {"gepa_kwargs": {"val_evaluation_policy": "full"}},
+            ArgumentValueError,
+            "val_evaluation_policy is unknown",
+        ),
         ({"gepa_kwargs": {"use_wandb": True}}, ArgumentValueError, "Give use_wandb to Combee"),
     ],
 )
@@ -41,7 +54,9 @@ def test_what_is_misspelt_is_named_when_the_optimizer_is_made(
         world.combee(**given)
 
 
-def test_wandb_that_is_not_installed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_that_is_not_installed_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDistributionError, match=r"use_wandb=True.*pip install 'wandb'"):
         world.combee(use_wandb=True)
@@ -56,7 +71,9 @@ def test_a_name_is_no_task_lm(world: World) -> None:
         world.compile(student)
 
 
-def test_a_program_with_an_asynchronous_form_alone_is_told_of_the_executor_that_runs_it(world: World) -> None:
+def test_a_program_with_an_asynchronous_form_alone_is_told_of_the_executor_that_runs_it(
+    world: World,
+) -> None:
     with pytest.raises(ArgumentTypeError, match="Give executor='asyncio'"):
         world.compile(OnlyAsynchronous())
     assert not world.asked
@@ -72,7 +89,9 @@ def test_a_price_may_be_a_mapping() -> None:
     assert Costs(prices={"m": {"prompt": 1, "completion": 2}}).prices["m"] == Price(1.0, 2.0)  # type: ignore[dict-item]
 
 
-def test_the_package_runs_as_its_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_package_runs_as_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["combee", "--version"])
     with pytest.raises(SystemExit):
         runpy.run_module("combee_dspy", run_name="__main__")

@@ -14,7 +14,9 @@ from tests.worlds import World, events, examples, metric, rows
 
 
 def scaled(right: float, wrong: float = 0.0) -> Any:
-    def score(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def score(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         found = metric(gold, pred)
         return dspy.Prediction(score=right if found.score else wrong, feedback=found.feedback)
 
@@ -61,7 +63,9 @@ def test_a_minibatch_of_hundreds_alone_is_skipped(world: World, tmp_path: Path, 
 
     assert report.reason.endswith("every row was right")
     assert not world.proposer_lm.requests
-    assert {row["score"] for row in rows(tmp_path, "SELECT score FROM effect WHERE kind = 'rollout'")} == {100}
+    assert {
+        row["score"] for row in rows(tmp_path, "SELECT score FROM effect WHERE kind = 'rollout'")
+    } == {100}
 
 
 @pytest.mark.parametrize(("score", "baseline"), [(metric, 0.1), (scaled(100), 10)])
@@ -85,8 +89,16 @@ def test_a_point_is_a_hundredth_of_the_scale(world: World, score: Any, baseline:
 
 @pytest.mark.parametrize(
     ("given", "scores", "perfect"),
-    [(1.0, [0, 0.5], 1), (1.0, [], 1), (1.0, [1], 1), (1.0, [7, 0], 10), (1.0, [100], 100), (1.0, [101], 1000),
-     (50.0, [70], 50), (1.0, [-5], 1)],
-)  # fmt: skip
+    [
+        (1.0, [0, 0.5], 1),
+        (1.0, [], 1),
+        (1.0, [1], 1),
+        (1.0, [7, 0], 10),
+        (1.0, [100], 100),
+        (1.0, [101], 1000),
+        (50.0, [70], 50),
+        (1.0, [-5], 1),
+    ],
+)
 def test_the_score_of_a_success(given: float, scores: list[float], perfect: float) -> None:
     assert perfect_score_of(given, scores) == perfect

@@ -1,4 +1,6 @@
-"""What runs share: a cache of rollouts, decisions that are taken again, and one service for several programs."""
+"""What runs share: a cache of rollouts, decisions that are taken again, and one service for several
+programs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from tests.worlds import TwoSteps, World, events, examples, metric, rows
 
 
 def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
-    given = {"cache": tmp_path / "cache.sqlite", "reflection_minibatch_size": 6, "max_metric_calls": 80}
+    given = {
+        "cache": tmp_path / "cache.sqlite",
+        "reflection_minibatch_size": 6,
+        "max_metric_calls": 80,
+    }
     first = World.made()
     program = first.compile(**given, log_dir=tmp_path / "a")
     second = World.made()
@@ -46,11 +52,19 @@ def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
 def test_a_run_goes_on_without_a_cache_whose_disk_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
-    given = {"cache": tmp_path / "cache.sqlite", "reflection_minibatch_size": 6, "max_metric_calls": 80}
+    given = {
+        "cache": tmp_path / "cache.sqlite",
+        "reflection_minibatch_size": 6,
+        "max_metric_calls": 80,
+    }
     World.made().compile(**given)
-    full = "CREATE TRIGGER full BEFORE INSERT ON cached BEGIN SELECT RAISE(FAIL, 'disk is full'); END"
+    full = (
+        "CREATE TRIGGER full BEFORE INSERT ON cached BEGIN SELECT RAISE(FAIL, 'disk is full'); END"
+    )
     with closing(sqlite3.connect(tmp_path / "cache.sqlite")) as file:
-        file.execute(full if broken == "written" else "ALTER TABLE cached RENAME COLUMN crc TO gone")
+        file.execute(
+            full if broken == "written" else "ALTER TABLE cached RENAME COLUMN crc TO gone"
+        )
     world = World.made()
     report = world.compile(**given, seed=9).combee_report
     # What was kept before saves money as long as it can be read.
@@ -60,14 +74,20 @@ def test_a_run_goes_on_without_a_cache_whose_disk_fails(
 
 
 @pytest.mark.parametrize("change", ["metric", "failure_score", "program", "temperature"])
-def test_a_rollout_that_hangs_on_something_else_is_another_rollout(tmp_path: Path, change: str) -> None:
-    def other(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def test_a_rollout_that_hangs_on_something_else_is_another_rollout(
+    tmp_path: Path, change: str
+) -> None:
+    def other(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         return metric(gold, pred).score / 2
 
     given: dict[str, Any] = {"cache": tmp_path / "cache.sqlite", "max_metric_calls": 20}
     World.made().compile(**given)
     world = World.made(temperature=0.5) if change == "temperature" else World.made()
-    changes = {"metric": {"metric": other}, "failure_score": {"failure_score": -1.0}}.get(change, {})
+    changes = {"metric": {"metric": other}, "failure_score": {"failure_score": -1.0}}.get(
+        change, {}
+    )
     student = dspy.ChainOfThought("question -> answer") if change == "program" else None
     report = world.compile(student, **{**given, **changes}).combee_report
     assert len(world.task_lm.requests) == report.rollouts
@@ -79,7 +99,9 @@ def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
 
     given = {"train": 120, "budget": Budget(seconds=1.0), "skip_perfect_score": False}
     first = World.made().compile(**given, log_dir=tmp_path / "first")
-    again = World.made().compile(**given, log_dir=tmp_path / "again", search=Search(replay=str(tmp_path / "first")))
+    again = World.made().compile(
+        **given, log_dir=tmp_path / "again", search=Search(replay=str(tmp_path / "first"))
+    )
     # The update that the clock cut off does not begin again.
     assert sizes(tmp_path / "again") == sizes(tmp_path / "first")[: again.combee_report.updates]
     assert again.dump_state() == first.dump_state()
@@ -94,11 +116,19 @@ def tasks() -> list[Task]:
     return [
         Task("words", dspy.Predict("question -> answer"), examples(12), examples(6, 100), **held),
         Task("steps", TwoSteps(), examples(16, 300), examples(6, 100), seed=5),
-        Task("metric", dspy.Predict("question -> answer"), examples(12, 400), examples(6, 100), metric=half),
+        Task(
+            "metric",
+            dspy.Predict("question -> answer"),
+            examples(12, 400),
+            examples(6, 100),
+            metric=half,
+        ),
     ]
 
 
-def half(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def half(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     found = metric(gold, pred)
     return dspy.Prediction(score=found.score / 2, feedback=found.feedback)
 
@@ -109,7 +139,9 @@ def optimizer(world: World, **kwargs: Any) -> Combee:
 
 
 @pytest.mark.parametrize("at_once", [None, 1])
-def test_each_program_is_what_it_would_be_alone(world: World, tmp_path: Path, at_once: int | None) -> None:
+def test_each_program_is_what_it_would_be_alone(
+    world: World, tmp_path: Path, at_once: int | None
+) -> None:
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         together = compile_many(tasks(), combee=optimizer(world, log_dir=tmp_path), at_once=at_once)
         for task, result in zip(tasks(), together, strict=True):
@@ -119,9 +151,14 @@ def test_each_program_is_what_it_would_be_alone(world: World, tmp_path: Path, at
             assert result.error is None
             assert result.program.dump_state() == alone.dump_state()
             assert (result.report.rollouts, result.report.heldout) == (
-                alone.combee_report.rollouts, alone.combee_report.heldout,
-            )  # fmt: skip
-    assert [row["name"] for row in rows(tmp_path, "SELECT name FROM run ORDER BY name")] == ["metric", "steps", "words"]
+                alone.combee_report.rollouts,
+                alone.combee_report.heldout,
+            )
+    assert [row["name"] for row in rows(tmp_path, "SELECT name FROM run ORDER BY name")] == [
+        "metric",
+        "steps",
+        "words",
+    ]
 
 
 def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path) -> None:
@@ -130,9 +167,14 @@ def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path)
             return dspy.Prediction(answer="x")
 
     found = tasks()
-    bad = [Task("no predictor", Broken(), examples(6)), Task("no rows", dspy.Predict("question -> answer"), [])]
+    bad = [
+        Task("no predictor", Broken(), examples(6)),
+        Task("no rows", dspy.Predict("question -> answer"), []),
+    ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        results = compile_many([found[0], *bad, found[1]], combee=optimizer(world, log_dir=tmp_path))
+        results = compile_many(
+            [found[0], *bad, found[1]], combee=optimizer(world, log_dir=tmp_path)
+        )
     assert [type(result.error) for result in results] == [
         type(None),
         ArgumentValueError,
@@ -157,9 +199,14 @@ def test_a_program_that_the_executor_cannot_run_fails_alone(world: World) -> Non
         def forward(self, question: str) -> dspy.Prediction:
             return self.part(question=question)
 
-    found = [Task("awaited", dspy.Predict("question -> answer"), examples(6)), Task("b", Blocking(), examples(6))]
+    found = [
+        Task("awaited", dspy.Predict("question -> answer"), examples(6)),
+        Task("b", Blocking(), examples(6)),
+    ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        fit, unfit = compile_many(found, combee=world.combee(max_metric_calls=20, executor="asyncio"))
+        fit, unfit = compile_many(
+            found, combee=world.combee(max_metric_calls=20, executor="asyncio")
+        )
     assert fit.error is None
     assert isinstance(unfit.error, ArgumentTypeError)
 
@@ -169,7 +216,11 @@ def test_settings_of_one_task_alone(world: World) -> None:
     found = [
         Task("one", dspy.Predict("question -> answer"), examples(6), examples(4, 100)),
         Task(
-            "two", dspy.Predict("question -> answer"), examples(6, 50), examples(4, 100), context={"lm": other.task_lm}
+            "two",
+            dspy.Predict("question -> answer"),
+            examples(6, 50),
+            examples(4, 100),
+            context={"lm": other.task_lm},
         ),
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):

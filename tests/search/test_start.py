@@ -1,4 +1,6 @@
-"""A run starts at once: its trial runs beside the first effects, few of which begin before it has ended."""
+"""A run starts at once: its trial runs beside the first effects, few of which begin before it has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def number_of(request: Any) -> int:
 
 
 def compiled(world: World) -> Any:
-    return world.compile(num_threads=8, reflection_minibatch_size=6, budget=Budget(updates=1)).combee_report
+    return world.compile(
+        num_threads=8, reflection_minibatch_size=6, budget=Budget(updates=1)
+    ).combee_report
 
 
 def test_the_first_minibatch_runs_beside_the_first_rows_that_are_tried() -> None:
@@ -55,7 +59,9 @@ def test_the_first_rows_run_beside_the_probe(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("threads", [1, 8, 32])
-def test_few_effects_begin_before_the_probe_has_ended(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_effects_begin_before_the_probe_has_ended(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, few = World.made(), max(2, min(threads, 8))
     enough = threading.Event()
 
@@ -75,7 +81,9 @@ def test_few_effects_begin_before_the_probe_has_ended(threads: int, monkeypatch:
     assert world.asked == few
 
 
-def test_what_the_probe_says_comes_before_what_the_rows_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_probe_says_comes_before_what_the_rows_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failed = threading.Event()
 
     def metric(*given: Any) -> float:

@@ -1,4 +1,6 @@
-"""A run goes on with a metric that has changed its state, and with no metric that has other code."""
+"""A run goes on with a metric that has changed its state, and with no metric that has other
+code.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Counting:
 def over_a_dict() -> Any:
     cache: dict[str, Any] = {}
 
-    def score(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    def score(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
         cache[gold.question] = pred.answer
         return metric(gold, pred)
 
@@ -45,7 +49,9 @@ def over_a_dict() -> Any:
 
 
 def partly() -> Any:
-    def score(cache: Any, gold: Any, pred: Any, trace: Any = None, name: Any = None, part: Any = None) -> Any:
+    def score(
+        cache: Any, gold: Any, pred: Any, trace: Any = None, name: Any = None, part: Any = None
+    ) -> Any:
         cache[gold.question] = pred.answer
         return metric(gold, pred)
 
@@ -71,7 +77,9 @@ def cell(source: str = CELL) -> Any:
 
 
 @pytest.mark.parametrize("make", [Counting, over_a_dict, partly, cell])
-def test_a_run_goes_on_with_its_own_metric(make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_goes_on_with_its_own_metric(
+    make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     scorer = make()
     given: dict[str, Any] = {"log_dir": tmp_path, "reflection_minibatch_size": 6}
     World.made().compile(metric=scorer, max_metric_calls=40, **given)
@@ -92,10 +100,14 @@ def test_a_run_goes_on_with_its_own_metric(make: Any, tmp_path: Path, caplog: py
 
 def test_other_feedback_is_another_metric_to_a_journal(tmp_path: Path) -> None:
     World.made().compile(metric=cell(), log_dir=tmp_path, max_metric_calls=40)
-    changed = CELL.replace("    return scored(gold, pred)", "    return dspy.Prediction(score=0, feedback='Try.')")
+    changed = CELL.replace(
+        "    return scored(gold, pred)", "    return dspy.Prediction(score=0, feedback='Try.')"
+    )
 
     with pytest.raises(JournalMismatchError, match=r"metric was .* are not mixed") as caught:
         World.made().compile(metric=cell("import dspy\n" + changed), log_dir=tmp_path)
     assert [text.split()[0] for text in caught.value.differs] == ["metric"]
-    report = World.made().compile(metric=cell(), log_dir=tmp_path, max_metric_calls=80).combee_report
+    report = (
+        World.made().compile(metric=cell(), log_dir=tmp_path, max_metric_calls=80).combee_report
+    )
     assert report.best_score > report.seed_score

@@ -23,7 +23,9 @@ from combee_dspy.exceptions import ArgumentValueError, HeldUpError
 from tests.worlds import World, examples, metric, proposer_answer, rows, task_answer
 
 SECONDS, BOUND = 0.6, 6.0
-"""A run's budget, and when it must be over: two seconds later, and some more on a machine that is busy."""
+"""A run's budget, and when it must be over: two seconds later, and some more on a machine that is
+busy.
+"""
 
 EXECUTORS = ("threads", "asyncio")
 
@@ -102,9 +104,13 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 def in_seconds(
     world: World, student: Any = None, data: dict[str, Any] | None = None, **given: Any
 ) -> tuple[Any, float]:
-    """Compile within the budget; rows of the valset are those below 12, of the trainset from 100."""
+    """Compile within the budget; rows of the valset are those below 12, of the trainset from
+    100.
+    """
     data = {"trainset": examples(48, 100), "valset": examples(12), **(data or {})}
-    combee = world.combee(**{"budget": Budget(seconds=SECONDS), "skip_perfect_score": False, **given})
+    combee = world.combee(
+        **{"budget": Budget(seconds=SECONDS), "skip_perfect_score": False, **given}
+    )
     student = student or dspy.Predict("question -> answer")
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         return timed(lambda: combee.compile(student, **data))
@@ -116,9 +122,13 @@ def test_a_program_that_never_returns_ends_within_the_budget_and_the_student_is_
     executor: str, keep: Any, never: threading.Event, tmp_path: Path
 ) -> None:
     program, seconds = in_seconds(
-        World.made(), Program(first=100), executor=executor, log_dir=tmp_path,
-        search=Search(keep=keep), validation=Validation(probe=False),
-    )  # fmt: skip
+        World.made(),
+        Program(first=100),
+        executor=executor,
+        log_dir=tmp_path,
+        search=Search(keep=keep),
+        validation=Validation(probe=False),
+    )
     assert seconds < BOUND
     report = program.combee_report
     assert "seconds have passed" in report.reason
@@ -159,7 +169,9 @@ def test_a_full_service_is_not_waited_for_beyond_the_budget(scripted: Any) -> No
     combee = World.made().combee(budget=Budget(seconds=SECONDS))
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
         outcome, seconds = timed(
-            lambda: combee.compile(dspy.Predict("question -> answer"), trainset=examples(12), valset=examples(12, 100))
+            lambda: combee.compile(
+                dspy.Predict("question -> answer"), trainset=examples(12), valset=examples(12, 100)
+            )
         )
     assert seconds < BOUND
     assert isinstance(outcome, ArgumentValueError)
@@ -186,7 +198,10 @@ def test_code_that_holds_up_the_search_itself_ends_with_the_best_so_far_and_says
         return False
 
     outcome, seconds = in_seconds(
-        World.made(), gepa_kwargs={"stop_callbacks": [stopper]}, search=Search(staleness=0), budget=Budget(seconds=1.5)
+        World.made(),
+        gepa_kwargs={"stop_callbacks": [stopper]},
+        search=Search(staleness=0),
+        budget=Budget(seconds=1.5),
     )
     assert seconds < BOUND
     assert isinstance(outcome, HeldUpError)
@@ -204,7 +219,9 @@ class Endless(Embedder):
 
 def test_an_embedder_that_hangs_is_not_waited_for(never: threading.Event) -> None:
     outcome, seconds = in_seconds(
-        World.made(), diversity=Diversity(embedder=Endless(), threshold=0.9), budget=Budget(seconds=1.5)
+        World.made(),
+        diversity=Diversity(embedder=Endless(), threshold=0.9),
+        budget=Budget(seconds=1.5),
     )
     assert seconds < BOUND
     assert "seconds have passed" in outcome.combee_report.reason
@@ -228,9 +245,12 @@ def slow(request: Any) -> str:
 
 def test_time_is_kept_for_the_held_out_set(tmp_path: Path) -> None:
     program, seconds = in_seconds(
-        World.made(slow), data={"heldout": examples(12, 200)}, budget=Budget(seconds=4.0),
-        log_dir=tmp_path, cache=False,
-    )  # fmt: skip
+        World.made(slow),
+        data={"heldout": examples(12, 200)},
+        budget=Budget(seconds=4.0),
+        log_dir=tmp_path,
+        cache=False,
+    )
     report = program.combee_report
     assert "for the held-out set" in report.reason
     assert report.heldout is not None
@@ -238,12 +258,17 @@ def test_time_is_kept_for_the_held_out_set(tmp_path: Path) -> None:
     assert seconds < 4.0 + BOUND
 
 
-def test_a_reading_that_hangs_is_told_and_goes_on_with_more_seconds(tmp_path: Path, never: threading.Event) -> None:
+def test_a_reading_that_hangs_is_told_and_goes_on_with_more_seconds(
+    tmp_path: Path, never: threading.Event
+) -> None:
     def compiled(student: Any, seconds: float) -> tuple[Any, float]:
         return in_seconds(
-            World.made(), student, data={"heldout": examples(6, 300)}, log_dir=tmp_path,
+            World.made(),
+            student,
+            data={"heldout": examples(6, 300)},
+            log_dir=tmp_path,
             budget=Budget(seconds=seconds, updates=1),
-        )  # fmt: skip
+        )
 
     program, seconds = compiled(Program(first=300), 2.0)
     report = program.combee_report
@@ -263,7 +288,11 @@ def test_what_hung_is_bought_again_with_more_seconds_and_nothing_else_is(
     def compiled(seconds: float) -> tuple[Any, World]:
         world = World.made()
         budget = Budget(seconds=seconds, updates=2)
-        given: dict[str, Any] = {"budget": budget, "log_dir": tmp_path, "reflection_minibatch_size": 3}
+        given: dict[str, Any] = {
+            "budget": budget,
+            "log_dir": tmp_path,
+            "reflection_minibatch_size": 3,
+        }
         return in_seconds(world, Program(first=100), **given)[0], world
 
     first, world = compiled(SECONDS)
@@ -289,9 +318,12 @@ def test_a_call_in_flight_counts_as_one_that_failed_and_no_later_one_is_sent(
 
     world = World.made(reply)
     program, _ = in_seconds(
-        world, Stubborn(first=100), log_dir=tmp_path, reflection_minibatch_size=3,
+        world,
+        Stubborn(first=100),
+        log_dir=tmp_path,
+        reflection_minibatch_size=3,
         num_threads=16,
-    )  # fmt: skip
+    )
     sent = len(world.task_lm.requests)
     assert program.combee_report.costs.total.calls == sent > 12
     assert program.combee_report.costs.total.errors == sent - 12
@@ -315,7 +347,9 @@ def test_a_rollout_that_is_given_up_is_told_kept_and_never_bought_again(
         return in_seconds(world, Program(first=100), **given)[0], world
 
     first, _ = compiled(0.2)
-    late = rows(tmp_path, "SELECT error, failed_in FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+    late = rows(
+        tmp_path, "SELECT error, failed_in FROM effect WHERE kind = 'rollout' AND error IS NOT NULL"
+    )
     assert {row["failed_in"] for row in late} == {"program"}
     assert all("longer than 0.2 seconds" in row["error"] for row in late)
     assert "A rollout was given up in the program" in caplog.text
@@ -326,7 +360,9 @@ def test_a_rollout_that_is_given_up_is_told_kept_and_never_bought_again(
     assert again.combee_report.best_score == first.combee_report.best_score
 
 
-def poisoned(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def poisoned(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     """Raise where it is asked for feedback, and for some rows."""
     if pred_name is not None:
         raise KeyboardInterrupt
@@ -350,9 +386,16 @@ class Exits(Program):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_poisoned_rows_end_no_run(executor: str, tmp_path: Path) -> None:
     program, _ = in_seconds(
-        World.made(), Exits(), metric=poisoned, executor=executor, log_dir=tmp_path,
-        budget=Budget(updates=2), reflection_minibatch_size=12,
-    )  # fmt: skip
+        World.made(),
+        Exits(),
+        metric=poisoned,
+        executor=executor,
+        log_dir=tmp_path,
+        budget=Budget(updates=2),
+        reflection_minibatch_size=12,
+    )
     assert program.combee_report.updates == 2
-    errors = rows(tmp_path, "SELECT DISTINCT error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+    errors = rows(
+        tmp_path, "SELECT DISTINCT error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL"
+    )
     assert {row["error"] for row in errors} == {"SystemExit: 1", "CancelledError: "}

@@ -24,23 +24,35 @@ LINES = [f"Rule {number}" for number in range(4)]
 Score = Callable[[Sequence[str], int], float]
 
 
-def blamed(score: Score, lines: Sequence[str] = LINES, examples: int = 1, left: int = BLAMED) -> Mapping[str, Retire]:
+def blamed(
+    score: Score, lines: Sequence[str] = LINES, examples: int = 1, left: int = BLAMED
+) -> Mapping[str, Retire]:
     """Return the edits that a search asks for after a text took these lines in, by the line."""
     rows = tuple(
-        Row("validation", index, dspy.Example(question=f"row {index}").with_inputs("question"), str(index))
+        Row(
+            "validation",
+            index,
+            dspy.Example(question=f"row {index}").with_inputs("question"),
+            str(index),
+        )
         for index in range(ROWS)
     )
 
     async def rollout(text: Candidate, row: Row, *_: object, **__: object) -> Rollout:
         return Rollout(row.hash, score(read_section(text.texts["self"])[1], row.index))
 
-    effects = SimpleNamespace(rollout=rollout, texts=SimpleNamespace(example=lambda example: example))
+    effects = SimpleNamespace(
+        rollout=rollout, texts=SimpleNamespace(example=lambda example: example)
+    )
     book = Book().add([Taught(line, tuple(map(str, range(examples)))) for line in lines], 0)
     old, new = (Candidate({"self": write_section("Answer.", section)}) for section in ([], lines))
     before, after = ({row: score(section, row) for row in range(ROWS)} for section in ([], lines))
     trials = Trials(cast("Any", effects), cast("Any", SimpleNamespace(validation=rows)), 0, left)
     edits = asyncio.run(blame(trials, Instruction(), {"self": book}, old, before, new, after))
-    return {next(one.text for one in book.lessons if one.id == edit.lesson): cast("Retire", edit) for _, edit in edits}
+    return {
+        next(one.text for one in book.lessons if one.id == edit.lesson): cast("Retire", edit)
+        for _, edit in edits
+    }
 
 
 def test_a_line_that_spoils_a_row_is_blamed_with_its_effect() -> None:
@@ -50,7 +62,8 @@ def test_a_line_that_spoils_a_row_is_blamed_with_its_effect() -> None:
 
 
 def test_a_row_that_another_order_brings_back_blames_nobody() -> None:
-    # The row turns with any change of the prompt, as an LM's answer may: only these lines in this order lose it.
+    # The row turns with any change of the prompt, as an LM's answer may: only these lines in this
+    # order lose it.
     assert not blamed(lambda lines, row: float(row > 0 or list(lines) != LINES))
 
 

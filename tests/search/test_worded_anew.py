@@ -7,18 +7,47 @@ from combee_dspy import Combee, Search
 from combee_dspy.lessons import read_section
 from combee_dspy.operators import Insert, Rewrite
 from combee_dspy.reflections import estimate_tokens
-from combee_simulator import SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask, WordingLaw
+from combee_simulator import (
+    SimulatedConfig,
+    SimulatedQuestion,
+    SimulatedService,
+    SimulatedTask,
+    WordingLaw,
+)
 from tests.worlds import events
 
-SUBJECTS = ("Gross margin", "Net income", "Current ratio", "Book value", "Quick ratio", "Asset turnover", "Yield",
-            "Cash cycle", "Payout", "Leverage", "Coverage", "Growth", "Burn rate", "Churn")  # fmt: skip
-RULES = ("divide the figures as given and answer with the plain ratio, not a percentage",
-         "subtract in the formula's order and keep the sign of the result")  # fmt: skip
+SUBJECTS = (
+    "Gross margin",
+    "Net income",
+    "Current ratio",
+    "Book value",
+    "Quick ratio",
+    "Asset turnover",
+    "Yield",
+    "Cash cycle",
+    "Payout",
+    "Leverage",
+    "Coverage",
+    "Growth",
+    "Burn rate",
+    "Churn",
+)
+RULES = (
+    "divide the figures as given and answer with the plain ratio, not a percentage",
+    "subtract in the formula's order and keep the sign of the result",
+)
 QUESTIONS = tuple(
-    SimulatedQuestion(f"What is the {subject} of firm number {number} in case {rule}?", f"{number}1", f"{number}9",
-                      f"K{place}.{rule}", f"{subject}: {RULES[rule]}.")
-    for number in range(3) for rule in range(2) for place, subject in enumerate(SUBJECTS)
-)  # fmt: skip
+    SimulatedQuestion(
+        f"What is the {subject} of firm number {number} in case {rule}?",
+        f"{number}1",
+        f"{number}9",
+        f"K{place}.{rule}",
+        f"{subject}: {RULES[rule]}.",
+    )
+    for number in range(3)
+    for rule in range(2)
+    for place, subject in enumerate(SUBJECTS)
+)
 TASK = SimulatedTask(QUESTIONS, base_rate=0.0)
 SECTION = 1_500
 
@@ -32,15 +61,27 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 @pytest.mark.parametrize("operator", [Insert(max_tokens=SECTION), Rewrite(max_tokens=SECTION)])
 def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, operator, tmp_path):
-    examples = [dspy.Example(question=one.text, answer=one.target).with_inputs("question") for one in QUESTIONS]
+    examples = [
+        dspy.Example(question=one.text, answer=one.target).with_inputs("question")
+        for one in QUESTIONS
+    ]
     config = SimulatedConfig(time_scale=0.0, wording=WordingLaw(each_call=True))
     with SimulatedService(config, TASK) as service, dspy.context(lm=service.lm()):
         combee = Combee(
-            metric, max_metric_calls=200, reflection_minibatch_size=56, reflection_lm=service.lm(),
-            aggregator="reference-scan", operators=[operator], search=Search(keep=keep), num_threads=8,
-            log_dir=tmp_path, tracker=(),
-        )  # fmt: skip
-        program = combee.compile(dspy.Predict("question -> answer"), trainset=examples[:56], valset=examples[56:])
+            metric,
+            max_metric_calls=200,
+            reflection_minibatch_size=56,
+            reflection_lm=service.lm(),
+            aggregator="reference-scan",
+            operators=[operator],
+            search=Search(keep=keep),
+            num_threads=8,
+            log_dir=tmp_path,
+            tracker=(),
+        )
+        program = combee.compile(
+            dspy.Predict("question -> answer"), trainset=examples[:56], valset=examples[56:]
+        )
     text = program.signature.instructions
     # One call over all of it would leave a dozen of 28.
     assert sum(f"[{key}]".lower() in text.lower() for key in TASK.lessons) >= 26
@@ -53,5 +94,6 @@ def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, ope
     assert estimate_tokens("\n".join(written)) > SECTION
     if keep == "pareto":
         assert len(scan["lessons"]) < 0.7 * len(written)
-    else:  # one round of comparisons beside the rollouts brings fewer together than level after level
+    # one round of comparisons beside the rollouts brings fewer together than level after level
+    else:
         assert len(events(tmp_path, "book")[-1]["lessons"]) < len(written)

@@ -47,7 +47,9 @@ def test_what_is_planted_while_it_writes_is_refused_too(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="devices are POSIX's")
 def test_a_device_and_a_second_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotPlainFileError, match=r"/dev/null is a device, not a plain file.*Move it away"):
+    with pytest.raises(
+        NotPlainFileError, match=r"/dev/null is a device, not a plain file.*Move it away"
+    ):
         read_plain(Path("/dev/null"), follow=True)
     path = tmp_path / "page"
     write_plain(path, "one")

@@ -1,4 +1,6 @@
-"""A folder that somebody sent: links, hard links and pipes in it neither change a file elsewhere nor stop a command."""
+"""A folder that somebody sent: links, hard links and pipes in it neither change a file elsewhere
+nor stop a command.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from plugins.strategist.tests.searches import SPEC
 from tests.artifacts.test_online import examples, serving
 from tests.worlds import World
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="named pipes and links of a user are POSIX's")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="named pipes and links of a user are POSIX's"
+)
 
 SECRET = b"what the user wrote\n"
 DATABASE = ("", "-wal", "-shm", "-journal", ".lock")
@@ -37,7 +41,9 @@ output: learned.json
 
 
 class Trap:
-    """Something planted under a name that a command writes, and a file of the user's that it leads to."""
+    """Something planted under a name that a command writes, and a file of the user's that it leads
+    to.
+    """
 
     def __init__(self, outside: Path) -> None:
         self.outside = outside
@@ -100,7 +106,9 @@ def outcome(command: Callable[[], object]) -> str:
 
 
 def shell(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what ``combee`` says on standard error when it ends with exit code 2; empty where it went through."""
+    """Return what ``combee`` says on standard error when it ends with exit code 2; empty where it
+    went through.
+    """
     with pytest.raises(SystemExit) as caught:
         main(list(arguments))
     errors = capsys.readouterr().err
@@ -128,7 +136,9 @@ def test_a_run_refuses_what_lies_where_its_journal_belongs(trap, tmp_path, name,
 def test_so_does_a_cache(trap, tmp_path, ending, kind):
     cache = tmp_path / "cache.sqlite"
     trap.plant(cache.with_name(cache.name + ending), kind)
-    assert f"{cache}{ending}" in outcome(lambda: World.made().compile(max_metric_calls=40, cache=str(cache)))
+    assert f"{cache}{ending}" in outcome(
+        lambda: World.made().compile(max_metric_calls=40, cache=str(cache))
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,7 +165,9 @@ def test_the_best_outputs_do_not_leave_the_folder(trap, tmp_path, level):
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
-@pytest.mark.parametrize("command", ["show", "runs", "report", "candidates", "rollouts", "diagnose"])
+@pytest.mark.parametrize(
+    "command", ["show", "runs", "report", "candidates", "rollouts", "diagnose"]
+)
 def test_a_reader_of_a_journal_neither_waits_nor_writes_beside_another(
     trap, tmp_path, capsys, finished, command, ending, kind
 ):
@@ -186,7 +198,9 @@ def test_a_page_does_not_follow_a_link(trap, tmp_path, capsys, finished, command
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["plan.md", "plan.html", "plan.json"])
 def test_a_plan_does_not_follow_a_link(trap, tmp_path, capsys, name, kind):
-    spec = SPEC | {"overrides": {"diagnosis": {"value": "none", "reason": "there is no serial search"}}}
+    spec = SPEC | {
+        "overrides": {"diagnosis": {"value": "none", "reason": "there is no serial search"}}
+    }
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     trap.plant(tmp_path / name, kind)
     refusal = shell(capsys, "plan", str(tmp_path / "spec.yaml"))
@@ -206,7 +220,9 @@ def test_what_combee_run_learned_does_not_follow_a_link(trap, tmp_path, capsys, 
 @pytest.mark.parametrize("command", ["diagnose", "verify"])
 def test_a_folder_that_a_command_names_is_no_link(trap, tmp_path, capsys, monkeypatch, command):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "run.yaml").write_text(RUN.replace("output: learned.json", "log_dir: log"), encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(
+        RUN.replace("output: learned.json", "log_dir: log"), encoding="utf-8"
+    )
     path = tmp_path / {"diagnose": "log-serial", "verify": "log-verify"}[command]
     path.symlink_to(trap.outside, target_is_directory=True)
     assert str(path) in shell(capsys, command, str(tmp_path / "run.yaml"))
@@ -221,8 +237,12 @@ def test_no_command_waits_for_its_own_file(trap, tmp_path, capsys, command):
 def test_rows_in_a_pipe_are_not_waited_for(trap, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     trap.plant(tmp_path / "rows.jsonl", "pipe")
-    data = "data: {train: rows.jsonl, inputs: [question]}\nlms: {task: x/y}\nbudget: {rollouts: 9}\n"
-    (tmp_path / "run.yaml").write_text(f"{data}program: 'dspy:Predict'\nmetric: 'json:dumps'\n", encoding="utf-8")
+    data = (
+        "data: {train: rows.jsonl, inputs: [question]}\nlms: {task: x/y}\nbudget: {rollouts: 9}\n"
+    )
+    (tmp_path / "run.yaml").write_text(
+        f"{data}program: 'dspy:Predict'\nmetric: 'json:dumps'\n", encoding="utf-8"
+    )
     assert "rows.jsonl" in shell(capsys, "run", str(tmp_path / "run.yaml"))
 
 

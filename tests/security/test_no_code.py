@@ -1,4 +1,6 @@
-"""Nothing that is read becomes code: no pickle, no eval, no YAML object, in our source and while a run goes on."""
+"""Nothing that is read becomes code: no pickle, no eval, no YAML object, in our source and while a
+run goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     ROOT / "combee_dspy",
-    *(ROOT / "plugins" / name for name in ("agents", "bench/combee_bench", "simulator", "strategist")),
+    *(
+        ROOT / "plugins" / name
+        for name in ("agents", "bench/combee_bench", "simulator", "strategist")
+    ),
 ]
 CODE_READERS = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 CALLED = {"eval", "exec", "compile", "__import__", "unsafe_load", "full_load"}
@@ -29,14 +34,22 @@ def _found(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_yaml = isinstance(node.func.value, ast.Name) and node.func.value.id == "yaml"
             found |= {node.func.attr} & ({"load", *CALLED} if is_yaml else set())
-            found |= {one.arg for one in node.keywords if one.arg == "shell" and getattr(one.value, "value", 0) is True}
+            found |= {
+                one.arg
+                for one in node.keywords
+                if one.arg == "shell" and getattr(one.value, "value", 0) is True
+            }
     return found
 
 
 def test_no_source_of_ours_makes_code_of_data() -> None:
-    files = [file for folder in SOURCES for file in folder.rglob("*.py") if "tests" not in file.parts]
+    files = [
+        file for folder in SOURCES for file in folder.rglob("*.py") if "tests" not in file.parts
+    ]
     assert len(files) > 200
-    assert {str(file): found for file in files if (found := _found(ast.parse(file.read_text())))} == {}
+    assert {
+        str(file): found for file in files if (found := _found(ast.parse(file.read_text())))
+    } == {}
 
 
 RUN = """
@@ -65,10 +78,17 @@ print("pickled:", seen)
 
 
 def test_a_run_its_resume_its_cache_mlflow_and_its_readers_unpickle_nothing(tmp_path: Path) -> None:
-    environment = {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "DSPY_CACHEDIR": str(tmp_path / "dspy")}
+    environment = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        "DSPY_CACHEDIR": str(tmp_path / "dspy"),
+    }
     done = subprocess.run(  # noqa: S603 - the code above
-        [sys.executable, "-c", RUN, str(tmp_path)], capture_output=True, text=True, timeout=300, cwd=ROOT,
+        [sys.executable, "-c", RUN, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
         env=os.environ | environment,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "pickled: []"

@@ -58,7 +58,12 @@ def test_distinct_invariants(n: int, copies: int, k: int, seed: int, window: int
 
 
 @settings(deadline=None)
-@given(n=st.integers(0, 200), copies=st.integers(1, 6), k=st.integers(2, 40), seed=st.integers(0, 2**32))
+@given(
+    n=st.integers(0, 200),
+    copies=st.integers(1, 6),
+    k=st.integers(2, 40),
+    seed=st.integers(0, 2**32),
+)
 def test_plain_invariants(n: int, copies: int, k: int, seed: int) -> None:
     shards = plan_shards(n, copies, k, derive(seed), "plain")
     assert Counter(index for shard in shards for index in shard) == dict.fromkeys(range(n), copies)
@@ -76,7 +81,8 @@ def test_plain_separates_twins_as_often_as_the_closed_form_says(n: int, k: int) 
         shards = plan_shards(n, 2, k, derive(seed, n), "plain")
         apart += sum(1 for shard in shards for count in Counter(shard).values() if count == 1) // 2
     expected = 1 - (s - 1) / (2 * n - 1)
-    # The n pairs of one shuffle are nearly independent; four standard errors, widened for what is not.
+    # The n pairs of one shuffle are nearly independent; four standard errors, widened for what is
+    # not.
     error = 6 * math.sqrt(expected * (1 - expected) / (rounds * n))
     assert apart / (rounds * n) == pytest.approx(expected, abs=error)
 
@@ -102,7 +108,9 @@ def test_only_the_stream_decides() -> None:
 
 
 @settings(deadline=None)
-@given(n=st.integers(20, 300), k=st.integers(8, 40), window=st.integers(3, 6), seed=st.integers(0, 100))
+@given(
+    n=st.integers(20, 300), k=st.integers(8, 40), window=st.integers(3, 6), seed=st.integers(0, 100)
+)
 def test_a_window_keeps_copies_near_their_record(n: int, k: int, window: int, seed: int) -> None:
     shards = plan_shards(n, 2, k, derive(seed), window=window)
     for position, shard in enumerate(shards):
@@ -118,8 +126,12 @@ def test_a_window_frees_the_first_shard_before_the_last_record() -> None:
     assert max(max(shard) for shard in plan_shards(240, 2, 15, derive(0))[:3]) > 200
 
 
-@pytest.mark.parametrize(("k", "window", "blocks"), [(30, 4, 7), (8, 4, 2), (7, 4, 1), (30, None, 1)])
-def test_one_pair_in_as_many_as_there_are_blocks_can_meet(k: int, window: int | None, blocks: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "window", "blocks"), [(30, 4, 7), (8, 4, 2), (7, 4, 1), (30, None, 1)]
+)
+def test_one_pair_in_as_many_as_there_are_blocks_can_meet(
+    k: int, window: int | None, blocks: int
+) -> None:
     met = {
         (min(pair), max(pair))
         for seed in range(300)

@@ -45,7 +45,8 @@ class Says(StoppingRule):
         return self.answer
 
 
-# --- budgets ----------------------------------------------------------------------------------------------------
+# --- budgets
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -55,7 +56,9 @@ def test_each_limit_stops_when_it_is_reached_and_not_before(limit: str) -> None:
     assert budget.check(replace(nothing, **{limit: 9})) is None
     reason = budget.check(replace(nothing, **{limit: 10}))
     assert reason == f"budget.{limit} is spent: 10 of 10"
-    assert budget.check(replace(nothing, **{name: 1_000 for name in LIMITS if name != limit})) is None
+    assert (
+        budget.check(replace(nothing, **{name: 1_000 for name in LIMITS if name != limit})) is None
+    )
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -77,10 +80,14 @@ def test_all_limits_that_are_reached_are_named() -> None:
 
 def test_a_part_of_an_epoch_is_a_limit_too() -> None:
     assert Budget(epochs=0.5).check(RunView(epochs=119 / 240)) is None
-    assert Budget(epochs=0.5).check(RunView(epochs=120 / 240)) == "budget.epochs is spent: 0.5 of 0.5"
+    assert (
+        Budget(epochs=0.5).check(RunView(epochs=120 / 240)) == "budget.epochs is spent: 0.5 of 0.5"
+    )
 
 
-@pytest.mark.parametrize(("spent", "limit", "told"), [(2.00001, 2, "2 of 2"), (0.00005, 0.00004, "5e-05 of 4e-05")])
+@pytest.mark.parametrize(
+    ("spent", "limit", "told"), [(2.00001, 2, "2 of 2"), (0.00005, 0.00004, "5e-05 of 4e-05")]
+)
 def test_amounts_are_told_as_one_writes_them(spent: float, limit: float, told: str) -> None:
     assert Budget(dollars=limit).check(RunView(dollars=spent)) == f"budget.dollars is spent: {told}"
 
@@ -108,7 +115,8 @@ def test_a_budget_in_gpu_seconds_needs_gpus() -> None:
     require_countable(Budget(seconds=1), unpriced={}, gpus=False)
 
 
-# --- what holds whatever happens --------------------------------------------------------------------------------
+# --- what holds whatever happens
+# --------------------------------------------------------------------------------
 
 
 def test_limits_of_one_rule_or_another_are_the_smallest() -> None:
@@ -117,7 +125,9 @@ def test_limits_of_one_rule_or_another_are_the_smallest() -> None:
 
 
 def test_limits_of_both_rules_are_the_largest_where_both_have_one() -> None:
-    assert (Budget(rollouts=10, epochs=2) & Budget(rollouts=4, seconds=9)).limits() == Limits(rollouts=10)
+    assert (Budget(rollouts=10, epochs=2) & Budget(rollouts=4, seconds=9)).limits() == Limits(
+        rollouts=10
+    )
     assert (Budget(rollouts=10) & Patience(3)).limits() == Limits()
 
 
@@ -126,7 +136,8 @@ def test_limits_of_nested_rules() -> None:
     assert ((Budget(rollouts=10) | Target(1)) & Budget(rollouts=20)).limits() == Limits(rollouts=20)
 
 
-# --- the algebra ------------------------------------------------------------------------------------------------
+# --- the algebra
+# ------------------------------------------------------------------------------------------------
 
 
 def test_algebra() -> None:
@@ -156,7 +167,12 @@ def test_only_rules_compose() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [Budget(tokens=5, seconds=2.5), Budget(tokens=5) | Patience(2), Target(0.5) & (Patience(2) | Target(1))]
+    "rule",
+    [
+        Budget(tokens=5, seconds=2.5),
+        Budget(tokens=5) | Patience(2),
+        Target(0.5) & (Patience(2) | Target(1)),
+    ],
 )
 def test_rules_are_rebuilt_from_their_specs(rule: StoppingRule) -> None:
     assert Spec.of(rule).build() == rule
@@ -167,7 +183,11 @@ def test_an_answer_that_is_no_reason_is_an_error_wherever_it_stands(answer: Any)
     with pytest.raises(ArgumentTypeError, match=r"'says'.*no reason"):
         ask(Says(answer), RunView())
     reached = RunView(validation_history=((-1, 0.0),))
-    for composed in (Says(answer) | Target(1), Target(-1) & Says(answer), Says("why") | Says(answer)):
+    for composed in (
+        Says(answer) | Target(1),
+        Target(-1) & Says(answer),
+        Says("why") | Says(answer),
+    ):
         with pytest.raises(ArgumentTypeError, match="'says'"):
             composed.check(reached)
 

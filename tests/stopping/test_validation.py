@@ -54,7 +54,9 @@ def test_small_steps_count_once_together_they_are_large_enough() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(1, 8), st.floats(0, 0.3))
-def test_patience_ends_a_run_after_any_history(scores: list[float], updates: int, delta: float) -> None:
+def test_patience_ends_a_run_after_any_history(
+    scores: list[float], updates: int, delta: float
+) -> None:
     history = tuple(enumerate(scores, start=STUDENT))
     rule = Patience(updates, min_delta=delta)
     assert rule.check(view(*history, updates=len(scores) - 1 + updates)) is not None
@@ -63,7 +65,9 @@ def test_patience_ends_a_run_after_any_history(scores: list[float], updates: int
 
 
 def test_patience_on_the_training_score_is_refused_and_says_why() -> None:
-    with pytest.raises(ArgumentValueError, match=r"patience\.on .*minibatch.*rises on the examples"):
+    with pytest.raises(
+        ArgumentValueError, match=r"patience\.on .*minibatch.*rises on the examples"
+    ):
         Patience(3, on="train")
     with pytest.raises(ArgumentValueError, match="nothing that patience can wait on"):
         Patience(3, on="heldout")
@@ -91,7 +95,10 @@ def test_rules_compose() -> None:
     both = Target(0.9) & Patience(2)
     stale, reached = view((STUDENT, 0.5), updates=5), view((STUDENT, 0.95), updates=1)
     done = view((STUDENT, 0.95), updates=5)
-    assert (either.check(stale), either.check(reached)) == (Patience(2).check(stale), Target(0.9).check(reached))
+    assert (either.check(stale), either.check(reached)) == (
+        Patience(2).check(stale),
+        Target(0.9).check(reached),
+    )
     assert both.check(stale) is None
     assert both.check(reached) is None
     assert "target" in str(both.check(done))

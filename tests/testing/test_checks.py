@@ -1,4 +1,6 @@
-"""The checks find what they are for: each broken strategy is found by the check named, and by no other."""
+"""The checks find what they are for: each broken strategy is found by the check named, and by no
+other.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from combee_dspy.controllers import BatchController
 from combee_dspy.diversity import CharNgrams
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.operators import Operator
-from combee_dspy.records import BatchDecision, Edit, FailedCall, Lesson, Lessons, NodeOutput, Refusal
+from combee_dspy.records import (
+    BatchDecision,
+    Edit,
+    FailedCall,
+    Lesson,
+    Lessons,
+    NodeOutput,
+    Refusal,
+)
 from combee_dspy.rollouts import Executor, ExecutorSession
 from combee_dspy.stopping import Limits, StoppingRule
 from combee_dspy.strategies import parameters
@@ -69,7 +79,9 @@ class Plain(Aggregator):
         sources = tuple(one.index for one in found)
         answer = await self.asked(found, context)
         if isinstance(answer, FailedCall):
-            return Lessons(context.component, nodes=(NodeOutput(1, 0, sources, (), failed=answer.error),))
+            return Lessons(
+                context.component, nodes=(NodeOutput(1, 0, sources, (), failed=answer.error),)
+            )
         texts = tuple(answer.lessons)[: self.size]
         lessons = tuple(Lesson(text, sources) for text in texts)
         return Lessons(context.component, lessons, nodes=(NodeOutput(1, 0, sources, texts),))
@@ -86,7 +98,8 @@ class ByCode(Aggregator):
     async def aggregate(self, reflections, context):
         found = await gathered(reflections)
         return Lessons(
-            context.component, lessons=tuple(Lesson(f"Mind row {one.index}.", (one.index,)) for one in found)
+            context.component,
+            lessons=tuple(Lesson(f"Mind row {one.index}.", (one.index,)) for one in found),
         )
 
 
@@ -118,7 +131,9 @@ class Keeps(Plain):
         await asyncio.sleep(0)
         self.seen.append("one")
         found = await super().aggregate(reflections, context)
-        return Lessons(found.component, (*found.lessons, Lesson(str(len(self.seen)))), nodes=found.nodes)
+        return Lessons(
+            found.component, (*found.lessons, Lesson(str(len(self.seen)))), nodes=found.nodes
+        )
 
 
 class Silent(Plain):
@@ -151,12 +166,18 @@ class ByArrival(Plain):
     """Joins by arrival."""
 
     async def aggregate(self, reflections, context):
-        found = [await one for one in asyncio.as_completed([asyncio.shield(one) for one in reflections])]
+        found = [
+            await one for one in asyncio.as_completed([asyncio.shield(one) for one in reflections])
+        ]
         return await self.joined([one for one in found if one is not None], context)
 
     async def joined(self, found, context):
         lessons = await super().joined(sorted(found, key=lambda one: one.index), context)
-        said = (Lesson(f"first came {found[0].index}", (found[0].index,)),) if found and lessons.lessons else ()
+        said = (
+            (Lesson(f"first came {found[0].index}", (found[0].index,)),)
+            if found and lessons.lessons
+            else ()
+        )
         return Lessons(lessons.component, (*lessons.lessons, *said), nodes=lessons.nodes)
 
 
@@ -164,8 +185,12 @@ class Swallows(Plain):
     """Takes a failed reflection for one that teaches nothing."""
 
     async def aggregate(self, reflections, context):
-        found = await asyncio.gather(*(asyncio.shield(one) for one in reflections), return_exceptions=True)
-        return await self.joined([one for one in found if one and not isinstance(one, Exception)], context)
+        found = await asyncio.gather(
+            *(asyncio.shield(one) for one in reflections), return_exceptions=True
+        )
+        return await self.joined(
+            [one for one in found if one and not isinstance(one, Exception)], context
+        )
 
 
 class GoesAround(Plain):
@@ -198,7 +223,14 @@ class Changes(Plain):
 @pytest.mark.parametrize(
     ("strategy", "checks"),
     [
-        (Keeps(), {"constructor_only_stores", "the_order_of_arrival_counts_nothing", "several_uses_at_once"}),
+        (
+            Keeps(),
+            {
+                "constructor_only_stores",
+                "the_order_of_arrival_counts_nothing",
+                "several_uses_at_once",
+            },
+        ),
         (Silent(), {"is_documented"}),
         (Refusing(), {"bad_parameters_are_named"}),
         (ByArrival(), {"the_order_of_arrival_counts_nothing"}),
@@ -220,7 +252,9 @@ def test_calls_around_the_journal_and_brittle_reading_are_found():
 
 def test_undocumented_parameters_are_named():
     with pytest.raises(ConformanceError, match="nothing about sizes"):
-        next(check for check in checks_for(Vague()) if check.__name__ == "check_is_documented")(Vague())
+        next(check for check in checks_for(Vague()) if check.__name__ == "check_is_documented")(
+            Vague()
+        )
 
 
 class Turns(Operator):
@@ -237,14 +271,20 @@ class Turns(Operator):
         self.lucky = lucky
 
     async def apply(self, given, context):
-        return Edit(instruction=f"{given.instruction} {random.random() if self.lucky else ''}".strip())
+        return Edit(
+            instruction=f"{given.instruction} {random.random() if self.lucky else ''}".strip()
+        )
 
 
 class Shows(Turns):
     """Shows demonstrations without saying so."""
 
     async def apply(self, given, context):
-        return Edit(demonstrations=given.demonstrations) if given.demonstrations else Refusal("There are none.")
+        return (
+            Edit(demonstrations=given.demonstrations)
+            if given.demonstrations
+            else Refusal("There are none.")
+        )
 
 
 class Needs(Turns):
@@ -348,7 +388,11 @@ class Notebook(Tracker):
 
 
 def test_trackers():
-    assert failing(Notebook()) == {"follows_a_whole_run", "follows_a_run_from_its_beginning", "keeps_keys_to_itself"}
+    assert failing(Notebook()) == {
+        "follows_a_whole_run",
+        "follows_a_run_from_its_beginning",
+        "keeps_keys_to_itself",
+    }
 
 
 class Elsewhere(ExecutorSession):

@@ -8,7 +8,16 @@ import pytest
 from pydantic import BaseModel
 
 from combee_dspy.records import FailedCall
-from combee_dspy.testing import ScriptedAsk, ScriptedLM, arriving, as_chat, as_json, context, reflections, watch_lms
+from combee_dspy.testing import (
+    ScriptedAsk,
+    ScriptedLM,
+    arriving,
+    as_chat,
+    as_json,
+    context,
+    reflections,
+    watch_lms,
+)
 
 
 class Sum(BaseModel):
@@ -48,12 +57,16 @@ def test_answers_have_the_types_that_were_asked_for_and_follow_from_the_inputs()
 
     async def both():
         at_work = context(ask)
-        return await asyncio.gather(*(at_work.ask(Everything, {"question": q}, q, role="reflector") for q in "aba"))
+        return await asyncio.gather(
+            *(at_work.ask(Everything, {"question": q}, q, role="reflector") for q in "aba")
+        )
 
     first, other, again = asyncio.run(both())
     assert first.texts == again.texts != other.texts
     assert (first.kind, first.found.total, first.flag) == ("a", 1, True)
-    assert [(call.place, call.role) for call in ask.calls] == [(("answer", q), "reflector") for q in "aba"]
+    assert [(call.place, call.role) for call in ask.calls] == [
+        (("answer", q), "reflector") for q in "aba"
+    ]
     empty = asyncio.run(context(ScriptedAsk(empty=True)).ask(Everything, {"question": "a"}))
     assert (empty.texts, empty.flag) == ([], False)
 
@@ -62,7 +75,9 @@ def test_calls_fail_as_they_are_told():
     ask = ScriptedAsk(fail=lambda call: call.index == 1)
 
     async def three():
-        return [await context(ask).ask(Everything, {"question": "a"}, number) for number in range(3)]
+        return [
+            await context(ask).ask(Everything, {"question": "a"}, number) for number in range(3)
+        ]
 
     assert [isinstance(found, FailedCall) for found in asyncio.run(three())] == [False, True, False]
 
@@ -86,7 +101,11 @@ def test_events_and_streams_of_a_context():
     at_work = context(events=events)
     at_work.emit("warning", text="x")
     assert events == [("warning", {"text": "x"})]
-    assert at_work.stream("a").random() == context().stream("a").random() != at_work.stream("b").random()
+    assert (
+        at_work.stream("a").random()
+        == context().stream("a").random()
+        != at_work.stream("b").random()
+    )
 
 
 def test_calls_around_the_context_are_refused_and_seen():

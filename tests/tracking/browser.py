@@ -1,4 +1,6 @@
-"""A page as a headless Chromium shows it: pictures, what its console says, and what its scripts return."""
+"""A page as a headless Chromium shows it: pictures, what its console says, and what its scripts
+return.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from typing import Any
 
 import aiohttp
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 LAPTOP, PHONE = (1280, 900), (390, 844)
 
 
@@ -29,25 +33,40 @@ class Page:
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
         while True:
             told = await self._socket.receive_json(timeout=60)
-            if told.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            if told.get("method") in (
+                "Runtime.consoleAPICalled",
+                "Runtime.exceptionThrown",
+                "Log.entryAdded",
+            ):
                 self.said.append(told["params"])
             if told.get("id") == self._number:
                 assert "error" not in told, told
                 return told["result"]
 
-    async def open(self, page: Path | str, size: tuple[int, int], *, dark: bool = False, scripts: bool = True) -> None:
-        """Show a file, or an address of this machine, in a window of some size, and wait until its scripts have run."""
+    async def open(
+        self, page: Path | str, size: tuple[int, int], *, dark: bool = False, scripts: bool = True
+    ) -> None:
+        """Show a file, or an address of this machine, in a window of some size, and wait until its
+        scripts have run.
+        """
         url = page if isinstance(page, str) else page.as_uri()
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
         phone = size == PHONE
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+        metrics = {
+            "width": size[0],
+            "height": size[1],
+            "deviceScaleFactor": 2 if phone else 1,
+            "mobile": phone,
+        }
         await self.call("Emulation.setDeviceMetricsOverride", **metrics)
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.call("Emulation.setEmulatedMedia", features=features)
         await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         await self.call("Page.navigate", url=url)
-        await self.until(f"document.readyState == 'complete' && location.protocol == '{url.partition(':')[0]}:'")
+        await self.until(
+            f"document.readyState == 'complete' && location.protocol == '{url.partition(':')[0]}:'"
+        )
 
     async def until(self, expression: str) -> None:
         """Wait until an expression is true in the page, two minutes at most."""
@@ -61,39 +80,63 @@ class Page:
 
     async def value(self, expression: str) -> Any:
         """Return what an expression is in the page."""
-        found = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     async def picture(self, to: Path, *, whole: bool = False) -> None:
         """Save what is seen, or the page from top to bottom."""
-        shot = await self.call("Page.captureScreenshot", captureBeyondViewport=whole, **(await self._clip(whole)))
+        shot = await self.call(
+            "Page.captureScreenshot", captureBeyondViewport=whole, **(await self._clip(whole))
+        )
         to.write_bytes(base64.b64decode(shot["data"]))
 
     async def _clip(self, whole: bool) -> dict[str, Any]:
         if not whole:
             return {}
         size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
-        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 14_000), "scale": 1}}
+        return {
+            "clip": {
+                "x": 0,
+                "y": 0,
+                "width": size["width"],
+                "height": min(size["height"], 14_000),
+                "scale": 1,
+            }
+        }
 
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Page]:
     """Start Chromium with a profile of its own, without a network, and give one tab of it."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-port=0",
+            "--hide-scrollbars",
+        ]
         options += [
             f"--user-data-dir={profile}",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
             "--no-first-run",
         ]
-        process = subprocess.Popen([str(CHROMIUM), *options, "about:blank"], stderr=subprocess.DEVNULL)  # noqa: S603 - our own page
+        process = subprocess.Popen(  # noqa: S603 - our own page
+            [str(CHROMIUM), *options, "about:blank"], stderr=subprocess.DEVNULL
+        )
         try:
             port = await _port(Path(profile, "DevToolsActivePort"))
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                    (tab,) = [one for one in await answer.json(content_type=None) if one["type"] == "page"]
-                async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                    (tab,) = [
+                        one for one in await answer.json(content_type=None) if one["type"] == "page"
+                    ]
+                async with session.ws_connect(
+                    tab["webSocketDebuggerUrl"], max_msg_size=0
+                ) as socket:
                     yield Page(socket)
         finally:
             process.terminate()

@@ -1,4 +1,6 @@
-"""What held-out rows say is called a gain or a loss, shown or not, first and in the same words everywhere."""
+"""What held-out rows say is called a gain or a loss, shown or not, first and in the same words
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,26 @@ BEFORE = 0.75
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run whose held-out rows went from 0.75 to something else, while validation went from 0.25 to 1."""
+    """A run whose held-out rows went from 0.75 to something else, while validation went from 0.25
+    to 1.
+    """
     _, after, low, high = request.param
-    figures = {"before": BEFORE, "after": after, "difference": after - BEFORE, "low": low, "high": high, "n": 4}
+    figures = {
+        "before": BEFORE,
+        "after": after,
+        "difference": after - BEFORE,
+        "low": low,
+        "high": high,
+        "n": 4,
+    }
     monkeypatch.setattr(Story, "heldout", figures)
     return Story(tmp_path).whole()
 
 
 def everywhere(cases: tuple[tuple[str, float, float, float], ...]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("place, case", [(case, case) for case in cases], indirect=["place"])
+    return pytest.mark.parametrize(
+        "place, case", [(case, case) for case in cases], indirect=["place"]
+    )
 
 
 @everywhere(CASES)
@@ -51,7 +64,9 @@ def test_mlflow_has_it_as_a_tag_and_first_in_the_description(
     with Reader(journal_file(place)) as reader:
         assert heldout_gain(reader.rows(RUNS, (1,))[0]) == case[0]
         first = description(reader, 1).splitlines()[0]
-    assert first.startswith(f"Held-out {case[0]}: 0.750 → {case[1]:.3f} ({case[1] - BEFORE:+.3f}, interval ")
+    assert first.startswith(
+        f"Held-out {case[0]}: 0.750 → {case[1]:.3f} ({case[1] - BEFORE:+.3f}, interval "
+    )
 
 
 def test_a_run_without_a_held_out_set_has_that_as_its_tag(tmp_path: Path) -> None:
@@ -60,7 +75,9 @@ def test_a_run_without_a_held_out_set_has_that_as_its_tag(tmp_path: Path) -> Non
 
 
 @everywhere((LOSS, LOSS_NOT_SHOWN))
-def test_a_loss_is_the_first_line_of_the_page(place: Path, case: tuple[str, float, float, float]) -> None:
+def test_a_loss_is_the_first_line_of_the_page(
+    place: Path, case: tuple[str, float, float, float]
+) -> None:
     page = write_report(place, place / "r.html").read_text(encoding="utf-8")
     first = page.partition('<section id="Result">\n')[2].lstrip().splitlines()[0]
     assert first.startswith(f'<p class="loss" role="alert"><b>Held-out {case[0]}</b>')
@@ -88,9 +105,15 @@ def test_the_log_ends_with_it_and_a_loss_is_a_warning(
     figures = f"held-out {case[0]}: 0.750 → {case[1]:.3f}"
     (last,) = [line for line in screen.getvalue().splitlines() if " finished: " in line]
     assert f"finished: {figures}, best 1.000" in last
-    with Reader(journal_file(place)) as reader, caplog.at_level(logging.INFO, "combee_dspy.progress"):
+    with (
+        Reader(journal_file(place)) as reader,
+        caplog.at_level(logging.INFO, "combee_dspy.progress"),
+    ):
         display = Display(reader, 1, Console(file=screen, width=200, color_system=None))
-        display._event, display._logs = 0, True  # as a run that has just ended, where logging is set up
+        display._event, display._logs = (
+            0,
+            True,
+        )  # as a run that has just ended, where logging is set up
         display.follow()
     (line,) = [record for record in caplog.records if "held-out" in record.getMessage()]
     assert f"{figures} (" in line.getMessage()
@@ -104,10 +127,15 @@ def test_commands_say_it_first(
     with pytest.raises(SystemExit):
         main(["show", str(place)])
     said = capsys.readouterr().out
-    assert said.splitlines()[0].split(maxsplit=1) == ["held-out", f"{case[0]}: 0.750 → {case[1]:.3f}"]
+    assert said.splitlines()[0].split(maxsplit=1) == [
+        "held-out",
+        f"{case[0]}: 0.750 → {case[1]:.3f}",
+    ]
     with pytest.raises(SystemExit):
         main(["runs", str(place), "--table"])
-    assert f"{case[0].partition(' (')[0]}: 0.750 → {case[1]:.3f}" in " ".join(capsys.readouterr().out.split())
+    assert f"{case[0].partition(' (')[0]}: 0.750 → {case[1]:.3f}" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

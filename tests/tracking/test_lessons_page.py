@@ -1,4 +1,6 @@
-"""The report's section of lessons: each with its state, its evidence and its tests, whatever their texts are."""
+"""The report's section of lessons: each with its state, its evidence and its tests, whatever their
+texts are.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,26 @@ from tests.tracking.test_report import Page, page_of
 def test_each_lesson_is_shown_with_its_state_its_examples_and_what_speaks_against_it(tmp_path):
     page = page_of(Story(tmp_path).whole())
     found = page.data["lessons"]
-    assert found["counts"] == {"served": 2, "waiting": 0, "retired": 1, "removed_by_user": 0, "void": 2}
+    assert found["counts"] == {
+        "served": 2,
+        "waiting": 0,
+        "retired": 1,
+        "removed_by_user": 0,
+        "void": 2,
+    }
     assert [(one["state"], one["examples"], one["born"]) for one in found["rows"]] == [
         ("served", 2, 0),
         ("served", 1, 1),
         ("retired", 1, 0),
     ]
-    assert "Name the city. served not in the chosen text 2 0 contradicts “ Name the river" in page.text
+    assert (
+        "Name the city. served not in the chosen text 2 0 contradicts “ Name the river" in page.text
+    )
     assert "exception to “ Name the city. ” (served)" in page.text
-    assert "tested: put into the prompt with 1 more: 2 better, 0 worse of 4 validation rows, accepted" in page.text
+    assert (
+        "tested: put into the prompt with 1 more: 2 better, 0 worse of 4 validation rows, accepted"
+        in page.text
+    )
     assert "tested: serving it moves the score by -0.50 (-0.90 to +0.10) on 4 rows" in page.text
     assert "9 rows are right without it" in page.text
     assert "The text that was chosen lacks 2 of the lessons that the book serves" in page.text
@@ -59,7 +72,10 @@ FILTERED = """(() => {
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 def test_hostile_lessons_stay_text_within_their_cells(tmp_path, monkeypatch, size):
     texts = ("<img src=x onerror=alert(1)><b>bold", ENDLESS, REVERSED)
-    lessons = [lesson(f"h{number}", text, rivals=["h1"] * (number != 1)) for number, text in enumerate(texts)]
+    lessons = [
+        lesson(f"h{number}", text, rivals=["h1"] * (number != 1))
+        for number, text in enumerate(texts)
+    ]
     lessons[2].update(state="waiting", reason=f"{REVERSED} {ENDLESS}", rule="h0")
     monkeypatch.setattr("tests.tracking.journals.CITY", lessons[0])
     monkeypatch.setattr("tests.tracking.journals.UNIT", lessons[1])

@@ -34,7 +34,9 @@ class Killed(BaseException):
 
 
 class Store:
-    """What a store keeps, by MlflowClient's own methods. It may be down, or the process may die at any write."""
+    """What a store keeps, by MlflowClient's own methods. It may be down, or the process may die at
+    any write.
+    """
 
     def __init__(self):
         self.experiments, self.runs, self.writes = [], {}, 0
@@ -68,7 +70,9 @@ class Store:
     def create_run(self, experiment, begun, tags, name):
         def make():
             number = f"run{len(self.runs)}"
-            info = SimpleNamespace(run_id=number, status="RUNNING", name=name, experiment=experiment)
+            info = SimpleNamespace(
+                run_id=number, status="RUNNING", name=name, experiment=experiment
+            )
             data = SimpleNamespace(tags=dict(tags), params={}, metrics=[], files={})
             self.runs[number] = SimpleNamespace(info=info, data=data)
             return self.runs[number]
@@ -89,7 +93,9 @@ class Store:
 
     def log_artifact(self, run, path, folder):
         content = Path(path).read_bytes()
-        self._write(lambda: self.runs[run].data.files.update({f"{folder}/{Path(path).name}": content}))
+        self._write(
+            lambda: self.runs[run].data.files.update({f"{folder}/{Path(path).name}": content})
+        )
 
     def log_text(self, run, text, name):
         self._write(lambda: self.runs[run].data.files.update({name: text.encode()}))
@@ -100,7 +106,9 @@ class Store:
 
     def get_run(self, run):
         outputs = SimpleNamespace(model_outputs=self.models)
-        return SimpleNamespace(info=SimpleNamespace(experiment_id="home"), data=self.runs[run].data, outputs=outputs)
+        return SimpleNamespace(
+            info=SimpleNamespace(experiment_id="home"), data=self.runs[run].data, outputs=outputs
+        )
 
     def create_logged_model(self, home, name, run, tags, model_type):
         return self._write(lambda: SimpleNamespace(model_id=f"m-{name}", artifact_location="…"))
@@ -133,7 +141,11 @@ class Store:
 
     def rows(self):
         files = self.only().data.files
-        tables = [pq.read_table(io.BytesIO(files[name])) for name in sorted(files) if name.endswith(".parquet")]
+        tables = [
+            pq.read_table(io.BytesIO(files[name]))
+            for name in sorted(files)
+            if name.endswith(".parquet")
+        ]
         return [row for table in tables for row in table.to_pylist()]
 
     def metrics(self):
@@ -209,7 +221,9 @@ def test_the_book_and_every_decision_about_it_are_artifacts(tmp_path, store):
     assert book["lessons"][0]["sources"] == ["r1", "r2"]
     table = json.loads(files["decisions.json"])
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    assert [(row["update"], row["change"], row["lesson"], row["before"], row["after"]) for row in rows] == [
+    assert [
+        (row["update"], row["change"], row["lesson"], row["before"], row["after"]) for row in rows
+    ] == [
         (0, "added", "a1", "", "served"),
         (0, "contradicted", "a1", "", "served"),
         (0, "added", "b2", "", "served"),
@@ -226,10 +240,23 @@ def test_the_book_and_every_decision_about_it_are_artifacts(tmp_path, store):
     assert rows[7]["why"] == "9 rows are right without it"
     assert rows[8]["others"] == ["a1"]
     assert rows[9]["why"].startswith("2 unusable: Unite")
-    assert (rows[10]["rows"], rows[10]["wins"], rows[10]["losses"], rows[10]["accepted"]) == (4, 2, 0, True)
+    assert (rows[10]["rows"], rows[10]["wins"], rows[10]["losses"], rows[10]["accepted"]) == (
+        4,
+        2,
+        0,
+        True,
+    )
     assert "2 better, 0 worse of 4 validation rows, accepted" in rows[10]["why"]
-    points = {(name, step): value for name, step, _, value in store.metrics() if name.startswith("lessons/")}
-    assert [points["lessons/served", step] for step in range(3)] == [3, 1, 2], "the last is after the tests"
+    points = {
+        (name, step): value
+        for name, step, _, value in store.metrics()
+        if name.startswith("lessons/")
+    }
+    assert [points["lessons/served", step] for step in range(3)] == [
+        3,
+        1,
+        2,
+    ], "the last is after the tests"
     assert [points["lessons/waiting", step] for step in range(3)] == [0, 1, 0]
     assert [points["lessons/retired", step] for step in range(3)] == [0, 1, 1]
     assert [points["lessons/void", step] for step in range(3)] == [0, 2, 2]
@@ -346,9 +373,13 @@ class Nonsense(BaseHTTPRequestHandler):
     """A tracking server that answers everything with HTTP 200 and what no client expects."""
 
     BODIES: ClassVar = (
-        b"<html>log in</html>", b'{"experiment":', b"[]", b'{"surprise": 1}', bytes(range(256)),
+        b"<html>log in</html>",
+        b'{"experiment":',
+        b"[]",
+        b'{"surprise": 1}',
+        bytes(range(256)),
         b'{"experiment": {"experiment_id": {"a": 1}}, "run": 7}',
-    )  # fmt: skip
+    )
     answers = 0
 
     def do_GET(self):
@@ -386,11 +417,20 @@ def test_a_server_that_answers_nonsense_breaks_no_run_and_is_named(tmp_path, cap
 
 
 def test_nothing_in_a_folder_says_where_its_runs_are_told(tmp_path, store, monkeypatch):
-    """A folder of somebody else's may name an address; the token of the environment goes to none but one's own."""
+    """A folder of somebody else's may name an address; the token of the environment goes to none
+    but one's own.
+    """
     asked = []
-    monkeypatch.setattr(mlflow, "MlflowClient", lambda tracking_uri=None: asked.append(tracking_uri) or store)
+    monkeypatch.setattr(
+        mlflow, "MlflowClient", lambda tracking_uri=None: asked.append(tracking_uri) or store
+    )
     evil = "http://evil.test"
-    Story(tmp_path, specs={"tracker": {"tracking_uri": evil}}, tracking_uri=evil, MLFLOW_TRACKING_URI=evil).whole()
+    Story(
+        tmp_path,
+        specs={"tracker": {"tracking_uri": evil}},
+        tracking_uri=evil,
+        MLFLOW_TRACKING_URI=evil,
+    ).whole()
     (tmp_path / ".env").write_text(f"MLFLOW_TRACKING_URI={evil}")
     (where,) = replay(tmp_path)
     replay(tmp_path, tracking_uri="http://mine.test")
@@ -421,8 +461,14 @@ def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
     Story(tmp_path, "first").whole()
     Story(tmp_path, "second").whole()
     assert len(replay(tmp_path)) == 2
-    sizes = [len([name for name in run.data.files if name.startswith("rollouts/")]) for run in store.runs.values()]
-    assert [run.info.name for run in store.runs.values()] == ["first, union, 8 rows", "second, union, 8 rows"]
+    sizes = [
+        len([name for name in run.data.files if name.startswith("rollouts/")])
+        for run in store.runs.values()
+    ]
+    assert [run.info.name for run in store.runs.values()] == [
+        "first, union, 8 rows",
+        "second, union, 8 rows",
+    ]
     assert sizes == [1, 1]
 
 
@@ -465,7 +511,9 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     (run,) = client.search_runs([experiment])
     assert run.info.status == "FINISHED"
     assert run.data.metrics["cost/rollouts"] == 18
-    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "score/best")] == [
+    assert [
+        (one.step, one.value) for one in client.get_metric_history(run.info.run_id, "score/best")
+    ] == [
         (0, 0.5),
         (1, 1),
     ]
@@ -481,14 +529,19 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     assert list(decisions["lesson"][:3]) == ["a1", "a1", "b2"]
     assert len(decisions) == 12
     assert run.data.metrics["lessons/served"] == 2
-    book = json.loads(Path(client.download_artifacts(run.info.run_id, "books/predict.json")).read_text())
+    book = json.loads(
+        Path(client.download_artifacts(run.info.run_id, "books/predict.json")).read_text()
+    )
     assert [one["state"] for one in book["lessons"]] == ["served", "served", "retired"]
     # The registry is written to where that was asked for, under the program's name, and once.
     assert not client.search_prompts()
     for _ in range(2):
         client.set_tag(run.info.run_id, "combee.run", "another")
         followed(path, MLflowTracker(tracking_uri=uri, register=True))
-    registered = {one.name: client.load_prompt(f"prompts:/{one.name}@latest") for one in client.search_prompts()}
+    registered = {
+        one.name: client.load_prompt(f"prompts:/{one.name}@latest")
+        for one in client.search_prompts()
+    }
     texts = chosen_of(candidates_of(Reader(path), 1))["texts"]
     assert {name: one.template for name, one in registered.items()} == {
         f"Sort.{name}": text for name, text in texts.items()
@@ -514,7 +567,12 @@ def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch)
     assert not path.exists()
     _mlflow.make_store(f"sqlite:///{path}")
     assert path.read_bytes() == b"whole"
-    for uri in (f"sqlite:///{path}", "sqlite:///:memory:", "http://mlflow.test", "sqlite:///x.db?mode=ro"):
+    for uri in (
+        f"sqlite:///{path}",
+        "sqlite:///:memory:",
+        "http://mlflow.test",
+        "sqlite:///x.db?mode=ro",
+    ):
         _mlflow.make_store(uri)
     assert list(path.parent.iterdir()) == [path]
 
@@ -522,10 +580,20 @@ def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch)
 def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch):
     place = Story(tmp_path).whole()
     for name, value, tracker, expected in (
-        ("MLFLOW_EXPERIMENT_ID", "7", MLflowTracker(), "7"),  # where mlflow.set_experiment leaves its choice
+        (
+            "MLFLOW_EXPERIMENT_ID",
+            "7",
+            MLflowTracker(),
+            "7",
+        ),  # where mlflow.set_experiment leaves its choice
         ("MLFLOW_EXPERIMENT_NAME", "mine", MLflowTracker(), "mine"),
         ("MLFLOW_EXPERIMENT_ID", "7", MLflowTracker(experiment="own"), "own"),
-        ("MLFLOW_EXPERIMENT_ID", "7", MLflowTracker(tracking_uri="sqlite:///other.db"), "combee_dspy"),
+        (
+            "MLFLOW_EXPERIMENT_ID",
+            "7",
+            MLflowTracker(tracking_uri="sqlite:///other.db"),
+            "combee_dspy",
+        ),
     ):
         store = Store()
         with monkeypatch.context() as patch:
@@ -536,7 +604,9 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
         assert store.only().info.experiment == expected
 
 
-def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(world, tmp_path, monkeypatch):
+def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
+    world, tmp_path, monkeypatch
+):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: uri)
     before = mlflow.tracking.get_tracking_uri()
@@ -548,20 +618,28 @@ def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
         for number, most in enumerate((60, 90)):
             with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
                 combee = world.combee(
-                    tracker=MLflowTracker(register=True), log_dir=tmp_path / str(number), max_metric_calls=most
+                    tracker=MLflowTracker(register=True),
+                    log_dir=tmp_path / str(number),
+                    max_metric_calls=most,
                 )
                 learned = combee.compile(student, trainset=examples(12), valset=examples(12, 12))
         client = mlflow.MlflowClient(uri)
         experiment = client.get_experiment_by_name("combee_dspy").experiment_id
         newest, oldest = client.search_runs([experiment])
         models = [one.outputs.model_outputs[0].model_id for one in (oldest, newest)]
-        files = [Path(client.get_logged_model(one).artifact_location, "program.json") for one in models]
-        assert [[one.name for one in file.parent.iterdir()] for file in files] == [["program.json"]] * 2
+        files = [
+            Path(client.get_logged_model(one).artifact_location, "program.json") for one in models
+        ]
+        assert [[one.name for one in file.parent.iterdir()] for file in files] == [
+            ["program.json"]
+        ] * 2
         again = dspy.Predict("question -> answer")
         again.load(files[1])
         assert again.signature.instructions == learned.signature.instructions
         assert again.lm is None
-        versions = {one.version: one.tags["score"] for one in client.search_model_versions("name='Predict'")}
+        versions = {
+            one.version: one.tags["score"] for one in client.search_model_versions("name='Predict'")
+        }
         best = client.get_model_version_by_alias("Predict", "best").version
         assert sorted(versions) == ["1", "2"] or sorted(versions) == [1, 2]
         assert float(versions[best]) == max(map(float, versions.values()))

@@ -20,7 +20,9 @@ class Screen:
 
     def __init__(self, place, *, terminal=False, now=BEGAN):
         self.stream = io.StringIO()
-        self.console = Console(file=self.stream, force_terminal=terminal, width=110, color_system=None)
+        self.console = Console(
+            file=self.stream, force_terminal=terminal, width=110, color_system=None
+        )
         self.reader, self.now = Reader(journal_file(place)), now
 
     def display(self, run=1):
@@ -38,11 +40,15 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
     story.write("begin", "first")
     display.follow()
     told = screen.lines()
-    assert told[0].split("  ")[-1] == (
-        "8 train, 4 validation, 4 heldout; task openai/simulated; proposer openai/simulated"
+    assert (
+        told[0].split("  ")[-1]
+        == "8 train, 4 validation, 4 heldout; task openai/simulated; proposer openai/simulated"
     )
     assert any(one.endswith("seed: validation 0.250") for one in told)
-    assert any("update 0: 2 rows in 2.5 s; best 0.500 (seed 0.250), 10 of 100 rollouts, " in one for one in told)
+    assert any(
+        "update 0: 2 rows in 2.5 s; best 0.500 (seed 0.250), 10 of 100 rollouts, " in one
+        for one in told
+    )
     details = [one.getMessage() for one in caplog.records]
     for line in (
         "update 0: batch of 2: the ladder; the budget leaves no more",
@@ -61,8 +67,8 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
     not_shown = "held-out gain not shown (the interval holds zero): 0.500 → 0.750"
     assert f"{not_shown} (+0.250, -0.250 to +0.750, n = 4)" in screen.stream.getvalue()
     assert screen.lines()[-1].endswith(
-        f"finished: {not_shown}, best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens, task 390 tokens,"
-        " $0.0260 and 2 calls without a price, 2 of 6 train rollouts raised"
+        f"finished: {not_shown}, best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens,"
+        " task 390 tokens, $0.0260 and 2 calls without a price, 2 of 6 train rollouts raised"
     )
 
 
@@ -91,7 +97,13 @@ def test_a_terminal_has_a_panel_that_goes(tmp_path):
     display = screen.display()
     display.follow()
     panel = screen.stream.getvalue()
-    for part in ("18 of 100", "best 1.000 (seed 0.250)", "about 0", "Round to two decimals.", "proposer 240 tokens"):
+    for part in (
+        "18 of 100",
+        "best 1.000 (seed 0.250)",
+        "about 0",
+        "Round to two decimals.",
+        "proposer 240 tokens",
+    ):
         assert part in panel
     display.close()
 
@@ -119,7 +131,8 @@ def test_neither_keys_nor_control_characters_nor_markup_get_through(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(0, "0"), (999, "999"), (12_345, "12.3k"), (999_700, "1M"), (4_560_000, "4.56M"), (5e9, "5G")]
+    ("number", "said"),
+    [(0, "0"), (999, "999"), (12_345, "12.3k"), (999_700, "1M"), (4_560_000, "4.56M"), (5e9, "5G")],
 )
 def test_counts_are_short(number, said):
     assert amount(number) == said
@@ -179,7 +192,13 @@ def test_shares_of_limits_and_the_time_that_is_left():
     assert left_of(shares, {"dollars": 0.4}, 60.0) == pytest.approx(180.0)
     assert left_of(shares, {}, 5.0) is None
     assert left_of({"rollouts": 0.01}, {}, 60.0) is None
-    assert [spoken(one) for one in (4.4, 89, 90, 3_600, 36_000)] == ["4 s", "89 s", "2 min", "60 min", "10 h"]
+    assert [spoken(one) for one in (4.4, 89, 90, 3_600, 36_000)] == [
+        "4 s",
+        "89 s",
+        "2 min",
+        "60 min",
+        "10 h",
+    ]
 
 
 def test_a_long_silence_is_broken_where_there_is_no_panel(tmp_path):

@@ -20,9 +20,20 @@ def place(tmp_path):
 
 def test_a_run_has_its_figures(place):
     (run,) = runs(place)
-    assert (run["name"], run["state"], run["updates"], run["simulated"]) == ("main", "finished", 2, 1)
+    assert (run["name"], run["state"], run["updates"], run["simulated"]) == (
+        "main",
+        "finished",
+        2,
+        1,
+    )
     assert (run["seed_score"], run["best_score"]) == (0.25, 1.0)
-    assert [run[f"heldout_{name}"] for name in ("before", "after", "low", "high", "n")] == [0.5, 0.75, -0.25, 0.75, 4]
+    assert [run[f"heldout_{name}"] for name in ("before", "after", "low", "high", "n")] == [
+        0.5,
+        0.75,
+        -0.25,
+        0.75,
+        4,
+    ]
     # 18 of the search, 8 of the held-out set, which is read beyond the budget; and two calls.
     assert (run["rollouts"], run["calls"], run["tokens"]) == (18, 28, 26 * 15 + 2 * 120)
     assert run["dollars"] is None  # the price of the proposer is not known
@@ -31,7 +42,12 @@ def test_a_run_has_its_figures(place):
 
 def test_a_run_that_goes_on_has_the_figures_so_far(tmp_path):
     (run,) = runs(Story(tmp_path).write("begin", "first"))
-    assert (run["state"], run["best_score"], run["heldout_n"], run["reason"]) == ("running", 0.5, None, None)
+    assert (run["state"], run["best_score"], run["heldout_n"], run["reason"]) == (
+        "running",
+        0.5,
+        None,
+        None,
+    )
     assert run["supports_claims"] == 0, "an unfinished run is fit for no claim"
 
 
@@ -154,7 +170,9 @@ def test_one_candidate_is_shown_with_what_it_changed(place):
 
 
 def test_one_effect_is_shown_with_its_usage(place):
-    (call,) = [one for number in range(1, 12) if (one := show(place, f"effect/{number}"))["kind"] == "call"]
+    (call,) = [
+        one for number in range(1, 12) if (one := show(place, f"effect/{number}"))["kind"] == "call"
+    ]
     assert call["value"]["fields"]["lessons"] == ["Round to two decimals."]
     assert [one["role"] for one in call["usage"]] == ["proposer"]
 
@@ -167,7 +185,12 @@ def test_what_is_not_there_is_named(place, what):
 
 def test_no_key_is_shown(place, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "What is the net margin?")
-    everything = [runs(place), rollouts(place, limit=None), candidates(place), [show(place, "effect/5")]]
+    everything = [
+        runs(place),
+        rollouts(place, limit=None),
+        candidates(place),
+        [show(place, "effect/5")],
+    ]
     assert KEY not in json.dumps(everything)
     assert "net margin" not in json.dumps(everything)
     assert "[redacted]" in json.dumps(everything)
@@ -185,8 +208,16 @@ def test_a_task_that_is_named_by_a_number_is_found_by_its_name(tmp_path):
 def test_of_several_runs_each_has_its_own_student_and_effects(tmp_path):
     class Linked(Story):
         async def begin(self, log: RunLog) -> None:
-            log.emit("candidate", {"candidate": "beef0000", "texts": {"predict": "See https://given.example."},
-                                   "parents": [], "operator": "seed", "components": ["predict"]})  # fmt: skip
+            log.emit(
+                "candidate",
+                {
+                    "candidate": "beef0000",
+                    "texts": {"predict": "See https://given.example."},
+                    "parents": [],
+                    "operator": "seed",
+                    "components": ["predict"],
+                },
+            )
 
     Story(tmp_path, "first").write("begin")
     Linked(tmp_path, "second").write("begin")
@@ -199,7 +230,9 @@ def test_of_several_runs_each_has_its_own_student_and_effects(tmp_path):
 def test_a_run_that_went_on_has_what_it_chose_last(place):
     class Extended(Story):
         async def more(self, log: RunLog) -> None:
-            log.emit("selected", {"candidate": CHILD, "index": 1, "reason": "best of two validations"})
+            log.emit(
+                "selected", {"candidate": CHILD, "index": 1, "reason": "best of two validations"}
+            )
 
     Extended(place).write("more")
     assert show(place, "best")["candidate"] == CHILD

@@ -1,4 +1,6 @@
-"""The report says what queries say, on one page that loads nothing and runs nothing of anybody else's."""
+"""The report says what queries say, on one page that loads nothing and runs nothing of anybody
+else's.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,11 @@ class Page(html.parser.HTMLParser):
 
     @property
     def policy(self):
-        return next(value for _, name, value in self.attributes if name == "content" and "default-src" in value)
+        return next(
+            value
+            for _, name, value in self.attributes
+            if name == "content" and "default-src" in value
+        )
 
 
 SLOTS = "SELECT count(*) AS n, sum(ended - started) AS seconds FROM effect WHERE ended > started"
@@ -70,9 +76,15 @@ DRAWN = """(async () => {
 
 def rolls_of(page):
     """Return the page's rollouts as rows; texts stand there once each."""
-    rolls, words = page.data["rolls"], {"purpose", "candidate", "example", "inputs", "prediction", "feedback", "error"}
+    rolls, words = (
+        page.data["rolls"],
+        {"purpose", "candidate", "example", "inputs", "prediction", "feedback", "error"},
+    )
     named = [dict(zip(rolls["columns"], row, strict=True)) for row in rolls["rows"]]
-    return [{name: rolls["texts"][value] if name in words else value for name, value in one.items()} for one in named]
+    return [
+        {name: rolls["texts"][value] if name in words else value for name, value in one.items()}
+        for one in named
+    ]
 
 
 def page_of(place, run=None):
@@ -91,16 +103,30 @@ def page(place):
 
 def test_figures_are_those_of_the_queries(place, page):
     data, (run,) = page.data, runs(place)
-    for name in ("rollouts", "updates", "calls", "tokens", "dollars", "seed_score", "best_score", "reason"):
+    for name in (
+        "rollouts",
+        "updates",
+        "calls",
+        "tokens",
+        "dollars",
+        "seed_score",
+        "best_score",
+        "reason",
+    ):
         assert data["run"][name] == run[name]
     for name in ("before", "after", "difference", "low", "high", "n"):
         assert data["heldout"][name] == run[f"heldout_{name}"]
     assert data["costs"] == costs(place, by=("role", "model"))
     assert sum(one["tokens"] for one in data["spent"]) == run["tokens"]
     assert {(one["when"], one["what"]) for one in data["spent"]} == {
-        ("before", "task: checking"), ("held-out", "task: held-out"),
-        *((update, what) for update in "01" for what in ("task: learning", "task: checking", "proposer")),
-    }  # fmt: skip
+        ("before", "task: checking"),
+        ("held-out", "task: held-out"),
+        *(
+            (update, what)
+            for update in "01"
+            for what in ("task: learning", "task: checking", "proposer")
+        ),
+    }
     assert [(one["id"], one["score"]) for one in data["candidates"]] == [
         (one["candidate"][:8], one["score"]) for one in candidates(place)
     ]
@@ -108,12 +134,17 @@ def test_figures_are_those_of_the_queries(place, page):
     shown = rolls_of(page)
     assert len(shown) == data["run"]["rollouts"] == len(found), "one count of rollouts everywhere"
     names = ("id", "score", "tokens", "purpose")
-    assert [[one[name] for name in names] for one in shown] == [[one[name] for name in names] for one in found]
+    assert [[one[name] for name in names] for one in shown] == [
+        [one[name] for name in names] for one in found
+    ]
     # Every effect that took time stands in a slot, and nowhere twice.
     with Reader(journal_file(place)) as reader:
         (times,) = reader.rows(SLOTS)
     work = [one for kind in data["work"].values() for one in kind]
-    assert (len(work), sum(one[1] for one in work)) == (times["n"], pytest.approx(times["seconds"], abs=1e-2))
+    assert (len(work), sum(one[1] for one in work)) == (
+        times["n"],
+        pytest.approx(times["seconds"], abs=1e-2),
+    )
 
 
 def test_the_headline_needs_no_script(page):
@@ -127,7 +158,9 @@ def test_the_headline_needs_no_script(page):
 
 
 def test_each_line_names_the_update_it_came_from(page):
-    lines = {one["text"]: (one["step"], one["operator"], one["gain"]) for one in page.data["learned"]}
+    lines = {
+        one["text"]: (one["step"], one["operator"], one["gain"]) for one in page.data["learned"]
+    }
     assert lines == {
         "Answer.": (-1, "seed", None),
         "Lessons learned:": (0, "insert", None),
@@ -143,11 +176,16 @@ def test_what_was_spent_when_a_candidate_was_validated(tmp_path, monkeypatch):
     story = Story(tmp_path)
     with Reader(journal_file(story.whole())) as reader:
         known = [
-            {**one, "validated_at": at} for one, at in zip(_known(reader), (story.clock - 100, 0, 1e12), strict=True)
+            {**one, "validated_at": at}
+            for one, at in zip(_known(reader), (story.clock - 100, 0, 1e12), strict=True)
         ]
         found = _facts._candidates(reader, 1, known, created=0.0)
     assert [one["rollouts"] for one in found] == [0, 0, 18]
-    assert [one["tokens"] for one in found] == [0, 0, 18 * 15 + 240], "the reading of the held-out set is no part"
+    assert [one["tokens"] for one in found] == [
+        0,
+        0,
+        18 * 15 + 240,
+    ], "the reading of the held-out set is no part"
 
 
 def _known(reader):
@@ -171,7 +209,9 @@ def test_a_scan_says_what_was_kept_and_where_the_rest_was_lost(page):
 def test_sizes_have_their_reasons_and_the_law(page):
     data = page.data
     assert [(one["step"], one["size"]) for one in data["batches"]] == [(0, 2), (1, 4)]
-    assert [(one["size"], one["seconds"]) for one in data["delays"]] == [(2, 10.0)], "what the law was fitted to"
+    assert [(one["size"], one["seconds"]) for one in data["delays"]] == [(2, 10.0)], (
+        "what the law was fitted to"
+    )
     assert data["law"]["plateau"] == 12.4
     assert "9 → 2: the budget leaves no more" in page.text
     assert "sizes" in page.ids
@@ -182,7 +222,12 @@ def test_a_chart_with_fewer_than_two_points_is_a_sentence(tmp_path):
     story = Story(tmp_path)
     page = page_of(story.write("begin"))
     assert not {"search", "scan", "cost", "sizes", "law"} & page.ids
-    for said in ("One candidate has been validated", "No scan has run", "All of it went into one", "No minibatch has"):
+    for said in (
+        "One candidate has been validated",
+        "No scan has run",
+        "All of it went into one",
+        "No minibatch has",
+    ):
         assert said in page.text
     page = page_of(story.write("first"))
     assert "One minibatch, of 2 examples: the ladder." in page.text
@@ -202,7 +247,9 @@ def test_a_run_of_which_nothing_is_known_yet(tmp_path):
 
 
 def test_without_a_held_out_set_the_page_claims_nothing(tmp_path):
-    shown = page_of(Story(tmp_path).write("begin", "first", "second")).text.replace("\N{NO-BREAK SPACE}", " ")
+    shown = page_of(Story(tmp_path).write("begin", "first", "second")).text.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     assert "25 % → 100 % on validation" in shown
     assert "they support no claim" in shown
 
@@ -224,7 +271,10 @@ def test_texts_that_would_be_markup_are_text(page):
 
 
 def test_only_the_two_scripts_of_the_page_may_run_and_nothing_is_loaded(page):
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[1:]]
+    digests = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in page.scripts[1:]
+    ]
     allowed = re.search("script-src ([^;]+);", page.policy).group(1)
     assert allowed == " ".join(f"'sha256-{one}'" for one in digests)
     assert page.policy.startswith("default-src 'none'")
@@ -262,7 +312,9 @@ def test_the_vendored_library_can_stand_in_a_page_and_has_its_licence():
     for owner in ("Observable, Inc.", "Mike Bostock", "Charles Karney", "Cynthia Brewer"):
         assert owner in licence
     version = re.search(r"Observable Plot (\S+)", licence).group(1)
-    assert f"@observablehq/plot@{version}" in folder.joinpath("README.md").read_text(encoding="utf-8")
+    assert f"@observablehq/plot@{version}" in folder.joinpath("README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def candidate(name, parents, step, text, score=None, part="predict"):
@@ -279,10 +331,12 @@ def candidate(name, parents, step, text, score=None, part="predict"):
 
 def test_a_line_of_a_merge_comes_from_the_first_of_both_lines_of_descent():
     known = [
-        candidate("seed", [], -1, "a", 0.1), candidate("left", ["seed"], 0, "a\nb", 0.2),
-        candidate("other", ["seed"], 1, "a\nc", 0.9), candidate("right", ["seed"], 2, "a\nc", 0.4),
+        candidate("seed", [], -1, "a", 0.1),
+        candidate("left", ["seed"], 0, "a\nb", 0.2),
+        candidate("other", ["seed"], 1, "a\nc", 0.9),
+        candidate("right", ["seed"], 2, "a\nc", 0.4),
         candidate("merge", ["left", "right"], 3, "a\nb\nc\nd", 0.5),
-    ]  # fmt: skip
+    ]
     found = {one["text"]: (one["step"], one["gain"]) for one in learned(known[-1], known)}
     assert found["a"] == (-1, None)
     assert found["b"] == (0, pytest.approx(0.1))
@@ -291,16 +345,24 @@ def test_a_line_of_a_merge_comes_from_the_first_of_both_lines_of_descent():
 
 
 def test_an_updates_gain_stands_at_each_of_its_lines_but_not_at_a_heading():
-    known = [candidate("seed", [], -1, "a", 0.1), candidate("child", ["seed"], 0, "a\nLessons:\n- b\n- c", 0.4)]
-    assert [one["gain"] for one in learned(known[-1], known)] == [None, None, *[pytest.approx(0.3)] * 2]
+    known = [
+        candidate("seed", [], -1, "a", 0.1),
+        candidate("child", ["seed"], 0, "a\nLessons:\n- b\n- c", 0.4),
+    ]
+    assert [one["gain"] for one in learned(known[-1], known)] == [
+        None,
+        None,
+        *[pytest.approx(0.3)] * 2,
+    ]
 
 
 def test_a_bullet_stays_itself_while_it_is_counted():
     bullet = "[form-1] helpful={} harmful=0 :: Round."
     known = [
-        candidate("seed", [], -1, "## FORMS"), candidate("one", ["seed"], 0, "## FORMS\n" + bullet.format(0)),
+        candidate("seed", [], -1, "## FORMS"),
+        candidate("one", ["seed"], 0, "## FORMS\n" + bullet.format(0)),
         candidate("two", ["one"], 4, "## FORMS\n" + bullet.format(3)),
-    ]  # fmt: skip
+    ]
     heading, line = learned(known[-1], known)
     assert (heading["heading"], line["heading"]) == (True, False)
     assert (line["text"], line["step"]) == (bullet.format(3), 0)
@@ -324,13 +386,18 @@ def test_demonstrations_and_descriptions_are_lines():
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_browser_draws_every_chart_and_complains_of_nothing(place, tmp_path, size, dark):
     """Pictures go to COMBEE_SHOTS where it names a folder."""
-    out, shots = write_report(place, tmp_path / "report.html"), Path(os.environ.get("COMBEE_SHOTS", tmp_path))
+    out, shots = (
+        write_report(place, tmp_path / "report.html"),
+        Path(os.environ.get("COMBEE_SHOTS", tmp_path)),
+    )
 
     async def look():
         async with browser() as tab:
             await tab.open(out, size, dark=dark)
             drawn = await tab.value(DRAWN)
-            await tab.picture(shots / f"report-{size[0]}-{'dark' if dark else 'light'}.png", whole=True)
+            await tab.picture(
+                shots / f"report-{size[0]}-{'dark' if dark else 'light'}.png", whole=True
+            )
             width = await tab.value("document.documentElement.scrollWidth")
             return tab.said, drawn, width, await tab.value("document.body.innerText")
 

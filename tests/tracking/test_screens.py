@@ -1,4 +1,5 @@
-"""What people see beside the report, in headless Chromium: the terminal's tables, MLflow's pages, the site.
+"""What people see beside the report, in headless Chromium: the terminal's tables, MLflow's pages,
+the site.
 
 Pictures go to COMBEE_SHOTS where it names a folder.
 """
@@ -32,7 +33,13 @@ from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 SITE = Path(__file__).parents[2] / os.environ.get("COMBEE_SITE", "")
-COMMANDS = ("runs {parent}", "candidates {run}", "rollouts {run} --limit 12", "show {run}", "plugins")
+COMMANDS = (
+    "runs {parent}",
+    "candidates {run}",
+    "rollouts {run} --limit 12",
+    "show {run}",
+    "plugins",
+)
 TOLD = {"runs {parent}": "simulated", "show {run}": time.strftime("%Y-")}
 COMBEE = "from combee_dspy.cli import main; main()"
 PAGES = ("index", "quickstart", "reading_the_report", "results/speed", "api/combee_dspy", "cli")
@@ -47,15 +54,26 @@ def shots(tmp_path: Path) -> Path:
 
 def learned(folder: Path, **chosen: object) -> Path:
     """Compile a program against the simulated service; returns the run's folder."""
-    rows = load_benchmark("formula-mini", task="compute", formulas=6, train=30, validation=12, heldout=20)
+    rows = load_benchmark(
+        "formula-mini", task="compute", formulas=6, train=30, validation=12, heldout=20
+    )
     task = benchmark_task(rows, 0, params={"task": "compute", "formulas": 6})
     splits = {"trainset": rows.train, "valset": rows.validation, "heldout": rows.heldout}
-    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service, dspy.context(lm=service.lm()):
+    with (
+        SimulatedService(SimulatedConfig(time_scale=0.0), task) as service,
+        dspy.context(lm=service.lm()),
+    ):
         combee = Combee(
-            rows.metric, reflection_lm=service.lm(), budget=Budget(rollouts=120), num_threads=8,
-            log_dir=folder / "run", **chosen,
-        )  # fmt: skip
-        combee.compile(rows.program(), **{name: list(split.examples) for name, split in splits.items()})
+            rows.metric,
+            reflection_lm=service.lm(),
+            budget=Budget(rollouts=120),
+            num_threads=8,
+            log_dir=folder / "run",
+            **chosen,
+        )
+        combee.compile(
+            rows.program(), **{name: list(split.examples) for name, split in splits.items()}
+        )
     return folder / "run"
 
 
@@ -89,10 +107,16 @@ def test_tables_in_a_terminal(finished: Path, tmp_path: Path, shots: Path, colum
         words = [word.format(parent=finished.parent, run=finished) for word in command.split()]
         said = typed([sys.executable, "-c", COMBEE, *words], columns)
         text = Text.from_ansi(said.replace("\r", ""))
-        if not command.startswith("show"):  # whose sentences the terminal wraps, so that they can be copied whole
+        if not command.startswith(
+            "show"
+        ):  # whose sentences the terminal wraps, so that they can be copied whole
             assert max(map(len, text.plain.splitlines())) <= columns, command
         assert TOLD.get(command, "") in text.plain
-        console.print(Text(f"$ combee {command.format(parent='runs', run='runs/run')}", "bold"), text, sep="\n")
+        console.print(
+            Text(f"$ combee {command.format(parent='runs', run='runs/run')}", "bold"),
+            text,
+            sep="\n",
+        )
     page = tmp_path / "terminal.html"
     page.write_text(console.export_html(), encoding="utf-8")
 
@@ -110,7 +134,16 @@ def served(store: str, folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        store,
+        "--port",
+        str(port),
+    ]
     # Eight processes for jobs that no page needs.
     env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     own = {"cwd": folder, "env": env, "start_new_session": True}
@@ -120,7 +153,9 @@ def served(store: str, folder: Path) -> Iterator[str]:
         until = time.monotonic() + 180
         while not answers(port):
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"MLflow's server does not start: {(folder / 'server.txt').read_text()}")
+                raise RuntimeError(
+                    f"MLflow's server does not start: {(folder / 'server.txt').read_text()}"
+                )
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -142,7 +177,9 @@ def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # traces go nowhere else
     learned(tmp_path, tracker=[MLflowTracker(register=True)])
     client = mlflow.MlflowClient(store)
-    (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "combee_dspy"]
+    (experiment,) = [
+        one.experiment_id for one in client.search_experiments() if one.name == "combee_dspy"
+    ]
     (run,) = client.search_runs([experiment])
     assert client.search_traces(locations=[experiment])
     at = f"/#/experiments/{experiment}/runs/{run.info.run_id}"
@@ -174,7 +211,9 @@ def said(text: str) -> str:
     return f"document.body.innerText.includes({text!r})"
 
 
-@pytest.mark.skipif("COMBEE_SITE" not in os.environ, reason="make docs builds the site, then runs this")
+@pytest.mark.skipif(
+    "COMBEE_SITE" not in os.environ, reason="make docs builds the site, then runs this"
+)
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 def test_the_site(shots: Path, size: tuple[int, int]) -> None:
     async def look() -> None:

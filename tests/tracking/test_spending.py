@@ -1,4 +1,6 @@
-"""What a search has paid for what it reached: every figure is a sum over the journal, each effect in one update."""
+"""What a search has paid for what it reached: every figure is a sum over the journal, each effect
+in one update.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ from tests.worlds import World, examples, rows
 def place(world: World, tmp_path: Any) -> Any:
     settings = {
         "costs": Costs(prices={"task": Price(1, 1), "proposer": Price(1, 1)}, gpus={"task": 2}),
-        "reflection_minibatch_size": 4, "max_metric_calls": 80,
-    }  # fmt: skip
+        "reflection_minibatch_size": 4,
+        "max_metric_calls": 80,
+    }
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         world.combee(log_dir=tmp_path, **settings).compile(
-            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(12, 100),
+            dspy.Predict("question -> answer"),
+            trainset=examples(24),
+            valset=examples(12, 100),
             heldout=Heldout(examples(10, 200)),
-        )  # fmt: skip
+        )
     return tmp_path
 
 
@@ -32,14 +37,20 @@ def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(plac
     assert len(updates) > 2
     (run,) = tracking.runs(place)
     search = "FROM usage u JOIN effect e ON e.id = u.effect WHERE e.purpose <> 'heldout'"
-    (spent,) = rows(place, f"SELECT sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars) AS dollars {search}")
+    (spent,) = rows(
+        place,
+        "SELECT sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars) AS dollars"
+        f" {search}",
+    )
     assert sum(one["rollouts"] for one in updates) == run["rollouts"]
     assert sum(one["tokens"] for one in updates) == spent["tokens"] < run["tokens"]
     assert sum(one["dollars"] for one in updates) == pytest.approx(spent["dollars"])
     assert all(one["seconds"] >= 0 and one["gpu_seconds"] is not None for one in updates)
 
     validated = [one for one in tracking.candidates(place) if one["index"] is not None]
-    assert {one["of"].removeprefix("prompt ") for one in prompts} == {one["candidate"][:8] for one in validated}
+    assert {one["of"].removeprefix("prompt ") for one in prompts} == {
+        one["candidate"][:8] for one in validated
+    }
     assert [one["rollouts"] for one in prompts] == sorted(one["rollouts"] for one in prompts)
     assert prompts[0]["rollouts"] >= 12
     assert prompts[-1]["tokens"] <= spent["tokens"]

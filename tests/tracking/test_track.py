@@ -44,7 +44,9 @@ class Watcher(Tracker, Follower):
     def follow(self):
         self.threads.add(threading.current_thread())
         self._may_fail("follow")
-        self.seen.append(self.reader.rows("SELECT state FROM run WHERE id = ?", (self.run,))[0]["state"])
+        self.seen.append(
+            self.reader.rows("SELECT state FROM run WHERE id = ?", (self.run,))[0]["state"]
+        )
 
     def close(self):
         self.closed += 1
@@ -122,7 +124,9 @@ def test_a_journal_that_is_gone_breaks_nothing(tmp_path, caplog):
     assert "watcher" in caplog.text
 
 
-def test_by_default_a_run_says_a_line_an_update_to_logs_and_notebooks(world, caplog, capfd, monkeypatch):
+def test_by_default_a_run_says_a_line_an_update_to_logs_and_notebooks(
+    world, caplog, capfd, monkeypatch
+):
     assert default_trackers() == (Progress(),)
     with caplog.at_level(logging.INFO, "combee_dspy"):
         updates = world.compile(tracker=None, reflection_minibatch_size=6).combee_report.updates
@@ -137,10 +141,12 @@ def test_by_default_a_run_says_a_line_an_update_to_logs_and_notebooks(world, cap
 
 def test_a_run_that_nobody_follows_loads_none_of_its_readers():
     code = (
-        "import sys, combee_dspy.search; print([name for name in sys.modules if 'combee_dspy.tracking.' in name])\n"
-        "from combee_dspy.tracking import *"
+        "import sys, combee_dspy.search; print([name for name in sys.modules if"
+        " 'combee_dspy.tracking.' in name])\nfrom combee_dspy.tracking import *"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)  # noqa: S603 - the code above
+    done = subprocess.run(  # noqa: S603 - the code above
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
     assert done.stdout.strip() == "['combee_dspy.tracking._base']"
 
 

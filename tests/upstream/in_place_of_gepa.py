@@ -18,18 +18,25 @@ GEPA_MINIBATCH = 3
 
 
 class Matched(Combee):
-    """``Combee`` that asks what ``dspy.GEPA`` asks, about the examples that it would: only the search is ours."""
+    """``Combee`` that asks what ``dspy.GEPA`` asks, about the examples that it would: only the
+    search is ours.
+    """
 
     def __init__(self, metric: Callable[..., Any], **arguments: Any) -> None:
         size = arguments.pop("reflection_minibatch_size", GEPA_MINIBATCH)
         arguments.setdefault("instruction_proposer", InstructionProposer())
         sampler = EpochShuffledBatchSampler(size, random.Random(arguments.get("seed", 0)))
-        arguments["gepa_kwargs"] = {"batch_sampler": sampler, **(arguments.get("gepa_kwargs") or {})}
+        arguments["gepa_kwargs"] = {
+            "batch_sampler": sampler,
+            **(arguments.get("gepa_kwargs") or {}),
+        }
         super().__init__(metric, **arguments)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--matched", action="store_true", help="DSPy's proposer and gepa's minibatches in Combee")
+    parser.addoption(
+        "--matched", action="store_true", help="DSPy's proposer and gepa's minibatches in Combee"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

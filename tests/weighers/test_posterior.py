@@ -1,4 +1,6 @@
-"""Votes of distinct examples decide contradictions; exceptions are told from noise by the book as a whole."""
+"""Votes of distinct examples decide contradictions; exceptions are told from noise by the book as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ from combee_dspy.lessons import Book, Taught, certainty, lesson_id
 from combee_dspy.weighers import Posterior, Trusting
 
 
-def weighed(votes: dict[str, int], *edits: BookEdit, weigher: Posterior | Trusting | None = None) -> dict[str, str]:
-    taught = [Taught(text, tuple(f"{text} {number}" for number in range(count))) for text, count in votes.items()]
+def weighed(
+    votes: dict[str, int], *edits: BookEdit, weigher: Posterior | Trusting | None = None
+) -> dict[str, str]:
+    taught = [
+        Taught(text, tuple(f"{text} {number}" for number in range(count)))
+        for text, count in votes.items()
+    ]
     book = (weigher or Posterior()).applied(Book().add(taught, 0).edit(edits).book)
     return {lesson.text: lesson.state for lesson in book.lessons}
 
@@ -40,7 +47,12 @@ def test_of_equals_the_earlier_one_is_served() -> None:
 
 
 def test_a_decision_is_overturned_by_more_examples() -> None:
-    first = Book().add([Taught(EAST, tuple("abcdefgh")), Taught(WEST, ("i",))], 0).edit([against(EAST, WEST)]).book
+    first = (
+        Book()
+        .add([Taught(EAST, tuple("abcdefgh")), Taught(WEST, ("i",))], 0)
+        .edit([against(EAST, WEST)])
+        .book
+    )
     assert Posterior().applied(first).lessons[1].state == "retired"
     later = Posterior().applied(first).add([Taught(WEST, tuple("jklmnopqrstuvw"))], 1)
     assert [one.state for one in Posterior().applied(later).lessons] == ["waiting", "served"]
@@ -49,15 +61,23 @@ def test_a_decision_is_overturned_by_more_examples() -> None:
 def test_a_third_opinion_is_served_where_it_contradicts_none_that_is() -> None:
     votes = {EAST: 5, WEST: 3, "Parcels stay here.": 2}
     assert weighed(votes, against(EAST, WEST), against(WEST, "Parcels stay here.")) == {
-        EAST: "served", WEST: "waiting", "Parcels stay here.": "served"
-    }  # fmt: skip
+        EAST: "served",
+        WEST: "waiting",
+        "Parcels stay here.": "served",
+    }
 
 
-RULES = {f"Every {word} goes to gate {number}.": 4 for number, word in enumerate(("anchor", "bell", "clock", "drum"))}
+RULES = {
+    f"Every {word} goes to gate {number}.": 4
+    for number, word in enumerate(("anchor", "bell", "clock", "drum"))
+}
 
 
 def test_lone_exceptions_wait_where_each_departs_in_a_way_of_its_own() -> None:
-    lone = {f"A heavy {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1 for place, rule in enumerate(RULES)}
+    lone = {
+        f"A heavy {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1
+        for place, rule in enumerate(RULES)
+    }
     edits = [narrow(exception, rule) for exception, rule in zip(lone, RULES, strict=True)]
     states = weighed({**RULES, **lone}, *edits)
     assert {states[rule] for rule in RULES} == {"served"}
@@ -66,35 +86,60 @@ def test_lone_exceptions_wait_where_each_departs_in_a_way_of_its_own() -> None:
 
 def test_exceptions_are_served_where_departures_come_again() -> None:
     again = {f"A heavy {rule.split()[1]} goes to the cellar.": 2 for rule in list(RULES)[:3]}
-    lone = {f"A foreign {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1 for place, rule in enumerate(RULES)}
+    lone = {
+        f"A foreign {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1
+        for place, rule in enumerate(RULES)
+    }
     edits = [
-        narrow(exception, rule) for exception, rule in zip([*again, *lone], [*list(RULES)[:3], *RULES], strict=True)
+        narrow(exception, rule)
+        for exception, rule in zip([*again, *lone], [*list(RULES)[:3], *RULES], strict=True)
     ]
     assert set(weighed({**RULES, **again, **lone}, *edits).values()) == {"served"}
 
 
 def test_one_departure_under_two_conditions_was_seen_again() -> None:
     rule = "Every anchor goes to gate 0."
-    exceptions = {"A heavy anchor goes to the cellar.": 1, "A foreign anchor goes to the cellar.": 1}
-    states = weighed({rule: 4, **exceptions}, *(narrow(one, rule) for one in exceptions), weigher=Posterior(few=0))
+    exceptions = {
+        "A heavy anchor goes to the cellar.": 1,
+        "A foreign anchor goes to the cellar.": 1,
+    }
+    states = weighed(
+        {rule: 4, **exceptions},
+        *(narrow(one, rule) for one in exceptions),
+        weigher=Posterior(few=0),
+    )
     assert set(states.values()) == {"served"}
 
 
 SHOVEL, RIVAL = "Every shovel goes to gate 9.", "Shovels belong to gate 14."
-DEPARTURES = ("An old shovel goes to gate 14.", "Gate 14 takes a foreign shovel.", "Heavy shovels: gate 14.")
+DEPARTURES = (
+    "An old shovel goes to gate 14.",
+    "Gate 14 takes a foreign shovel.",
+    "Heavy shovels: gate 14.",
+)
 
 
 def departing(*more: BookEdit) -> dict[str, str]:
     """Return the states where a rule and its rival stand beside exceptions to the rule."""
-    lessons = {SHOVEL: 2, RIVAL: 1, **dict.fromkeys(DEPARTURES, 1), "A wet shovel goes to gate 3.": 2}
+    lessons = {
+        SHOVEL: 2,
+        RIVAL: 1,
+        **dict.fromkeys(DEPARTURES, 1),
+        "A wet shovel goes to gate 3.": 2,
+    }
     narrowed = [narrow(one, SHOVEL) for one in lessons if one not in (SHOVEL, RIVAL)]
     return weighed(lessons, against(SHOVEL, RIVAL), *narrowed, *more)
 
 
 def test_an_exception_votes_for_the_rival_of_its_rule_that_it_agrees_with() -> None:
     states = departing()
-    assert (states[SHOVEL], states[RIVAL]) == ("waiting", "served"), "four examples say 14 and two say 9"
-    assert {states[one] for one in DEPARTURES} == {"waiting"}, "the rival says so without a condition"
+    assert (states[SHOVEL], states[RIVAL]) == (
+        "waiting",
+        "served",
+    ), "four examples say 14 and two say 9"
+    assert {states[one] for one in DEPARTURES} == {"waiting"}, (
+        "the rival says so without a condition"
+    )
     assert states["A wet shovel goes to gate 3."] == "served"
 
 
@@ -110,12 +155,15 @@ def test_what_contradicts_a_lesson_that_a_test_restored_waits() -> None:
 
 def test_a_test_outweighs_all_examples_that_it_knew_of() -> None:
     assert weighed({EAST: 9, WEST: 1}, against(EAST, WEST), Retire(lesson_id(EAST), "a test")) == {
-        EAST: "retired", WEST: "served"
-    }  # fmt: skip
+        EAST: "retired",
+        WEST: "served",
+    }
 
 
 def later(book: Book, text: str, count: int) -> Book:
-    return Posterior().applied(book.add([Taught(text, tuple(f"later {number}" for number in range(count)))], 1))
+    return Posterior().applied(
+        book.add([Taught(text, tuple(f"later {number}" for number in range(count)))], 1)
+    )
 
 
 def state(book: Book, text: str) -> str:
@@ -125,21 +173,37 @@ def state(book: Book, text: str) -> str:
 
 
 @given(examples=st.integers(0, 12), rows=st.integers(1, 6), count=st.integers(0, 30))
-def test_later_examples_outweigh_a_test_where_the_posterior_is_clear(examples: int, rows: int, count: int) -> None:
+def test_later_examples_outweigh_a_test_where_the_posterior_is_clear(
+    examples: int, rows: int, count: int
+) -> None:
     book = (
-        Book().add([Taught(EAST, tuple(map(str, range(examples))))], 0).edit([Retire(lesson_id(EAST), "", rows)]).book
+        Book()
+        .add([Taught(EAST, tuple(map(str, range(examples))))], 0)
+        .edit([Retire(lesson_id(EAST), "", rows)])
+        .book
     )
     assert state(Posterior().applied(book), EAST) == "retired"
     is_clear = beta.sf(0.5, 1 + count, 1 + rows) >= 0.95
     assert state(later(book, EAST, count), EAST) == ("served" if is_clear else "retired")
-    assert state(later(later(book, EAST, count), EAST, count + 1), EAST) == state(later(book, EAST, count + 1), EAST)
+    assert state(later(later(book, EAST, count), EAST, count + 1), EAST) == state(
+        later(book, EAST, count + 1), EAST
+    )
     again = later(book, EAST, count).edit([Retire(lesson_id(EAST), "", rows)]).book
-    assert state(later(again, EAST, count), EAST) == "retired", "a second test has heard of those examples"
+    assert state(later(again, EAST, count), EAST) == "retired", (
+        "a second test has heard of those examples"
+    )
 
 
 @given(rows=st.integers(1, 6), count=st.integers(0, 30))
-def test_later_examples_of_its_rivals_outweigh_a_test_that_restored_a_lesson(rows: int, count: int) -> None:
-    first = Book().add([Taught(EAST, ("a",)), Taught(WEST, tuple("bcdefghijk"))], 0).edit([against(EAST, WEST)]).book
+def test_later_examples_of_its_rivals_outweigh_a_test_that_restored_a_lesson(
+    rows: int, count: int
+) -> None:
+    first = (
+        Book()
+        .add([Taught(EAST, ("a",)), Taught(WEST, tuple("bcdefghijk"))], 0)
+        .edit([against(EAST, WEST)])
+        .book
+    )
     book = Posterior().applied(first.edit([Restore(lesson_id(EAST), "a test", rows)]).book)
     assert state(book, EAST) == "served"
     is_clear = beta.sf(0.5, 1 + count, 1 + rows) >= 0.95
@@ -154,11 +218,15 @@ def test_no_example_outweighs_a_user(count: int) -> None:
 
 @given(votes_for=st.integers(0, 60), votes_against=st.integers(0, 60))
 def test_certainty_is_that_of_a_beta_posterior(votes_for: int, votes_against: int) -> None:
-    assert certainty(votes_for, votes_against) == pytest.approx(beta.sf(0.5, 1 + votes_for, 1 + votes_against))
+    assert certainty(votes_for, votes_against) == pytest.approx(
+        beta.sf(0.5, 1 + votes_for, 1 + votes_against)
+    )
 
 
 def test_a_trusting_weigher_serves_all() -> None:
-    assert set(weighed({EAST: 1, WEST: 9}, against(EAST, WEST), weigher=Trusting()).values()) == {"served"}
+    assert set(weighed({EAST: 1, WEST: 9}, against(EAST, WEST), weigher=Trusting()).values()) == {
+        "served"
+    }
 
 
 @pytest.mark.parametrize("params", [{"clear": 0.5}, {"clear": 1.0}, {"least": 1}, {"lone": -1}])
@@ -168,14 +236,24 @@ def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
 
 
 def test_what_contradicts_a_line_of_the_users_own_waits_and_the_reason_says_so() -> None:
-    book = Book().add([Taught(EAST)], -1).add([Taught(WEST, tuple("abcdefghij"))], 0).edit([against(EAST, WEST)]).book
+    book = (
+        Book()
+        .add([Taught(EAST)], -1)
+        .add([Taught(WEST, tuple("abcdefghij"))], 0)
+        .edit([against(EAST, WEST)])
+        .book
+    )
     own, other = Posterior().applied(book).lessons
     assert (own.state, other.state, other.reason) == (
-        "served", "waiting", "the user's own line says what contradicts it"
-    )  # fmt: skip
+        "served",
+        "waiting",
+        "the user's own line says what contradicts it",
+    )
 
 
 def test_reasons_count_in_plain_english() -> None:
     taught = [Taught(EAST, ("a",)), Taught(WEST, ("b",))]
     book = Book().add(taught, 0).edit([against(EAST, WEST)]).book
-    assert Posterior().applied(book).lessons[1].reason == "1 example teaches the opposite and 1 this"
+    assert (
+        Posterior().applied(book).lessons[1].reason == "1 example teaches the opposite and 1 this"
+    )

@@ -26,33 +26,43 @@ PINS: Mapping[str, str] = {
     "validation": "59e6e53e22d3e5d6d65622edb5561e1c0fd618a880051cc9ab054e89a99b99e6",
     "heldout": "67e821a45416362841e945ab7e011ef2aa0535573293c67462ab8cf46f673be9",
 }
-"""Digests of the 300, 100 and 99 rows that this project's own FiNER figures are measured on: its own cut."""
+"""Digests of the 300, 100 and 99 rows that this project's own FiNER figures are measured on: its
+own cut.
+"""
 
 _HUB = "nlpaueb/finer-139"
 _COMMIT = "100fd7b3f61c8c38c575e80c18f784a89bb604f3"
 _MOST = 10_000
-"""Records a split that are made of FiNER-139's sentences where no number is given, as in FinLoRA."""
+"""Records a split that are made of FiNER-139's sentences where no number is given, as in
+FinLoRA.
+"""
 
-_ORIGIN = "FiNER-139 (nlpaueb/finer-139, CC-BY-SA-4.0), batched by four in FinLoRA, in files of ACE (Apache-2.0)"
-_REMEDY = (
-    "FiNER is not bundled. "
-    "Give path= ACE's eval/finance/data, "
-    "a directory with train.jsonl, validation.jsonl and test.jsonl of ACE's records, one JSON object a "
-    'line: {"context": "…", "target": "Tag,Tag,Tag,Tag"}; FinLoRA\'s data folder; FiNER-139\'s finer139.zip or the '
-    f"folder it unpacks to; an HTTP address of any of them; or the hub id {_HUB}. Origin: {_ORIGIN}."
+_ORIGIN = (
+    "FiNER-139 (nlpaueb/finer-139, CC-BY-SA-4.0), batched by four in FinLoRA, in files of ACE"
+    " (Apache-2.0)"
 )
-_OTHER_TASK = "ACE gives each record with its labels and scores tags (label_list='record', unit='tag')"
+_REMEDY = (
+    "FiNER is not bundled. Give path= ACE's eval/finance/data, a directory with train.jsonl,"
+    ' validation.jsonl and test.jsonl of ACE\'s records, one JSON object a line: {"context": "…",'
+    ' "target": "Tag,Tag,Tag,Tag"}; FinLoRA\'s data folder; FiNER-139\'s finer139.zip or the'
+    f" folder it unpacks to; an HTTP address of any of them; or the hub id {_HUB}. Origin:"
+    f" {_ORIGIN}."
+)
+_OTHER_TASK = (
+    "ACE gives each record with its labels and scores tags (label_list='record', unit='tag')"
+)
 _CARD = Card(
     task="XBRL tags of numbers in financial filings: four questions a record, 139 labels.",
     licence="CC-BY-SA-4.0 (FiNER-139)",
     citation=(
-        "Loukas et al., FiNER: Financial Numeric Entity Recognition for XBRL Tagging, ACL 2022 (arXiv 2203.06482); "
-        "FinLoRA; ACE (Agentic Context Engineering), whose task and scoring these are."
+        "Loukas et al., FiNER: Financial Numeric Entity Recognition for XBRL Tagging, ACL 2022"
+        " (arXiv 2203.06482); FinLoRA; ACE (Agentic Context Engineering), whose task and scoring"
+        " these are."
     ),
     size=(
-        "1,000 train, 500 validation, 441 held-out (ACE's files); 300, 100, 99 (this project's own cut of ACE's "
-        "validation file, which its figures are measured on: not comparable with the paper), about 3 MB; FiNER-139 "
-        "itself 103 MB zipped"
+        "1,000 train, 500 validation, 441 held-out (ACE's files); 300, 100, 99 (this project's own"
+        " cut of ACE's validation file, which its figures are measured on: not comparable with the"
+        " paper), about 3 MB; FiNER-139 itself 103 MB zipped"
     ),
     sources=(
         "path ACE/eval/finance/data (ACE's files by their names, as they are)",
@@ -70,24 +80,25 @@ _CARD = Card(
 class Finer(RecordBenchmark):
     """The FiNER benchmark, from a source that the caller names.
 
-    Records come as they are, or are made of FiNER-139's tagged sentences as FinLoRA makes them. Those of train and
-    validation that share a sentence with held-out are taken out, and the notes say how many. A record
-    with a question that the data answers in two ways is listed as known noise and kept.
+    Records come as they are, or are made of FiNER-139's tagged sentences as FinLoRA makes them.
+    Those of train and validation that share a sentence with held-out are taken out, and the notes
+    say how many. A record with a question that the data answers in two ways is listed as known
+    noise and kept.
 
-    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
-    training records are cut 75/25; FiNER-139's ``finer139.zip`` or the folder it unpacks to; or the hub id
-    ``nlpaueb/finer-139``, of which a revision is pinned. Of FiNER-139's sentences the first records in
-    their order are made, 10,000 a split unless the split's size is given. :data:`PINS` has the digests of
-    this project's figures.
+    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder,
+    whose training records are cut 75/25; FiNER-139's ``finer139.zip`` or the folder it unpacks to;
+    or the hub id ``nlpaueb/finer-139``, of which a revision is pinned. Of FiNER-139's sentences the
+    first records in their order are made, 10,000 a split unless the split's size is given.
+    :data:`PINS` has the digests of this project's figures.
 
     Attributes:
-        label_list: Where the labels stand. ``"shared"``: once, in the output field's description, and in no
-            record, nine tenths of which are labels otherwise. ``"record"``: in every record, which the program
-            is given as it is (ACE's form). ``"hidden"``: nowhere.
+        label_list: Where the labels stand. ``"shared"``: once, in the output field's description,
+            and in no record, nine tenths of which are labels otherwise. ``"record"``: in every
+            record, which the program is given as it is (ACE's form). ``"hidden"``: nowhere.
         unit: What the metric scores: ``"tag"``, the share of right tags (ACE's
             accuracy), or ``"record"``, all of a record's tags (what ACE learns from).
-        reasoning: Whether the default program is ``dspy.ChainOfThought``, as ACE's generator reasons too, or
-            ``dspy.Predict``.
+        reasoning: Whether the default program is ``dspy.ChainOfThought``, as ACE's generator
+            reasons too, or ``dspy.Predict``.
     """
 
     name: ClassVar[str] = "finer"
@@ -95,7 +106,10 @@ class Finer(RecordBenchmark):
     rows: ClassVar[RowSource] = RowSource(
         "finer",
         remedy=_REMEDY,
-        nested={"train": "train/finer_train_batched.jsonl", "heldout": "test/finer_test_batched.jsonl"},
+        nested={
+            "train": "train/finer_train_batched.jsonl",
+            "heldout": "test/finer_test_batched.jsonl",
+        },
         published={
             "train": ("finer_train_batched_1000_samples.jsonl", 1_000),
             "validation": ("finer_val_batched_500_samples.jsonl", 500),
@@ -167,35 +181,56 @@ class Finer(RecordBenchmark):
 
     def _labels(self, records: Collection[Record]) -> tuple[str, ...]:
         """Return the labels that all records offer: those of FiNER-139 where they list none."""
-        offered = {frozenset(record.labels) for record in records if record.labels} or {frozenset(LABELS)}
+        offered = {frozenset(record.labels) for record in records if record.labels} or {
+            frozenset(LABELS)
+        }
         if len(offered) > 1 and self.label_list == "shared":
             reason = f"its records offer {len(offered)} different lists of labels"
-            raise self.source.error(reason, remedy="Pass label_list='record' to leave each its own.")
+            raise self.source.error(
+                reason, remedy="Pass label_list='record' to leave each its own."
+            )
         labels = tuple(sorted(frozenset.union(*offered)))
-        if unknown := {question.target for one in records for question in one.questions}.difference(labels):
-            reason = f"{len(unknown)} targets are among no record's labels, such as {min(unknown)[:80]!r}"
+        if unknown := {question.target for one in records for question in one.questions}.difference(
+            labels
+        ):
+            reason = (
+                f"{len(unknown)} targets are among no record's labels, such as"
+                f" {min(unknown)[:80]!r}"
+            )
             raise self.source.error(reason)
         return labels
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
-        """Return the questions (``context``, with ``label_list="record"``), their tags, and the numbers asked for.
+        """Return the questions (``context``, with ``label_list="record"``), their tags, and the
+        numbers asked for.
 
         Raises:
             DataSourceError: The row is not FiNER's.
         """
         record = self._record(row)
-        given = {"context": row["context"]} if self.label_list == "record" else {"questions": record.text}
+        given = (
+            {"context": row["context"]}
+            if self.label_list == "record"
+            else {"questions": record.text}
+        )
         # Entities are no field of the signature: the metric names them in its feedback.
         entities = [question.entity for question in record.questions]
         return dspy.Example(**given, tags=row["target"], entities=entities).with_inputs(*given)
 
     def _signature(self, labels: tuple[str, ...]) -> type[dspy.Signature]:
-        answer = "one US GAAP tag a question, in the order of the questions, separated by commas, and nothing else"
+        answer = (
+            "one US GAAP tag a question, in the order of the questions, separated by commas, and"
+            " nothing else"
+        )
         if self.label_list == "shared":
             answer += f". Each is one of these {len(labels)}: {', '.join(labels)}"
         tags = (str, dspy.OutputField(desc=answer))
         if self.label_list == "record":
             fields = {"context": (str, dspy.InputField()), "tags": tags}
             return dspy.Signature(fields, "Answer the questions with US GAAP tags.")
-        asked = dspy.InputField(desc="numbers (entities) of financial filings, each in its sentence")
-        return dspy.Signature({"questions": (str, asked), "tags": tags}, "Name the best US GAAP tag for each number.")
+        asked = dspy.InputField(
+            desc="numbers (entities) of financial filings, each in its sentence"
+        )
+        return dspy.Signature(
+            {"questions": (str, asked), "tags": tags}, "Name the best US GAAP tag for each number."
+        )

@@ -1,4 +1,5 @@
-"""FiNER's records: text to questions and back, batches of tagged sentences, and what is wrong with some.
+"""FiNER's records: text to questions and back, batches of tagged sentences, and what is wrong with
+some.
 
 A record asks one to several numbered questions about numbers in sentences of
 filings. Its text is FinLoRA's: a list of labels, then
@@ -15,8 +16,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-LABELS: tuple[str, ...] = tuple(Path(__file__).with_name("labels.txt").read_text(encoding="utf-8").split())
-"""The 139 US GAAP tags of FiNER-139 (``nlpaueb/finer-139``), in alphabetical order: every label a number can have."""
+LABELS: tuple[str, ...] = tuple(
+    Path(__file__).with_name("labels.txt").read_text(encoding="utf-8").split()
+)
+"""The 139 US GAAP tags of FiNER-139 (``nlpaueb/finer-139``), in alphabetical order: every label a
+number can have.
+"""
 
 _BATCH = 4
 """Questions a record, as in FinLoRA."""
@@ -24,13 +29,17 @@ _MOST_PER_SENTENCE = 3
 """Tagged tokens used of one sentence, as in FinLoRA."""
 
 _LABELS = re.compile(r"US GAAP tags options:\s*(.*?)\.\s+Answer the following", re.DOTALL)
-_QUESTION = re.compile(r'(?:^|\n)(\d{1,3})\. (?:What is best tag for )?entity "([^\n]{1,400}?)" in sentence: "')
+_QUESTION = re.compile(
+    r'(?:^|\n)(\d{1,3})\. (?:What is best tag for )?entity "([^\n]{1,400}?)" in sentence: "'
+)
 _END = re.compile(r"\n\s*Output US GAAP tags:\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One number to tag: as its sentence writes it, the sentence (tokens joined by single spaces), the right label."""
+    """One number to tag: as its sentence writes it, the sentence (tokens joined by single spaces),
+    the right label.
+    """
 
     entity: str
     sentence: str
@@ -44,7 +53,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that was understood: its questions and the labels it offers, none where it lists none."""
+    """A record that was understood: its questions and the labels it offers, none where it lists
+    none.
+    """
 
     questions: tuple[Question, ...]
     labels: tuple[str, ...]
@@ -52,7 +63,9 @@ class Record:
     @property
     def text(self) -> str:
         """The numbered questions without the labels, one a line."""
-        return "\n".join(f"{number}. {question.text}" for number, question in enumerate(self.questions, 1))
+        return "\n".join(
+            f"{number}. {question.text}" for number, question in enumerate(self.questions, 1)
+        )
 
 
 def parse(row: Mapping[str, Any]) -> Record | str:
@@ -64,7 +77,9 @@ def parse(row: Mapping[str, Any]) -> Record | str:
     if not isinstance(context, str) or not isinstance(target, str) or not target.strip():
         return "context and target are not both text"
     listed = _LABELS.search(context)
-    labels = tuple(name for item in listed[1].split(",") if (name := item.strip())) if listed else ()
+    labels = (
+        tuple(name for item in listed[1].split(",") if (name := item.strip())) if listed else ()
+    )
     asked = _END.sub("", context[listed.end() :] if listed else context)
     # A sentence may quote such a line itself: only the next number in turn starts a question.
     marks: list[re.Match[str]] = []
@@ -73,11 +88,17 @@ def parse(row: Mapping[str, Any]) -> Record | str:
             marks.append(mark)
     targets = [item.strip() for item in target.split(",")]
     if not marks:
-        return 'the context holds no numbered question such as: 1. What is best tag for entity "…" in sentence: "…?"'
+        return (
+            'the context holds no numbered question such as: 1. What is best tag for entity "…" in'
+            ' sentence: "…?"'
+        )
     if len(marks) != len(targets) or not all(targets):
         return f"the context asks {len(marks)} questions and the target holds {len(targets)} labels"
     ends = [*(mark.start() for mark in marks[1:]), len(asked)]
-    sentences = [asked[mark.end() : end].strip().removesuffix('"') for mark, end in zip(marks, ends, strict=True)]
+    sentences = [
+        asked[mark.end() : end].strip().removesuffix('"')
+        for mark, end in zip(marks, ends, strict=True)
+    ]
     questions = (
         Question(mark[2], sentence.removesuffix("?").strip(), tag)
         for mark, sentence, tag in zip(marks, sentences, targets, strict=True)
@@ -89,13 +110,15 @@ def _row(questions: Sequence[Question]) -> dict[str, Any]:
     """Return a record as a row, in FinLoRA's form."""
     count = len(questions)
     asked = [
-        f'{number}. What is best tag for entity "{question.entity}" in sentence: "{question.sentence}?"'
+        f'{number}. What is best tag for entity "{question.entity}" in sentence:'
+        f' "{question.sentence}?"'
         for number, question in enumerate(questions, 1)
     ]
     context = (
-        f"You are XBRL expert.  Here is a list of US GAAP tags options: {','.join(LABELS)}. Answer the following "
-        f"{count} independent questions by providing only  {count} US GAAP tags answers in the order of the "
-        "questions. Each answer must be saperated by a comma (,).  Provide nothing else. "
+        f"You are XBRL expert.  Here is a list of US GAAP tags options: {','.join(LABELS)}. Answer"
+        f" the following {count} independent questions by providing only  {count} US GAAP tags"
+        " answers in the order of the questions. Each answer must be saperated by a comma (,). "
+        " Provide nothing else. "
     )
     return {
         "context": "\n".join([context, *asked, "Output US GAAP tags:"]),
@@ -128,7 +151,10 @@ def _tagged(row: Mapping[str, Any]) -> list[Question]:
     words = [" ".join(token.split()) for token in tokens]
     sentence = " ".join(words)
     places = [place for place, tag in enumerate(tags) if tag != "O"][:_MOST_PER_SENTENCE]
-    return [Question(words[place], sentence, tags[place].partition("-")[2] or tags[place]) for place in places]
+    return [
+        Question(words[place], sentence, tags[place].partition("-")[2] or tags[place])
+        for place in places
+    ]
 
 
 def ambiguities(records: Mapping[str, Record]) -> dict[str, str]:
@@ -146,5 +172,7 @@ def ambiguities(records: Mapping[str, Record]) -> dict[str, str]:
         for number, question in enumerate(record.questions, 1):
             if len(tags := known[question.entity, question.sentence]) > 1:
                 both = f"{' and '.join(sorted(tags))} for the same words"
-                found.setdefault(key, []).append(f"question {number} (entity {question.entity}) is labelled {both}")
+                found.setdefault(key, []).append(
+                    f"question {number} (entity {question.entity}) is labelled {both}"
+                )
     return {key: "; ".join(said) for key, said in found.items()}

@@ -31,9 +31,11 @@ _INNER = re.compile(r"[\s_-]+")
 
 @dataclass(frozen=True, slots=True)
 class TagResult:
-    """What is right and wrong with one tag: whether it is a known label, right by the official score, right at all.
+    """What is right and wrong with one tag: whether it is a known label, right by the official
+    score, right at all.
 
-    ``entity`` is the number that was asked for, ``got`` the answer as it was written (``None``: nothing was).
+    ``entity`` is the number that was asked for, ``got`` the answer as it was written (``None``:
+    nothing was).
     """
 
     entity: str
@@ -45,9 +47,13 @@ class TagResult:
 
 
 def grade(
-    prediction: object, expected: Sequence[str], entities: Sequence[str] = (), labels: Sequence[str] = LABELS
+    prediction: object,
+    expected: Sequence[str],
+    entities: Sequence[str] = (),
+    labels: Sequence[str] = LABELS,
 ) -> list[TagResult]:
-    """Compare predicted tags, joined by commas or in a list, with the right ones, position by position.
+    """Compare predicted tags, joined by commas or in a list, with the right ones, position by
+    position.
 
     Entities are the numbers asked for, in the same order; missing ones are named by position.
     """
@@ -79,10 +85,12 @@ def _plain(tag: str) -> str:
 
 @dataclass(frozen=True)
 class TagMetric:
-    """FiNER's metric, in GEPA's protocol: reads ``gold.tags`` (joined by commas), ``gold.entities`` and ``pred.tags``.
+    """FiNER's metric, in GEPA's protocol: reads ``gold.tags`` (joined by commas), ``gold.entities``
+    and ``pred.tags``.
 
     Attributes:
-        unit: ``"tag"`` scores the share of right tags; ``"record"`` 1.0 where all are right, else 0.0.
+        unit: ``"tag"`` scores the share of right tags; ``"record"`` 1.0 where all are right, else
+            0.0.
         tolerant: Forgive how tags are written.
         labels: Every label there is.
     """
@@ -92,7 +100,12 @@ class TagMetric:
     labels: tuple[str, ...] = LABELS
 
     def __call__(
-        self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
+        self,
+        gold: Any,
+        pred: Any,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
     ) -> dspy.Prediction:
         """Score a prediction."""
         expected = [tag.strip() for tag in str(gold.tags).split(",")]
@@ -102,12 +115,17 @@ class TagMetric:
         score = sum(right) / len(right) if self.unit == "tag" else float(all(right))
         return dspy.Prediction(score=score, feedback=self._feedback(results, right, prediction))
 
-    def _feedback(self, results: Sequence[TagResult], right: Sequence[bool], prediction: object) -> str:
+    def _feedback(
+        self, results: Sequence[TagResult], right: Sequence[bool], prediction: object
+    ) -> str:
         lines = [f"{sum(right)} of {len(right)} tags are right."]
         for number, (item, ok) in enumerate(zip(results, right, strict=True), 1):
             lines.append(f'{number}. entity "{_short(item.entity)}": {self._said(item, ok)}')
         if (surplus := len(_tags(prediction)) - len(results)) > 0:
-            lines.append(f"{surplus} answers too many were ignored: give {len(results)}, separated by commas.")
+            lines.append(
+                f"{surplus} answers too many were ignored: give {len(results)}, separated by"
+                " commas."
+            )
         return "\n".join(lines)
 
     def _said(self, item: TagResult, ok: bool) -> str:

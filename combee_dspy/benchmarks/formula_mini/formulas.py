@@ -1,4 +1,6 @@
-"""The formulas of formula-mini: what they compute. Their names, words and questions stand in ``formulas.toml``."""
+"""The formulas of formula-mini: what they compute. Their names, words and questions stand in
+``formulas.toml``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Values = Mapping[str, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One quantity a formula needs: ``span`` is its smallest and largest value, and the step between values."""
+    """One quantity a formula needs: ``span`` is its smallest and largest value, and the step
+    between values.
+    """
 
     name: str
     label: str
@@ -25,7 +29,9 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class FinanceFormula:
-    """One formula, its function in exact rational arithmetic. ``formulas.toml`` says what each field means."""
+    """One formula, its function in exact rational arithmetic. ``formulas.toml`` says what each
+    field means.
+    """
 
     name: str
     phrase: str
@@ -70,7 +76,9 @@ _FUNCTIONS: Mapping[str, Callable[[Values], Fraction]] = {
     "Price-to-Book": lambda v: v["share"] / v["book"],
     "Capital Asset Pricing Model": lambda v: v["free"] + v["beta"] * (v["market"] - v["free"]),
     "Sharpe Ratio": lambda v: (v["return"] - v["free"]) / v["deviation"],
-    "Effective Annual Rate": lambda v: ((1 + v["nominal"] / 100 / v["periods"]) ** int(v["periods"]) - 1) * 100,
+    "Effective Annual Rate": lambda v: (
+        ((1 + v["nominal"] / 100 / v["periods"]) ** int(v["periods"]) - 1) * 100
+    ),
     "Gordon Growth Model": lambda v: v["next_dividend"] / ((v["required"] - v["growth"]) / 100),
     "Free Cash Flow": lambda v: v["operations"] - v["capital"],
     "Debt Service Coverage": lambda v: v["income"] / v["service"],
@@ -90,5 +98,7 @@ def _formula(data: dict[str, Any]) -> FinanceFormula:
     return FinanceFormula(**data, arguments=tuple(arguments), function=_FUNCTIONS[data["name"]])
 
 
-BY_NAME: Mapping[str, FinanceFormula] = {data["name"]: _formula(data) for data in texts("formulas")["formula"]}
+BY_NAME: Mapping[str, FinanceFormula] = {
+    data["name"]: _formula(data) for data in texts("formulas")["formula"]
+}
 """All formulas, in the order in which ``formulas=N`` takes them."""

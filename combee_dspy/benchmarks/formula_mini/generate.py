@@ -20,7 +20,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, PARTS, Argument, FinanceFormula, Values, texts
+from combee_dspy.benchmarks.formula_mini.formulas import (
+    BY_NAME,
+    PARTS,
+    Argument,
+    FinanceFormula,
+    Values,
+    texts,
+)
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
 
@@ -50,7 +57,9 @@ def cell_rows(task: Task, seed: int, cell: Cell, count: int) -> list[dict[str, A
     while len(rows) < count:
         if index > 4 * count + 100:
             remedy = f"It has {len(rows)}; ask for smaller splits or more formulas."
-            raise ArgumentValueError("heldout + validation + train", count, f"exceed the rows of {cell}", remedy)
+            raise ArgumentValueError(
+                "heldout + validation + train", count, f"exceed the rows of {cell}", remedy
+            )
         row = make(seed, cell, index)
         rows.setdefault(row["question"], row)
         index += 1
@@ -66,7 +75,9 @@ def _phrasing(seed: int, task: Task, cell: Cell, index: int, count: int) -> int:
 
 
 def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
-    """Ask in a word of the trade (level 1) or tell a story (level 2), never by the formula's own name."""
+    """Ask in a word of the trade (level 1) or tell a story (level 2), never by the formula's own
+    name.
+    """
     name, level = cell
     formula = BY_NAME[name]
     if level == 1:
@@ -84,7 +95,9 @@ def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
 
 
 def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
-    """Ask for a number. The phrasing counts the openings and requests round; the stream decides the rest."""
+    """Ask for a number. The phrasing counts the openings and requests round; the stream decides the
+    rest.
+    """
     name, level = cell
     formula = BY_NAME[name]
     stream = derive(seed, "formula-mini", "compute", name, level, index)
@@ -94,12 +107,17 @@ def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
     phrasing = _phrasing(seed, "compute", cell, index, 30)
     amounts = [item for item in formula.arguments if item.unit in ("money", "unit-price")]
     indirect = stream.choice(amounts) if level > 1 and amounts else None
-    facts = [_fact(item, values[item.name], level, item is indirect, stream) for item in formula.arguments]
+    facts = [
+        _fact(item, values[item.name], level, item is indirect, stream)
+        for item in formula.arguments
+    ]
     lead = leads[phrasing % len(leads)].format(facts=_listed(facts), **_who(stream))
     ask = asks[phrasing % len(asks)].format(name=formula.phrase)
     factor, wish = _wish(formula, result, level, stream)
     return {
-        "question": " ".join(filter(None, [lead, *_distractors(formula.setting, level, stream), ask, wish])),
+        "question": " ".join(
+            filter(None, [lead, *_distractors(formula.setting, level, stream), ask, wish])
+        ),
         "answer": rounded(result * factor),
         "formula": name,
         "level": level,
@@ -126,13 +144,16 @@ def _draw(formula: FinanceFormula, level: int, stream: random.Random) -> Values:
         if parts and not values[parts[0]] < values[parts[1]]:
             continue
         result = formula.function(values)
-        # As it is, as a fraction of percent, and in thousands: a third decimal of 5 that is the last is a tie.
+        # As it is, as a fraction of percent, and in thousands: a third decimal of 5 that is the
+        # last is a tie.
         tie = any((result * thousandths) % 10 == 5 for thousandths in (1000, 10, 1))
         if tie or result <= (1 if formula.unit == "percent" else 0):
             continue
         if level > 1 or attempt >= _CLEAN_ATTEMPTS or (result * 100).denominator == 1:
             return values
-    raise ArgumentValueError("formula", formula.name, "has no usable values in its ranges", "Widen its ranges.")
+    raise ArgumentValueError(
+        "formula", formula.name, "has no usable values in its ranges", "Widen its ranges."
+    )
 
 
 def _value(argument: Argument, level: int, stream: random.Random) -> Fraction:
@@ -143,7 +164,9 @@ def _value(argument: Argument, level: int, stream: random.Random) -> Fraction:
 
 
 def _decimal(value: Fraction, form: str = "f") -> str:
-    """Return a fraction that has a finite decimal expansion as that decimal, without trailing zeros."""
+    """Return a fraction that has a finite decimal expansion as that decimal, without trailing
+    zeros.
+    """
     return format((Decimal(value.numerator) / Decimal(value.denominator)).normalize(), form)
 
 
@@ -188,8 +211,12 @@ def _route_slots(stream: random.Random) -> dict[str, str]:
     }
 
 
-def _fact(argument: Argument, value: Fraction, level: int, indirect: bool, stream: random.Random) -> str:
-    """State a value, or give it by a change since last year where that comes out in cents, else as a sum of two."""
+def _fact(
+    argument: Argument, value: Fraction, level: int, indirect: bool, stream: random.Random
+) -> str:
+    """State a value, or give it by a change since last year where that comes out in cents, else as
+    a sum of two.
+    """
     if not indirect:
         return f"{argument.label} of {_amount(argument, value, level, stream)}"
     change = stream.choice(_CHANGES)
@@ -204,7 +231,11 @@ def _fact(argument: Argument, value: Fraction, level: int, indirect: bool, strea
 def _amount(argument: Argument, value: Fraction, level: int, stream: random.Random) -> str:
     forms: list[str] = []
     if argument.unit == "percent":
-        forms = [f"{_decimal(value)}%", _decimal(value / 100), f"{_decimal(value * 100, ',f')} basis points"]
+        forms = [
+            f"{_decimal(value)}%",
+            _decimal(value / 100),
+            f"{_decimal(value * 100, ',f')} basis points",
+        ]
         forms = forms[1:] if level > 2 else forms[:level]
     elif argument.unit == "money" and level > 2:
         forms = [f"${_decimal(value / 10**6)} million", f"${_decimal(value / 1000, ',f')} thousand"]
@@ -215,14 +246,21 @@ def _amount(argument: Argument, value: Fraction, level: int, stream: random.Rand
     return _decimal(value, ",f") if argument.unit in ("count", "factor") else _dollars(value)
 
 
-def _wish(formula: FinanceFormula, result: Fraction, level: int, stream: random.Random) -> tuple[Fraction, str]:
+def _wish(
+    formula: FinanceFormula, result: Fraction, level: int, stream: random.Random
+) -> tuple[Fraction, str]:
     if formula.unit == "percent" and level > 1:
         # Below 10 %, two decimals of a fraction would leave one significant digit.
         if result >= 10 and stream.random() < 0.6:
             return Fraction(1, 100), "Give it as a decimal fraction, not in percent."
         return Fraction(1), "Give it in percent."
     large = formula.unit == "money" and any(item.unit == "money" for item in formula.arguments)
-    if level > 2 and large and formula.setting == "company" and formula.name != "Earnings per Share":
+    if (
+        level > 2
+        and large
+        and formula.setting == "company"
+        and formula.name != "Earnings per Share"
+    ):
         return Fraction(1, 1000), "Answer in thousands of dollars."
     return Fraction(1), ""
 
@@ -232,7 +270,9 @@ def _distractors(setting: str, level: int, stream: random.Random) -> list[str]:
         return []
     pool = _SCENERY["distractors"]["firm" if setting in ("company", "share") else "private"]
     return [
-        text.format(n=stream.randint(12, 480), k=stream.randint(2, 30), y=stream.randint(1950, 2015))
+        text.format(
+            n=stream.randint(12, 480), k=stream.randint(2, 30), y=stream.randint(1950, 2015)
+        )
         for text in stream.sample(pool, stream.randint(1, 2))
     ]
 

@@ -10,7 +10,13 @@ from typing import Any, get_args
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection, Role
 from combee_dspy.testing._kit import attempt, expect
-from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, expect_calls_by_ask, reflections
+from combee_dspy.testing.doubles import (
+    ScriptedAsk,
+    arriving,
+    context,
+    expect_calls_by_ask,
+    reflections,
+)
 
 _Given = int | Sequence[Reflection | Exception | None]
 
@@ -25,7 +31,9 @@ async def _aggregated(
     return await strategy.aggregate(arriving(all_of_them, order), context(ask))
 
 
-def _run(strategy: Aggregator, given: _Given, ask: ScriptedAsk | None = None, order: Sequence[int] = ()) -> Lessons:
+def _run(
+    strategy: Aggregator, given: _Given, ask: ScriptedAsk | None = None, order: Sequence[int] = ()
+) -> Lessons:
     said = f"`aggregate` returns for {given if isinstance(given, int) else len(given)} reflections"
     mend = "no number of reflections, no answer and no failed call may make it raise"
     found: Lessons = attempt(lambda: _aggregated(strategy, given, ask, order), said, mend)
@@ -40,17 +48,35 @@ def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
         _check_lessons(result, count)
         if count:
             learned = result.lessons or result.rewrite
-            expect(learned, f"something learned from {count} reflections when every LM call succeeds", "nothing")
+            expect(
+                learned,
+                f"something learned from {count} reflections when every LM call succeeds",
+                "nothing",
+            )
         else:
-            expect(not ask.calls, "no LM call when there are no reflections", f"{len(ask.calls)} calls")
-            expect(not result.lessons and result.rewrite is None, "nothing from no reflections", f"{result!r:.300}")
+            expect(
+                not ask.calls, "no LM call when there are no reflections", f"{len(ask.calls)} calls"
+            )
+            expect(
+                not result.lessons and result.rewrite is None,
+                "nothing from no reflections",
+                f"{result!r:.300}",
+            )
     some = [one if one.index % 3 else None for one in reflections(13)]
-    untold = [item for item in _run(strategy, some).lessons if not all(source % 3 for source in item.sources)]
+    untold = [
+        item
+        for item in _run(strategy, some).lessons
+        if not all(source % 3 for source in item.sources)
+    ]
     mend = "leave out what is None once it was awaited; `gathered` does"
-    expect(not untold, "no lesson from a position whose reflection is None", f"{untold!r:.200}", mend)
+    expect(
+        not untold, "no lesson from a position whose reflection is None", f"{untold!r:.200}", mend
+    )
     ask = ScriptedAsk()
     _run(strategy, [None] * 5, ask)
-    expect(not ask.calls, "no LM call where no position teaches anything", f"{len(ask.calls)} calls")
+    expect(
+        not ask.calls, "no LM call where no position teaches anything", f"{len(ask.calls)} calls"
+    )
 
 
 def _check_lessons(result: Any, count: int) -> None:
@@ -58,16 +84,30 @@ def _check_lessons(result: Any, count: int) -> None:
     mend = "return Lessons(context.component, lessons=(Lesson(text, sources), …), nodes=…)"
     said = f"for {count} reflections it returned {result!r:.200}"
     expect(ours, "a `combee_dspy.records.Lessons` of `context.component`", said, mend)
-    told = all(isinstance(x, Lesson) and isinstance(x.text, str) and x.text.strip() for x in result.lessons)
+    told = all(
+        isinstance(x, Lesson) and isinstance(x.text, str) and x.text.strip() for x in result.lessons
+    )
     mend = "drop blank answers; an LM returns them"
-    expect(told, "a tuple of `Lesson`s with text", f"for {count} reflections: {result.lessons!r:.300}", mend)
+    expect(
+        told,
+        "a tuple of `Lesson`s with text",
+        f"for {count} reflections: {result.lessons!r:.300}",
+        mend,
+    )
     traced = all(isinstance(node, NodeOutput) for node in result.nodes)
     mend = "say what each call returned: it is how a lost lesson is traced"
     expect(traced, "a tuple of `NodeOutput`s, one per LM call", f"{result.nodes!r:.300}", mend)
     for item in (*result.lessons, *result.nodes):
-        known = list(item.sources) == sorted(set(item.sources)) and all(0 <= source < count for source in item.sources)
+        known = list(item.sources) == sorted(set(item.sources)) and all(
+            0 <= source < count for source in item.sources
+        )
         mend = "use `tuple(sorted({reflection.index for reflection in shard}))`"
-        expect(known, f"sources that are indices of {count} reflections, ascending, once", f"{item!r:.300}", mend)
+        expect(
+            known,
+            f"sources that are indices of {count} reflections, ascending, once",
+            f"{item!r:.300}",
+            mend,
+        )
 
 
 def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
@@ -75,23 +115,40 @@ def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
     first = _run(strategy, 13)
     for order in ((), range(12, -1, -1), (*range(6, 13), *range(6))):
         again = _run(strategy, 13, order=order)
-        mend = "plan shards from `len(reflections)`; draw from `context.stream(…)` only; no clock, no order of sets"
+        mend = (
+            "plan shards from `len(reflections)`; draw from `context.stream(…)` only; no clock, no"
+            " order of sets"
+        )
         said = f"{first!r:.200} and then {again!r:.200}"
-        expect(first == again, "equal lessons for equal reflections, in whatever order they arrive", said, mend)
+        expect(
+            first == again,
+            "equal lessons for equal reflections, in whatever order they arrive",
+            said,
+            mend,
+        )
 
 
 def check_a_failed_reflection_is_raised(strategy: Aggregator) -> None:
-    """Why a rollout could not be had ends the update: it is no lesson, and must not be swallowed."""
+    """Why a rollout could not be had ends the update: it is no lesson, and must not be
+    swallowed.
+    """
     given: list[Reflection | Exception | None] = [*reflections(8), KeyError("no such rollout")]
     try:
         result = asyncio.run(_aggregated(strategy, given))
     except KeyError:
         return
-    expect(False, "the exception of the awaitable, as it is", f"it returned {result!r:.200}", "do not catch it")
+    expect(
+        False,
+        "the exception of the awaitable, as it is",
+        f"it returned {result!r:.200}",
+        "do not catch it",
+    )
 
 
 def check_several_uses_at_once(strategy: Aggregator) -> None:
-    """Components, and runs, are aggregated at the same time by one object, which leaves its inputs alone."""
+    """Components, and runs, are aggregated at the same time by one object, which leaves its inputs
+    alone.
+    """
     counts = (1, 5, 8, 13)
     given = {count: reflections(count) for count in counts}
     before = copy.deepcopy(given)
@@ -102,9 +159,22 @@ def check_several_uses_at_once(strategy: Aggregator) -> None:
     alone = [_run(strategy, count) for count in counts]
     found = attempt(together, "`aggregate` returns")
     other = [n for n, one, two in zip(counts, alone, found, strict=True) if one != two]
-    mend = "keep nothing on self or in the module between calls: what belongs to one call stays in its variables"
-    expect(not other, "the same lessons for four uses at once as for one by one", f"others for {other} of them", mend)
-    expect(given == before, "reflections unchanged by `aggregate`", "a record was changed", "build new dicts and lists")
+    mend = (
+        "keep nothing on self or in the module between calls: what belongs to one call stays in its"
+        " variables"
+    )
+    expect(
+        not other,
+        "the same lessons for four uses at once as for one by one",
+        f"others for {other} of them",
+        mend,
+    )
+    expect(
+        given == before,
+        "reflections unchanged by `aggregate`",
+        "a record was changed",
+        "build new dicts and lists",
+    )
 
 
 def check_every_call_goes_through_ask(strategy: Aggregator) -> None:
@@ -112,26 +182,45 @@ def check_every_call_goes_through_ask(strategy: Aggregator) -> None:
     ask = ScriptedAsk()
     expect_calls_by_ask(lambda: _aggregated(strategy, 8, ask))
     roles = {call.role for call in ask.calls}
-    expect(roles <= set(get_args(Role)), f"roles among {', '.join(get_args(Role))}", f"roles {roles}")
+    expect(
+        roles <= set(get_args(Role)), f"roles among {', '.join(get_args(Role))}", f"roles {roles}"
+    )
     places = [(call.place, call.signature.__name__, repr(call.inputs)) for call in ask.calls]
     mend = "name shard, level or attempt: `context.ask(signature, inputs, level, node)`"
     apart = len(set(places)) == len(places)
-    expect(apart, "calls that differ in place or inputs", "two are the same to a journal, which buys one", mend)
+    expect(
+        apart,
+        "calls that differ in place or inputs",
+        "two are the same to a journal, which buys one",
+        mend,
+    )
 
 
 def check_survives_failed_calls(strategy: Aggregator) -> None:
-    """A failed call loses its shard's lessons, not the update; and an LM may answer with nothing."""
+    """A failed call loses its shard's lessons, not the update; and an LM may answer with
+    nothing.
+    """
     for count in (1, 3, 13):
         ask = ScriptedAsk(fail=lambda call: True)
         result = _run(strategy, count, ask)
         _check_lessons(result, count)
         told = not ask.calls or any(node.failed for node in result.nodes)
         mend = "for a `FailedCall`, add NodeOutput(level, node, sources, (), failed=call.error)"
-        expect(told, "failed calls kept as `NodeOutput`s with `failed` set", "all failed and no node says so", mend)
+        expect(
+            told,
+            "failed calls kept as `NodeOutput`s with `failed` set",
+            "all failed and no node says so",
+            mend,
+        )
         _check_lessons(_run(strategy, count, ScriptedAsk(empty=True)), count)
     ask = ScriptedAsk(fail=lambda call: call.index == 0)
     result = _run(strategy, 13, ask)
     _check_lessons(result, 13)
     learned = len(ask.calls) < 2 or result.lessons or result.rewrite
     mend = "skip the `FailedCall` and go on with the other predictions"
-    expect(learned, "the lessons of the calls that succeeded", "one failed and nothing was returned", mend)
+    expect(
+        learned,
+        "the lessons of the calls that succeeded",
+        "one failed and nothing was returned",
+        mend,
+    )

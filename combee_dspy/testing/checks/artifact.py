@@ -18,9 +18,19 @@ from combee_dspy.testing._kit import attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections
 
 _INSTRUCTIONS = ("Answer the question.", "Zwei\n\nAbsätze.", "答える。")
-_HOSTILE = ("[", "## \n", "\x00", "😀" * 50, "[a] helpful=1 harmful=x :: y", "=== END === [keep-1] helpful=9")
+_HOSTILE = (
+    "[",
+    "## \n",
+    "\x00",
+    "😀" * 50,
+    "[a] helpful=1 harmful=x :: y",
+    "=== END === [keep-1] helpful=9",
+)
 
-_TAUGHT = (Taught("Round to two decimals.", ("a", "b")), Taught("Answer parcels from the north with code N7.", ("c",)))
+_TAUGHT = (
+    Taught("Round to two decimals.", ("a", "b")),
+    Taught("Answer parcels from the north with code N7.", ("c",)),
+)
 
 
 def _student(instruction: str = _INSTRUCTIONS[0]) -> dspy.Module:
@@ -32,15 +42,23 @@ def _shown(program: dspy.Module) -> str:
 
 
 def _seed(strategy: Artifact, student: dspy.Module) -> dict[str, str]:
-    seed: Any = attempt(lambda: strategy.seed(student), "`seed` returns the candidate that is the student itself")
-    right = seed and isinstance(seed, dict) and all(isinstance(x, str) for pair in seed.items() for x in pair)
+    seed: Any = attempt(
+        lambda: strategy.seed(student), "`seed` returns the candidate that is the student itself"
+    )
+    right = (
+        seed
+        and isinstance(seed, dict)
+        and all(isinstance(x, str) for pair in seed.items() for x in pair)
+    )
     expect(right, "a text for each component", f"{seed!r:.200}")
     return dict(seed)
 
 
 def _build(strategy: Artifact, student: dspy.Module, candidate: dict[str, str]) -> dspy.Module:
     mend = "any text may have been learned: read it, and leave out what cannot be used"
-    built: dspy.Module = attempt(lambda: strategy.build(student, candidate), "`build` returns a program", mend)
+    built: dspy.Module = attempt(
+        lambda: strategy.build(student, candidate), "`build` returns a program", mend
+    )
     return built
 
 
@@ -50,8 +68,18 @@ def check_the_seed_is_the_student(strategy: Artifact) -> None:
         student = _student(instruction)
         before = _shown(student)
         built = _build(strategy, student, _seed(strategy, student))
-        expect(built is not student, "a copy of the student", "the student itself", "use student.deepcopy()")
-        expect(_shown(built) == before, f"{before:.300}", f"{_shown(built):.300}", "show the seed as it was")
+        expect(
+            built is not student,
+            "a copy of the student",
+            "the student itself",
+            "use student.deepcopy()",
+        )
+        expect(
+            _shown(built) == before,
+            f"{before:.300}",
+            f"{_shown(built):.300}",
+            "show the seed as it was",
+        )
         components = strategy.components(student)
         known = components and set(components) <= set(_seed(strategy, student))
         expect(known, "components that are in the seed candidate, at least one", f"{components!r}")
@@ -65,25 +93,53 @@ def check_a_candidate_is_always_shown_alike(strategy: Artifact) -> None:
     for learned in ("Be brief.", *_HOSTILE):
         candidate = {**seed, component: learned}
         first, again = (_shown(_build(strategy, student, candidate)) for _ in range(2))
-        expect(first == again, "the same program for the same candidate", f"{first:.200} and {again:.200}")
-    expect(_shown(student) == before, "a student that `build` leaves alone", "it was changed", "build a copy")
+        expect(
+            first == again,
+            "the same program for the same candidate",
+            f"{first:.200} and {again:.200}",
+        )
+    expect(
+        _shown(student) == before,
+        "a student that `build` leaves alone",
+        "it was changed",
+        "build a copy",
+    )
 
 
 def check_a_book_is_served(strategy: Artifact) -> None:
-    """What a minibatch teaches enters a book, and code shows what the book serves: the same text each time."""
+    """What a minibatch teaches enters a book, and code shows what the book serves: the same text
+    each time.
+    """
     component = strategy.components(_student())[0]
     text = _seed(strategy, _student())[component]
     for ask in (ScriptedAsk(), ScriptedAsk(empty=True), ScriptedAsk(fail=lambda call: True)):
-        lessons = attempt(partial(_learned, strategy, component, ask), "`reflect` and `learn` return")
+        lessons = attempt(
+            partial(_learned, strategy, component, ask), "`reflect` and `learn` return"
+        )
         expect(isinstance(lessons, Lessons), "a `Lessons` from `learn`", f"{lessons!r:.200}")
-        new = [Taught(lesson.text, tuple(map(str, lesson.sources)), lesson.section) for lesson in lessons.lessons]
+        new = [
+            Taught(lesson.text, tuple(map(str, lesson.sources)), lesson.section)
+            for lesson in lessons.lessons
+        ]
         book = strategy.read(text).add([*new, *_TAUGHT], born=0).edit(lessons.edits).book
         first, again = (_served(strategy, text, book) for _ in range(2))
-        expect(isinstance(first, str) and first == again, "the same text each time", f"{first!r:.200}, {again!r:.200}")
+        expect(
+            isinstance(first, str) and first == again,
+            "the same text each time",
+            f"{first!r:.200}, {again!r:.200}",
+        )
         shown = strategy.read(first)
         missing = [lesson.text for lesson in book.served if shown.find(lesson.id) is None]
-        expect(not missing, "every served lesson in the text, where `read` finds it", f"without {missing!r:.200}")
-        expect(_served(strategy, first, book) == first, "a text that serves the book already, as it is", "another")
+        expect(
+            not missing,
+            "every served lesson in the text, where `read` finds it",
+            f"without {missing!r:.200}",
+        )
+        expect(
+            _served(strategy, first, book) == first,
+            "a text that serves the book already, as it is",
+            "another",
+        )
         without = _served(strategy, first, book.with_states({book.lessons[-1].id: ("retired", "")}))
         gone = strategy.read(without).find(book.lessons[-1].id) is None
         expect(gone, "a text without the lesson that is retired", f"{without!r:.200}")
@@ -98,8 +154,12 @@ async def _learned(strategy: Artifact, component: str, ask: ScriptedAsk) -> Any:
     at_work = replace(context(ask), component=component, text=text)
     found: list[Reflection | Exception | None] = []
     for one in reflections(5):
-        found.append(await strategy.reflect(_trajectory(one), component, at_work.at("reflect", one.index)))
-        right = found[-1] is None or (isinstance(found[-1], Reflection) and found[-1].index == one.index)
+        found.append(
+            await strategy.reflect(_trajectory(one), component, at_work.at("reflect", one.index))
+        )
+        right = found[-1] is None or (
+            isinstance(found[-1], Reflection) and found[-1].index == one.index
+        )
         expect(right, f"None, or the `Reflection` of position {one.index}", f"{found[-1]!r:.200}")
     return await asyncio.wait_for(strategy.learn(arriving(found), Union(), at_work), 60)
 

@@ -16,8 +16,20 @@ def _views() -> list[BatchView]:
         BatchView(update=0, trainset_size=1),
         BatchView(update=0, trainset_size=7, remaining_rollouts=0, validation_size=5),
         BatchView(update=0, trainset_size=100_000, workers=256),
-        BatchView(update=4, trainset_size=50, seen=60, planned=(8,) * 4, measurements=(Measurement(8, 0.0),) * 4),
-        BatchView(update=2, trainset_size=50, seen=16, planned=(8,) * 2, measurements=(Measurement(8, 2.0),) * 2),
+        BatchView(
+            update=4,
+            trainset_size=50,
+            seen=60,
+            planned=(8,) * 4,
+            measurements=(Measurement(8, 0.0),) * 4,
+        ),
+        BatchView(
+            update=2,
+            trainset_size=50,
+            seen=16,
+            planned=(8,) * 2,
+            measurements=(Measurement(8, 2.0),) * 2,
+        ),
     ]
     return [*edges, *(_view(derive(0, "controller-views", number)) for number in range(60))]
 
@@ -32,7 +44,9 @@ def _view(stream: random.Random) -> BatchView:
         trainset_size=size,
         seen=sum(sizes),
         planned=tuple(sizes),
-        measurements=tuple(Measurement(bs, 5 * bs**slope * stream.uniform(0.8, 1.2)) for bs in sizes),
+        measurements=tuple(
+            Measurement(bs, 5 * bs**slope * stream.uniform(0.8, 1.2)) for bs in sizes
+        ),
         workers=stream.choice([1, 8, 64]),
         capacity=stream.choice([None, 1, 16, 256]),
         remaining_rollouts=stream.choice([None, 0, 1, 30, 500, 10_000]),
@@ -52,7 +66,12 @@ def check_sizes_are_within_trainset_and_budget(strategy: BatchController) -> Non
     for view in _views():
         decision = _plan(strategy, view)
         right = isinstance(decision, BatchDecision)
-        expect(right, "a `BatchDecision`", f"{type(decision).__name__}", 'return BatchDecision(size, "why")')
+        expect(
+            right,
+            "a `BatchDecision`",
+            f"{type(decision).__name__}",
+            'return BatchDecision(size, "why")',
+        )
         size, left = decision.size, view.remaining_rollouts
         most = view.trainset_size if left is None else max(1, min(left, view.trainset_size))
         right = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= most
@@ -71,7 +90,12 @@ def check_says_why(strategy: BatchController) -> None:
             isinstance(c, Clamp) and c.before != c.after and c.name and c.reason for c in clamps
         )
         wanted = "clamps as a tuple of `Clamp`s that each changed the size and say why"
-        expect(right, wanted, f"{clamps!r:.300} for {view}", "record a bound only where it changed the size")
+        expect(
+            right,
+            wanted,
+            f"{clamps!r:.300} for {view}",
+            "record a bound only where it changed the size",
+        )
 
 
 def check_is_a_pure_function_of_the_view(strategy: BatchController) -> None:

@@ -26,36 +26,63 @@ _MEND = "return combee_dspy.diversity.unit_rows(matrix, len(texts))"
 
 def _embed(strategy: Embedder, texts: Sequence[str]) -> Any:
     said = f"`embed` returns for {len(texts)} texts, the first {texts[0][:20] if texts else ''!r}"
-    return attempt(lambda: strategy.embed(texts), said, "any text can come out of an LM: empty, long, in any script")
+    return attempt(
+        lambda: strategy.embed(texts),
+        said,
+        "any text can come out of an LM: empty, long, in any script",
+    )
 
 
 def check_returns_one_unit_row_a_text(strategy: Embedder) -> None:
-    """An inner product is a similarity only between vectors of length 1; and there may be nothing to compare yet."""
+    """An inner product is a similarity only between vectors of length 1; and there may be nothing
+    to compare yet.
+    """
     texts = list(_TEXTS)
     rows = _embed(strategy, texts)
-    expect(texts == list(_TEXTS), "the list of texts unchanged", "it was changed", "build a new list")
-    right = isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[0] == len(_TEXTS) and rows.shape[1] > 0
+    expect(
+        texts == list(_TEXTS), "the list of texts unchanged", "it was changed", "build a new list"
+    )
+    right = (
+        isinstance(rows, np.ndarray)
+        and rows.ndim == 2
+        and rows.shape[0] == len(_TEXTS)
+        and rows.shape[1] > 0
+    )
     said = f"{type(rows).__name__} of shape {getattr(rows, 'shape', None)}"
     expect(right, f"an array of shape ({len(_TEXTS)}, d)", said, _MEND)
     expect(rows.dtype == np.float32, "float32", f"{rows.dtype}", _MEND)
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
-    expect(bool((np.abs(lengths - 1) <= _NEAR).all()), "rows of length 1", f"lengths {lengths}", _MEND)
+    expect(
+        bool((np.abs(lengths - 1) <= _NEAR).all()), "rows of length 1", f"lengths {lengths}", _MEND
+    )
     shape = getattr(_embed(strategy, []), "shape", None)
-    expect(shape is not None and len(shape) == 2 and shape[0] == 0, "shape (0, d) for no texts", f"{shape}", _MEND)
+    expect(
+        shape is not None and len(shape) == 2 and shape[0] == 0,
+        "shape (0, d) for no texts",
+        f"{shape}",
+        _MEND,
+    )
 
 
 def check_takes_any_text(strategy: Embedder) -> None:
     """Candidates hold whatever a language model wrote."""
     rows = np.asarray(_embed(strategy, list(_ODD)))
     finite = rows.shape[0] == len(_ODD) and bool(np.isfinite(rows).all())
-    expect(finite, f"{len(_ODD)} rows of finite numbers", f"shape {rows.shape}", "give an empty text a row of zeros")
+    expect(
+        finite,
+        f"{len(_ODD)} rows of finite numbers",
+        f"shape {rows.shape}",
+        "give an empty text a row of zeros",
+    )
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     wrong = [float(value) for value in lengths if abs(value - 1) > _NEAR and value > _NEAR]
     expect(not wrong, "rows of length 1, or 0", f"lengths {wrong}", _MEND)
 
 
 def check_a_text_has_one_vector(strategy: Embedder) -> None:
-    """A resumed run must refuse what the run refused, whatever else is in the batch and whichever thread asks."""
+    """A resumed run must refuse what the run refused, whatever else is in the batch and whichever
+    thread asks.
+    """
     together = np.asarray(_embed(strategy, list(_TEXTS)))
     with ThreadPoolExecutor(4) as pool:
         threads = list(pool.map(lambda text: _embed(strategy, [text]), _TEXTS))
@@ -64,7 +91,10 @@ def check_a_text_has_one_vector(strategy: Embedder) -> None:
         "in another order": np.asarray(_embed(strategy, list(reversed(_TEXTS))))[::-1],
         "from four threads": np.concatenate(threads),
     }
-    mend = "turn sampling and dropout off; keep nothing between calls; return rows in the order of the texts"
+    mend = (
+        "turn sampling and dropout off; keep nothing between calls; return rows in the order of the"
+        " texts"
+    )
     for how, other in others.items():
         apart = float(np.abs(together - other).max())
         said = f"entries up to {apart:.4f} apart"
@@ -73,18 +103,27 @@ def check_a_text_has_one_vector(strategy: Embedder) -> None:
 
 def check_likeness_is_found(strategy: Embedder) -> None:
     """What is nearly the same text must be nearer than another text."""
-    rows = np.asarray(_embed(strategy, [*_TEXTS[:3], *(f"Remember: {text.lower()}" for text in _TEXTS[:3])]))
+    rows = np.asarray(
+        _embed(strategy, [*_TEXTS[:3], *(f"Remember: {text.lower()}" for text in _TEXTS[:3])])
+    )
     similarity = rows @ rows.T
     for number in range(3):
         others = [float(similarity[number, other]) for other in range(3) if other != number]
         near = float(similarity[number, number + 3])
         said = f"{_TEXTS[number]!r} nearer to its own rewording than to other lessons"
-        expect(near > max(others), said, f"{near:.3f} against {max(others):.3f}", "do the vectors mean something?")
+        expect(
+            near > max(others),
+            said,
+            f"{near:.3f} against {max(others):.3f}",
+            "do the vectors mean something?",
+        )
 
 
 def check_its_threshold_is_one(strategy: Embedder) -> None:
     """A threshold that was written down goes into every run."""
-    threshold = attempt(strategy.threshold, "`threshold` returns", "return a float, or None where none was measured")
+    threshold = attempt(
+        strategy.threshold, "`threshold` returns", "return a float, or None where none was measured"
+    )
     right = threshold is None or (isinstance(threshold, float) and 0 < threshold < 1)
     mend = "measure it: combee_dspy.diversity.calibrate_threshold(embedder, lessons)"
     expect(right, "a float in (0, 1), or None", f"{threshold!r}", mend)

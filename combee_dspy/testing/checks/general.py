@@ -18,17 +18,31 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def check_constructor_only_stores(strategy: Strategy) -> None:
-    """Work happens in the verb, so that building from a log has no effects, and a strategy holds no state of a run."""
+    """Work happens in the verb, so that building from a log has no effects, and a strategy holds no
+    state of a run.
+    """
     cls = type(strategy)
     named = "a constructor whose parameters all have names and are stored under them"
-    mend = "write each parameter out, without *args or **kwargs, and `self.size = size`; or use @parameters"
+    mend = (
+        "write each parameter out, without *args or **kwargs, and `self.size = size`; or use"
+        " @parameters"
+    )
     given = attempt(strategy.params, named, mend)
     built = attempt(lambda: cls(**given), "a constructor that takes the parameters it stored")
     stored = built.params()
-    expect(stored == given, "parameters stored as they were given", f"{given!r:.200} became {stored!r:.200}")
+    expect(
+        stored == given,
+        "parameters stored as they were given",
+        f"{given!r:.200} became {stored!r:.200}",
+    )
     extra = sorted(set(getattr(built, "__dict__", {})) - set(given))
     mend = "compute it in the verb, or keep it in what the verb returns"
-    expect(not extra, "a constructor that sets nothing but its parameters", f"it also sets {', '.join(extra)}", mend)
+    expect(
+        not extra,
+        "a constructor that sets nothing but its parameters",
+        f"it also sets {', '.join(extra)}",
+        mend,
+    )
 
 
 def check_has_a_kind_and_a_name(strategy: Strategy) -> None:
@@ -37,13 +51,30 @@ def check_has_a_kind_and_a_name(strategy: Strategy) -> None:
     kind: Any = getattr(cls, "kind", None)
     # A distribution may have kinds of its own, as benchmarks' have baselines.
     module, _, base = KINDS.get(kind, "").partition(":")
-    sound = isinstance(strategy, getattr(importlib.import_module(module), base)) if module else isinstance(kind, str)
+    sound = (
+        isinstance(strategy, getattr(importlib.import_module(module), base))
+        if module
+        else isinstance(kind, str)
+    )
     mend = "inherit from the base of the kind you mean and leave `kind` alone"
-    expect(sound, f"a subclass of the base of its kind: {KINDS.get(kind, 'any')}", f"kind is {kind!r}", mend)
+    expect(
+        sound,
+        f"a subclass of the base of its kind: {KINDS.get(kind, 'any')}",
+        f"kind is {kind!r}",
+        mend,
+    )
     name = getattr(cls, "name", None)
     named = isinstance(name, str) and _NAME.fullmatch(name)
-    mend = f'write `name: ClassVar[str] = "my-{kind}"` in the class body, equal to the entry point\'s name'
-    expect(named, "a class attribute `name` in lower case, words joined by '-'", f"name is {name!r}", mend)
+    mend = (
+        f'write `name: ClassVar[str] = "my-{kind}"` in the class body, equal to the entry point\'s'
+        " name"
+    )
+    expect(
+        named,
+        "a class attribute `name` in lower case, words joined by '-'",
+        f"name is {name!r}",
+        mend,
+    )
 
 
 def check_is_documented(strategy: Strategy) -> None:
@@ -51,27 +82,60 @@ def check_is_documented(strategy: Strategy) -> None:
     cls = type(strategy)
     # getdoc would find the base's text, which says nothing about this class.
     text = cls.__dict__.get("__doc__") or ""
-    expect(text.strip(), "a class docstring that says what the strategy does", f"{cls.__name__} has none")
-    described = "\n".join(base.__dict__.get("__doc__") or "" for base in cls.__mro__ if issubclass(base, Strategy))
+    expect(
+        text.strip(),
+        "a class docstring that says what the strategy does",
+        f"{cls.__name__} has none",
+    )
+    described = "\n".join(
+        base.__dict__.get("__doc__") or "" for base in cls.__mro__ if issubclass(base, Strategy)
+    )
     told = set(re.findall(r"^\s*(\w+)(?: \(.*\))?: *\S", described, re.MULTILINE))
     silent = [name for name in inspect.signature(cls).parameters if name not in told]
     mend = 'add a line such as "size: Examples a minibatch, at least 1."'
     said = f"{cls.__name__} says nothing about {', '.join(silent)}"
-    expect(not silent, 'every parameter described under "Args:" in the class docstring, with its unit', said, mend)
+    expect(
+        not silent,
+        'every parameter described under "Args:" in the class docstring, with its unit',
+        said,
+        mend,
+    )
 
 
 def check_spec_round_trip(strategy: Strategy) -> None:
     """A strategy found in a log can be built again, and DSPy may copy what it is given."""
-    mend = "keep parameters to None, booleans, numbers, texts, lists, tuples, dicts of these, and strategies"
+    mend = (
+        "keep parameters to None, booleans, numbers, texts, lists, tuples, dicts of these, and"
+        " strategies"
+    )
     spec = attempt(lambda: Spec.of(strategy), "parameters stored under their own names")
-    text = attempt(lambda: json.dumps(spec.to_dict(), allow_nan=False), "parameters that JSON can hold", mend)
+    text = attempt(
+        lambda: json.dumps(spec.to_dict(), allow_nan=False), "parameters that JSON can hold", mend
+    )
     read = Spec.from_dict(json.loads(text))
-    expect(read == spec, "the same spec after a trip through JSON", f"{spec} came back as {read}", mend)
+    expect(
+        read == spec, "the same spec after a trip through JSON", f"{spec} came back as {read}", mend
+    )
     # The class itself, not the registry: a plugin under development need not be installed yet.
-    built = attempt(lambda: type(strategy)(**_thaw(read.params)), "a constructor that takes the parameters it stored")
-    expect(built == strategy, "an equal strategy built from the spec", f"{strategy!r} became {built!r}", mend)
-    copied = attempt(lambda: copy.deepcopy(strategy), "a strategy that can be copied", "make locks in the verb")
-    expect(copied == strategy, "an equal strategy after copy.deepcopy", f"{strategy!r} became {copied!r}", mend)
+    built = attempt(
+        lambda: type(strategy)(**_thaw(read.params)),
+        "a constructor that takes the parameters it stored",
+    )
+    expect(
+        built == strategy,
+        "an equal strategy built from the spec",
+        f"{strategy!r} became {built!r}",
+        mend,
+    )
+    copied = attempt(
+        lambda: copy.deepcopy(strategy), "a strategy that can be copied", "make locks in the verb"
+    )
+    expect(
+        copied == strategy,
+        "an equal strategy after copy.deepcopy",
+        f"{strategy!r} became {copied!r}",
+        mend,
+    )
 
 
 def _thaw(value: Any) -> Any:
@@ -85,7 +149,8 @@ def _thaw(value: Any) -> Any:
 
 
 def check_bad_parameters_are_named(strategy: Strategy) -> None:
-    """Whoever wrote the configuration must learn which line of it to mend, before anything is spent.
+    """Whoever wrote the configuration must learn which line of it to mend, before anything is
+    spent.
 
     Each number and each text among the parameters gets values that are out of any range. The
     constructor may let one pass, which the verb then refuses; what it refuses, it must name.
@@ -101,7 +166,9 @@ def check_bad_parameters_are_named(strategy: Strategy) -> None:
             except Exception as error:
                 wanted = f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none"
                 said = f"the constructor raised {type(error).__name__}: {error}"
-                mend = "use @parameters with `Annotated[int, Field(ge=1)]`, of combee_dspy.strategies"
+                mend = (
+                    "use @parameters with `Annotated[int, Field(ge=1)]`, of combee_dspy.strategies"
+                )
                 raise ConformanceError(wanted, said, mend) from error
 
 

@@ -14,7 +14,10 @@ from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.testing._kit import attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, context, expect_calls_by_ask, operator_input
 
-_LEARNED = "Answer the question.\n\nLessons learned:\n- Carry the tens.\n- Write the answer in digits.\n- Check it."
+_LEARNED = (
+    "Answer the question.\n\nLessons learned:\n- Carry the tens.\n- Write the answer in digits.\n-"
+    " Check it."
+)
 _WITH_EXAMPLE = "Answer the question.\nQuestion: What is 2 plus 2?\nAnswer: 4"
 
 
@@ -26,14 +29,22 @@ def _cases() -> dict[str, OperatorInput]:
         "lessons and rollouts": operator_input(lessons=5, runs=9),
         "demonstrations already there": operator_input(lessons=2, runs=9, demonstrations=4),
         "200 lessons and 200 rollouts": operator_input(lessons=200, runs=200),
-        "an instruction with lessons": replace(operator_input(lessons=2, runs=9), instruction=_LEARNED),
-        "an instruction with an example": replace(operator_input(lessons=1, runs=3), instruction=_WITH_EXAMPLE),
+        "an instruction with lessons": replace(
+            operator_input(lessons=2, runs=9), instruction=_LEARNED
+        ),
+        "an instruction with an example": replace(
+            operator_input(lessons=1, runs=3), instruction=_WITH_EXAMPLE
+        ),
     }
 
 
-def _apply(strategy: Operator, given: OperatorInput, case: str, ask: ScriptedAsk | None = None) -> Any:
+def _apply(
+    strategy: Operator, given: OperatorInput, case: str, ask: ScriptedAsk | None = None
+) -> Any:
     mend = "return Refusal(reason) where there is nothing to do"
-    return attempt(lambda: strategy.apply(given, context(ask)), f"`apply` returns, given {case}", mend)
+    return attempt(
+        lambda: strategy.apply(given, context(ask)), f"`apply` returns, given {case}", mend
+    )
 
 
 def check_returns_an_edit_or_a_refusal(strategy: Operator) -> None:
@@ -47,28 +58,47 @@ def check_returns_an_edit_or_a_refusal(strategy: Operator) -> None:
 
 def _rules(strategy: Operator, result: Any) -> Iterator[tuple[object, str, str]]:
     """Yield what must hold of a result, what is wanted, and how to mend it."""
-    mend = "Edit(instruction=…), Edit(demonstrations=(…)), Edit(field_descriptions={…}) or Refusal(reason)"
+    mend = (
+        "Edit(instruction=…), Edit(demonstrations=(…)), Edit(field_descriptions={…}) or"
+        " Refusal(reason)"
+    )
     yield isinstance(result, (Edit, Refusal)), "an `Edit` or a `Refusal`", f"return {mend}"
     if isinstance(result, Refusal):
         yield _said(result.reason), "a refusal with a reason of one sentence", ""
         return
     yield result != Edit(), "an edit that changes something", "return Refusal(reason) instead"
     if result.instruction is not None:
-        yield _said(result.instruction), "an instruction with text", "leave `instruction` out, or refuse"
+        yield (
+            _said(result.instruction),
+            "an instruction with text",
+            "leave `instruction` out, or refuse",
+        )
     if result.demonstrations is not None:
         shown = isinstance(result.demonstrations, tuple) and all(
             isinstance(x, Demonstration) for x in result.demonstrations
         )
         yield shown, "demonstrations as a tuple of `Demonstration`s", ""
         mend = "write `edits_demonstrations: ClassVar[bool] = True` in the class body"
-        yield strategy.edits_demonstrations, "no change of demonstrations unless the class says so", mend
+        yield (
+            strategy.edits_demonstrations,
+            "no change of demonstrations unless the class says so",
+            mend,
+        )
     if (described := result.field_descriptions) is not None:
-        texts = isinstance(described, Mapping) and all(isinstance(text, str) for text in described.values())
-        wanted = "a description of every field by its name, unchanged ones included, and of no other"
+        texts = isinstance(described, Mapping) and all(
+            isinstance(text, str) for text in described.values()
+        )
+        wanted = (
+            "a description of every field by its name, unchanged ones included, and of no other"
+        )
         mend = "start from field_descriptions(given.signature) and given.field_descriptions"
         yield texts and set(described) == set(operator_input().signature.fields), wanted, mend
         mend = "write `edits_fields: ClassVar[bool] = True` in the class body"
-        yield strategy.edits_fields, "no change of field descriptions unless the class says so", mend
+        yield (
+            strategy.edits_fields,
+            "no change of field descriptions unless the class says so",
+            mend,
+        )
 
 
 def _said(text: object) -> bool:
@@ -80,14 +110,23 @@ def check_refuses_without_what_it_needs(strategy: Operator) -> None:
     if strategy.needs_lessons:
         result = _apply(strategy, operator_input(runs=9), "no lessons")
         mend = "refuse, or write `needs_lessons: ClassVar[bool] = False`"
-        expect(isinstance(result, Refusal), "a `Refusal`, since needs_lessons is True", f"{result!r:.200}", mend)
+        expect(
+            isinstance(result, Refusal),
+            "a `Refusal`, since needs_lessons is True",
+            f"{result!r:.200}",
+            mend,
+        )
 
 
 def check_several_uses_at_once(strategy: Operator) -> None:
-    """Children of one update are made at once by one object, the same each time, and their input stays as it is."""
+    """Children of one update are made at once by one object, the same each time, and their input
+    stays as it is.
+    """
     cases = _cases()
     # The signature is a class, which deepcopy shares: the rest of the input is compared by value.
-    before = copy.deepcopy([(replace(given, signature=None), repr(given.signature)) for given in cases.values()])
+    before = copy.deepcopy(
+        [(replace(given, signature=None), repr(given.signature)) for given in cases.values()]
+    )
     alone = [_apply(strategy, given, case) for case, given in cases.items()]
 
     async def together() -> list[Any]:
@@ -96,10 +135,18 @@ def check_several_uses_at_once(strategy: Operator) -> None:
     found = attempt(together, "`apply` returns")
     other = [case for case, one, two in zip(cases, alone, found, strict=True) if one != two]
     wanted = "the same edits for the same inputs, seed and answers, one after another and at once"
-    mend = "keep nothing on self or in the module; draw from `context.stream(…)` only; no clock, no order of sets"
+    mend = (
+        "keep nothing on self or in the module; draw from `context.stream(…)` only; no clock, no"
+        " order of sets"
+    )
     expect(not other, wanted, f"different ones, given {other}", mend)
     after = [(replace(given, signature=None), repr(given.signature)) for given in cases.values()]
-    expect(before == after, "an input unchanged by `apply`", "it was changed", "build new dicts and tuples")
+    expect(
+        before == after,
+        "an input unchanged by `apply`",
+        "it was changed",
+        "build new dicts and tuples",
+    )
 
 
 def check_every_call_goes_through_ask(strategy: Operator) -> None:

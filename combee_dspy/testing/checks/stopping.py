@@ -15,7 +15,9 @@ def _views() -> list[RunView]:
     edges = [
         RunView(),
         RunView(dollars=None, gpu_seconds=0.0),
-        RunView(rollouts=10**9, calls=10**9, seconds=1e9, updates=10**6, gpu_seconds=1e9, epochs=1e6),
+        RunView(
+            rollouts=10**9, calls=10**9, seconds=1e9, updates=10**6, gpu_seconds=1e9, epochs=1e6
+        ),
         RunView(rollouts=5, validation_history=((-1, 0.0),)),
     ]
     return [*edges, *(_view(derive(0, "stopping-views", number)) for number in range(60))]
@@ -47,7 +49,9 @@ def check_answers_with_a_reason_or_none(strategy: StoppingRule) -> None:
     for view in _views():
         answer = _ask(strategy, view)
         right = answer is None or (isinstance(answer, str) and answer.strip())
-        expect(right, "a sentence that says why to stop, or None to go on", f"{answer!r} for {view}")
+        expect(
+            right, "a sentence that says why to stop, or None to go on", f"{answer!r} for {view}"
+        )
 
 
 def check_is_a_pure_function_of_the_view(strategy: StoppingRule) -> None:
@@ -56,8 +60,12 @@ def check_is_a_pure_function_of_the_view(strategy: StoppingRule) -> None:
 
 
 def check_stops_at_its_limits(strategy: StoppingRule) -> None:
-    """Nothing is granted beyond the limits, so a run that goes on at one would buy nothing for ever."""
-    limits: Limits = attempt(strategy.limits, "`limits` returns", "return Limits(), or leave the method as inherited")
+    """Nothing is granted beyond the limits, so a run that goes on at one would buy nothing for
+    ever.
+    """
+    limits: Limits = attempt(
+        strategy.limits, "`limits` returns", "return Limits(), or leave the method as inherited"
+    )
     expect(isinstance(limits, Limits), "a `combee_dspy.stopping.Limits`", f"{limits!r:.200}")
     for each in fields(Limits):
         limit = getattr(limits, each.name)
@@ -77,4 +85,8 @@ def check_composes(strategy: StoppingRule) -> None:
         stops = _ask(strategy, view) is not None
         for composed in (AnyOf((strategy, strategy)), strategy & strategy):
             same = (_ask(composed, view) is not None) == stops
-            expect(same, "composed with itself a rule stops when it stops alone", f"another answer for {view}")
+            expect(
+                same,
+                "composed with itself a rule stops when it stops alone",
+                f"another answer for {view}",
+            )

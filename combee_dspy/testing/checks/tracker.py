@@ -1,7 +1,7 @@
 """Checks for trackers: one follower a run, which reads its journal.
 
-They follow short runs in a folder of their own, which is the working directory while a check runs, and is thrown
-away. A tracker that talks to a service needs one: give it as a parameter.
+They follow short runs in a folder of their own, which is the working directory while a check runs,
+and is thrown away. A tracker that talks to a service needs one: give it as a parameter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _CUTS = (
     """,
     "DELETE FROM effect; DELETE FROM usage;",
 )
-"""What makes a finished run's journal that of one in its first update, and then of one that has done nothing."""
+"""What makes a finished run's journal that of one in its first update, and then of one that has
+done nothing.
+"""
 
 
 def _answer(request: ScriptedRequest) -> str:
@@ -41,7 +43,9 @@ def _answer(request: ScriptedRequest) -> str:
     return as_chat({"answer": f"{len(request.last) % 2} {_HOSTILE}"})
 
 
-def _metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> dspy.Prediction:
+def _metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> dspy.Prediction:
     if pred_name is None and gold.question.endswith("3?"):
         raise RuntimeError(f"401: incorrect API key provided: {_KEY}")
     return dspy.Prediction(score=float(pred.answer[:1] == gold.answer), feedback=_HOSTILE)
@@ -49,11 +53,16 @@ def _metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred
 
 @contextlib.contextmanager
 def _run() -> Iterator[tuple[Path, int]]:
-    """Work in a folder of our own that holds the journal of a short run, with what trackers stumble over."""
+    """Work in a folder of our own that holds the journal of a short run, with what trackers stumble
+    over.
+    """
     from combee_dspy.combee import Combee
     from combee_dspy.options import Validation
 
-    rows = [dspy.Example(question=f"{_HOSTILE} {n}?", answer=str(n % 2)).with_inputs("question") for n in range(14)]
+    rows = [
+        dspy.Example(question=f"{_HOSTILE} {n}?", answer=str(n % 2)).with_inputs("question")
+        for n in range(14)
+    ]
     with tempfile.TemporaryDirectory(prefix="combee-tracker-") as name, contextlib.chdir(name):
         lm = ScriptedLM(_answer)
         with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
@@ -66,7 +75,12 @@ def _run() -> Iterator[tuple[Path, int]]:
                 validation=Validation(probe=False),
                 tracker=(),
                 log_dir="journal",
-            ).compile(dspy.Predict("question -> answer"), trainset=rows[:6], valset=rows[6:10], heldout=rows[10:])
+            ).compile(
+                dspy.Predict("question -> answer"),
+                trainset=rows[:6],
+                valset=rows[6:10],
+                heldout=rows[10:],
+            )
         path = Path(program.combee_report.journal)
         with Reader(path) as reader:
             number = reader.rows("SELECT id FROM run")[0]["id"]
@@ -82,23 +96,40 @@ def _following(strategy: Tracker, path: Path, run: int) -> Iterator[Follower]:
         try:
             yield follower
         finally:
-            attempt(follower.close, "`close` returns, whatever came before", "finish what was begun, and raise nothing")
+            attempt(
+                follower.close,
+                "`close` returns, whatever came before",
+                "finish what was begun, and raise nothing",
+            )
         said = isinstance(follower.where, str) and "\n" not in follower.where
         wanted = "`where`, a text of one line that says how to look at what was recorded"
         expect(said, wanted, f"{follower.where!r:.200}")
 
 
 def _follow(follower: Follower) -> None:
-    mend = "pass over what it does not know; texts, predictions and costs may be anything, or missing"
+    mend = (
+        "pass over what it does not know; texts, predictions and costs may be anything, or missing"
+    )
     for _ in range(2):
         attempt(follower.follow, "`follow` reads what is new, or nothing", mend)
 
 
 def check_follows_a_whole_run(strategy: Tracker) -> None:
-    """A follower that raises is left out for the rest of the run; one tracker may follow several runs at once."""
+    """A follower that raises is left out for the rest of the run; one tracker may follow several
+    runs at once.
+    """
     attempt(strategy.check, "`check` passes where what it needs is installed")
-    with _run() as (path, run), _following(strategy, path, run) as first, _following(strategy, path, run) as second:
-        expect(first is not second, "another follower from each `open`", "the same object twice", "keep none on self")
+    with (
+        _run() as (path, run),
+        _following(strategy, path, run) as first,
+        _following(strategy, path, run) as second,
+    ):
+        expect(
+            first is not second,
+            "another follower from each `open`",
+            "the same object twice",
+            "keep none on self",
+        )
         _follow(first)
         _follow(second)
 
@@ -120,6 +151,13 @@ def check_keeps_keys_to_itself(strategy: Tracker) -> None:
             _follow(follower)
         # What it wrote elsewhere, such as to a service, cannot be seen from here.
         written = [one for one in sorted(Path.cwd().rglob("*")) if one.is_file()]
-        holding = [str(one.relative_to(Path.cwd())) for one in written if _KEY.encode() in one.read_bytes()]
+        holding = [
+            str(one.relative_to(Path.cwd())) for one in written if _KEY.encode() in one.read_bytes()
+        ]
     mend = "pass texts through combee_dspy.lms.redact.scrub before they are written"
-    expect(not holding, "files without the key that an error message held", f"it is in {holding[:5]}", mend)
+    expect(
+        not holding,
+        "files without the key that an error message held",
+        f"it is in {holding[:5]}",
+        mend,
+    )

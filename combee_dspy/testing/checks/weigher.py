@@ -10,13 +10,20 @@ from combee_dspy.lessons import Book, State, Taught, lesson_id
 from combee_dspy.testing._kit import attempt, expect, expect_pure
 from combee_dspy.weighers import Standing, Weigher
 
-_TEXTS = tuple(f"Send {thing} to gate {number}." for number, thing in enumerate(("apples", "bells", "clocks", "drums")))
+_TEXTS = tuple(
+    f"Send {thing} to gate {number}."
+    for number, thing in enumerate(("apples", "bells", "clocks", "drums"))
+)
 _IDS = tuple(map(lesson_id, _TEXTS))
 
 
 def _books() -> list[Book]:
-    """Return an empty book, one without relations, and books whose lessons contradict and narrow each other."""
-    plain = Book().add([Taught(text, tuple(map(str, range(place)))) for place, text in enumerate(_TEXTS)], 0)
+    """Return an empty book, one without relations, and books whose lessons contradict and narrow
+    each other.
+    """
+    plain = Book().add(
+        [Taught(text, tuple(map(str, range(place)))) for place, text in enumerate(_TEXTS)], 0
+    )
     related = plain.edit([Contradict(_IDS[:3]), Narrow(_IDS[3], _IDS[2])]).book
     decided = related.edit([Retire(_IDS[2], "a test"), Remove(_IDS[3])]).book
     return [Book(), plain, related, decided]
@@ -25,11 +32,20 @@ def _books() -> list[Book]:
 def check_standings_are_of_the_books_lessons(strategy: Weigher) -> None:
     """A standing for a lesson that the book lacks would be lost in silence."""
     for book in _books():
-        standings = attempt(partial(strategy.weigh, book), "`weigh` returns", "any book needs an answer")
+        standings = attempt(
+            partial(strategy.weigh, book), "`weigh` returns", "any book needs an answer"
+        )
         ids = {lesson.id for lesson in book.lessons}
         mend = "name lessons by their `id`"
-        expect(set(standings) <= ids, "ids of the book's lessons", f"{sorted(set(standings) - ids)}", mend)
-        right = all(isinstance(one, Standing) and one.state in get_args(State) for one in standings.values())
+        expect(
+            set(standings) <= ids,
+            "ids of the book's lessons",
+            f"{sorted(set(standings) - ids)}",
+            mend,
+        )
+        right = all(
+            isinstance(one, Standing) and one.state in get_args(State) for one in standings.values()
+        )
         expect(right, "a `Standing` with one of the states of a lesson", f"{standings!r:.300}")
 
 
@@ -43,4 +59,9 @@ def check_what_is_decided_stays(strategy: Weigher) -> None:
     book = _books()[-1]
     states = {lesson.id: lesson.state for lesson in strategy.applied(book).lessons}
     found = (states[_IDS[2]], states[_IDS[3]])
-    expect(found == ("retired", "removed_by_user"), "decided lessons as they were", f"{found}", "leave `applied` alone")
+    expect(
+        found == ("retired", "removed_by_user"),
+        "decided lessons as they were",
+        f"{found}",
+        "leave `applied` alone",
+    )

@@ -23,20 +23,28 @@ _logger = logging.getLogger(__name__)
 
 
 def keep_report(journal: Path, run: int, name: str) -> None:
-    """Write the page of a run that has ended beside its journal. What goes wrong is told, and breaks no run."""
+    """Write the page of a run that has ended beside its journal. What goes wrong is told, and
+    breaks no run.
+    """
     try:
         with Reader(journal) as reader:
             _write(render_report(reader, run), page_file(journal, run, name))
     except Exception as error:  # noqa: BLE001 - a page can be written again, a run cannot
-        _logger.warning("The report could not be written: %s. Run: combee report %s", error, journal.parent)
+        _logger.warning(
+            "The report could not be written: %s. Run: combee report %s", error, journal.parent
+        )
 
 
-def write_report(place: Path | str, out: Path | str | None = None, run: int | str | None = None) -> Path:
-    """Write one page about a run, and return its path. Works while the run goes on, and after it was killed.
+def write_report(
+    place: Path | str, out: Path | str | None = None, run: int | str | None = None
+) -> Path:
+    """Write one page about a run, and return its path. Works while the run goes on, and after it
+    was killed.
 
     Args:
         place: A ``log_dir``, or its journal.
-        out: The file to write; by default the page beside the journal that a run writes when it ends.
+        out: The file to write; by default the page beside the journal that a run writes when it
+            ends.
         run: Id or name of one run; the newest by default.
 
     Raises:
@@ -47,7 +55,10 @@ def write_report(place: Path | str, out: Path | str | None = None, run: int | st
     with Reader(journal_file(place), checked=True) as reader:
         number = run_number(reader, run)
         name = reader.rows("SELECT name FROM run WHERE id = ?", (number,))[0][0]
-        return _write(render_report(reader, number), page_file(reader.path, number, name) if out is None else Path(out))
+        return _write(
+            render_report(reader, number),
+            page_file(reader.path, number, name) if out is None else Path(out),
+        )
 
 
 def _write(page: str, out: Path) -> Path:
@@ -63,7 +74,10 @@ def render_report(reader: Reader, run: int) -> str:
 
     found = clean_values(facts(reader, run), cleaner())
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_file), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FunctionLoader(_file),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["score"] = lambda value: _score(value, found["percent"])
     environment.filters["gain"] = lambda value: _score(value, found["percent"], "+")

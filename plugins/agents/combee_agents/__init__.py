@@ -1,7 +1,15 @@
-"""Agent sessions: DSPy agents that act in an environment, in parallel, and are judged by what they leave there."""
+"""Agent sessions: DSPy agents that act in an environment, in parallel, and are judged by what they
+leave there.
+"""
 
 from combee_agents._agent import SessionAgent, SessionMetric, current, in_session, session_tools
-from combee_agents._base import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind
+from combee_agents._base import (
+    AgentSession,
+    Environment,
+    EnvironmentFaultError,
+    Evaluation,
+    FaultKind,
+)
 from combee_agents._code import CodeAgent
 from combee_agents._pool import PoolStats, SessionPool
 from combee_agents._pooled import PooledSession, SessionLimits

@@ -71,7 +71,9 @@ def _act(code: str, shown: int) -> str:
         raise _AbandonedError from fault
 
 
-def session_tools(description: str | None = None, *, shown: int = _SHOWN) -> list[Callable[..., str]]:
+def session_tools(
+    description: str | None = None, *, shown: int = _SHOWN
+) -> list[Callable[..., str]]:
     """Return the tools of an agent that acts in the session of its thread.
 
     Args:
@@ -92,7 +94,8 @@ def session_tools(description: str | None = None, *, shown: int = _SHOWN) -> lis
 
 
 class SessionAgent(dspy.Module):
-    """A program that lets an agent act in a session of its own at each call, and has the result judged.
+    """A program that lets an agent act in a session of its own at each call, and has the result
+    judged.
 
     A fault of the environment ends the call with
     :class:`~combee_agents.EnvironmentFaultError`, even where the agent
@@ -158,7 +161,9 @@ class SessionAgent(dspy.Module):
             raise ArgumentValueError(self.task_field, task, "is no task id", remedy)
         with self.pool.session(task) as session:
             with in_session(session):
-                answered = self.agent(**{name: value for name, value in inputs.items() if name in self._given})
+                answered = self.agent(
+                    **{name: value for name, value in inputs.items() if name in self._given}
+                )
             session.check()
             evaluation = session.evaluate()
             steps = [list(step) for step in session.steps]
@@ -173,8 +178,8 @@ class SessionMetric:
     Pure, and safe to call from any thread.
 
     Attributes:
-        shown: Characters of the agent's steps that the feedback repeats, so that reflection sees the
-            whole attempt and not the one step it was called for; 0 for none.
+        shown: Characters of the agent's steps that the feedback repeats, so that reflection sees
+            the whole attempt and not the one step it was called for; 0 for none.
     """
 
     shown: int = 4_000
@@ -187,11 +192,14 @@ class SessionMetric:
         pred_name: str | None = None,
         pred_trace: Any = None,
     ) -> dspy.Prediction:
-        """Return ``dspy.Prediction(score, feedback)``; 0 for a prediction that no :class:`SessionAgent` made."""
+        """Return ``dspy.Prediction(score, feedback)``; 0 for a prediction that no
+        :class:`SessionAgent` made.
+        """
         evaluation = pred.get("evaluation")
         if not isinstance(evaluation, dict) or "score" not in evaluation:
             return dspy.Prediction(
-                score=0.0, feedback="There is no evaluation of a session: no SessionAgent made this."
+                score=0.0,
+                feedback="There is no evaluation of a session: no SessionAgent made this.",
             )
         feedback = str(evaluation.get("feedback") or "")
         if self.shown:
@@ -203,5 +211,8 @@ class SessionMetric:
             return "(nothing)"
         # Long outputs are cut one by one, so that none of them hides the steps after it.
         each = max(200, self.shown // len(steps) // 2)
-        told = [f"[{n}] {shorten(code, each)}\n-> {shorten(out, each)}" for n, (code, out) in enumerate(steps, 1)]
+        told = [
+            f"[{n}] {shorten(code, each)}\n-> {shorten(out, each)}"
+            for n, (code, out) in enumerate(steps, 1)
+        ]
         return shorten("\n".join(told), self.shown)

@@ -1,4 +1,6 @@
-"""The contract of agent environments: a session to act in, and a worker that holds one at a time."""
+"""The contract of agent environments: a session to act in, and a worker that holds one at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ class Environment(ABC):
         """Begin an attempt at a task, by its id."""
 
     def healthy(self) -> bool:
-        """Whether a session may be opened, as far as can be told without opening one. By default yes."""
+        """Whether a session may be opened, as far as can be told without opening one. By default
+        yes.
+        """
         return True
 
     @abstractmethod
@@ -103,5 +107,6 @@ class Environment(ABC):
         """End everything that belongs to this environment, at once, and remove what it wrote.
 
         Called from any thread, also while another one waits in ``start``,
-        ``open`` or the session, whose call must then fail soon. May be called twice. Does not raise.
+        ``open`` or the session, whose call must then fail soon. May be called twice. Does not
+        raise.
         """

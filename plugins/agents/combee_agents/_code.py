@@ -32,15 +32,23 @@ class CodeAgent(dspy.Module):
         max_iters: The most turns.
     """
 
-    def __init__(self, signature: type[dspy.Signature], execute: Callable[[str], str], *, max_iters: int = 20) -> None:
+    def __init__(
+        self, signature: type[dspy.Signature], execute: Callable[[str], str], *, max_iters: int = 20
+    ) -> None:
         super().__init__()
         self._execute = execute
         self.max_iters = max_iters
-        instructions = "\n\n".join(part for part in (signature.instructions, _HOW, execute.__doc__) if part)
+        instructions = "\n\n".join(
+            part for part in (signature.instructions, _HOW, execute.__doc__) if part
+        )
         acting = dspy.Signature(dict(signature.input_fields), instructions)
-        acting = acting.append("trajectory", dspy.InputField(desc="Code so far and what it printed."), type_=str)
+        acting = acting.append(
+            "trajectory", dspy.InputField(desc="Code so far and what it printed."), type_=str
+        )
         acting = acting.append("code", dspy.OutputField(desc="The next piece of code."), type_=str)
-        acting = acting.append("finished", dspy.OutputField(desc="Whether nothing is left to do."), type_=bool)
+        acting = acting.append(
+            "finished", dspy.OutputField(desc="Whether nothing is left to do."), type_=bool
+        )
         for name, field in signature.output_fields.items():
             acting = acting.append(name, field)
         self._answers = tuple(signature.output_fields)
@@ -57,7 +65,9 @@ class CodeAgent(dspy.Module):
             told.append(f"[{number}] code:\n{code}\n[{number}] printed:\n{printed}")
             if turn.finished:
                 break
-        return dspy.Prediction(**{name: turn.get(name) for name in self._answers}, trajectory="\n\n".join(told))
+        return dspy.Prediction(
+            **{name: turn.get(name) for name in self._answers}, trajectory="\n\n".join(told)
+        )
 
 
 def _unfenced(code: str) -> str:

@@ -48,7 +48,8 @@ class SessionPool:
         make: Makes an environment, not started.
         size: The most environments at once.
         limits: How long each step may take.
-        reuse: Sessions after which an environment is replaced, so that what it leaks does not add up.
+        reuse: Sessions after which an environment is replaced, so that what it leaks does not add
+            up.
         identity: What the environments are, for journals: whatever a result depends on beside the
             program. By default the name of ``make``.
 
@@ -58,9 +59,23 @@ class SessionPool:
 
     # Without a dictionary a journal knows a pool by its repr, whatever it has been through.
     __slots__ = (
-        "__weakref__", "_all", "_closed", "_counts", "_faults", "_finalizer", "_free", "_given", "_identity", "_idle",
-        "_limits", "_make", "_open", "_reuse", "_size", "_uses",
-    )  # fmt: skip
+        "__weakref__",
+        "_all",
+        "_closed",
+        "_counts",
+        "_faults",
+        "_finalizer",
+        "_free",
+        "_given",
+        "_identity",
+        "_idle",
+        "_limits",
+        "_make",
+        "_open",
+        "_reuse",
+        "_size",
+        "_uses",
+    )
 
     def __init__(
         self,
@@ -79,7 +94,10 @@ class SessionPool:
         self._make = make
         self._size = size
         self._reuse = reuse
-        self._identity = identity or f"{getattr(make, '__module__', '')}.{getattr(make, '__qualname__', repr(make))}"
+        self._identity = (
+            identity
+            or f"{getattr(make, '__module__', '')}.{getattr(make, '__qualname__', repr(make))}"
+        )
         self._free = threading.Condition()
         self._idle: list[Environment] = []
         self._uses: dict[int, int] = {}
@@ -105,10 +123,12 @@ class SessionPool:
 
     @contextmanager
     def session(self, task: str) -> Iterator[PooledSession]:
-        """Open a session for a task, by its id, in a free environment; it is closed at the end of the block.
+        """Open a session for a task, by its id, in a free environment; it is closed at the end of
+        the block.
 
         Raises:
-            EnvironmentFaultError: No environment came up or became free, or the session could not be opened.
+            EnvironmentFaultError: No environment came up or became free, or the session could not
+                be opened.
             ArgumentValueError: The pool is closed.
         """
         environment = self._lease()
@@ -165,7 +185,10 @@ class SessionPool:
         return PooledSession(task, inner, environment, self._limits)
 
     def _end(
-        self, environment: Environment, session: PooledSession | None, fault: EnvironmentFaultError | None
+        self,
+        environment: Environment,
+        session: PooledSession | None,
+        fault: EnvironmentFaultError | None,
     ) -> None:
         with self._free:
             self._open -= session is not None
@@ -183,7 +206,10 @@ class SessionPool:
             while not self._closed and not self._idle and len(self._all) >= self._size:
                 left = until - time.monotonic()
                 if left <= 0 or not self._free.wait(left):
-                    reason = f"none of {self._size} environments became free within {self._limits.wait:g} s"
+                    reason = (
+                        f"none of {self._size} environments became free within"
+                        f" {self._limits.wait:g} s"
+                    )
                     raise EnvironmentFaultError("start", reason)
             if self._closed:
                 raise ArgumentValueError("pool", self, "is closed", "Make a new one.")
@@ -228,6 +254,10 @@ def _kill(environments: set[Environment]) -> None:
 
 
 def _rebuild(
-    make: Callable[[], Environment], size: int, limits: SessionLimits | None, reuse: int, identity: str | None
+    make: Callable[[], Environment],
+    size: int,
+    limits: SessionLimits | None,
+    reuse: int,
+    identity: str | None,
 ) -> SessionPool:
     return SessionPool(make, size, limits=limits, reuse=reuse, identity=identity)

@@ -58,7 +58,9 @@ class Deadline:
         self._environment.kill()
 
     def fault(self) -> EnvironmentFaultError:
-        return EnvironmentFaultError("timeout", f"{self._what} took more than {self._seconds:g} s and was killed")
+        return EnvironmentFaultError(
+            "timeout", f"{self._what} took more than {self._seconds:g} s and was killed"
+        )
 
     def __enter__(self) -> Deadline:
         self._timer.start()
@@ -100,7 +102,9 @@ class PooledSession(AgentSession):
         whole: The limit of the session as a whole.
     """
 
-    def __init__(self, task: str, inner: AgentSession, environment: Environment, limits: SessionLimits) -> None:
+    def __init__(
+        self, task: str, inner: AgentSession, environment: Environment, limits: SessionLimits
+    ) -> None:
         self.task = task
         self.fault: EnvironmentFaultError | None = None
         self.steps: list[tuple[str, str]] = []
@@ -121,7 +125,9 @@ class PooledSession(AgentSession):
             raise self.fault from fault
 
     def check(self) -> None:
-        """Raise the fault of this session, where there was one, whether or not the agent noticed."""
+        """Raise the fault of this session, where there was one, whether or not the agent
+        noticed.
+        """
         if self.fault is None and self.whole.expired:
             self.fault = self.whole.fault()
         if self.fault is not None:
@@ -150,8 +156,13 @@ class PooledSession(AgentSession):
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text of at most about ``limit`` characters: its head and its tail, with what was left out counted."""
+    """Return a text of at most about ``limit`` characters: its head and its tail, with what was
+    left out counted.
+    """
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
-    return f"{text[:head]}\n[… {len(text) - head - tail} characters left out …]\n{text[len(text) - tail :]}"
+    return (
+        f"{text[:head]}\n[… {len(text) - head - tail} characters left out"
+        f" …]\n{text[len(text) - tail :]}"
+    )

@@ -44,19 +44,24 @@ class ServerProcess:
         folder: A directory, readable by its owner alone; there from the start.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], name: str = "server") -> None:
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str], name: str = "server"
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"combee-{name}-"))
         self._command = [part.replace("{folder}", str(self.folder)) for part in command]
         self._env = {key: value.replace("{folder}", str(self.folder)) for key, value in env.items()}
         self._process: subprocess.Popen[bytes] | None = None
-        # Not in the folder, which goes with the command: what it printed last is what explains its end.
+        # Not in the folder, which goes with the command: what it printed last is what explains its
+        # end.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
         self._killed = False
         self._lock = threading.Lock()
 
     @property
     def pid(self) -> int | None:
-        """The guardian's process id, which is the process group's too; ``None`` before the start."""
+        """The guardian's process id, which is the process group's too; ``None`` before the
+        start.
+        """
         return self._process.pid if self._process else None
 
     @property
@@ -66,7 +71,9 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """The end of what the command printed (of its first million bytes); empty after :meth:`kill`."""
+        """The end of what the command printed (of its first million bytes); empty after
+        :meth:`kill`.
+        """
         return self._printed()[-_LOG_SHOWN:]
 
     def _printed(self) -> str:
@@ -104,7 +111,8 @@ class ServerProcess:
         Without a limit of its own: a pool's limit ends it, through :meth:`kill`.
 
         Args:
-            pattern: A regular expression, searched for in the first million bytes that were printed.
+            pattern: A regular expression, searched for in the first million bytes that were
+                printed.
 
         Raises:
             EnvironmentFaultError: The command ended before.
@@ -118,7 +126,9 @@ class ServerProcess:
                 return found
             if ended:
                 said = printed[-_LOG_SHOWN:].strip() or "nothing"
-                raise EnvironmentFaultError("start", f"the server ended before it was ready; it printed: {said}")
+                raise EnvironmentFaultError(
+                    "start", f"the server ended before it was ready; it printed: {said}"
+                )
             time.sleep(_POLL)
 
     def kill(self) -> None:

@@ -37,7 +37,9 @@ class DoorSession(AgentSession):
             raise EnvironmentFaultError("lost", "the door is gone")
         if "shut" in self.said:
             return Evaluation(1.0, "The door is shut.", passed=("the door is shut",))
-        return Evaluation(0.0, "Failed: the door is shut.", failed={"the door is shut": "it is open"})
+        return Evaluation(
+            0.0, "Failed: the door is shut.", failed={"the door is shut": "it is open"}
+        )
 
     def close(self) -> None:
         self.door.closed.append(self.task)

@@ -47,8 +47,14 @@ def agent_answer(request: ScriptedRequest) -> str:
     steps = plan(request)
     if "next_tool_name" in request.system:
         done = request.last.count("observation_")
-        name, arguments = ("execute", {"code": steps[done]}) if done < len(steps) else ("finish", {})
-        fields = {"next_thought": "…", "next_tool_name": name, "next_tool_args": json.dumps(arguments)}
+        name, arguments = (
+            ("execute", {"code": steps[done]}) if done < len(steps) else ("finish", {})
+        )
+        fields = {
+            "next_thought": "…",
+            "next_tool_name": name,
+            "next_tool_args": json.dumps(arguments),
+        }
     elif "`code`" in request.system:
         done = request.last.count("] printed:")
         code = f"```python\n{steps[done]}\n```"
@@ -66,7 +72,10 @@ def lm():
 
 
 def examples(count: int, start: int = 0, go: str = "slow") -> list[dspy.Example]:
-    rows = [dspy.Example(task_id=f"t{n}", instruction=f"{n}: go {go}") for n in range(start, start + count)]
+    rows = [
+        dspy.Example(task_id=f"t{n}", instruction=f"{n}: go {go}")
+        for n in range(start, start + count)
+    ]
     return [row.with_inputs("task_id", "instruction") for row in rows]
 
 
@@ -80,10 +89,15 @@ def test_an_agent_acts_and_is_judged(lm, pool, style):
     assert prediction.evaluation["score"] == 0.0
     judged = SessionMetric()(row, prediction)
     assert judged.score == 0.0
-    assert judged.feedback == "Failed: the door is shut.\n\nWhat was carried out:\n[1] slow\n-> did slow"
+    assert (
+        judged.feedback
+        == "Failed: the door is shut.\n\nWhat was carried out:\n[1] slow\n-> did slow"
+    )
     taught = copy.deepcopy(program)
     for predictor in taught.predictors():
-        predictor.signature = predictor.signature.with_instructions(f"{predictor.signature.instructions}\n{LESSON}")
+        predictor.signature = predictor.signature.with_instructions(
+            f"{predictor.signature.instructions}\n{LESSON}"
+        )
     assert taught.pool is pool
     again = taught(**row.inputs())
     assert again.evaluation["score"] == SessionMetric(shown=0)(row, again).score == 1.0
@@ -120,7 +134,9 @@ def test_a_fault_that_an_agent_swallowed_counts_all_the_same(lm, pool):
 
 def test_an_agents_own_error_is_scored(lm, pool):
     (row,) = examples(1)
-    rollout = run_rollout(RolloutJob(SessionAgent(pool, Visit, agent=lambda *_: Broken()), row, "id", SessionMetric()))
+    rollout = run_rollout(
+        RolloutJob(SessionAgent(pool, Visit, agent=lambda *_: Broken()), row, "id", SessionMetric())
+    )
     assert (rollout.score, rollout.failed_in) == (0.0, "program")
     assert "of its own making" in rollout.error
 
@@ -157,7 +173,8 @@ def test_a_tool_outside_of_a_session_says_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"), [(lambda pool: SessionAgent(pool, Visit, agent="act"), "agent"), (None, "task_id")]
+    ("wrong", "named"),
+    [(lambda pool: SessionAgent(pool, Visit, agent="act"), "agent"), (None, "task_id")],
 )
 def test_what_cannot_be_used_is_named(lm, pool, wrong, named):
     with pytest.raises(ArgumentValueError) as caught:

@@ -26,9 +26,14 @@ class Visit(dspy.Signature):
 
 def act(request):
     """Does what it was asked, and shuts the door only where it was told to."""
-    steps = [re.findall(r"go (\w+)", request.last)[-1], *(["shut"] if LESSON in request.system else [])]
+    steps = [
+        re.findall(r"go (\w+)", request.last)[-1],
+        *(["shut"] if LESSON in request.system else []),
+    ]
     done = request.last.count("] printed:")
-    return as_chat({"code": steps[done], "finished": str(done == len(steps) - 1), "outcome": "done"})
+    return as_chat(
+        {"code": steps[done], "finished": str(done == len(steps) - 1), "outcome": "done"}
+    )
 
 
 def propose(request):
@@ -44,7 +49,10 @@ def lm():
 
 
 def examples(count, start=0, go="slow"):
-    rows = [dspy.Example(task_id=f"t{n}", instruction=f"{n}: go {go}") for n in range(start, start + count)]
+    rows = [
+        dspy.Example(task_id=f"t{n}", instruction=f"{n}: go {go}")
+        for n in range(start, start + count)
+    ]
     return [row.with_inputs("task_id", "instruction") for row in rows]
 
 
@@ -71,7 +79,10 @@ def compiled(pool, folder, go="slow"):
 
 def failures(folder: Path) -> set[str | None]:
     with Reader(journal_file(folder)) as journal:
-        return {row["failed_in"] for row in journal.rows("SELECT failed_in FROM effect WHERE kind = 'rollout'")}
+        return {
+            row["failed_in"]
+            for row in journal.rows("SELECT failed_in FROM effect WHERE kind = 'rollout'")
+        }
 
 
 def test_combee_teaches_the_missing_step_while_environments_are_being_killed(lm, doors, tmp_path):
@@ -93,7 +104,9 @@ def test_combee_teaches_the_missing_step_while_environments_are_being_killed(lm,
     assert all(door.killed.is_set() for door in doors.made)
 
 
-def test_environments_that_always_fail_end_the_run_and_score_nothing(lm, doors, tmp_path, monkeypatch):
+def test_environments_that_always_fail_end_the_run_and_score_nothing(
+    lm, doors, tmp_path, monkeypatch
+):
     with SessionPool(doors, 4) as pool, pytest.raises(InfrastructureError, match="protocol"):
         compiled(pool, tmp_path, go="break")
     assert failures(tmp_path) == set()

@@ -37,7 +37,9 @@ def test_no_more_sessions_than_environments_are_open_at_once(doors):
         assert [one.result(30) for one in first + rest] == ["did slow"] * 30
         assert pool.stats.peak == 3
         assert len(doors.made) == pool.stats.started == 3
-        assert sorted(task for door in doors.made for task in door.tasks) == sorted(map(str, range(30)))
+        assert sorted(task for door in doors.made for task in door.tasks) == sorted(
+            map(str, range(30))
+        )
 
 
 def test_what_the_agent_does_wrong_leaves_the_environment_in_use(pool, doors):
@@ -157,7 +159,12 @@ def test_copies_share_the_pool_and_a_pickled_one_starts_anew(pool):
 def test_a_fault_is_an_infrastructure_fault_and_survives_pickling():
     fault = pickle.loads(pickle.dumps(EnvironmentFaultError("setup", "not installed")))  # noqa: S301 - made here
     assert isinstance(fault, InfrastructureFaultError)
-    assert (fault.kind, fault.reason, fault.retryable, fault.rollout) == ("setup", "not installed", False, None)
+    assert (fault.kind, fault.reason, fault.retryable, fault.rollout) == (
+        "setup",
+        "not installed",
+        False,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ import pytest
 from combee_agents import EnvironmentFaultError, ServerProcess
 
 ENV = {"PATH": os.environ["PATH"], "WHERE": "{folder}"}
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descendants are listed on Linux alone")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="descendants are listed on Linux alone"
+)
 # A child, a grandchild, and one that leaves the process group.
 FAMILY = """
 sleep 300 & echo child $!
@@ -68,8 +70,7 @@ def test_kill_ends_every_descendant_and_removes_the_folder():
 
 @linux
 def test_a_killed_owner_leaves_nothing_behind(tmp_path):
-    owner = textwrap.dedent(
-        f"""
+    owner = textwrap.dedent(f"""
         import os, signal, sys
         from combee_agents import ServerProcess
         server = ServerProcess(["sh", "-c", {FAMILY!r}], env=dict(PATH=os.environ["PATH"]))
@@ -78,9 +79,10 @@ def test_a_killed_owner_leaves_nothing_behind(tmp_path):
         print(server.log, flush=True)
         print("folder", server.folder, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-        """
+        """)
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", owner], capture_output=True, text=True, timeout=120, check=False
     )
-    done = subprocess.run([sys.executable, "-c", owner], capture_output=True, text=True, timeout=120, check=False)  # noqa: S603 - this interpreter
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = pids_in(done.stdout)
     folder = Path(done.stdout.split("folder ", 1)[1].strip())
@@ -102,7 +104,9 @@ def test_a_killed_guardian_is_noticed_and_its_group_ended():
 
 
 def test_the_folder_is_private_and_named_to_the_command():
-    server = ServerProcess(["sh", "-c", 'echo "$WHERE" {folder} "$PWD"; echo ready; sleep 300'], env=ENV)
+    server = ServerProcess(
+        ["sh", "-c", 'echo "$WHERE" {folder} "$PWD"; echo ready; sleep 300'], env=ENV
+    )
     try:
         assert server.folder.stat().st_mode & 0o077 == 0
         server.start()

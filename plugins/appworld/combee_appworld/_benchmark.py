@@ -1,4 +1,6 @@
-"""AppWorld as a benchmark: tasks in pinned splits, an agent to start from, and the world's own verdict."""
+"""AppWorld as a benchmark: tasks in pinned splits, an agent to start from, and the world's own
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ __all__ = ["ActInAppWorld", "AppWorld"]
 
 LICENCE = "Apache-2.0; AppWorld asks that its data and apps are not published as plain text"
 CITATION = (
-    "Trivedi et al., AppWorld: A Controllable World of Apps and People for Benchmarking Interactive Coding Agents, "
-    "ACL 2024, arXiv 2407.18901"
+    "Trivedi et al., AppWorld: A Controllable World of Apps and People for Benchmarking Interactive"
+    " Coding Agents, ACL 2024, arXiv 2407.18901"
 )
 _HELDOUT: Mapping[str, tuple[str, ...]] = {
     "test_normal": ("test_normal",),
@@ -41,10 +43,12 @@ you need to see."""
 
 
 class ActInAppWorld(dspy.Signature):
-    """Carry out a task on behalf of your supervisor, in a world of apps, on your own: nobody answers questions.
+    """Carry out a task on behalf of your supervisor, in a world of apps, on your own: nobody
+    answers questions.
 
-    Your supervisor's accounts are in `apis.supervisor`, passwords included. Look an API up before you call it. At the
-    end, mark the task complete through `apis.supervisor`, with the answer where the task asks for one.
+    Your supervisor's accounts are in `apis.supervisor`, passwords included. Look an API up before
+    you call it. At the end, mark the task complete through `apis.supervisor`, with the answer where
+    the task asks for one.
     """
 
     instruction: str = dspy.InputField(desc="The task.")
@@ -67,7 +71,8 @@ class _Worker:
 
 @parameters
 class AppWorld(Benchmark):
-    """AppWorld: tasks over nine everyday apps, done by writing code, judged by the state of the world after it.
+    """AppWorld: tasks over nine everyday apps, done by writing code, judged by the state of the
+    world after it.
 
     ``train`` is train, ``dev`` is validation, and the test sets are held out.
     Score 1 is a task all of whose requirements are met (task goal completion);
@@ -115,7 +120,8 @@ class AppWorld(Benchmark):
         """Read the tasks. No world is started before a program is called.
 
         Raises:
-            DataSourceError: AppWorld is not installed, its data cannot be read, or is not what is pinned.
+            DataSourceError: AppWorld is not installed, its data cannot be read, or is not what is
+                pinned.
         """
         root = find_root(self.root)
         installation = find_installation()
@@ -141,18 +147,19 @@ class AppWorld(Benchmark):
             signature=ActInAppWorld,
             program=self._program(root, installation),
             metric=SessionMetric(),
-            notes=("Scores are task goal completion; scenarios are in combee_appworld.goal_completion.",),
+            notes=(("Scores are task goal completion; scenarios are in combee_appworld.goal_completion."),),
         )
 
     def _program(self, root: Path, installation: Installation) -> Callable[[], dspy.Module]:
-        # AppWorld ends code that hangs, and tells the agent: what passes the limit of exec is the server's fault. Many
-        # servers that load AppWorld's apps at once on few cores take minutes.
+        # AppWorld ends code that hangs, and tells the agent: what passes the limit of exec is the
+        # server's fault. Many servers that load AppWorld's apps at once on few cores take minutes.
         limits = SessionLimits(start=300, open=300, exec=2.0 * self.seconds_a_step + 60)
         pool = SessionPool(
             _Worker(root, installation, self.seconds_a_step),
             self.workers,
             limits=limits,
-            # The tasks' worlds are in their rows; what is left is the server, and where it ends code.
+            # The tasks' worlds are in their rows; what is left is the server, and where it ends
+            # code.
             identity=f"appworld {installation.digest} {self.seconds_a_step}",
         )
         agent, max_iters = self.agent, self.max_iters

@@ -36,8 +36,9 @@ def setup(
 ) -> None:
     """Build AppWorld's own environment from PyPI. Nothing after this needs a network.
 
-    It is kept in the user's cache directory ($COMBEE_APPWORLD_HOME, or combee_appworld in $XDG_CACHE_HOME or
-    ~/.cache) and every package in it is pinned by hash. AppWorld's data is not part of it: see combee appworld status.
+    It is kept in the user's cache directory ($COMBEE_APPWORLD_HOME, or combee_appworld in
+    $XDG_CACHE_HOME or ~/.cache) and every package in it is pinned by hash. AppWorld's data is not
+    part of it: see combee appworld status.
     """
     try:
         made = _setup.install(python, force=force, say=lambda text: typer.echo(text, err=True))
@@ -66,7 +67,9 @@ def status() -> None:
 
 @app.command()
 def miniature(root: Annotated[Path, typer.Argument(help="The APPWORLD_ROOT to write.")]) -> None:
-    """Make a miniature world to try things on: 21 tasks over AppWorld's real apps. It is no benchmark."""
+    """Make a miniature world to try things on: 21 tasks over AppWorld's real apps. It is no
+    benchmark.
+    """
     try:
         made = _setup.make_miniature(root)
     except CombeeError as error:

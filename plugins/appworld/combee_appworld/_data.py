@@ -16,8 +16,9 @@ __all__ = ["SETS", "find_root", "read_rows"]
 SETS = ("train", "dev", "test_normal", "test_challenge")
 NAME = "appworld"
 HOW = (
-    "Give root=, or set APPWORLD_ROOT, to the directory that holds AppWorld's data/. "
-    "`combee appworld status` says how to download it; `combee appworld miniature DIR` makes a small world to try."
+    "Give root=, or set APPWORLD_ROOT, to the directory that holds AppWorld's data/. `combee"
+    " appworld status` says how to download it; `combee appworld miniature DIR` makes a small world"
+    " to try."
 )
 _TASK_ID = re.compile(r"[0-9a-zA-Z]+_[0-9]+")
 

@@ -1,4 +1,6 @@
-"""AppWorld's environment server as an environment of combee_dspy: one process, bound to loopback, a worker."""
+"""AppWorld's environment server as an environment of combee_dspy: one process, bound to loopback, a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from combee_agents import AgentSession, Environment, EnvironmentFaultError, Evaluation, ServerProcess
+from combee_agents import (
+    AgentSession,
+    Environment,
+    EnvironmentFaultError,
+    Evaluation,
+    ServerProcess,
+)
 
 from combee_appworld._setup import Installation
 
@@ -34,7 +42,8 @@ class AppWorldEnvironment(Environment):
     Args:
         root: An ``APPWORLD_ROOT``, which holds ``data``.
         installation: AppWorld's environment.
-        seconds_a_step: After how many seconds AppWorld itself ends a piece of code, and tells the agent.
+        seconds_a_step: After how many seconds AppWorld itself ends a piece of code, and tells the
+            agent.
     """
 
     def __init__(self, root: Path, installation: Installation, *, seconds_a_step: int = 100) -> None:
@@ -58,7 +67,8 @@ class AppWorldEnvironment(Environment):
         """Start the server.
 
         Raises:
-            EnvironmentFaultError: AppWorld or its data is not there, or the server does not come up.
+            EnvironmentFaultError: AppWorld or its data is not there, or the server does not come
+                up.
         """
         if not self._installation.python.exists():
             reason = f"AppWorld is not at {self._installation.folder}; run `combee appworld setup`"
@@ -66,7 +76,16 @@ class AppWorldEnvironment(Environment):
         if not (self._root / "data" / "tasks").is_dir():
             raise EnvironmentFaultError("setup", f"{self._root} holds no data/tasks, so it is no APPWORLD_ROOT")
         python = str(self._installation.python)
-        serve = ["-P", "-m", "uvicorn", "appworld.serve.environment:app", "--host", "127.0.0.1", "--port", "0"]
+        serve = [
+            "-P",
+            "-m",
+            "uvicorn",
+            "appworld.serve.environment:app",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+        ]
         env = {
             "PATH": os.defpath,
             "HOME": "{folder}",
@@ -158,7 +177,8 @@ class AppWorldSession(AgentSession):
         try:
             return str(self._environment.call("execute", task_id=self._task, code=code))
         except _RefusedError:
-            # The code's own doing, such as printing what is no text: a server at fault fails evaluate too.
+            # The code's own doing, such as printing what is no text: a server at fault fails
+            # evaluate too.
             return _REFUSED
 
     def evaluate(self) -> Evaluation:
@@ -196,7 +216,11 @@ def read_evaluation(told: Any) -> Evaluation:
         passed = tuple(str(one["requirement"]) for one in told["passes"])
         failed = {str(one["requirement"]): _found(str(one["trace"])) for one in told["failures"]}
         total = int(told["num_tests"])
-        details = {"requirements": total, "requirements_met": len(passed), "difficulty": told.get("difficulty")}
+        details = {
+            "requirements": total,
+            "requirements_met": len(passed),
+            "difficulty": told.get("difficulty"),
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise EnvironmentFaultError("protocol", f"the evaluation cannot be read: {str(told)[:200]}") from error
     if not isinstance(success, bool):
@@ -217,7 +241,11 @@ def _found(trace: str) -> str:
 def _feedback(success: bool, passed: tuple[str, ...], failed: dict[str, str], total: int) -> str:
     if success:
         return f"The task is complete: all {total} requirements are met."
-    lines = [f"The task is not complete: {len(passed)} of {total} requirements are met.", "", "Not met:"]
+    lines = [
+        f"The task is not complete: {len(passed)} of {total} requirements are met.",
+        "",
+        "Not met:",
+    ]
     for requirement, found in failed.items():
         lines.append(f"- {requirement}")
         lines.extend(f"    {line}" for line in found.splitlines() if line.strip())

@@ -24,7 +24,11 @@ from appworld.apps import get_all_apps  # noqa: E402
 from appworld.apps.api_lib import set_local_date_and_time, unset_local_date_and_time  # noqa: E402
 from appworld.collections.api_docs import ApiDocCollection  # noqa: E402
 from appworld.collections.models import ModelCollection  # noqa: E402
-from appworld.common.constants import CANARY_STRING, DB_VERSION, DEFAULT_SYSTEM_DATETIME  # noqa: E402
+from appworld.common.constants import (  # noqa: E402
+    CANARY_STRING,
+    DB_VERSION,
+    DEFAULT_SYSTEM_DATETIME,
+)  # noqa: E402
 from appworld.ground_truth import GroundTruth  # noqa: E402
 from appworld.task import Task  # noqa: E402
 
@@ -150,8 +154,25 @@ SETS: Mapping[str, Sequence[tuple[str, str]]] = {
 }
 TASKS_OF_A_SCENARIO = 3
 
-_TITLES = ("Groceries", "Packing list", "Books to read", "Garden", "Repairs", "Presents", "Recipes", "Errands", "Films")
-_CONTENTS = ("milk and rye bread", "two jumpers", "a field guide", "prune the roses", "mend the gate", "a scarf")
+_TITLES = (
+    "Groceries",
+    "Packing list",
+    "Books to read",
+    "Garden",
+    "Repairs",
+    "Presents",
+    "Recipes",
+    "Errands",
+    "Films",
+)
+_CONTENTS = (
+    "milk and rye bread",
+    "two jumpers",
+    "a field guide",
+    "prune the roses",
+    "mend the gate",
+    "a scarf",
+)
 _TAGS = ("work", "home", "travel")
 _PROJECTS = ("Kitchen", "Choir", "Allotment", "Thesis", "Holiday")
 
@@ -174,7 +195,8 @@ def _data(number: int) -> dict[str, Any]:
 
 
 def _write_docs(path: Path) -> None:
-    # ApiDocCollection.save() would write formats that nothing here reads, with packages that are not installed.
+    # ApiDocCollection.save() would write formats that nothing here reads, with packages that are
+    # not installed.
     path.mkdir(parents=True, exist_ok=True)
     for app, apis in ApiDocCollection.build(load_apps=tuple(APPS)).items():
         docs = {name: {**doc, "canary_string": CANARY_STRING} for name, doc in apis.items()}
@@ -183,7 +205,10 @@ def _write_docs(path: Path) -> None:
 
 def _write_base(path: Path) -> None:
     world = ModelCollection.load(
-        to_db_home_path=":memory:base", from_db_home_path=":memory:base", load_apps=[*APPS, "admin"], create_db=True
+        to_db_home_path=":memory:base",
+        from_db_home_path=":memory:base",
+        load_apps=[*APPS, "admin"],
+        create_db=True,
     )
     world.admin.MainUser(**PERSON, sex="female", birthday="1990-04-02").save()
     world.save(str(path), delete_if_exists=True)
@@ -192,9 +217,15 @@ def _write_base(path: Path) -> None:
 
 def _write_task(task_id: str, kind: Kind, number: int, base: Path) -> None:
     data = _data(number)
-    person = {"first_name": PERSON["first_name"], "last_name": PERSON["last_name"], "email": PERSON["email"]}
+    person = {
+        "first_name": PERSON["first_name"],
+        "last_name": PERSON["last_name"],
+        "email": PERSON["email"],
+    }
     world = ModelCollection.load(
-        to_db_home_path=f":memory:task_input-{task_id}", from_db_home_path=str(base), load_apps=[*APPS, "admin"]
+        to_db_home_path=f":memory:task_input-{task_id}",
+        from_db_home_path=str(base),
+        load_apps=[*APPS, "admin"],
     )
     instruction = kind.instruction.format(**data)
     supervisor = world.supervisor.Supervisor(**PERSON, sex="female", birthday="1990-04-02")
@@ -237,7 +268,11 @@ def _write_task(task_id: str, kind: Kind, number: int, base: Path) -> None:
         compiled_solution_code=solution,
         generator_code="",
         test_data=[{"requirement": name, "label": label} for name, label in kind.labels.items()],
-        metadata={"difficulty": 1, "mode": "full", "num_solution_code_lines": len(solution.splitlines())},
+        metadata={
+            "difficulty": 1,
+            "mode": "full",
+            "num_solution_code_lines": len(solution.splitlines()),
+        },
         api_calls=[],
     )
     task.save(delete_if_exists=True, ground_truth_mode="full", model_collection_format="changes")

@@ -55,7 +55,8 @@ def goal_completion(scores: Mapping[str, float]) -> GoalCompletion:
 
 
 def completion(journal: str, split: Split) -> dict[str, GoalCompletion]:
-    """Return the scores of a run on a split: candidate to both, in the order in which candidates came.
+    """Return the scores of a run on a split: candidate to both, in the order in which candidates
+    came.
 
     The last draw of a task counts.
 

@@ -1,4 +1,6 @@
-"""AppWorld's own environment: built once from PyPI, by hash, and used without a network from then on."""
+"""AppWorld's own environment: built once from PyPI, by hash, and used without a network from then
+on.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from pathlib import Path
 
 from combee_dspy.exceptions import ArgumentValueError, CombeeError
 
-__all__ = ["AppWorldSetupError", "Installation", "find_installation", "home", "install", "make_miniature"]
+__all__ = [
+    "AppWorldSetupError",
+    "Installation",
+    "find_installation",
+    "home",
+    "install",
+    "make_miniature",
+]
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 SUPPORTED = ((3, 11), (3, 12))
@@ -83,7 +92,10 @@ def find_installation() -> Installation | None:
 
 
 def install(
-    python: str | None = None, *, force: bool = False, say: Callable[[str], None] = lambda text: None
+    python: str | None = None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Installation:
     """Build AppWorld's environment, unless it is there.
 
@@ -110,8 +122,18 @@ def install(
         say(f"making a virtual environment with {chosen}")
         _run("making a virtual environment", [chosen, "-m", "venv", str(building)])
         say("installing AppWorld and what it needs from PyPI, by hash")
-        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-        _run("installing from PyPI", [str(inner), "-m", "pip", "install", *options, "-r", str(REQUIREMENTS)])
+        options = [
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+        ]
+        _run(
+            "installing from PyPI",
+            [str(inner), "-m", "pip", "install", *options, "-r", str(REQUIREMENTS)],
+        )
         say("unpacking AppWorld's apps")
         _run("unpacking AppWorld's apps", [str(inner), "-c", _UNPACK], folder=building)
         _run("importing AppWorld", [str(inner), "-c", _CHECK], folder=building)
@@ -154,7 +176,11 @@ def make_miniature(root: Path, installation: Installation | None = None) -> Path
     root.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("_miniature.py")
     with tempfile.TemporaryDirectory(prefix="combee-appworld-") as scratch:
-        _run("making a world", [str(installation.python), str(script), str(root.resolve())], folder=Path(scratch))
+        _run(
+            "making a world",
+            [str(installation.python), str(script), str(root.resolve())],
+            folder=Path(scratch),
+        )
     return root
 
 
@@ -162,7 +188,10 @@ def _interpreter(python: str | None) -> str:
     if python is not None:
         if _version(python) not in SUPPORTED:
             raise ArgumentValueError(
-                "python", python, "is no Python that AppWorld runs on", "Give a Python 3.11 or 3.12."
+                "python",
+                python,
+                "is no Python that AppWorld runs on",
+                "Give a Python 3.11 or 3.12.",
             )
         return python
     if sys.version_info[:2] in SUPPORTED:
@@ -176,7 +205,9 @@ def _interpreter(python: str | None) -> str:
 
 
 def _version(python: str) -> tuple[int, ...] | None:
-    """Return an interpreter's version, or ``None`` where it does not run: a shim may exist and refuse to."""
+    """Return an interpreter's version, or ``None`` where it does not run: a shim may exist and
+    refuse to.
+    """
     code = "import sys; print(*sys.version_info[:2])"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -189,7 +220,11 @@ def _run(step: str, command: Sequence[str], folder: Path | None = None) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     if folder is not None:
         # AppWorld and IPython write to the user's home unless told otherwise.
-        env |= {"APPWORLD_CACHE": str(folder / "cache"), "APPWORLD_ROOT": str(folder), "HOME": str(folder)}
+        env |= {
+            "APPWORLD_CACHE": str(folder / "cache"),
+            "APPWORLD_ROOT": str(folder),
+            "HOME": str(folder),
+        }
         env |= {"IPYTHONDIR": str(folder / "ipython"), "PYTHON_DOTENV_DISABLED": "1"}
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=folder)

@@ -1,4 +1,6 @@
-"""A scripted agent that knows the apps and two things too few, and a scripted proposer that reads feedback."""
+"""A scripted agent that knows the apps and two things too few, and a scripted proposer that reads
+feedback.
+"""
 
 from __future__ import annotations
 

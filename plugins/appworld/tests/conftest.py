@@ -1,4 +1,6 @@
-"""These tests fail where AppWorld's environment cannot be built: a skipped test would look like a passed one."""
+"""These tests fail where AppWorld's environment cannot be built: a skipped test would look like a
+passed one.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,10 @@ def test_the_environment_variable_names_the_root(world, installation, monkeypatc
     [
         (lambda data: (data / "datasets" / "dev.txt").unlink(), "dev.txt"),
         (lambda data: (data / "datasets" / "dev.txt").write_text("../../etc_1\n"), "no task id"),
-        (lambda data: (data / "datasets" / "dev.txt").write_text("aaaaaa1_1\n"), "is in train and in validation"),
+        (
+            lambda data: (data / "datasets" / "dev.txt").write_text("aaaaaa1_1\n"),
+            "is in train and in validation",
+        ),
         (lambda data: (data / "tasks" / "aaaaaa1_1" / "specs.json").write_text("[]"), "aaaaaa1_1"),
         (lambda data: shutil.rmtree(data / "tasks"), "data/tasks"),
     ],
@@ -69,7 +72,13 @@ def test_data_that_cannot_be_used_is_named(world, installation, tmp_path, change
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("heldout", "dev"), ("agent", "act"), ("workers", 0), ("max_iters", 1.5), ("seconds_a_step", True)],
+    [
+        ("heldout", "dev"),
+        ("agent", "act"),
+        ("workers", 0),
+        ("max_iters", 1.5),
+        ("seconds_a_step", True),
+    ],
 )
 def test_bad_parameters_are_named(world, name, value):
     with pytest.raises(ArgumentError) as caught:

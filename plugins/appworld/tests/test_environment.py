@@ -49,8 +49,8 @@ def test_feedback_names_what_is_not_met_and_what_was_found(pool, world):
             session.exec(step)
         judged = session.evaluate()
     assert judged.score == 0.0
-    assert judged.feedback == (
-        "The task is not complete: 2 of 3 requirements are met.\n\n"
+    assert (
+        judged.feedback == "The task is not complete: 2 of 3 requirements are met.\n\n"
         "Not met:\n- assert answers match.\n    '5' == '6'\n\n"
         "Met:\n- assert the task was marked complete.\n- assert no model changes."
     )
@@ -64,7 +64,8 @@ def test_the_agents_mistakes_are_observations_and_state_stays(pool, world):
         assert "Execution failed" in session.exec("import os; os.listdir('/')")
         session.exec("kept = 7")
         assert session.exec("print(kept)").strip() == "7"
-        # AppWorld cannot write this down, and nothing that is printed after it either; the state is not touched.
+        # AppWorld cannot write this down, and nothing that is printed after it either; the state is
+        # not touched.
         assert "could not report" in session.exec("print('\\ud800')")
         assert session.evaluate().score == 0.0
         assert session.fault is None
@@ -88,7 +89,10 @@ def test_a_server_that_hangs_is_a_fault_and_leaves_nothing(world, installation):
         return made[-1]
 
     with SessionPool(make, 1, limits=SessionLimits(exec=2)) as pool:
-        with pytest.raises(EnvironmentFaultError) as caught, pool.session(task(world, "train")) as session:
+        with (
+            pytest.raises(EnvironmentFaultError) as caught,
+            pool.session(task(world, "train")) as session,
+        ):
             session.exec("while True:\n    try:\n        while True: pass\n    except BaseException: pass")
         assert caught.value.kind == "timeout"
         assert not made[0].healthy()
@@ -119,7 +123,9 @@ def test_it_listens_on_loopback_alone_and_writes_nothing_of_the_users(world, ins
 
 
 def test_eight_in_parallel_one_killed_in_the_middle(world, installation):
-    """All eight are open at once; the killed one alone is lost, and its task is done again by another worker."""
+    """All eight are open at once; the killed one alone is lost, and its task is done again by
+    another worker.
+    """
     task_ids = [task(world, name, place) for name in ("train", "dev") for place in range(4)]
     made: dict[int, AppWorldEnvironment] = {}
     together = threading.Barrier(8)

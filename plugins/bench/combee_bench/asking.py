@@ -35,10 +35,16 @@ class Asker:
         self._usage: list[CallUsage] = []
 
     async def __call__(
-        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+        self,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
     ) -> dspy.Prediction | FailedCall:
         """Ask once."""
-        answer = await self.slots.call(CallJob(signature, inputs, self._lm, self._adapter, role), (0,))
+        answer = await self.slots.call(
+            CallJob(signature, inputs, self._lm, self._adapter, role), (0,)
+        )
         self._usage += answer.usage
         return answer.outcome
 

@@ -1,4 +1,6 @@
-"""``combee bench canary``: what callers of a canary notice, how fast servers follow, how often its rule is wrong."""
+"""``combee bench canary``: what callers of a canary notice, how fast servers follow, how often its
+rule is wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,16 @@ from combee_bench.options import CanaryOptions
 from combee_bench.tables import by_rows
 from combee_dspy.exceptions import PromotionRefusedError, RegistryError
 from combee_dspy.streams import derive_seed
-from combee_strategist.canary import CanaryPlan, CanaryProgram, Registry, Serving, interval, promote, rollback, status
+from combee_strategist.canary import (
+    CanaryPlan,
+    CanaryProgram,
+    Registry,
+    Serving,
+    interval,
+    promote,
+    rollback,
+    status,
+)
 
 __all__ = ["Row", "line", "run", "table"]
 
@@ -43,7 +54,9 @@ class Row:
 
 
 class Moody(dspy.Module):
-    """A program that takes its time and asks no LM. With the challenger's instruction it does as it is told."""
+    """A program that takes its time and asks no LM. With the challenger's instruction it does as it
+    is told.
+    """
 
     def __init__(self, mood: str, seconds: float) -> None:
         super().__init__()
@@ -77,13 +90,24 @@ def _worse(gold: Any, pred: Any, *more: Any) -> float:
 
 
 def _published(name: str, uri: str) -> Registry:
-    """Register two versions as a run would have: the second says that it was right on all held-out rows."""
+    """Register two versions as a run would have: the second says that it was right on all held-out
+    rows.
+    """
     registry = Registry(name, uri)
     plan = CanaryPlan(epsilon=0.05, pairs=50, hours=0, target=0.0, errors=1.0).to_dict()
     for alias, text in (("production", _INCUMBENT), ("challenger", _NEW)):
         receipt = {"stage": "read", "difference": {"after": 1.0}} if alias == "challenger" else None
-        document = {"candidate": alias, "run": "simulated", "artifact": {"kind": "artifact", "name": "instruction"}}
-        registry.add({**document, "texts": {"answer": text}, "receipt": receipt, "plan": plan}, alias, "bench", "")
+        document = {
+            "candidate": alias,
+            "run": "simulated",
+            "artifact": {"kind": "artifact", "name": "instruction"},
+        }
+        registry.add(
+            {**document, "texts": {"answer": text}, "receipt": receipt, "plan": plan},
+            alias,
+            "bench",
+            "",
+        )
     return registry
 
 
@@ -116,7 +140,9 @@ def _rule(options: CanaryOptions) -> Iterator[Row]:
             found = {"promoted": 0, "worse": 0, "undecided": 0, "promoted by plug-in bets": 0}
             up = (options.discordance + truth) / 200
             for study in range(options.canaries):
-                stream = np.random.default_rng(derive_seed(options.seed, "canary", repr(truth), study))
+                stream = np.random.default_rng(
+                    derive_seed(options.seed, "canary", repr(truth), study)
+                )
                 chances = [options.discordance / 100 - up, 1 - options.discordance / 100, up]
                 pairs = stream.choice([-1.0, 0.0, 1.0], size=options.pairs, p=chances)
                 found[_verdict(pairs, looks, margin)] += 1
@@ -137,7 +163,8 @@ def _verdict(pairs: Any, looks: Any, margin: float) -> str:
 
 
 def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
-    """Say whether the standard test promotes: stakes from the variance so far, as the same paper has them.
+    """Say whether the standard test promotes: stakes from the variance so far, as the same paper
+    has them.
 
     Source: Waudby-Smith and Ramdas, JRSS-B 86 (2024): their hedged capital, one-sided.
     """
@@ -169,8 +196,13 @@ def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
             seconds.append(time.perf_counter() - began)
         if case != "bare":
             program.close()
-        figures = {"median ms": 1000 * float(np.median(seconds)), "p95 ms": 1000 * float(np.quantile(seconds, 0.95))}
-        figures["processor ms"] = 1000 * float(np.median(own))  # the caller's thread alone, whatever runs beside it
+        figures = {
+            "median ms": 1000 * float(np.median(seconds)),
+            "p95 ms": 1000 * float(np.quantile(seconds, 0.95)),
+        }
+        figures["processor ms"] = 1000 * float(
+            np.median(own)
+        )  # the caller's thread alone, whatever runs beside it
         yield Row("calls", case, {name: round(value, 3) for name, value in figures.items()})
 
 
@@ -180,9 +212,13 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
     if mood != "bare":
         name = folder.name + "-" + way
         _published(name, uri)
-        serving = Serving(shadow=0.0 if mood == "no shadow" else options.shadow, ttl=3600.0, timeout=1.0)
+        serving = Serving(
+            shadow=0.0 if mood == "no shadow" else options.shadow, ttl=3600.0, timeout=1.0
+        )
         judge = _worse if mood == "worse" else _better
-        program = CanaryProgram(name, program, judge=judge, serving=serving, log_dir=folder, uri=uri)
+        program = CanaryProgram(
+            name, program, judge=judge, serving=serving, log_dir=folder, uri=uri
+        )
     canary = isinstance(program, CanaryProgram)
 
     async def handle(request: web.Request) -> web.Response:
@@ -228,11 +264,17 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
 
 
 def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
-    """Serve in a process of its own, and write when each kind of answer was given last before another."""
+    """Serve in a process of its own, and write when each kind of answer was given last before
+    another.
+    """
     program = CanaryProgram(
-        name, Moody("answers", 0.002), judge=_better, log_dir=folder, uri=uri,
+        name,
+        Moody("answers", 0.002),
+        judge=_better,
+        log_dir=folder,
+        uri=uri,
         serving=Serving(shadow=1.0, ttl=ttl, queue=10_000),
-    )  # fmt: skip
+    )
     said: list[tuple[float, str]] = []
     while not stop.is_set():
         answer = program(question="?").answer
@@ -251,16 +293,30 @@ def _move(name: str, uri: str, ready: Any) -> None:
     registry = Registry(name, uri)
     while True:
         new = registry.at("production") == 1
-        registry.move("promote" if new else "rollback", 1 if new else 2, 2 if new else 1, "bench", "")
+        registry.move(
+            "promote" if new else "rollback", 1 if new else 2, 2 if new else 1, "bench", ""
+        )
         ready.set()
 
 
 def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
-    """Kill a process that promotes and rolls back, at moments that are drawn, and say how it left the registry."""
-    registry, stream = _published(name, uri), np.random.default_rng(derive_seed(options.seed, "canary", "kills"))
+    """Kill a process that promotes and rolls back, at moments that are drawn, and say how it left
+    the registry.
+    """
+    registry, stream = (
+        _published(name, uri),
+        np.random.default_rng(derive_seed(options.seed, "canary", "kills")),
+    )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlflow", __name__])
-    found = {"killed": options.kills, "old serves": 0, "new serves": 0, "neither": 0, "not told": 0, "cut short": 0}
+    found = {
+        "killed": options.kills,
+        "old serves": 0,
+        "new serves": 0,
+        "neither": 0,
+        "not told": 0,
+        "cut short": 0,
+    }
     for _ in range(options.kills):
         ready = context.Event()
         mover = context.Process(target=_move, args=(name, uri, ready), daemon=True)
@@ -271,11 +327,13 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
         mover.join()
         stands = registry.at("production")
         found[
-            "neither"
-            if stands not in (1, 2)
-            else "old serves"
-            if registry.version(stands).number == 1
-            else "new serves"
+            (
+                "neither"
+                if stands not in (1, 2)
+                else "old serves"
+                if registry.version(stands).number == 1
+                else "new serves"
+            )
         ] += 1
         found["not told"] += any("no audit line" in one for one in status(registry).missing)
         found["cut short"] += not registry.audit()[-1]["carried_out"]
@@ -283,13 +341,17 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
 
 
 def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
-    """Promote and roll back while two processes serve; yield the time until the last answer of the version before."""
+    """Promote and roll back while two processes serve; yield the time until the last answer of the
+    version before.
+    """
     registry = _published(f"switch-{folder.name}", uri)
     folder.mkdir()
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     given = (registry.name, uri, str(folder), options.ttl, stop)
-    servers = [context.Process(target=_serve, args=given, name=f"server{number}") for number in range(2)]
+    servers = [
+        context.Process(target=_serve, args=given, name=f"server{number}") for number in range(2)
+    ]
     for one in servers:
         one.start()
     try:
@@ -307,7 +369,10 @@ def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Itera
         for (what, old), at in zip((("promotion", "old"), ("rollback", "new")), moved, strict=True):
             end = moved[1] if what == "promotion" else time.time()
             later = [when - at for when, answer in said if answer == old and at < when < end]
-            figures = {"seconds until the last old answer": round(max(later, default=0.0), 3), "ttl": options.ttl}
+            figures = {
+                "seconds until the last old answer": round(max(later, default=0.0), 3),
+                "ttl": options.ttl,
+            }
             yield Row("switch", f"{where}, {one.name}, {what}", figures)
 
 
@@ -328,8 +393,24 @@ def _mlflow_server(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    store = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    store = [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/server.db",
+        "--artifacts-destination",
+        str(folder),
+    ]
     with Path(folder, "server.log").open("w") as log:
         process = subprocess.Popen([*command, *store], stdout=log, stderr=log)  # noqa: S603 - our own words
     address = f"http://127.0.0.1:{port}"
@@ -343,18 +424,25 @@ def _mlflow_server(folder: Path) -> Iterator[str]:
 
 def line(options: CanaryOptions, row: Row) -> str:
     """Return what is said when a row is there."""
-    return f"{row.part}: {row.case}: {', '.join(f'{name} {value}' for name, value in row.figures.items())}"
+    return (
+        f"{row.part}: {row.case}:"
+        f" {', '.join(f'{name} {value}' for name, value in row.figures.items())}"
+    )
 
 
 def table(options: CanaryOptions, rows: Sequence[Row]) -> Any:
     """Return all figures, one row a case."""
-    shown = [[row.part, row.case, "; ".join(f"{name}: {value}" for name, value in row.figures.items())] for row in rows]
+    shown = [
+        [row.part, row.case, "; ".join(f"{name}: {value}" for name, value in row.figures.items())]
+        for row in rows
+    ]
     rule = (
-        f"rule: simulated; {options.discordance:g} % of pairs differ, {options.looks} looks at up to"
-        f" {options.pairs:,} pairs, {options.canaries:,} canaries a case, level {_LEVEL:g}"
+        f"rule: simulated; {options.discordance:g} % of pairs differ, {options.looks} looks at up"
+        f" to {options.pairs:,} pairs, {options.canaries:,} canaries a case, level {_LEVEL:g}"
     )
     load = (
-        f"load: a simulated program of {options.answer_seconds:g} s, {options.requests:,} requests over loopback,"
-        f" {options.concurrency} at once, {options.shadow:.0%} shadowed; real clocks of this machine"
+        f"load: a simulated program of {options.answer_seconds:g} s, {options.requests:,} requests"
+        f" over loopback, {options.concurrency} at once, {options.shadow:.0%} shadowed; real clocks"
+        " of this machine"
     )
     return by_rows("Canaries", ["<part", "<case", "<figures"], shown, [rule, load])

@@ -17,7 +17,13 @@ from combee_bench.tables import by_rows
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import Adaptive, RolloutJob, Slots, ThreadSession, patient
-from combee_simulator import FailureRates, LatencyLaw, ServiceStats, SimulatedConfig, SimulatedService
+from combee_simulator import (
+    FailureRates,
+    LatencyLaw,
+    ServiceStats,
+    SimulatedConfig,
+    SimulatedService,
+)
 
 __all__ = ["CapacityRow", "Phase", "line", "passed", "run", "summary", "table"]
 
@@ -118,7 +124,11 @@ class _Watched(ThreadSession):
 
 def run(options: CapacityOptions) -> Iterator[CapacityRow]:
     """Measure, one run after the other."""
-    return (_Run(options, mode, client).measured() for mode in options.modes for client in options.clients)
+    return (
+        _Run(options, mode, client).measured()
+        for mode in options.modes
+        for client in options.clients
+    )
 
 
 class _Run:
@@ -129,7 +139,8 @@ class _Run:
         self._service = SimulatedService(
             SimulatedConfig(
                 seed=options.seed,
-                # The few tokens of the answer add a fifth of a second at the default speed; here they shall not count.
+                # The few tokens of the answer add a fifth of a second at the default speed; here
+                # they shall not count.
                 latency=LatencyLaw(ttft=options.seconds, tokens_per_second=1e6),
                 failures=FailureRates(retry_after=options.retry_after),
                 slots=options.slots,
@@ -157,7 +168,9 @@ class _Run:
             rejected = self._service.stats().by_status["rate_limited"].calls
         phases = tuple(self._phase(*part) for part in self._plan)
         seconds = (time.monotonic() - began) / scale
-        return CapacityRow(self._mode, self._client, phases, failed, rejected, peak, seconds, tuple(limits))
+        return CapacityRow(
+            self._mode, self._client, phases, failed, rejected, peak, seconds, tuple(limits)
+        )
 
     async def _driven(self, changed: Any) -> tuple[int, int]:
         program = dspy.Predict("question -> answer")
@@ -167,13 +180,18 @@ class _Run:
         async def failed(number: int) -> bool:
             example = dspy.Example(question=f"Number {number}?").with_inputs("question")
             try:
-                rollout = await slots.rollout(RolloutJob(program, example, str(number), _any_answer), (number,))
+                rollout = await slots.rollout(
+                    RolloutJob(program, example, str(number), _any_answer), (number,)
+                )
             except InfrastructureError:
                 return True
             return rollout.failed_in is not None
 
         try:
-            return sum(await asyncio.gather(*map(failed, range(self._options.rollouts)))), session.peak
+            return (
+                sum(await asyncio.gather(*map(failed, range(self._options.rollouts)))),
+                session.peak,
+            )
         finally:
             await slots.close()
 
@@ -183,13 +201,19 @@ class _Run:
             return plain
         from combee_dspy.lms import pooled
 
-        where: dict[str, Any] = {"api_base": self._service.api_base, "api_key": "simulated", "cache": False}
+        where: dict[str, Any] = {
+            "api_base": self._service.api_base,
+            "api_key": "simulated",
+            "cache": False,
+        }
         lm: dspy.LM = patient(pooled("simulated", max_connections=self._options.ceiling, **where))
         return lm
 
     def _at_start(self, number: int, session: _Watched) -> None:
         if number in self._points:
-            self._marks[number] = _Mark(self._service.stats(), session.area, session.ended, time.monotonic())
+            self._marks[number] = _Mark(
+                self._service.stats(), session.area, session.ended, time.monotonic()
+            )
         if self._mode == "changing" and number == self._plan[1][1]:
             self._service.resize(self._plan[1][0])
 
@@ -198,7 +222,9 @@ class _Run:
         wall = max(end.when - start.when, 1e-9)
         seconds = wall / self._options.time_scale
         busy = end.stats.slot_busy_seconds - start.stats.slot_busy_seconds
-        rejected = end.stats.by_status["rate_limited"].calls - start.stats.by_status["rate_limited"].calls
+        rejected = (
+            end.stats.by_status["rate_limited"].calls - start.stats.by_status["rate_limited"].calls
+        )
         answered = end.stats.calls - start.stats.calls - rejected
         return Phase(
             slots=slots,
@@ -220,12 +246,18 @@ def _any_answer(*_: Any) -> float:
 
 def passed(options: CapacityOptions, rows: Sequence[CapacityRow]) -> bool:
     """Whether no rollout failed, and every service that rejects was met within 10 %."""
-    return not any(row.failed or (row.mode != "queue" and not all(p.within for p in row.phases)) for row in rows)
+    return not any(
+        row.failed or (row.mode != "queue" and not all(p.within for p in row.phases))
+        for row in rows
+    )
 
 
 def summary(options: CapacityOptions, rows: Sequence[CapacityRow]) -> list[dict[str, Any]]:
     """Return which phases were met within 10 %, as plain JSON data."""
-    return [{"mode": row.mode, "client": row.client, "within": [p.within for p in row.phases]} for row in rows]
+    return [
+        {"mode": row.mode, "client": row.client, "within": [p.within for p in row.phases]}
+        for row in rows
+    ]
 
 
 def line(options: CapacityOptions, row: CapacityRow) -> str:
@@ -239,8 +271,21 @@ def table(options: CapacityOptions, rows: Sequence[CapacityRow]) -> Table:
     shown = []
     for row in rows:
         for phase in row.phases:
-            share = phase.rollouts_per_second / phase.ideal_per_second if phase.ideal_per_second else 0.0
-            figures = (f"{phase.in_flight:.1f}", f"{phase.busy:.1f}", "yes" if phase.within else "no")
-            rates = (str(phase.rejected), f"{phase.rollouts_per_second:.2f}", f"{share:.0%}", str(row.failed))
+            share = (
+                phase.rollouts_per_second / phase.ideal_per_second
+                if phase.ideal_per_second
+                else 0.0
+            )
+            figures = (
+                f"{phase.in_flight:.1f}",
+                f"{phase.busy:.1f}",
+                "yes" if phase.within else "no",
+            )
+            rates = (
+                str(phase.rejected),
+                f"{phase.rollouts_per_second:.2f}",
+                f"{share:.0%}",
+                str(row.failed),
+            )
             shown.append((row.mode, row.client, str(phase.slots), *figures, *rates))
     return by_rows(f"{LABEL}; {options.rollouts} rollouts a run", heads.split(","), shown)

@@ -1,4 +1,6 @@
-"""Floor and ceiling of a model on a benchmark: without lessons, and with all of them, written by hand."""
+"""Floor and ceiling of a model on a benchmark: without lessons, and with all of them, written by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
     """Ask the held-out rows of every seed twice.
 
     Raises:
-        ArgumentValueError: There are no lessons written by hand, or no tolerant metric, or the key is not set.
+        ArgumentValueError: There are no lessons written by hand, or no tolerant metric, or the key
+            is not set.
         DataSourceError: The benchmark's rows cannot be read.
         OSError: The file of lessons cannot be read.
     """
@@ -87,7 +90,9 @@ def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
         found = load_benchmark(options.benchmark, path=str(options.path), **own)
         rows = found.heldout.examples
         if options.heldout > len(rows):
-            raise ArgumentValueError("heldout", options.heldout, f"is more than the {len(rows)} rows", "Give fewer.")
+            raise ArgumentValueError(
+                "heldout", options.heldout, f"is more than the {len(rows)} rows", "Give fewer."
+            )
         drawn = derive(seed, "bench ceiling", options.benchmark).sample(rows, options.heldout)
         found = replace(found, heldout=replace(found.heldout, examples=tuple(drawn)))
     if options.lessons is not None:
@@ -95,14 +100,25 @@ def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
         found = replace(found, lessons=tuple(filter(None, map(str.strip, lines))))
     if not found.lessons:
         raise ArgumentValueError(
-            "benchmark", options.benchmark, "has no lessons written by hand", "Give house-rules, or lessons."
+            "benchmark",
+            options.benchmark,
+            "has no lessons written by hand",
+            "Give house-rules, or lessons.",
         )
     if options.tolerant and found.tolerant_metric is None:
-        raise ArgumentValueError("tolerant", True, f"is no metric of {options.benchmark}", "Leave it out.")
-    return replace(found, metric=found.tolerant_metric) if options.tolerant and found.tolerant_metric else found
+        raise ArgumentValueError(
+            "tolerant", True, f"is no metric of {options.benchmark}", "Leave it out."
+        )
+    return (
+        replace(found, metric=found.tolerant_metric)
+        if options.tolerant and found.tolerant_metric
+        else found
+    )
 
 
-def _row(endpoint: Endpoint, benchmark: LoadedBenchmark, slots: int, prompt: str, seed: int, text: str) -> CeilingRow:
+def _row(
+    endpoint: Endpoint, benchmark: LoadedBenchmark, slots: int, prompt: str, seed: int, text: str
+) -> CeilingRow:
     program, asked_for = benchmark.program(), next(iter(benchmark.signature.output_fields))
     for predictor in program.predictors():
         predictor.signature = predictor.signature.with_instructions(text)
@@ -117,7 +133,10 @@ def _row(endpoint: Endpoint, benchmark: LoadedBenchmark, slots: int, prompt: str
 
     started = time.perf_counter()
     with endpoint.counting() as counted, ThreadPoolExecutor(slots) as pool:
-        asked = [pool.submit(copy_context().run, answer, example) for example in benchmark.heldout.examples]
+        asked = [
+            pool.submit(copy_context().run, answer, example)
+            for example in benchmark.heldout.examples
+        ]
         answers = [one.result() for one in asked]
     seconds = time.perf_counter() - started
     scores, said = zip(*answers, strict=True)
@@ -142,17 +161,40 @@ def table(options: CeilingOptions, rows: Sequence[CeilingRow]) -> Table:
             continue
         right, seconds = round(sum(scores)), sum(row.seconds for row in mine)
         interval = binomtest(right, len(scores)).proportion_ci(method="wilson")
-        read, wrote = (sum(getattr(row, f"{side}_tokens") for row in mine) for side in ("prompt", "completion"))
+        read, wrote = (
+            sum(getattr(row, f"{side}_tokens") for row in mine) for side in ("prompt", "completion")
+        )
         share = f"{right / len(scores):.0%} ({interval.low:.0%} to {interval.high:.0%})"
         by_seed = ", ".join(f"{sum(row.scores):g}" for row in mine)
-        lines.append((prompt, f"{right}/{len(scores)}", share, by_seed, f"{read:,}", f"{wrote:,}", f"{seconds:.0f}"))
-    heads = ("<prompt", "right", "share, 95 %", "by seed", "tokens read", "tokens written", "seconds")
+        lines.append(
+            (
+                prompt,
+                f"{right}/{len(scores)}",
+                share,
+                by_seed,
+                f"{read:,}",
+                f"{wrote:,}",
+                f"{seconds:.0f}",
+            )
+        )
+    heads = (
+        "<prompt",
+        "right",
+        "share, 95 %",
+        "by seed",
+        "tokens read",
+        "tokens written",
+        "seconds",
+    )
     models = " ".join(dict.fromkeys(row.model for row in rows))
     return by_rows(
         f"{models} on {options.benchmark}",
         heads,
         lines,
         [
-            "Floor: no lessons. Ceiling: all lessons, written by hand. Wilson intervals over all rows.",
+            (
+                "Floor: no lessons. Ceiling: all lessons, written by hand. Wilson intervals over"
+                " all rows."
+            ),
         ],
     )

@@ -1,4 +1,5 @@
-"""Rollouts a second that one process sustains, and what each costs it, on a service that answers at once.
+"""Rollouts a second that one process sustains, and what each costs it, on a service that answers at
+once.
 
 No waiting hides here what a client costs: every row asks the same service, in a
 process of its own, and is itself measured in a fresh process.
@@ -109,7 +110,11 @@ async def _serve() -> None:
     from aiohttp import web
 
     usage = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
-    choice = {"index": 0, "message": {"role": "assistant", "content": _CHAT}, "finish_reason": "stop"}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": _CHAT},
+        "finish_reason": "stop",
+    }
     answer = {"id": _MODEL, "object": "chat.completion", "created": 0, "model": _MODEL}
     body = json.dumps({**answer, "choices": [choice], "usage": usage}).encode()
 
@@ -129,14 +134,20 @@ async def _serve() -> None:
 Batch = Callable[[Sequence[dspy.Example]], list[float]]
 
 
-def _metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
+def _metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> float:
     return float(pred.answer == gold.answer)
 
 
 def _lm(api_base: str, kind: str) -> dspy.LM:
     # No cache: a call that is not made cannot be measured.
     where: dict[str, Any] = {"api_base": api_base, "api_key": "instant-service-key", "cache": False}
-    return pooled(f"openai/{_MODEL}", **where) if kind == "pooled" else dspy.LM(f"openai/{_MODEL}", **where)
+    return (
+        pooled(f"openai/{_MODEL}", **where)
+        if kind == "pooled"
+        else dspy.LM(f"openai/{_MODEL}", **where)
+    )
 
 
 @contextmanager
@@ -145,7 +156,9 @@ def _evaluate(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     program = dspy.Predict("question -> answer")
 
     def run(batch: Sequence[dspy.Example]) -> list[float]:
-        evaluate = dspy.Evaluate(devset=list(batch), metric=_metric, num_threads=workers, display_progress=False)
+        evaluate = dspy.Evaluate(
+            devset=list(batch), metric=_metric, num_threads=workers, display_progress=False
+        )
         return [score for _, _, score in evaluate(program).results]
 
     with dspy.context(lm=_lm(api_base, kind)):
@@ -161,7 +174,10 @@ def _slots(api_base: str, workers: int, kind: str, executor: Executor) -> Iterat
         slots = Slots(executor.start(workers), Fixed(workers))
 
         async def bought(batch: Sequence[dspy.Example]) -> list[float]:
-            jobs = [RolloutJob(program, example, str(number), _metric) for number, example in enumerate(batch)]
+            jobs = [
+                RolloutJob(program, example, str(number), _metric)
+                for number, example in enumerate(batch)
+            ]
             rollouts = await asyncio.gather(*(slots.rollout(job, (0,)) for job in jobs))
             calls = sum(row.calls for rollout in rollouts for row in rollout.usage)
             if calls != len(batch):
@@ -196,7 +212,9 @@ ROWS: dict[str, Callable[[str, int], AbstractContextManager[Batch]]] = {
     "asyncio-pooled": partial(_slots, kind="pooled", executor=Asyncio()),
     "compile-pooled": partial(_compile, kind="pooled"),
 }
-"""What is measured, by name, with ``dspy.LM`` or the pooled client: each makes a context that runs a batch."""
+"""What is measured, by name, with ``dspy.LM`` or the pooled client: each makes a context that runs
+a batch.
+"""
 
 
 def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, float]:
@@ -210,7 +228,10 @@ def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str,
     """
     # The same rows again and again, as in a run.
     count = max(workers, min(_BATCH, rollouts))
-    rows = [dspy.Example(question=f"What is {n} + {n}?", answer=ANSWER).with_inputs("question") for n in range(count)]
+    rows = [
+        dspy.Example(question=f"What is {n} + {n}?", answer=ANSWER).with_inputs("question")
+        for n in range(count)
+    ]
     with quietly(), ROWS[name](api_base, workers) as run:
         run(rows[:workers])
         done, seconds, cpu_seconds = 0, -time.perf_counter(), -time.process_time()
@@ -218,10 +239,16 @@ def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str,
             batch = rows[: min(_BATCH, rollouts - done)]
             scores = run(batch)
             if len(scores) != len(batch) or set(scores) != {1.0}:
-                raise ServiceError(f"{len(scores)} scores, the lowest {min(scores, default=0)}: 1 was expected")
+                raise ServiceError(
+                    f"{len(scores)} scores, the lowest {min(scores, default=0)}: 1 was expected"
+                )
             done += len(batch)
         seconds, cpu_seconds = seconds + time.perf_counter(), cpu_seconds + time.process_time()
-    return {"rate": rollouts / seconds, "cpu_ms": 1000 * cpu_seconds / rollouts, "peak_mib": peak_mib()}
+    return {
+        "rate": rollouts / seconds,
+        "cpu_ms": 1000 * cpu_seconds / rollouts,
+        "peak_mib": peak_mib(),
+    }
 
 
 def line(options: ClientOptions, row: ClientRow) -> str:
@@ -252,4 +279,7 @@ if __name__ == "__main__":
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_serve())
     else:
-        sys.stdout.write(json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))) + "\n")
+        sys.stdout.write(
+            json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+            + "\n"
+        )

@@ -1,8 +1,9 @@
 """Commands of ``combee``: ``bench …``, ``compare`` and ``tune-scan``.
 
-A command is a class of options and a module that measures. The module has ``run(options)``, which yields one row
-after another; ``line(options, row)``, which is said when a row is there; ``table(options, rows)``; and, where they
-make sense, ``summary(options, rows)`` for the JSON file, ``draw(options, rows, path)`` and ``passed(options, rows)``.
+A command is a class of options and a module that measures. The module has ``run(options)``, which
+yields one row after another; ``line(options, row)``, which is said when a row is there;
+``table(options, rows)``; and, where they make sense, ``summary(options, rows)`` for the JSON file,
+``draw(options, rows, path)`` and ``passed(options, rows)``.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def command(name: str, options: type, module: str, epilog: str = "") -> Callable
     """
     fields = dataclasses.fields(options)
     hints = get_type_hints(options)
-    said = {found[1]: " ".join(found[2].split()) for found in _ARGUMENT.finditer(f"{inspect.getdoc(options)}\n")}
+    said = {
+        found[1]: " ".join(found[2].split())
+        for found in _ARGUMENT.finditer(f"{inspect.getdoc(options)}\n")
+    }
     parameters = [_parameter(one, hints[one.name], said[one.name]) for one in fields]
 
     def run(**given: Any) -> None:
@@ -74,11 +78,15 @@ def command(name: str, options: type, module: str, epilog: str = "") -> Callable
                 # Found now rather than after minutes of measuring.
                 problem, remedy = "cannot be written", "Name a file in a folder that exists."
                 raise ArgumentValueError(option, str(file), problem, remedy)
-        chosen = {key: _read(f"--{_dashed(key)}", value, hints[key]) for key, value in given.items()}
+        chosen = {
+            key: _read(f"--{_dashed(key)}", value, hints[key]) for key, value in given.items()
+        }
         _measure(name, options(**chosen), importlib.import_module(module), json_file, picture)
 
     files = [("json", "Write figures, machine, versions and command here.")]
-    files += [("picture", "Draw it here, as SVG or PNG (needs matplotlib).")] if module in _DRAWN else []
+    files += (
+        [("picture", "Draw it here, as SVG or PNG (needs matplotlib).")] if module in _DRAWN else []
+    )
     for which, text in files:
         option = typer.Option(f"--{which}", help=text, rich_help_panel="Output")
         parameters.append(_keyword(which, Annotated[Path | None, option], None))
@@ -90,7 +98,9 @@ def command(name: str, options: type, module: str, epilog: str = "") -> Callable
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def _dashed(name: str) -> str:
@@ -123,16 +133,25 @@ def _read(option: str, value: Any, hint: Any) -> Any:
     try:
         if item is float:
             return tuple(float(part) for part in parts)
-        spans = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in parts)]
+        spans = [
+            (int(first), int(last or first))
+            for first, _, last in (part.partition("-") for part in parts)
+        ]
     except ValueError as error:
-        raise ArgumentValueError(option, value, "is no list of numbers", "Give 8,16,32, or 0-9.") from error
+        raise ArgumentValueError(
+            option, value, "is no list of numbers", "Give 8,16,32, or 0-9."
+        ) from error
     return tuple(number for first, last in spans for number in range(first, last + 1))
 
 
 def _written(value: Any) -> str | None:
     if isinstance(value, tuple):
         numbers = all(isinstance(one, int) for one in value)
-        if numbers and len(value) > 2 and list(value) == list(range(value[0], value[0] + len(value))):
+        if (
+            numbers
+            and len(value) > 2
+            and list(value) == list(range(value[0], value[0] + len(value)))
+        ):
             return f"{value[0]}-{value[-1]}"
         return ",".join(map(str, value))
     return None if value is None else str(value)
@@ -149,7 +168,9 @@ def _command_line(name: str, options: Any) -> str:
     return shlex.join(parts)
 
 
-def _measure(name: str, options: Any, module: Any, json_file: Path | None, picture: Path | None) -> None:
+def _measure(
+    name: str, options: Any, module: Any, json_file: Path | None, picture: Path | None
+) -> None:
     from rich.console import Console
 
     from combee_bench.surroundings import environment
@@ -164,7 +185,10 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
             record = {
                 "command": _command_line(name, options),
                 **environment(),
-                "simulated": getattr(options, "lm", None) is None and getattr(options, "config", None) is None,
+                "simulated": (
+                    getattr(options, "lm", None) is None
+                    and getattr(options, "config", None) is None
+                ),
                 "options": dataclasses.asdict(options),
                 "summary": module.summary(options, rows) if hasattr(module, "summary") else None,
                 "rows": [dataclasses.asdict(one) for one in rows],
@@ -181,7 +205,12 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
         raise typer.Exit(1)
 
 
-_DRAWN = ("combee_bench.speed", "combee_bench.compare", "combee_bench.scale", "combee_bench.retention")
+_DRAWN = (
+    "combee_bench.speed",
+    "combee_bench.compare",
+    "combee_bench.scale",
+    "combee_bench.retention",
+)
 
 _COMPARABLE = """A method is called so many times faster than the first one only if it learned no less: the 95 %
 interval of its held-out score minus the first one's (Tango's score interval over examples, joined with Student's over

@@ -30,8 +30,12 @@ from combee_simulator import SimulatedConfig, benchmark_task
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
 
 _FORMS = {
-    "seconds": "{:,.0f}", "rollouts": "{:,.0f}", "tokens": "{:,.0f}", "dollars": "{:.4f}", "gpu_seconds": "{:,.0f}",
-}  # fmt: skip
+    "seconds": "{:,.0f}",
+    "rollouts": "{:,.0f}",
+    "tokens": "{:,.0f}",
+    "dollars": "{:.4f}",
+    "gpu_seconds": "{:,.0f}",
+}
 AXES = tuple(_FORMS)
 """What a held-out score is set against."""
 
@@ -92,10 +96,13 @@ def run(options: CompareOptions) -> Iterator[CompareRun]:
         options.check_budget(len(own.rows.validation))
         return _runs(options, methods, own.rows, own)
     sizes = {
-        "train": options.train or TRAIN, "validation": options.validation or VALIDATION,
+        "train": options.train or TRAIN,
+        "validation": options.validation or VALIDATION,
         "heldout": options.heldout or HELDOUT,
-    }  # fmt: skip
-    return _runs(options, methods, load_rows(options.benchmark or "formula-mini", _params(options), **sizes))
+    }
+    return _runs(
+        options, methods, load_rows(options.benchmark or "formula-mini", _params(options), **sizes)
+    )
 
 
 def _params(options: CompareOptions) -> dict[str, Any]:
@@ -109,12 +116,16 @@ def _params(options: CompareOptions) -> dict[str, Any]:
 
 
 def _runs(
-    options: CompareOptions, methods: Sequence[Baseline], rows: LoadedBenchmark, own: Own | None = None
+    options: CompareOptions,
+    methods: Sequence[Baseline],
+    rows: LoadedBenchmark,
+    own: Own | None = None,
 ) -> Iterator[CompareRun]:
     threads = options.threads or (4 if options.lm == "embedded" else 32)
     for seed in options.seeds:
         with _endpoint(options, rows, own, seed, threads) as endpoint:
-            # The readings of the held-out set are in no method's price: the student is read once for all of them.
+            # The readings of the held-out set are in no method's price: the student is read once
+            # for all of them.
             before = scores_of(rows.program(), rows, endpoint, threads)
             for method in methods:
                 yield _run(options, method, rows, endpoint, seed, threads, before)
@@ -163,7 +174,9 @@ def _endpoint(
         config = SimulatedConfig(seed=seed, slots=threads, time_scale=options.time_scale)
         return simulated_endpoint(config, task, price=price)
     where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
-    return nullcontext(model_endpoint(options.lm, options.reflection_lm, slots=threads, price=price, **where))
+    return nullcontext(
+        model_endpoint(options.lm, options.reflection_lm, slots=threads, price=price, **where)
+    )
 
 
 def sides_of(
@@ -171,8 +184,8 @@ def sides_of(
 ) -> tuple[list[Side[CompareRun]], dict[str, tuple[str, ...]]]:
     """Return the methods side by side, and for each cost the methods that are best by it.
 
-    Best: no other method has at least its held-out score for at most its cost. One method alone is best at
-    nothing, and what costs nothing tells no method from another.
+    Best: no other method has at least its held-out score for at most its cost. One method alone is
+    best at nothing, and what costs nothing tells no method from another.
     """
 
     def times(first: Sequence[CompareRun], own: Sequence[CompareRun]) -> float:
@@ -193,12 +206,15 @@ def mean_cost(side: Side[CompareRun], axis: str) -> float | None:
 
 
 def serial_of(sides: Sequence[Side[CompareRun]]) -> Side[CompareRun] | None:
-    """Return the serial baseline among methods, wherever it stands; ``None`` where there is none."""
+    """Return the serial baseline among methods, wherever it stands; ``None`` where there is
+    none.
+    """
     return next((side for side in sides if side.runs[0].serial), None)
 
 
 def point_cost(side: Side[CompareRun], serial: Side[CompareRun] | None, axis: str) -> float | None:
-    """Return what one held-out point above the serial baseline's result cost; ``None`` where none can be stated.
+    """Return what one held-out point above the serial baseline's result cost; ``None`` where none
+    can be stated.
 
     The cost is the method's own, whole: it need not run the baseline first.
     """
@@ -250,11 +266,17 @@ def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
         notes.append("one seed: intervals say nothing about other seeds")
     if serial is None:
         notes.append(f"cost of a point: {NO_BASELINE} (add gepa to the methods)")
-    notes += [f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note]
-    return by_columns(_title(options, runs), {side.method: _cells(side, serial, best) for side in sides}, notes)
+    notes += [
+        f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note
+    ]
+    return by_columns(
+        _title(options, runs), {side.method: _cells(side, serial, best) for side in sides}, notes
+    )
 
 
-def _cells(side: Side[CompareRun], serial: Side[CompareRun] | None, best: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _cells(
+    side: Side[CompareRun], serial: Side[CompareRun] | None, best: dict[str, tuple[str, ...]]
+) -> dict[str, str]:
     def cost(axis: str, form: str) -> str:
         found = mean_cost(side, axis)
         mark = "★ " if side.method in best[axis] else ""
@@ -266,7 +288,10 @@ def _cells(side: Side[CompareRun], serial: Side[CompareRun] | None, best: dict[s
             return form.format(found)
         return "" if side is serial else "unknown" if mean_cost(side, axis) is None else "not above"
 
-    points = {f"{_said(axis)} per point above serial": per_point(axis, form) for axis, form in _FORMS.items()}
+    points = {
+        f"{_said(axis)} per point above serial": per_point(axis, form)
+        for axis, form in _FORMS.items()
+    }
     validation = mean_of([run.validation for run in side.runs])
     return {
         "version": ", ".join(f"{name} {number}" for name, number in side.runs[0].versions.items()),
@@ -286,7 +311,8 @@ def _said(axis: str) -> str:
 
 
 def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> None:
-    """Draw held-out score against each cost that is known: a point and its 95 % interval per method.
+    """Draw held-out score against each cost that is known: a point and its 95 % interval per
+    method.
 
     The Pareto-best of a panel are filled; the others are rings.
     """
@@ -300,8 +326,12 @@ def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> Non
                     continue
                 spread = [[score.mean - score.low], [score.high - score.mean]]
                 style = "full" if side.method in best[axis] else "none"
-                panel.errorbar([cost], [score.mean], spread, fmt="o", color=f"C{number}", fillstyle=style)
-                panel.annotate(side.method, (cost, score.mean), (6, 4), textcoords="offset points", fontsize=8)
+                panel.errorbar(
+                    [cost], [score.mean], spread, fmt="o", color=f"C{number}", fillstyle=style
+                )
+                panel.annotate(
+                    side.method, (cost, score.mean), (6, 4), textcoords="offset points", fontsize=8
+                )
             panel.set_xlim(left=0)
             panel.set_xlabel(_said(axis))
         panels[0].set_ylabel("held-out score, 95 %")

@@ -35,7 +35,8 @@ class DamageRow:
     Attributes:
         damage: What was done.
         times: How often, each time to a fresh copy.
-        harmless: How often the journal opened and every column of every row was as it had been written.
+        harmless: How often the journal opened and every column of every row was as it had been
+            written.
         found: How often it was refused as damaged, and not changed.
         named: How often the refusal said what can be recovered.
         accepted: How often it opened with another content.
@@ -71,13 +72,17 @@ def run(options: DamageOptions) -> Iterator[DamageRow]:
 
 
 async def _written(closed: Path, died: Path, effects: int) -> None:
-    """Write a journal, copied as a process that dies leaves it: half of it still in SQLite's log."""
+    """Write a journal, copied as a process that dies leaves it: half of it still in SQLite's
+    log.
+    """
     usage = CallUsage("task", "m", 1, 0, 0, 100, 10, 0.001, None, 0.5)
     with closing(Journal(closed)) as journal:
         log = journal.run("main", 7, {"program": "aa"}, {"specs": {}})
         for number in range(effects):
             value = {"score": 0.5, "prediction": {"answer": f"answer {number} " * (number % 40)}}
-            await log.keep(Effect(f"rollout/c/{number}", "rollout", value, "task", score=0.5, usage=(usage,)))
+            await log.keep(
+                Effect(f"rollout/c/{number}", "rollout", value, "task", score=0.5, usage=(usage,))
+            )
             log.emit("validated", {"candidate": f"c{number}", "score": number / 7}, step=number)
             if number == effects // 2:
                 with closing(sqlite3.connect(journal.path)) as connection:
@@ -90,7 +95,11 @@ async def _written(closed: Path, died: Path, effects: int) -> None:
 
 
 def _damaged(
-    name: str, source: Path, file: str, damage: Callable[[bytearray, random.Random], None], options: DamageOptions
+    name: str,
+    source: Path,
+    file: str,
+    damage: Callable[[bytearray, random.Random], None],
+    options: DamageOptions,
 ) -> DamageRow:
     stream = derive(options.seed, "damage", name)
     counts = dict.fromkeys(("harmless", "found", "named", "accepted", "changed", "other"), 0)
@@ -127,7 +136,10 @@ def _outcomes(place: Path, whole: list[object]) -> Sequence[str]:
 def _content(place: Path) -> list[object]:
     with closing(sqlite3.connect(place / _FILE)) as connection:
         tables = ("run", "effect", "usage", "event")
-        return [connection.execute(f"SELECT * FROM {one} ORDER BY rowid").fetchall() for one in tables]  # noqa: S608 - these
+        return [
+            connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
+            for table in tables
+        ]
 
 
 def _flip(content: bytearray, stream: random.Random) -> None:
@@ -160,10 +172,38 @@ def passed(options: DamageOptions, rows: Sequence[DamageRow]) -> bool:
 
 def table(options: DamageOptions, rows: Sequence[DamageRow]) -> Table:
     """Return the kinds of damage as a table."""
-    heads = ("<damage", "times", "harmless", "refused", "saying what is left", "accepted", "written over", "other")
+    heads = (
+        "<damage",
+        "times",
+        "harmless",
+        "refused",
+        "saying what is left",
+        "accepted",
+        "written over",
+        "other",
+    )
     cells = [
-        (row.damage, *map(str, (row.times, row.harmless, row.found, row.named, row.accepted, row.changed, row.other)))
+        (
+            row.damage,
+            *map(
+                str,
+                (
+                    row.times,
+                    row.harmless,
+                    row.found,
+                    row.named,
+                    row.accepted,
+                    row.changed,
+                    row.other,
+                ),
+            ),
+        )
         for row in rows
     ]
-    notes = ("harmless: what was hit is in no row, such as free space; everything read was as it had been written.",)
+    notes = (
+        (
+            "harmless: what was hit is in no row, such as free space; everything read was as it had"
+            " been written."
+        ),
+    )
     return by_rows("Journals damaged on disk", heads, cells, notes)

@@ -1,4 +1,6 @@
-"""How often a diagnosis of serial search is wrong: of searches whose truth is known, by the function of real ones."""
+"""How often a diagnosis of serial search is wrong: of searches whose truth is known, by the
+function of real ones.
+"""
 
 from __future__ import annotations
 
@@ -50,21 +52,32 @@ def curve(kind: str, options: DiagnoseOptions, seed: int) -> Curve:
     """Return one simulated search."""
     generator = np.random.default_rng(derive_seed(seed, "diagnose", kind))
     rows, luck = (_NOISY_ROWS, _NOISY_LUCK) if kind == "noisy" else (options.rows, options.luck)
-    # An example is answered by texts above its difficulty, but for what a coin decides, with the same mean.
+    # An example is answered by texts above its difficulty, but for what a coin decides, with the
+    # same mean.
     difficulty = generator.random(rows)
     scores = []
     for place in np.linspace(0, 1, _VALIDATED):
         level = _KINDS[kind][1](float(place))
         coin = generator.random(rows) < luck
-        scores.append(tuple(map(float, np.where(coin, generator.random(rows) < level, difficulty < level))))
+        scores.append(
+            tuple(map(float, np.where(coin, generator.random(rows) < level, difficulty < level)))
+        )
     step = _ROLLOUTS // _VALIDATED
-    return Curve(tuple(step * (one + 1) for one in range(_VALIDATED)), tuple(scores), _ROLLOUTS, (), f"{kind} {seed}")
+    return Curve(
+        tuple(step * (one + 1) for one in range(_VALIDATED)),
+        tuple(scores),
+        _ROLLOUTS,
+        (),
+        f"{kind} {seed}",
+    )
 
 
 def run(options: DiagnoseOptions) -> Iterator[DiagnosisRates]:
     """Diagnose every kind in turn."""
     for kind, (right, _) in _KINDS.items():
-        said: list[str] = [diagnose(curve(kind, options, seed), seed=seed).verdict for seed in options.seeds]
+        said: list[str] = [
+            diagnose(curve(kind, options, seed), seed=seed).verdict for seed in options.seeds
+        ]
         yield DiagnosisRates(kind, right, {one: said.count(one) for one in _VERDICTS})
 
 
@@ -75,6 +88,9 @@ def line(options: DiagnoseOptions, row: DiagnosisRates) -> str:
 
 def table(options: DiagnoseOptions, rows: Sequence[DiagnosisRates]) -> Table:
     """Return one line a kind."""
-    cells = [(one.kind, one.right, *(str(one.said[name]) for name in _VERDICTS), f"{one.wrong:.0%}") for one in rows]
+    cells = [
+        (one.kind, one.right, *(str(one.said[name]) for name in _VERDICTS), f"{one.wrong:.0%}")
+        for one in rows
+    ]
     title = f"What combee diagnose says of {len(options.seeds)} simulated searches of each kind"
     return by_rows(title, ("<search", "<right is", *_VERDICTS, "wrong"), cells)

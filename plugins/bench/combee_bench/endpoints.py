@@ -44,7 +44,8 @@ class Endpoint:
     Attributes:
         task_lm: Answers the program's calls.
         reflection_lm: Writes.
-        reading_lm: Answers what the held-out set asks as ``task_lm`` would, without waiting where that may be.
+        reading_lm: Answers what the held-out set asks as ``task_lm`` would, without waiting where
+            that may be.
         time_scale: Wall seconds of one second that is reported.
         adapter: DSPy's adapter; ``None`` for its default.
         service: The simulated service; ``None`` for a model's.
@@ -65,7 +66,10 @@ class Endpoint:
 
     def settings(self, lm: dspy.LM | None = None) -> dict[str, Any]:
         """Return what DSPy is told while a program runs."""
-        return {"lm": lm or self.task_lm, **({} if self.adapter is None else {"adapter": self.adapter})}
+        return {
+            "lm": lm or self.task_lm,
+            **({} if self.adapter is None else {"adapter": self.adapter}),
+        }
 
     @contextmanager
     def counting(self) -> Iterator[Counted]:
@@ -86,7 +90,8 @@ class Endpoint:
         for service in (self.service, self.reading):
             if service is not None:
                 service.reset_stats()
-                # A further draw is one of the same request: what was asked before must not make it one.
+                # A further draw is one of the same request: what was asked before must not make it
+                # one.
                 service.forget_attempts()
         yield counted
         stats = self.service.stats()
@@ -98,7 +103,11 @@ class Endpoint:
 
 @contextmanager
 def simulated_endpoint(
-    config: SimulatedConfig, task: SimulatedTask, *, temperature: float | None = None, price: Price | None = None
+    config: SimulatedConfig,
+    task: SimulatedTask,
+    *,
+    temperature: float | None = None,
+    price: Price | None = None,
 ) -> Iterator[Endpoint]:
     """Serve a task on this machine, and once more without latencies for what is not timed."""
     settings = {} if temperature is None else {"temperature": temperature}
@@ -125,20 +134,31 @@ def model_endpoint(
         ArgumentValueError: ``api_key_env`` is not set in the environment.
     """
     settings: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
-    where: dict[str, Any] = {"slots": slots, "api_base": api_base, "api_key_env": api_key_env, **settings}
+    where: dict[str, Any] = {
+        "slots": slots,
+        "api_base": api_base,
+        "api_key_env": api_key_env,
+        **settings,
+    }
     task, adapter = model_lm(lm, **where)
     writing, _ = model_lm(reflection_lm or lm, **where)
     return Endpoint(task, as_proposer(writing), task, adapter=adapter, price=price)
 
 
 def model_lm(
-    name: str, *, slots: int = 4, api_base: str | None = None, api_key_env: str | None = None, **settings: Any
+    name: str,
+    *,
+    slots: int = 4,
+    api_base: str | None = None,
+    api_key_env: str | None = None,
+    **settings: Any,
 ) -> tuple[dspy.LM, Any]:
     """Return an LM, with the adapter that it needs or ``None``."""
     if name == "embedded":
         from combee_dspy.lms import ChoiceAdapter, embedded
 
-        # An adapter that chooses among labels where the task is a choice, and answers in JSON elsewhere.
+        # An adapter that chooses among labels where the task is a choice, and answers in JSON
+        # elsewhere.
         return embedded(slots=slots, **settings), ChoiceAdapter()
     if api_base is not None:
         settings["api_base"] = api_base
@@ -146,14 +166,18 @@ def model_lm(
         key = os.environ.get(api_key_env)
         if not key:
             remedy = f"Run: export {api_key_env}=…"
-            raise ArgumentValueError("api_key_env", api_key_env, "is not set in the environment", remedy)
+            raise ArgumentValueError(
+                "api_key_env", api_key_env, "is not set in the environment", remedy
+            )
         settings["api_key"] = key
     # A call that DSPy answers from its cache takes no time: it would flatter whoever runs later.
     return dspy.LM(name, cache=False, **settings), None
 
 
 def as_proposer(lm: dspy.LM) -> dspy.LM:
-    """Have an LM's calls counted as those of the proposer, whoever makes them: DSPy's optimizers name no role."""
+    """Have an LM's calls counted as those of the proposer, whoever makes them: DSPy's optimizers
+    name no role.
+    """
     kind: Any = type(lm)
 
     class Proposer(kind):

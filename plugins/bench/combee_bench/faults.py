@@ -1,4 +1,6 @@
-"""Does a run against a service that misbehaves end as one against a service that does not, and at what cost?"""
+"""Does a run against a service that misbehaves end as one against a service that does not, and at
+what cost?
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class FaultsRow:
     Attributes:
         fault: What the service did; ``none`` for the run left alone.
         whose: Whose fault it is: the ``service``'s, or what a ``model`` may answer.
-        ended: ``as usual``, or the error; for the dead service that error, after which the run went on.
+        ended: ``as usual``, or the error; for the dead service that error, after which the run went
+            on.
         requests: Requests that the server counted.
         spoiled: Those of them that did not get their right answer.
         ratio: Requests by those of the run left alone.
@@ -72,14 +75,24 @@ def run(options: FaultsOptions) -> Iterator[FaultsRow]:
     known = (*FAULTS, *_AWAY)
     for name in options.faults or ():
         if name not in known:
-            raise ArgumentValueError("faults", name, "is no fault", f"Give one of {'; '.join(known)}.")
-    sizes = {"train": options.examples, "validation": options.validation, "heldout": options.heldout}
+            raise ArgumentValueError(
+                "faults", name, "is no fault", f"Give one of {'; '.join(known)}."
+            )
+    sizes = {
+        "train": options.examples,
+        "validation": options.validation,
+        "heldout": options.heldout,
+    }
     rows = load_rows("formula-mini", {"task": "compute"}, **sizes)
     task = benchmark_task(rows, options.seed, params={"task": "compute"})
-    config = SimulatedConfig(seed=options.seed, slots=options.workers, time_scale=options.time_scale)
+    config = SimulatedConfig(
+        seed=options.seed, slots=options.workers, time_scale=options.time_scale
+    )
     with ExitStack() as stack:
         service = stack.enter_context(SimulatedService(config, task))
-        at_once = stack.enter_context(SimulatedService(SimulatedConfig(seed=options.seed, time_scale=0.0), task))
+        at_once = stack.enter_context(
+            SimulatedService(SimulatedConfig(seed=options.seed, time_scale=0.0), task)
+        )
         spoiling = Spoiling(f"{service.api_base}/chat/completions", options.rate, options.seed)
         server = Running(spoiling, 0)
         stack.callback(server.stop)
@@ -108,12 +121,24 @@ class _Bench:
         spoiling.away = math.inf if name == "dead" else self.options.outage
         began = time.monotonic()
         try:
-            program = self._compiled(folder, _PATIENCE if name == "dead" else self.options.outage + 60.0)
+            program = self._compiled(
+                folder, _PATIENCE if name == "dead" else self.options.outage + 60.0
+            )
         except InfrastructureError as error:
             ended = str(error)
             if name != "dead":
                 asked = spoiling.requests, spoiling.spoiled
-                return FaultsRow(name, "service", ended, *asked, math.nan, False, math.nan, *_scored(folder), math.nan)
+                return FaultsRow(
+                    name,
+                    "service",
+                    ended,
+                    *asked,
+                    math.nan,
+                    False,
+                    math.nan,
+                    *_scored(folder),
+                    math.nan,
+                )
             spoiling.away_from = None
             program = self._compiled(folder, _PATIENCE)
         seconds, report = time.monotonic() - began, program.combee_report
@@ -121,72 +146,132 @@ class _Bench:
             self.texts = report.texts
         with dspy.context(lm=self.at_once.lm()), quietly():
             found = dspy.Evaluate(
-                devset=list(self.rows.heldout.examples), metric=self.rows.metric, num_threads=8, display_progress=False
+                devset=list(self.rows.heldout.examples),
+                metric=self.rows.metric,
+                num_threads=8,
+                display_progress=False,
             )(program)
         requests = spoiling.requests
         ratio = requests / (requests if alone is None else alone.requests)
         whose = "service" if spoiling.fault is None else spoiling.fault.whose
         return FaultsRow(
-            name, whose, ended, requests, spoiling.spoiled, ratio, report.texts == self.texts, found.score,
-            *_scored(folder), seconds,
-        )  # fmt: skip
+            name,
+            whose,
+            ended,
+            requests,
+            spoiling.spoiled,
+            ratio,
+            report.texts == self.texts,
+            found.score,
+            *_scored(folder),
+            seconds,
+        )
 
     def _compiled(self, folder: Path, patience: float) -> Any:
         options, rows = self.options, self.rows
         settings: dict[str, Any] = {"api_base": self.api_base, "cache": False, "temperature": 0.0}
         settings |= {"timeout": options.timeout, "api_key": "simulated"}
-        lm = dspy.LM("openai/simulated", **settings) if options.client == "dspy" else pooled("simulated", **settings)
+        lm = (
+            dspy.LM("openai/simulated", **settings)
+            if options.client == "dspy"
+            else pooled("simulated", **settings)
+        )
         combee = Combee(
-            rows.metric, reflection_lm=lm, budget=Budget(epochs=1), log_dir=folder, seed=options.seed, tracker=(),
-            reflection_minibatch_size=-(-options.examples // 4), num_threads=options.workers,
-            validation=Validation(probe=False), search=Search(patience=patience),
+            rows.metric,
+            reflection_lm=lm,
+            budget=Budget(epochs=1),
+            log_dir=folder,
+            seed=options.seed,
+            tracker=(),
+            reflection_minibatch_size=-(-options.examples // 4),
+            num_threads=options.workers,
+            validation=Validation(probe=False),
+            search=Search(patience=patience),
             executor="asyncio" if options.client == "asyncio" else "threads",
-        )  # fmt: skip
+        )
         with dspy.context(lm=lm), quietly():
             return combee.compile(
-                rows.program(), trainset=list(rows.train.examples), valset=list(rows.validation.examples)
+                rows.program(),
+                trainset=list(rows.train.examples),
+                valset=list(rows.validation.examples),
             )
 
 
 def _scored(folder: Path) -> tuple[int, int]:
-    """Return how many rollouts in a journal were scored as failed, and how many attempts ended with an error."""
+    """Return how many rollouts in a journal were scored as failed, and how many attempts ended with
+    an error.
+    """
     with closing(Reader(journal_file(folder))) as reader:
-        failed = reader.rows("SELECT count(*) FROM effect WHERE kind = 'rollout' AND failed_in IS NOT NULL")[0][0]
+        failed = reader.rows(
+            "SELECT count(*) FROM effect WHERE kind = 'rollout' AND failed_in IS NOT NULL"
+        )[0][0]
         errors = reader.rows("SELECT sum(errors) FROM usage")[0][0]
     return int(failed), int(errors or 0)
 
 
 def line(options: FaultsOptions, row: FaultsRow) -> str:
     """Return one run in a line."""
-    return f"{row.fault}: {row.ended}, {row.ratio:.2f} times the requests, the same program: {row.same_program}"
+    return (
+        f"{row.fault}: {row.ended}, {row.ratio:.2f} times the requests, the same program:"
+        f" {row.same_program}"
+    )
 
 
 def passed(options: FaultsOptions, rows: Sequence[FaultsRow]) -> bool:
-    """Return whether faults of the service were scored nowhere, changed nothing, and had no right answer bought twice.
+    """Return whether faults of the service were scored nowhere, changed nothing, and had no right
+    answer bought twice.
 
     How many requests were spoiled is chance, so that no ratio is asked for.
     """
     return all(
-        row.same_program and row.failed == rows[0].failed and row.requests - row.spoiled <= rows[0].requests
+        row.same_program
+        and row.failed == rows[0].failed
+        and row.requests - row.spoiled <= rows[0].requests
         and (row.ended == "as usual") == (row.fault != "dead")
         for row in rows
         if row.whose == "service"
-    )  # fmt: skip
+    )
 
 
 def table(options: FaultsOptions, rows: Sequence[FaultsRow]) -> Table:
     """Return the runs as a table."""
-    heads = ("<fault", "<whose", "requests", "spoiled", "× alone", "same program", "held-out, %", "alone",
-             "scored failed", "attempts failed", "seconds", "<ended")  # fmt: skip
+    heads = (
+        "<fault",
+        "<whose",
+        "requests",
+        "spoiled",
+        "× alone",
+        "same program",
+        "held-out, %",
+        "alone",
+        "scored failed",
+        "attempts failed",
+        "seconds",
+        "<ended",
+    )
     cells = [
-        (row.fault, row.whose, str(row.requests), str(row.spoiled), f"{row.ratio:.2f}",
-         "yes" if row.same_program else "NO", f"{row.heldout:.1f}", f"{rows[0].heldout:.1f}", str(row.failed),
-         str(row.again), f"{row.seconds:.1f}", row.ended)
+        (
+            row.fault,
+            row.whose,
+            str(row.requests),
+            str(row.spoiled),
+            f"{row.ratio:.2f}",
+            "yes" if row.same_program else "NO",
+            f"{row.heldout:.1f}",
+            f"{rows[0].heldout:.1f}",
+            str(row.failed),
+            str(row.again),
+            f"{row.seconds:.1f}",
+            row.ended,
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     notes = (
-        f"{options.rate:.0%} of the requests are spoiled, so {1 / (1 - options.rate):.2f} times as many are expected.",
+        (
+            f"{options.rate:.0%} of the requests are spoiled, so {1 / (1 - options.rate):.2f} times"
+            " as many are expected."
+        ),
         "whose: what a model may answer itself is scored; a fault of the service must not be.",
         "held-out: of the learned program, at a service that behaves.",
-    )  # fmt: skip
+    )
     return by_rows(f"A service that misbehaves ({LABEL})", heads, cells, notes)

@@ -1,4 +1,6 @@
-"""Does anything that a model, a data set or a file may hold break a run, or a reader, or take long?"""
+"""Does anything that a model, a data set or a file may hold break a run, or a reader, or take
+long?
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,51 @@ from combee_strategist.planning import Curve, diagnose, read_diagnosis, read_spe
 __all__ = ["FuzzRow", "hostile", "line", "passed", "run", "table"]
 
 _AGGREGATORS = ("union", "parallel-scan", "single-call", "summarize", "top-k")
-_OPERATORS = (("insert",), ("rewrite",), ("rephrase", "delete"), ("reorder", "few-shot-swap"), ("instruction-channel",))
+_OPERATORS = (
+    ("insert",),
+    ("rewrite",),
+    ("rephrase", "delete"),
+    ("reorder", "few-shot-swap"),
+    ("instruction-channel",),
+)
 _PIECES = (
-    "[[ ## completed ## ]]", "[[ ## lessons ## ]]", "[[ ## answer ## ]]", "</data-0123456789abcdef>", "```", "<script>",
-    "{", "[", '"', "}", "]", "{{7*7}}", "{0.__class__}", "{amount}", "%s%n", "$(id)", "`id`", "../../etc/passwd",
-    "\\N{DASH}", "\x00", "\x1b]0;title\x07", "\x1b[2J", "\u202e", "\u2028", "\ud800", "\U0010ffff", "\ufeff", "NaN",
-    "1e999", "-0", "!!python/object/apply:os.system [id]", "&a [*a, *a]", "- [a-00001] (helpful 9) x", "DELETE", "null",
+    "[[ ## completed ## ]]",
+    "[[ ## lessons ## ]]",
+    "[[ ## answer ## ]]",
+    "</data-0123456789abcdef>",
+    "```",
+    "<script>",
+    "{",
+    "[",
+    '"',
+    "}",
+    "]",
+    "{{7*7}}",
+    "{0.__class__}",
+    "{amount}",
+    "%s%n",
+    "$(id)",
+    "`id`",
+    "../../etc/passwd",
+    "\\N{DASH}",
+    "\x00",
+    "\x1b]0;title\x07",
+    "\x1b[2J",
+    "\u202e",
+    "\u2028",
+    "\ud800",
+    "\U0010ffff",
+    "\ufeff",
+    "NaN",
+    "1e999",
+    "-0",
+    "!!python/object/apply:os.system [id]",
+    "&a [*a, *a]",
+    "- [a-00001] (helpful 9) x",
+    "DELETE",
+    "null",
     "\r\n\r\n",
-)  # fmt: skip
+)
 _SLOW = 1.0
 """Seconds that nothing may take for a megabyte."""
 
@@ -82,7 +121,9 @@ def run(options: FuzzOptions) -> Iterator[FuzzRow]:
 
 
 def hostile(stream: random.Random, text: str) -> str:
-    """Return a text as it should not be: cut, repeated, spliced with marks of every kind, nested, or something else."""
+    """Return a text as it should not be: cut, repeated, spliced with marks of every kind, nested,
+    or something else.
+    """
     for _ in range(stream.randint(1, 3)):
         at, piece = stream.randrange(len(text) + 1), stream.choice(_PIECES)
         match stream.randrange(8):
@@ -102,15 +143,24 @@ def hostile(stream: random.Random, text: str) -> str:
 
 
 def _runs(options: FuzzOptions) -> Iterator[FuzzRow]:
-    """Compile until as many answers have been spoiled as are asked for; what is learned and shown must be whole."""
+    """Compile until as many answers have been spoiled as are asked for; what is learned and shown
+    must be whole.
+    """
     sizes = {"train": 16, "validation": 6, "heldout": 2}
     rows = load_rows("formula-mini", {"task": "compute"}, **sizes)
     task = benchmark_task(rows, options.seed, params={"task": "compute"})
-    kinds = [*itertools.product(_AGGREGATORS, _OPERATORS, ("instruction",)), ("union", (), "playbook")]
+    kinds = [
+        *itertools.product(_AGGREGATORS, _OPERATORS, ("instruction",)),
+        ("union", (), "playbook"),
+    ]
     derive(options.seed, "fuzz", "kinds").shuffle(kinds)
-    found: dict[str, FuzzRow] = {name: FuzzRow(f"a run, {name}", 0, 0, 0, 0.0) for name in (*_AGGREGATORS, "playbook")}
+    found: dict[str, FuzzRow] = {
+        name: FuzzRow(f"a run, {name}", 0, 0, 0, 0.0) for name in (*_AGGREGATORS, "playbook")
+    }
     with ExitStack() as stack:
-        service = stack.enter_context(SimulatedService(SimulatedConfig(seed=options.seed, time_scale=0.0), task))
+        service = stack.enter_context(
+            SimulatedService(SimulatedConfig(seed=options.seed, time_scale=0.0), task)
+        )
         spoiling = Spoiling(f"{service.api_base}/chat/completions", options.rate, options.seed)
         spoiling.fault = Fault("model", partial(_answered, options.seed))
         server = Running(spoiling, 0)
@@ -126,12 +176,21 @@ def _runs(options: FuzzOptions) -> Iterator[FuzzRow]:
             began, place = time.monotonic(), folder / str(number)
             student = rows.program()
             for predictor in student.predictors():
-                predictor.signature = predictor.signature.with_instructions("Answer in {currency}, and keep {unit}.")
+                predictor.signature = predictor.signature.with_instructions(
+                    "Answer in {currency}, and keep {unit}."
+                )
             settings: dict[str, Any] = {
-                "budget": Budget(epochs=1), "log_dir": place, "seed": options.seed + number, "tracker": (),
-                "reflection_minibatch_size": 8, "num_threads": 8, "validation": Validation(probe=False),
-                "search": Search(patience=10.0), "aggregator": aggregator, "artifact": artifact,
-            }  # fmt: skip
+                "budget": Budget(epochs=1),
+                "log_dir": place,
+                "seed": options.seed + number,
+                "tracker": (),
+                "reflection_minibatch_size": 8,
+                "num_threads": 8,
+                "validation": Validation(probe=False),
+                "search": Search(patience=10.0),
+                "aggregator": aggregator,
+                "artifact": artifact,
+            }
             if artifact == "instruction":
                 settings["operators"] = list(operators)
             combee = Combee(rows.metric, reflection_lm=lm, **settings)
@@ -140,18 +199,27 @@ def _runs(options: FuzzOptions) -> Iterator[FuzzRow]:
             try:
                 with dspy.context(lm=lm), quietly():
                     learned = combee.compile(
-                        student, trainset=list(rows.train.examples), valset=list(rows.validation.examples)
+                        student,
+                        trainset=list(rows.train.examples),
+                        valset=list(rows.validation.examples),
                     )
                 for predictor in learned.predictors():
-                    if not {"{currency}", "{unit}"} <= set(placeholders(predictor.signature.instructions)):
+                    if not {"{currency}", "{unit}"} <= set(
+                        placeholders(predictor.signature.instructions)
+                    ):
                         problem = "placeholders are gone"
                 write_report(place)
             except CombeeError:
                 refused = True
             except Exception as error:  # noqa: BLE001 - what is looked for
                 problem = f"{type(error).__name__}: {error}"
-            what = f"seed {options.seed}, run {number} ({aggregator}, {'+'.join(operators) or artifact}): {problem}"
-            found[name] = _one_more(found[name], refused, problem and what, time.monotonic() - began)
+            what = (
+                f"seed {options.seed}, run {number} ({aggregator},"
+                f" {'+'.join(operators) or artifact}): {problem}"
+            )
+            found[name] = _one_more(
+                found[name], refused, problem and what, time.monotonic() - began
+            )
     yield from (one for one in found.values() if one.tried)
 
 
@@ -167,10 +235,15 @@ async def _answered(seed: int, http: Any, right: dict[str, Any]) -> Any:
 def _files(options: FuzzOptions) -> Iterator[FuzzRow]:
     """Read files of every kind that a command opens, changed at random."""
     run_file = {
-        "data": {"benchmark": {"name": "formula-mini"}}, "lms": {"task": {"model": "simulated", "time_scale": 0}},
-        "budget": {"rollouts": 300}, "strategies": {"operators": ["insert"], "aggregator": "union"}, "num_threads": 4,
-    }  # fmt: skip
-    demonstration = '{"demonstrations": [{"inputs": {"q": "a"}, "outputs": {"a": "b"}}], "version": 1}'
+        "data": {"benchmark": {"name": "formula-mini"}},
+        "lms": {"task": {"model": "simulated", "time_scale": 0}},
+        "budget": {"rollouts": 300},
+        "strategies": {"operators": ["insert"], "aggregator": "union"},
+        "num_threads": 4,
+    }
+    demonstration = (
+        '{"demonstrations": [{"inputs": {"q": "a"}, "outputs": {"a": "b"}}], "version": 1}'
+    )
     fields = '{"fields": {"answer": "one word"}, "version": 1}'
     examples = '{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d"}\n'
     scores = tuple(tuple(float(row < 4 + step) for row in range(20)) for step in range(12))
@@ -193,7 +266,9 @@ def _files(options: FuzzOptions) -> Iterator[FuzzRow]:
             for number in range(options.files):
                 stream = derive(options.seed, "fuzz", what, number)
                 text = hostile(stream, right)
-                file.write_bytes(text.encode("utf-8", "surrogatepass" if stream.random() < 0.5 else "replace"))
+                file.write_bytes(
+                    text.encode("utf-8", "surrogatepass" if stream.random() < 0.5 else "replace")
+                )
                 row = _tried(row, partial(read, file), f"seed {options.seed}, {what} {number}")
             yield row
 
@@ -219,11 +294,16 @@ def _fields(file: Path) -> object:
 
 
 def _texts(options: FuzzOptions) -> Iterator[FuzzRow]:
-    """Give a megabyte of each kind of text, and small hostile ones, to all that reads a text by pattern."""
+    """Give a megabyte of each kind of text, and small hostile ones, to all that reads a text by
+    pattern.
+    """
     book = BulletText(
-        tuple(Bullet(f"s-{n}", "strategies", f"Advice {n} about things.") for n in range(5)), ("strategies",)
+        tuple(Bullet(f"s-{n}", "strategies", f"Advice {n} about things.") for n in range(5)),
+        ("strategies",),
     )
-    copies = CopyIndex([{"question": "how many words are in this sentence that has a good many of them"}])
+    copies = CopyIndex(
+        [{"question": "how many words are in this sentence that has a good many of them"}]
+    )
     readers: dict[str, Callable[[str], object]] = {
         "placeholders": placeholders,
         "lint of a prompt": _lint,
@@ -239,9 +319,26 @@ def _texts(options: FuzzOptions) -> Iterator[FuzzRow]:
         for number in range(options.texts):
             stream = derive(options.seed, "text", what, number)
             row = _tried(row, partial(read, hostile(stream, str(book))), f"{what} {number}")
-        for piece in (*_PIECES, "a", " ", "a ", "\n", "- ", "1. ", "a@", "http://", "ignore all ", "0123 "):
+        for piece in (
+            *_PIECES,
+            "a",
+            " ",
+            "a ",
+            "\n",
+            "- ",
+            "1. ",
+            "a@",
+            "http://",
+            "ignore all ",
+            "0123 ",
+        ):
             text = (piece * (options.longest // len(piece) + 1))[: options.longest]
-            row = _tried(row, partial(read, text), f"{what}: {piece!r} × {options.longest // len(piece)}", _SLOW)
+            row = _tried(
+                row,
+                partial(read, text),
+                f"{what}: {piece!r} × {options.longest // len(piece)}",
+                _SLOW,
+            )
         yield row
 
 
@@ -257,11 +354,18 @@ def _loaded(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return [{"op": text[:5], "ids": [text], "content": text}, text, None, {"id": text, "tag": text}]
+        return [
+            {"op": text[:5], "ids": [text], "content": text},
+            text,
+            None,
+            {"id": text, "tag": text},
+        ]
 
 
 def _whole(book: BulletText, text: str) -> None:
-    """Write a playbook with a hostile bullet and read it again: nothing is lost and nothing comes to it."""
+    """Write a playbook with a hostile bullet and read it again: nothing is lost and nothing comes
+    to it.
+    """
     bullet = Bullet("s-9", "strategies", text)
     read = read_text(str(replace(book, bullets=(*book.bullets, bullet))))
     if [one.id for one in read.bullets][: len(book.bullets)] != [one.id for one in book.bullets]:
@@ -285,9 +389,13 @@ def _tried(row: FuzzRow, read: Callable[[], object], name: str, limit: float = 6
 
 def _one_more(row: FuzzRow, refused: bool, problem: str, seconds: float) -> FuzzRow:
     return replace(
-        row, tried=row.tried + 1, refused=row.refused + refused, wrong=row.wrong + bool(problem),
-        slowest=max(row.slowest, seconds), example=row.example or problem,
-    )  # fmt: skip
+        row,
+        tried=row.tried + 1,
+        refused=row.refused + refused,
+        wrong=row.wrong + bool(problem),
+        slowest=max(row.slowest, seconds),
+        example=row.example or problem,
+    )
 
 
 def line(options: FuzzOptions, row: FuzzRow) -> str:
@@ -303,7 +411,10 @@ def passed(options: FuzzOptions, rows: Sequence[FuzzRow]) -> bool:
 def table(options: FuzzOptions, rows: Sequence[FuzzRow]) -> Table:
     """Return what was tried as a table."""
     heads = ("<given", "tried", "refused", "wrong", "slowest, s", "<first that went wrong")
-    cells = [(*(str(one) for one in list(asdict(row).values())[:4]), f"{row.slowest:.2f}", row.example) for row in rows]
+    cells = [
+        (*(str(one) for one in list(asdict(row).values())[:4]), f"{row.slowest:.2f}", row.example)
+        for row in rows
+    ]
     notes = ("refused: by an error of the package's own, which says what to do.",)
     return by_rows("Hostile answers, files and texts (no language model)", heads, cells, notes)
 

@@ -1,4 +1,6 @@
-"""Does a run that is killed again and again end as one that never was, and what did the kills cost?"""
+"""Does a run that is killed again and again end as one that never was, and what did the kills
+cost?
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ _RUNS: dict[str, dict[str, Any]] = {
     "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
     "many": {"search": Search(keep="pareto", staleness=1)},
 }
-_WHERE = {"scan": "after a call of a scan", "commit": "in a commit", "mlflow": "while MLflow is told"}
+_WHERE = {
+    "scan": "after a call of a scan",
+    "commit": "in a commit",
+    "mlflow": "while MLflow is told",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +61,13 @@ class KillsRow:
         same_program: Whether it ended with the same texts, scores and reason.
         same_effects: Whether its journal holds the same effects, each once.
         same_books: Whether its books say the same calls and tokens.
-        same_mlflow: Whether MLflow has each rollout and each metric once; ``None`` where it was not told.
+        same_mlflow: Whether MLflow has each rollout and each metric once; ``None`` where it was not
+            told.
         calls: Calls that the books name.
         answered: Calls that the service answered; those in flight at a kill reached nobody.
-        in_flight: Calls that may be on the way at a kill at most, over all kills: as many as there are workers at the
-            service, and as many that it has answered just now and that are not on disk yet.
+        in_flight: Calls that may be on the way at a kill at most, over all kills: as many as there
+            are workers at the service, and as many that it has answered just now and that are not
+            on disk yet.
     """
 
     run: str
@@ -75,7 +83,9 @@ class KillsRow:
 
 
 def run(options: KillsOptions) -> Iterator[KillsRow]:
-    """Kill runs of each kind at moments drawn by the seed, and compare each with one that was left alone."""
+    """Kill runs of each kind at moments drawn by the seed, and compare each with one that was left
+    alone.
+    """
     source = (
         ("formula-mini", {"task": "compute"})
         if options.path is None
@@ -83,28 +93,49 @@ def run(options: KillsOptions) -> Iterator[KillsRow]:
     )
     rows = load_rows(*source, train=options.examples, validation=options.validation, heldout=1)
     task = benchmark_task(rows, options.seed, params=source[1], base_rate=0.0)
-    config = SimulatedConfig(seed=options.seed, slots=options.workers, time_scale=options.time_scale)
+    config = SimulatedConfig(
+        seed=options.seed, slots=options.workers, time_scale=options.time_scale
+    )
     with SimulatedService(config, task) as service, tempfile.TemporaryDirectory() as folder:
         for name in options.runs:
             arguments: dict[str, Any] = {
-                "folder": f"{folder}/{name}-whole", "api_base": service.api_base, "run": name, "source": source,
-                "workers": options.workers, "seed": options.seed, "sizes": [options.examples, options.validation],
-            }  # fmt: skip
+                "folder": f"{folder}/{name}-whole",
+                "api_base": service.api_base,
+                "run": name,
+                "source": source,
+                "workers": options.workers,
+                "seed": options.seed,
+                "sizes": [options.examples, options.validation],
+            }
             _started(arguments).wait()
             whole = _ended(Path(arguments["folder"]))
             service.reset_stats()
             arguments["folder"] = f"{folder}/{name}"
-            kills = _killed(arguments, whole["counts"], options.kills, derive(options.seed, "kills", name))
+            kills = _killed(
+                arguments, whole["counts"], options.kills, derive(options.seed, "kills", name)
+            )
             again = _ended(Path(arguments["folder"]))
-            program, effects, books = (again[what] == whole[what] for what in ("results", "effects", "books"))
+            program, effects, books = (
+                again[what] == whole[what] for what in ("results", "effects", "books")
+            )
             told = again["told"] == whole["told"] and again["told"]["rows"] == again["rollouts"]
             yield KillsRow(
-                name, _WHERE.get(name, "anywhere"), kills, program, effects, books, told if name == "mlflow" else None,
-                again["books"][0], service.stats().calls, 2 * kills * options.workers,
-            )  # fmt: skip
+                name,
+                _WHERE.get(name, "anywhere"),
+                kills,
+                program,
+                effects,
+                books,
+                told if name == "mlflow" else None,
+                again["books"][0],
+                service.stats().calls,
+                2 * kills * options.workers,
+            )
 
 
-def _killed(arguments: dict[str, Any], counts: dict[str, int], kills: int, stream: random.Random) -> int:
+def _killed(
+    arguments: dict[str, Any], counts: dict[str, int], kills: int, stream: random.Random
+) -> int:
     """Run to the end, killed so often on the way; return how often it was."""
     folder, died = Path(arguments["folder"]), 0
     most = counts.get(arguments["run"], 0)
@@ -138,21 +169,36 @@ def child(arguments: str) -> None:
     if "dies_at" in given:
         _die(given["run"], given["dies_at"])
     rows = load_rows(*given["source"], train=train, validation=validation, heldout=1)
-    lm = dspy.LM("openai/simulated", api_base=given["api_base"], api_key="simulated", cache=False, temperature=0.0)
+    lm = dspy.LM(
+        "openai/simulated",
+        api_base=given["api_base"],
+        api_key="simulated",
+        cache=False,
+        temperature=0.0,
+    )
     settings = {"tracker": (), **_RUNS[given["run"]]}
     if settings["tracker"]:
         from combee_dspy.tracking import MLflowTracker
 
         settings["tracker"] = MLflowTracker(tracking_uri=_store(Path(given["folder"])))
     combee = Combee(
-        rows.metric, reflection_lm=lm, budget=Budget(epochs=1), reflection_minibatch_size=-(-train // 4),
-        num_threads=given["workers"], seed=given["seed"], log_dir=given["folder"], validation=Validation(probe=False),
+        rows.metric,
+        reflection_lm=lm,
+        budget=Budget(epochs=1),
+        reflection_minibatch_size=-(-train // 4),
+        num_threads=given["workers"],
+        seed=given["seed"],
+        log_dir=given["folder"],
+        validation=Validation(probe=False),
         **settings,
-    )  # fmt: skip
+    )
     examples, checked = list(rows.train.examples), list(rows.validation.examples)
     with dspy.context(lm=lm), quietly():
         if given["run"] == "many":
-            tasks = [Task(f"part {part}", rows.program(), examples[part::3], checked) for part in range(3)]
+            tasks = [
+                Task(f"part {part}", rows.program(), examples[part::3], checked)
+                for part in range(3)
+            ]
             compile_many(tasks, combee=combee)
         else:
             combee.compile(rows.program(), trainset=examples, valset=checked)
@@ -171,7 +217,11 @@ def _die(where: str, times: int) -> None:
 
     def written(self: Any, connection: Any, statements: Any) -> None:
         rows = [row for sql, row in statements if "INTO effect" in sql]
-        transact(self, connection, list(statements) if where != "commit" else _Armed(statements, [dies] * len(rows)))
+        transact(
+            self,
+            connection,
+            list(statements) if where != "commit" else _Armed(statements, [dies] * len(rows)),
+        )
         for row in rows:
             if where == "scan" and row[2] == "call":
                 dies()
@@ -224,20 +274,42 @@ def _ended(folder: Path) -> dict[str, Any]:
             if state != "finished":
                 raise ServiceError(f"the run {name!r} in {folder} ended as {state!r}")
             results[name] = {**json.loads(result), "seconds": None}
-        effects = sorted(tuple(row) for row in reader.rows("SELECT r.name, key FROM effect JOIN run r ON r.id = run"))
-        books = tuple(reader.rows("SELECT sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM usage")[0])
+        effects = sorted(
+            tuple(row)
+            for row in reader.rows("SELECT r.name, key FROM effect JOIN run r ON r.id = run")
+        )
+        books = tuple(
+            reader.rows("SELECT sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM usage")[
+                0
+            ]
+        )
         kinds = dict(map(tuple, reader.rows("SELECT kind, count(*) FROM effect GROUP BY kind")))
-    told = _told(folder) if folder.with_name(f"{folder.name}-mlflow.db").exists() else {"rows": 0, "points": 0}
-    counts = {"effects": len(effects), "commit": len(effects), "scan": kinds["call"], "mlflow": told["points"]}
+    told = (
+        _told(folder)
+        if folder.with_name(f"{folder.name}-mlflow.db").exists()
+        else {"rows": 0, "points": 0}
+    )
+    counts = {
+        "effects": len(effects),
+        "commit": len(effects),
+        "scan": kinds["call"],
+        "mlflow": told["points"],
+    }
     told.pop("points")
     return {
-        "results": results, "effects": effects, "books": books, "counts": counts, "told": told,
+        "results": results,
+        "effects": effects,
+        "books": books,
+        "counts": counts,
+        "told": told,
         "rollouts": kinds["rollout"],
-    }  # fmt: skip
+    }
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    """Return what MLflow has: how many rollouts, each of which must be another, and the steps of each metric."""
+    """Return what MLflow has: how many rollouts, each of which must be another, and the steps of
+    each metric.
+    """
     import mlflow
     import pyarrow.parquet
 
@@ -245,7 +317,10 @@ def _told(folder: Path) -> dict[str, Any]:
     experiment = client.get_experiment_by_name("combee_dspy")
     (found,) = client.search_runs([experiment.experiment_id])
     files = [one.path for one in client.list_artifacts(found.info.run_id, "rollouts")]
-    tables = [pyarrow.parquet.read_table(client.download_artifacts(found.info.run_id, file)) for file in files]
+    tables = [
+        pyarrow.parquet.read_table(client.download_artifacts(found.info.run_id, file))
+        for file in files
+    ]
     ids = [row["id"] for one in tables for row in one.to_pylist()]
     if len(ids) != len(set(ids)):
         raise ServiceError(f"MLflow has {len(ids)} rollouts for {len(set(ids))}")
@@ -262,20 +337,40 @@ def line(options: KillsOptions, row: KillsRow) -> str:
 
 
 def passed(options: KillsOptions, rows: Sequence[KillsRow]) -> bool:
-    """Return whether every run ended as the one that was left alone, and bought again no more than was on the way."""
+    """Return whether every run ended as the one that was left alone, and bought again no more than
+    was on the way.
+    """
     return all(
-        one.same_program and one.same_effects and one.same_books and one.same_mlflow is not False
+        one.same_program
+        and one.same_effects
+        and one.same_books
+        and one.same_mlflow is not False
         and one.answered - one.calls <= one.in_flight
         for one in rows
-    )  # fmt: skip
+    )
 
 
 def table(options: KillsOptions, rows: Sequence[KillsRow]) -> Table:
     """Return the runs as a table."""
-    heads = ("<run", "<killed", "kills", "same program", "same effects", "same books", "same in MLflow",
-             "calls in the books", "answered", "lost")  # fmt: skip
+    heads = (
+        "<run",
+        "<killed",
+        "kills",
+        "same program",
+        "same effects",
+        "same books",
+        "same in MLflow",
+        "calls in the books",
+        "answered",
+        "lost",
+    )
     cells = [(one.run, one.where, str(one.kills), *_cells(one)) for one in rows]
-    notes = ("lost: calls that the service answered and that were not on disk yet at a kill; they were bought again.",)
+    notes = (
+        (
+            "lost: calls that the service answered and that were not on disk yet at a kill; they"
+            " were bought again."
+        ),
+    )
     return by_rows(f"Killed and resumed ({LABEL})", heads, cells, notes)
 
 

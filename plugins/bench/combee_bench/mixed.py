@@ -22,7 +22,9 @@ _CODE = re.compile(r"\bq\d+\b")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One reflection: a fact in one of three wordings, or with ``opposes`` another code for its goods."""
+    """One reflection: a fact in one of three wordings, or with ``opposes`` another code for its
+    goods.
+    """
 
     fact: PlantedFact
     wording: int = 0
@@ -73,7 +75,9 @@ class Tally:
 
 
 def serve(lessons: Lessons) -> list[Taught]:
-    """Return what a run would serve of an aggregation: its lessons in a book, related and weighed."""
+    """Return what a run would serve of an aggregation: its lessons in a book, related and
+    weighed.
+    """
     taught = [
         Taught(" ".join(lesson.text.split()), tuple(map(str, lesson.sources)))
         for lesson in lessons.lessons
@@ -84,7 +88,9 @@ def serve(lessons: Lessons) -> list[Taught]:
     return served + [Taught(line) for line in (lessons.rewrite or "").splitlines()]
 
 
-def tally(facts: Sequence[PlantedFact], statements: Sequence[Statement], served: Sequence[Taught]) -> Tally:
+def tally(
+    facts: Sequence[PlantedFact], statements: Sequence[Statement], served: Sequence[Taught]
+) -> Tally:
     """Count what the served lines hold of facts, by the statements that they were learned from."""
     stated = list(dict.fromkeys(statement.fact for statement in statements))
     opposite = {one.opposes: one.fact for one in statements if one.opposes}
@@ -105,7 +111,12 @@ def tally(facts: Sequence[PlantedFact], statements: Sequence[Statement], served:
     return Tally(right, {end: ends[end] for end in _END.values()}, doubled, other, (cited, correct))
 
 
-_END = {(True, False): "right", (False, True): "wrong", (True, True): "both", (False, False): "neither"}
+_END = {
+    (True, False): "right",
+    (False, True): "wrong",
+    (True, True): "both",
+    (False, False): "neither",
+}
 
 
 def _is_contradicted(fact: PlantedFact, lines: Sequence[str]) -> bool:

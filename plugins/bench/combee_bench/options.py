@@ -1,4 +1,6 @@
-"""What each command measures. Every field is an option of the command, with the help that stands here."""
+"""What each command measures. Every field is an option of the command, with the help that stands
+here.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "platitudes", "unlimited"]
+OverloadLaw = Literal[
+    "attention", "writing", "reading", "collapse", "dilution", "platitudes", "unlimited"
+]
 KilledRun = Literal["pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
@@ -64,7 +68,9 @@ def _of_a_model(lm: str | None, **given: str | None) -> None:
     said = next((value for value in given.values() if value), None)
     if lm in (None, "embedded") and said:
         problem = "is not that of such a model, though something of one is given"
-        raise ArgumentValueError("lm", said, problem, "Name the model, such as --lm openai/my-model.")
+        raise ArgumentValueError(
+            "lm", said, problem, "Name the model, such as --lm openai/my-model."
+        )
 
 
 @parameters
@@ -80,18 +86,22 @@ class SpeedOptions:
         validation: Validation examples.
         heldout: Held-out examples, read before and after each run.
         slots: Calls served at once; threads of each method.
-        time_scale: Wall seconds for one simulated second; 0 waits for nothing and compares held-out alone.
+        time_scale: Wall seconds for one simulated second; 0 waits for nothing and compares held-out
+            alone.
         program: What is optimized: chain-of-thought, which reasons before it answers, or predict.
         temperature: Temperature of both LMs: above 0 they sample. By default the service's own.
         auto: End by this budget of GEPA's (light, medium or heavy) instead of after one epoch.
         refused: Share of requests that the simulated service refuses by chance (HTTP 429).
-        lessons: What a lesson of the simulated model covers: mistake (one kind, of a formula) or formula.
+        lessons: What a lesson of the simulated model covers: mistake (one kind, of a formula) or
+            formula.
         base_accuracy: Share of questions that the simulated model answers rightly untaught.
         taught_accuracy: Share of them that it answers rightly when taught.
         reasoning_tokens: Median tokens of the simulated model's reasoning.
         reasoning_spread: Standard deviation of the log of these tokens; 0: always as many.
-        attention: What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens.
-        wordings: How calls of the simulated model word a lesson: one, all alike, or each-call, each in its own way.
+        attention: What the simulated model takes in at once: 12 items, or by reading, about 5,000
+            tokens.
+        wordings: How calls of the simulated model word a lesson: one, all alike, or each-call, each
+            in its own way.
         quoting: Share of its lessons that quote 13 words of a question.
         margin: How many points worse a held-out score may be and still counts as no worse.
         lm: A model by DSPy's name, instead of the simulated service.
@@ -99,7 +109,14 @@ class SpeedOptions:
         api_key_env: Environment variable that holds its key.
     """
 
-    methods: Names = ("gepa", "gepa-40", "combee", "combee-trunk-s1", "combee-pareto-s1", "combee-epoch")
+    methods: Names = (
+        "gepa",
+        "gepa-40",
+        "combee",
+        "combee-trunk-s1",
+        "combee-pareto-s1",
+        "combee-epoch",
+    )
     seeds: Numbers = (0,)
     repeats: Count = 1
     path: Path | None = None
@@ -131,15 +148,19 @@ class SpeedOptions:
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if self.taught_accuracy < self.base_accuracy:
             remedy = "Being taught does not make an answer worse."
-            raise ArgumentValueError("taught_accuracy", self.taught_accuracy, "is below base_accuracy", remedy)
+            raise ArgumentValueError(
+                "taught_accuracy", self.taught_accuracy, "is below base_accuracy", remedy
+            )
 
 
 @parameters
 class CompareOptions:
-    """Several methods side by side: held-out score against seconds, rollouts, tokens, dollars and GPU-seconds.
+    """Several methods side by side: held-out score against seconds, rollouts, tokens, dollars and
+    GPU-seconds.
 
     Args:
-        methods: Methods, by comma; the first is the reference. Costs a point are above the serial one, gepa.
+        methods: Methods, by comma; the first is the reference. Costs a point are above the serial
+            one, gepa.
         seeds: Seeds, such as 0-4: each of the service and of every method.
         budget: Rollouts that each method may buy.
         config: A file of combee run: its program, metric, data and models, all rows.
@@ -183,40 +204,54 @@ class CompareOptions:
     def __post_init__(self) -> None:
         _each_once("methods", self.methods)
         _each_once("seeds", self.seeds)
-        given = {"api_base": self.api_base, "api_key_env": self.api_key_env, "reflection_lm": self.reflection_lm}
+        given = {
+            "api_base": self.api_base,
+            "api_key_env": self.api_key_env,
+            "reflection_lm": self.reflection_lm,
+        }
         _of_a_model(self.lm, **given)
         if self.task is not None and self.benchmark not in (None, "formula-mini"):
-            raise ArgumentValueError("task", self.task, "is a choice of formula-mini only", "Leave it out.")
+            raise ArgumentValueError(
+                "task", self.task, "is a choice of formula-mini only", "Leave it out."
+            )
         if self.config is None:
             self.check_budget(self.validation or VALIDATION)
             return
         of_a_benchmark = ("benchmark", "task", "path", "train", "validation", "heldout", "lm")
         for name in of_a_benchmark:
             if (value := getattr(self, name)) is not None:
-                raise ArgumentValueError(name, value, "stands in the file already", "Leave it out, or config.")
+                raise ArgumentValueError(
+                    name, value, "stands in the file already", "Leave it out, or config."
+                )
 
     def check_budget(self, validation: int) -> None:
         """Refuse a budget that does not pay for two validations of so many rows."""
         if self.budget < 2 * validation:
             remedy = f"Give at least {2 * validation}, better ten times that."
-            raise ArgumentValueError("budget", self.budget, "does not pay for two validations", remedy)
+            raise ArgumentValueError(
+                "budget", self.budget, "does not pay for two validations", remedy
+            )
 
 
 @parameters
 class CeilingOptions:
-    """What a model answers without lessons, and with all of them, written by hand: what there is to learn.
+    """What a model answers without lessons, and with all of them, written by hand: what there is to
+    learn.
 
     Args:
         seeds: Seeds, such as 0-2: each of the benchmark's rules and rows.
         benchmark: A benchmark's name.
-        path: Where its rows are, if not bundled; each seed draws rows of its own from those held out.
+        path: Where its rows are, if not bundled; each seed draws rows of its own from those held
+            out.
         rules: How many rules house-rules has, if not its default: a small model obeys few of many.
-        choices: Whether the answers of house-rules are codes to choose among: a small model obeys more of these.
+        choices: Whether the answers of house-rules are codes to choose among: a small model obeys
+            more of these.
         lessons: A file of lessons, one a line; by default those that the benchmark brings.
         tolerant: Score by the benchmark's tolerant metric.
         heldout: Held-out rows of each seed, asked twice.
         lm: embedded, or a model by DSPy's name.
-        file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
+        file: A GGUF file for embedded, or its parts by comma, in order; by default
+            SmolLM2-135M-Instruct.
         sha256: SHA-256 of the file, checked before it is loaded.
         slots: Calls at once.
         context: Longest prompt plus answer in tokens, for embedded.
@@ -246,12 +281,15 @@ class CeilingOptions:
         _each_once("seeds", self.seeds)
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if self.lm != "embedded" and self.file is not None:
-            raise ArgumentValueError("file", self.file, "is for the embedded model only", "Leave out lm, or file.")
+            raise ArgumentValueError(
+                "file", self.file, "is for the embedded model only", "Leave out lm, or file."
+            )
 
 
 @parameters
 class ClientOptions:
-    """Rollouts a second that one process sustains, and what each costs it, on a service that answers at once.
+    """Rollouts a second that one process sustains, and what each costs it, on a service that
+    answers at once.
 
     Args:
         rows: What is measured, by comma.
@@ -275,7 +313,8 @@ class ClientOptions:
 
 @parameters
 class VerdictsOptions:
-    """How often each verdict that is printed or acted on is wrong, over simulated studies of which the truth is known.
+    """How often each verdict that is printed or acted on is wrong, over simulated studies of which
+    the truth is known.
 
     Args:
         studies: Simulated studies of each verdict.
@@ -290,7 +329,8 @@ class VerdictsOptions:
 
 @parameters
 class DiagnoseOptions:
-    """How often combee diagnose is wrong, over simulated serial searches of which the truth is known.
+    """How often combee diagnose is wrong, over simulated serial searches of which the truth is
+    known.
 
     Args:
         seeds: Searches of each kind.
@@ -305,7 +345,8 @@ class DiagnoseOptions:
 
 @parameters
 class RedactionOptions:
-    """Personal data in made-up lines that redaction misses, and what it takes for personal data and is none.
+    """Personal data in made-up lines that redaction misses, and what it takes for personal data and
+    is none.
 
     Args:
         each: Lines of each form.
@@ -318,11 +359,13 @@ class RedactionOptions:
 
 @parameters
 class CanaryOptions:
-    """What callers of a canary notice, how fast servers follow the registry, and how often its rule is wrong.
+    """What callers of a canary notice, how fast servers follow the registry, and how often its rule
+    is wrong.
 
     Args:
-        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite, and one that is
-            killed while it changes what serves), server (the same on an MLflow server).
+        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite,
+            and one that is killed while it changes what serves), server (the same on an MLflow
+            server).
         canaries: Simulated canaries for each true difference.
         pairs: Pairs that each of them may have.
         looks: How often each is looked at.
@@ -337,7 +380,9 @@ class CanaryOptions:
         seed: Seed of the simulated canaries and of the moments of kills.
     """
 
-    parts: Annotated[tuple[Literal["rule", "calls", "load", "switch", "server"], ...], Field(min_length=1)] = (
+    parts: Annotated[
+        tuple[Literal["rule", "calls", "load", "switch", "server"], ...], Field(min_length=1)
+    ] = (
         "rule",
         "calls",
         "load",
@@ -360,7 +405,9 @@ class CanaryOptions:
     def __post_init__(self) -> None:
         if max(self.epsilons) > self.discordance:
             remedy = "No more points can be lost than pairs differ."
-            raise ArgumentValueError("epsilons", self.epsilons, f"hold more than {self.discordance:g} points", remedy)
+            raise ArgumentValueError(
+                "epsilons", self.epsilons, f"hold more than {self.discordance:g} points", remedy
+            )
 
 
 @parameters
@@ -368,8 +415,9 @@ class KillsOptions:
     """Runs that are killed at random moments and resumed, beside the same runs left alone.
 
     Args:
-        runs: Runs, by comma: ``pareto``, ``trunk``, ``playbook``, ``many`` (three tasks in one journal), which are
-            killed anywhere; ``scan``, killed after a call of a scan; ``commit``, in one; ``mlflow``, while it is told.
+        runs: Runs, by comma: ``pareto``, ``trunk``, ``playbook``, ``many`` (three tasks in one
+            journal), which are killed anywhere; ``scan``, killed after a call of a scan;
+            ``commit``, in one; ``mlflow``, while it is told.
         kills: Kills of each run.
         path: Rows of the Formula benchmark, instead of formula-mini's.
         examples: Training examples, which make one epoch of four updates.
@@ -380,8 +428,14 @@ class KillsOptions:
     """
 
     runs: Annotated[tuple[KilledRun, ...], Field(min_length=1)] = (
-        "pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many",
-    )  # fmt: skip
+        "pareto",
+        "trunk",
+        "scan",
+        "commit",
+        "mlflow",
+        "playbook",
+        "many",
+    )
     kills: Count = 5
     path: Path | None = None
     examples: Count = 120
@@ -393,13 +447,16 @@ class KillsOptions:
 
 @parameters
 class FaultsOptions:
-    """A compile against a service that misbehaves, once for each fault, beside the same compile left alone.
+    """A compile against a service that misbehaves, once for each fault, beside the same compile
+    left alone.
 
     Args:
-        faults: Faults, by comma; all of them where none is named. ``outage``, ``dead`` and ``slow`` are whole services.
+        faults: Faults, by comma; all of them where none is named. ``outage``, ``dead`` and ``slow``
+            are whole services.
         rate: Share of the requests that a fault spoils; a request that is repeated draws again.
         outage: Seconds that the service is away in the middle of the run.
-        client: ``dspy`` for ``dspy.LM`` as it is, ``pooled`` for the fast one, ``asyncio`` for that on an event loop.
+        client: ``dspy`` for ``dspy.LM`` as it is, ``pooled`` for the fast one, ``asyncio`` for that
+            on an event loop.
         timeout: The LM's, in seconds.
         examples: Training examples, which make one epoch of four updates.
         validation: Validation examples.
@@ -445,7 +502,8 @@ class FuzzOptions:
 
 @parameters
 class DamageOptions:
-    """Journals with bits flipped, ends cut off and sectors lost: whether one is taken for what was written.
+    """Journals with bits flipped, ends cut off and sectors lost: whether one is taken for what was
+    written.
 
     Args:
         times: Damages of each kind, each to a fresh copy.
@@ -479,7 +537,8 @@ class SoakOptions:
 
 @parameters
 class ScaleOptions:
-    """A scan alone, from ten reflections to ten thousand: seconds, calls, tokens, depth, CPU and memory.
+    """A scan alone, from ten reflections to ten thousand: seconds, calls, tokens, depth, CPU and
+    memory.
 
     Args:
         sizes: Reflections of each scan, by comma.
@@ -503,8 +562,8 @@ class SweepOptions:
     Args:
         aggregators: Names, by comma, each with its constructor's defaults.
         sizes: Examples a minibatch, by comma.
-        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse, dilution,
-            platitudes, unlimited.
+        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse,
+            dilution, platitudes, unlimited.
         seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
         examples: Training examples: one epoch.
         heldout: Held-out examples, read at the end of each run.
@@ -530,7 +589,9 @@ class SweepOptions:
     def __post_init__(self) -> None:
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if max(self.sizes) > self.examples:
-            raise ArgumentValueError("sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}.")
+            raise ArgumentValueError(
+                "sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}."
+            )
 
 
 @parameters
@@ -554,18 +615,21 @@ class ScanOptions:
 
 @parameters
 class RetentionOptions:
-    """How many planted lessons come back from an aggregator, by how many reflections it is given at once.
+    """How many planted lessons come back from an aggregator, by how many reflections it is given at
+    once.
 
     Args:
         aggregators: Aggregators, by comma.
         sizes: Reflections that are aggregated at once, by comma.
-        mixed: Whether some facts are stated by several reflections in other words, and some contradicted by fewer;
-            sizes then count facts, and what a book would serve is judged.
-        fan_in: The most reflections one call may take, for aggregators that have such a number; else their defaults.
+        mixed: Whether some facts are stated by several reflections in other words, and some
+            contradicted by fewer; sizes then count facts, and what a book would serve is judged.
+        fan_in: The most reflections one call may take, for aggregators that have such a number;
+            else their defaults.
         seeds: Seeds, such as 0-4: each of the facts and of the aggregator's draws.
         lm: embedded, or a model by DSPy's name; simulated by default.
         law: Law of one call of the simulated service, of those of combee bench sweep.
-        file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
+        file: A GGUF file for embedded, or its parts by comma, in order; by default
+            SmolLM2-135M-Instruct.
         sha256: SHA-256 of the file, checked before it is loaded.
         slots: Calls at once.
         context: Longest prompt plus answer in tokens, for embedded.
@@ -596,29 +660,36 @@ class RetentionOptions:
             _each_once(name, getattr(self, name))
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if self.lm != "embedded" and self.file is not None:
-            raise ArgumentValueError("file", self.file, "is for the embedded model only", "Give --lm embedded.")
+            raise ArgumentValueError(
+                "file", self.file, "is for the embedded model only", "Give --lm embedded."
+            )
 
 
 @parameters
 class RealOptions:
-    """Is it better than dspy.GEPA on a model? Methods at an equal budget in tokens, in an order drawn beforehand.
+    """Is it better than dspy.GEPA on a model? Methods at an equal budget in tokens, in an order
+    drawn beforehand.
 
     Args:
         folder: Where the plan, a file for each run, and the page lie; the same folder goes on.
         methods: Methods, by comma; untouched is always read.
         seeds: Seeds, such as 0-2: each of every method.
         tokens: Tokens that each run may take, of both models.
-        hours: Hours that the whole study may take: the budget is made to fit, by the speed that is measured first.
+        hours: Hours that the whole study may take: the budget is made to fit, by the speed that is
+            measured first.
         benchmark: A benchmark's name.
         path: Where the benchmark's rows are, if not bundled.
         rules: How many rules house-rules has, if not its default: a small model obeys few of many.
-        choices: Whether the answers of house-rules are codes to choose among: a small model obeys more of these.
-        rule_set: Number of the rules and rows of house-rules; 0 by default, another has other rules.
+        choices: Whether the answers of house-rules are codes to choose among: a small model obeys
+            more of these.
+        rule_set: Number of the rules and rows of house-rules; 0 by default, another has other
+            rules.
         train: Training rows.
         validation: Validation rows.
         heldout: Held-out rows, read after each run.
         lm: Model of the program, by DSPy's name, or embedded.
-        file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
+        file: A GGUF file for embedded, or its parts by comma, in order; by default
+            SmolLM2-135M-Instruct.
         sha256: SHA-256 of the file, checked before it is loaded.
         api_base: Address of an OpenAI-compatible service.
         reflection_lm: Another model that writes.
@@ -632,8 +703,18 @@ class RealOptions:
     """
 
     folder: str = "real"
-    methods: Names = ("gepa", "naive-40", "pxn", "union", "parallel-scan", "single-call", "top-k", "summarize",
-                      "trunk", "few-shot")  # fmt: skip
+    methods: Names = (
+        "gepa",
+        "naive-40",
+        "pxn",
+        "union",
+        "parallel-scan",
+        "single-call",
+        "top-k",
+        "summarize",
+        "trunk",
+        "few-shot",
+    )
     seeds: Numbers = (0, 1, 2)
     tokens: Count = 100_000
     hours: AboveZero | None = None
@@ -665,13 +746,21 @@ class RealOptions:
         _each_once("seeds", self.seeds)
         for name in self.methods:
             if name not in METHODS:
-                raise ArgumentValueError("methods", name, "is no method", f"Known: {', '.join(METHODS)}.")
+                raise ArgumentValueError(
+                    "methods", name, "is no method", f"Known: {', '.join(METHODS)}."
+                )
         if "gepa" not in self.methods:
-            raise ArgumentValueError("methods", self.methods, "lacks gepa, what others are set against", "Add gepa.")
+            raise ArgumentValueError(
+                "methods", self.methods, "lacks gepa, what others are set against", "Add gepa."
+            )
         if self.lm != "embedded" and self.file is not None:
-            raise ArgumentValueError("file", self.file, "is for the embedded model only", "Leave out lm, or file.")
+            raise ArgumentValueError(
+                "file", self.file, "is for the embedded model only", "Leave out lm, or file."
+            )
         if self.lm == "embedded" and self.api_base is not None:
-            raise ArgumentValueError("api_base", self.api_base, "is not that of the embedded model", "Name the lm.")
+            raise ArgumentValueError(
+                "api_base", self.api_base, "is not that of the embedded model", "Name the lm."
+            )
         if (self.reflection_lm or self.lm) == "embedded":
             unused, remedy = "reflection_api_base", "Name the reflection_lm."
         else:
@@ -682,7 +771,8 @@ class RealOptions:
 
 @parameters
 class PlacementOptions:
-    """Where copies of reflections come to lie: which meet, which lie double, and what level 1 of a scan keeps.
+    """Where copies of reflections come to lie: which meet, which lie double, and what level 1 of a
+    scan keeps.
 
     Args:
         sizes: Reflections, by comma.
@@ -697,7 +787,10 @@ class PlacementOptions:
 
     sizes: Sizes = (4, 6, 8, 16, 40, 80, 240)
     copies: Sizes = (1, 2)
-    placements: Annotated[tuple[Literal["distinct", "plain"], ...], Field(min_length=1)] = ("distinct", "plain")
+    placements: Annotated[tuple[Literal["distinct", "plain"], ...], Field(min_length=1)] = (
+        "distinct",
+        "plain",
+    )
     windows: Numbers = (0, 4)
     fan_in: Annotated[int, Field(ge=2)] | None = None
     draws: Count = 100
@@ -710,8 +803,8 @@ class CapacityOptions:
     """Whether the adaptive limit finds the capacity of a service that nobody told it.
 
     Args:
-        modes: What the service does beyond its slots, by comma: reject, queue, or changing (rejects, and halves
-            its slots in the middle).
+        modes: What the service does beyond its slots, by comma: reject, queue, or changing
+            (rejects, and halves its slots in the middle).
         clients: plain (dspy.LM) or pooled, by comma.
         slots: Calls served at once.
         rollouts: Rollouts of each run, of one call each.
@@ -727,7 +820,10 @@ class CapacityOptions:
         "queue",
         "changing",
     )
-    clients: Annotated[tuple[Literal["plain", "pooled"], ...], Field(min_length=1)] = ("plain", "pooled")
+    clients: Annotated[tuple[Literal["plain", "pooled"], ...], Field(min_length=1)] = (
+        "plain",
+        "pooled",
+    )
     slots: Annotated[int, Field(ge=2)] = 37
     rollouts: Annotated[int, Field(ge=20)] = 1_500
     seconds: AboveZero = 2.0
@@ -739,12 +835,14 @@ class CapacityOptions:
 
 @parameters
 class SizesOptions:
-    """Which batch size the controller picks, by stated laws of an epoch's delay and by recorded runs.
+    """Which batch size the controller picks, by stated laws of an epoch's delay and by recorded
+    runs.
 
     Args:
         taus: τ, by comma, each a share of the law's slope at the base.
         alphas: Exponents of the laws, by comma.
-        floors: Floors of the laws, by comma: shares of an epoch at ten examples a batch that no size saves.
+        floors: Floors of the laws, by comma: shares of an epoch at ten examples a batch that no
+            size saves.
         base: The size whose slope is the reference.
         examples: Training examples: N.
         noise: Standard deviation of the log of a delay.
@@ -752,7 +850,13 @@ class SizesOptions:
         seed: Seed of the noise.
     """
 
-    taus: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (0.004, 0.008, 0.016, 0.032, 0.064)
+    taus: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (
+        0.004,
+        0.008,
+        0.016,
+        0.032,
+        0.064,
+    )
     alphas: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (0.3, 0.5, 0.7, 0.84, 1.0)
     floors: tuple[Rate, ...] = (0.0, 0.1)
     base: Count = 10

@@ -1,4 +1,6 @@
-"""A user's own program, data and models, from a file of ``combee run``, as a benchmark and an endpoint."""
+"""A user's own program, data and models, from a file of ``combee run``, as a benchmark and an
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ __all__ = ["Own", "read_own"]
 
 
 class Own:
-    """What a file of ``combee run`` holds, of which a comparison takes program, metric, data, adapter and models.
+    """What a file of ``combee run`` holds, of which a comparison takes program, metric, data,
+    adapter and models.
 
     Attributes:
         rows: Its program, metric and splits.
@@ -36,10 +39,15 @@ class Own:
 
     @contextmanager
     def endpoint(self, price: Price | None) -> Iterator[Endpoint]:
-        """Give the file's models. DSPy's cache is off: a call that it answers would flatter whoever runs later."""
+        """Give the file's models. DSPy's cache is off: a call that it answers would flatter whoever
+        runs later.
+        """
         task = self._plan.tasks[0]
         with self._plan.lms() as lm_of:
-            lm, writing = lm_of(task.lm).copy(cache=False), lm_of(self._plan.proposer).copy(cache=False)
+            lm, writing = (
+                lm_of(task.lm).copy(cache=False),
+                lm_of(self._plan.proposer).copy(cache=False),
+            )
             adapter = task.settings().get("adapter")
             costs = self._plan.config.arguments().get("costs") if price is None else None
             yield Endpoint(lm, as_proposer(writing), lm, adapter=adapter, price=price, costs=costs)
@@ -49,7 +57,8 @@ def read_own(path: Path) -> Own:
     """Read a file of ``combee run`` with one task. Nothing is bought.
 
     Raises:
-        ArgumentError: The file cannot be used, holds several tasks, or lacks validation or held-out rows.
+        ArgumentError: The file cannot be used, holds several tasks, or lacks validation or held-out
+            rows.
         SplitOverlapError: Held-out rows are in another split too.
         DataSourceError: Its data cannot be read.
     """
@@ -64,7 +73,9 @@ def read_own(path: Path) -> Own:
     splits = []
     for name, given in found.items():
         if not given:
-            raise ArgumentValueError(f"data.{name}", str(path), "is missing", "A comparison needs all three splits.")
+            raise ArgumentValueError(
+                f"data.{name}", str(path), "is missing", "A comparison needs all three splits."
+            )
         splits.append(Split(name, tuple(given), tuple(map(row_hash, given))))
     for split in splits[:2]:
         if shared := len({*split.row_hashes} & {*splits[2].row_hashes}):
@@ -88,9 +99,13 @@ def read_own(path: Path) -> Own:
 def _in_full(metric: Any) -> Callable[..., dspy.Prediction]:
     """Return a metric that answers with score and feedback: some methods read both."""
 
-    def full(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> dspy.Prediction:
+    def full(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> dspy.Prediction:
         found = metric(gold, pred, trace, pred_name, pred_trace)
         score = float(getattr(found, "score", found))
-        return dspy.Prediction(score=score, feedback=getattr(found, "feedback", None) or f"The score is {score:g}.")
+        return dspy.Prediction(
+            score=score, feedback=getattr(found, "feedback", None) or f"The score is {score:g}."
+        )
 
     return full

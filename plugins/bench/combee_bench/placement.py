@@ -1,4 +1,6 @@
-"""Where copies of reflections come to lie: which ever meet, which lie double, and what a scan's first level keeps."""
+"""Where copies of reflections come to lie: which ever meet, which lie double, and what a scan's
+first level keeps.
+"""
 
 from __future__ import annotations
 
@@ -61,18 +63,24 @@ def run(options: PlacementOptions) -> Iterator[PlacementRow]:
                     yield _row(options, n, copies, placement, window or None)
 
 
-def _row(options: PlacementOptions, n: int, copies: int, placement: Placement, window: int | None) -> PlacementRow:
+def _row(
+    options: PlacementOptions, n: int, copies: int, placement: Placement, window: int | None
+) -> PlacementRow:
     k = shard_count(n, copies, options.fan_in, None, placement, window)
     law, pairs = LAWS[options.law], max(n * (n - 1) // 2, 1)
     doubled, meet, kept = [], [], []
     longest, ever = 0, set[tuple[int, int]]()
     for draw in range(options.draws):
-        shards = plan_shards(n, copies, k, derive(options.seed, "placement", n, draw), placement, window)
+        shards = plan_shards(
+            n, copies, k, derive(options.seed, "placement", n, draw), placement, window
+        )
         doubled.append(len({one for shard in shards for one in shard if shard.count(one) > 1}) / n)
         met = {pair for shard in shards for pair in combinations(sorted(set(shard)), 2)}
         meet.append(len(met) / pairs)
         ever |= met
-        seen = (law.attend(shard, options.seed, n, draw, number) for number, shard in enumerate(shards))
+        seen = (
+            law.attend(shard, options.seed, n, draw, number) for number, shard in enumerate(shards)
+        )
         kept.append(len({one for shard in seen for one in shard}) / n)
         longest = max(longest, *map(len, shards))
     made = effective_copies(copies, k, placement, window)
@@ -88,16 +96,22 @@ def line(options: PlacementOptions, row: PlacementRow) -> str:
 def table(options: PlacementOptions, rows: Sequence[PlacementRow]) -> Table:
     """Return one line per way of dealing."""
     heads = (
-        "n,p,<placement,window,shards,longest,records read,both copies together,pairs that meet,pairs that ever meet"
+        "n,p,<placement,window,shards,longest,records read,both copies together,pairs that"
+        " meet,pairs that ever meet"
     )
     kept = f"kept by level 1 ({options.law})"
     shown = [
         (
-            *(str(row.reflections), f"{row.made} of {row.copies}", row.placement, str(row.window or "none")),
+            *(
+                str(row.reflections),
+                f"{row.made} of {row.copies}",
+                row.placement,
+                str(row.window or "none"),
+            ),
             *(str(row.shards), str(row.longest), str(row.read)),
             *(f"{share:.3f}" for share in (row.doubled, row.meet, row.ever, row.kept)),
         )
         for row in rows
     ]
-    notes = ["No language model is involved: what level 1 keeps follows from the law, which is an assumption."]
+    notes = ["No language model is involved: what level 1 keeps follows from an assumed law."]
     return by_rows(f"{options.draws} draws each", [*heads.split(","), kept], shown, notes)

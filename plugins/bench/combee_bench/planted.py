@@ -31,7 +31,8 @@ _FIRST_CODE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PlantedFact:
-    """An invented fact that no model can know: goods from a port have a code. ``wrong`` was answered instead.
+    """An invented fact that no model can know: goods from a port have a code. ``wrong`` was
+    answered instead.
 
     No two facts share a word or a code.
     """
@@ -61,16 +62,20 @@ def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
     """Invent up to 40,000 facts, none of which helps with another."""
     stream = derive(seed, "planted facts")
     few = count <= _FEW
-    words = ["".join(parts) for parts in product(*[_HEADS.split()] * (2 if few else 3), _TAILS.split())]
+    words = [
+        "".join(parts) for parts in product(*[_HEADS.split()] * (2 if few else 3), _TAILS.split())
+    ]
     stream.shuffle(words)
     codes = stream.sample(range(_FIRST_CODE, _FIRST_CODE + 2 * (_FEW if few else _MOST)), 2 * count)
     return tuple(
-        PlantedFact(f"Q{codes[2 * n]}", words[2 * n], words[2 * n + 1], f"Q{codes[2 * n + 1]}") for n in range(count)
+        PlantedFact(f"Q{codes[2 * n]}", words[2 * n], words[2 * n + 1], f"Q{codes[2 * n + 1]}")
+        for n in range(count)
     )
 
 
 def planted_record(fact: PlantedFact, index: int, wording: int = 0) -> Reflection:
-    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words of its own.
+    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words
+    of its own.
 
     Args:
         fact: What it says.
@@ -105,5 +110,7 @@ def planted_in(facts: Collection[PlantedFact], lines: Iterable[str]) -> frozense
 
 def planted_task(facts: Iterable[PlantedFact]) -> SimulatedTask:
     """Return what a simulated service must know to learn the facts."""
-    questions = (SimulatedQuestion(one.question, one.code, one.wrong, one.code, one.lesson) for one in facts)
+    questions = (
+        SimulatedQuestion(one.question, one.code, one.wrong, one.code, one.lesson) for one in facts
+    )
     return SimulatedTask(tuple(questions), ("code",), base_rate=0.0)

@@ -1,7 +1,8 @@
-"""Is it better than ``dspy.GEPA`` on a model? Methods at an equal budget in tokens, on rows that a rule can teach.
+"""Is it better than ``dspy.GEPA`` on a model? Methods at an equal budget in tokens, on rows that a
+rule can teach.
 
-Each run of a method is one file in a folder, with its log beside it. A study that is interrupted goes on with the first
-run that has none.
+Each run of a method is one file in a folder, with its log beside it. A study that is interrupted
+goes on with the first run that has none.
 """
 
 from __future__ import annotations
@@ -78,23 +79,51 @@ class RealRun:
 
 
 def _gepa(
-    rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, log_dir: str, **chosen: Any
+    rows: LoadedBenchmark,
+    lm: dspy.LM,
+    seed: int,
+    options: RealOptions,
+    spent: Spent,
+    log_dir: str,
+    **chosen: Any,
 ) -> Any:
     # GEPA looks at its stoppers between iterations, and may pass the budget by one.
-    gepa_kwargs = {"stop_callbacks": [lambda state: spent() >= options.tokens], **chosen.pop("gepa_kwargs", {})}
+    gepa_kwargs = {
+        "stop_callbacks": [lambda state: spent() >= options.tokens],
+        **chosen.pop("gepa_kwargs", {}),
+    }
     return dspy.GEPA(
-        rows.metric, max_metric_calls=_NO_LIMIT, reflection_lm=lm, num_threads=options.slots, seed=seed,
-        log_dir=log_dir, gepa_kwargs=gepa_kwargs, **chosen,
-    )  # fmt: skip
+        rows.metric,
+        max_metric_calls=_NO_LIMIT,
+        reflection_lm=lm,
+        num_threads=options.slots,
+        seed=seed,
+        log_dir=log_dir,
+        gepa_kwargs=gepa_kwargs,
+        **chosen,
+    )
 
 
 def _combee(
-    rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, log_dir: str, **chosen: Any
+    rows: LoadedBenchmark,
+    lm: dspy.LM,
+    seed: int,
+    options: RealOptions,
+    spent: Spent,
+    log_dir: str,
+    **chosen: Any,
 ) -> Any:
     return Combee(
-        rows.metric, budget=Budget(tokens=options.tokens), reflection_lm=lm, num_threads=options.slots, seed=seed,
-        validation=Validation(probe=False), tracker=(), log_dir=log_dir, **chosen,
-    )  # fmt: skip
+        rows.metric,
+        budget=Budget(tokens=options.tokens),
+        reflection_lm=lm,
+        num_threads=options.slots,
+        seed=seed,
+        validation=Validation(probe=False),
+        tracker=(),
+        log_dir=log_dir,
+        **chosen,
+    )
 
 
 _PARETO = Search(keep="pareto")
@@ -104,23 +133,36 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     UNTOUCHED: ("the program as it is", None),
     "gepa": ("dspy.GEPA, minibatches of 3", _gepa),
     "naive-40": ("dspy.GEPA, minibatches of 40", partial(_gepa, reflection_minibatch_size=40)),
-    "pxn": ("dspy.GEPA, P×N(2, 4)", partial(_gepa, gepa_kwargs={"sampling_strategy": PxNSampling(2, 4)})),
+    "pxn": (
+        "dspy.GEPA, P×N(2, 4)",
+        partial(_gepa, gepa_kwargs={"sampling_strategy": PxNSampling(2, 4)}),
+    ),
     "combee": ("Combee, its defaults", _combee),
     "union": ("Combee, union, keep='pareto': 0.2's defaults", partial(_combee, **_OLD)),
     # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
     "union-4": (
         "Combee, union, four reflections a call",
-        partial(_combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(shown="all")),
+        partial(
+            _combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(shown="all")
+        ),
     ),
     "union-4-feedback": (
         "Combee, union, four a call, without the program's answers",
-        partial(_combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(shown="feedback")),
+        partial(
+            _combee,
+            aggregator=Union(fan_in=4),
+            search=_PARETO,
+            artifact=Instruction(shown="feedback"),
+        ),
     ),
     **{
         name: (f"Combee, {name}, keep='pareto'", partial(_combee, aggregator=name, search=_PARETO))
         for name in ("parallel-scan", "single-call", "top-k", "summarize")
     },
-    "trunk": ("Combee, union, keep='trunk'", partial(_combee, aggregator="union", search=Search(keep="trunk"))),
+    "trunk": (
+        "Combee, union, keep='trunk'",
+        partial(_combee, aggregator="union", search=Search(keep="trunk")),
+    ),
     "reference-trunk": (
         "Combee, reference-scan, keep='trunk'",
         partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
@@ -134,7 +176,8 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
 
 
 def run(options: RealOptions) -> Iterator[RealRun]:
-    """Run what has not been run, in the order that was drawn when the study began; say the plan first.
+    """Run what has not been run, in the order that was drawn when the study began; say the plan
+    first.
 
     Raises:
         ArgumentValueError: The folder holds another study, or an option cannot be used.
@@ -155,7 +198,9 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     for method, seed in plan["order"]:
         file = folder / "runs" / f"{method}-{seed}.json"
         if (known := _read(file)) is not None:
-            found = RealRun(**{**known, "before": tuple(known["before"]), "after": tuple(known["after"])})
+            found = RealRun(
+                **{**known, "before": tuple(known["before"]), "after": tuple(known["after"])}
+            )
         else:
             found = _run(options, method, seed, rows, endpoint, before)
             _written(file, asdict(found))
@@ -167,23 +212,38 @@ def _endpoint(options: RealOptions) -> Endpoint:
     made = []
     for lm, file, sha256, base in (
         (options.lm, options.file, options.sha256, options.api_base),
-        (options.reflection_lm or options.lm, options.reflection_file or options.file,
-         options.reflection_sha256 or (None if options.reflection_file else options.sha256),
-         options.reflection_api_base or options.api_base),
-    ):  # fmt: skip
+        (
+            options.reflection_lm or options.lm,
+            options.reflection_file or options.file,
+            options.reflection_sha256 or (None if options.reflection_file else options.sha256),
+            options.reflection_api_base or options.api_base,
+        ),
+    ):
         given: dict[str, Any] = {"api_base": base, "api_key_env": options.api_key_env}
         if lm == "embedded":
-            given = {"file": file.split(",") if file else None, "sha256": sha256, "context": options.context}
+            given = {
+                "file": file.split(",") if file else None,
+                "sha256": sha256,
+                "context": options.context,
+            }
         made.append(model_lm(lm, slots=options.slots, max_tokens=options.max_tokens, **given)[0])
     task, reflection = made
     embedded = options.lm == "embedded"
-    return Endpoint(task, as_proposer(reflection), task, adapter=ConstrainedJSONAdapter() if embedded else None)
+    return Endpoint(
+        task, as_proposer(reflection), task, adapter=ConstrainedJSONAdapter() if embedded else None
+    )
 
 
-def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, file: Path) -> dict[str, Any]:
-    """Draw the order, measure the model, and say how long it will take; or read what an earlier start has drawn."""
+def _planned(
+    options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, file: Path
+) -> dict[str, Any]:
+    """Draw the order, measure the model, and say how long it will take; or read what an earlier
+    start has drawn.
+    """
     chosen = json.loads(
-        json.dumps({name: one for name, one in asdict(options).items() if name != "folder"}, default=str)
+        json.dumps(
+            {name: one for name, one in asdict(options).items() if name != "folder"}, default=str
+        )
     )
     if (plan := _read(file)) is not None:
         if plan["options"] != chosen:
@@ -191,9 +251,16 @@ def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, fi
             problem = f"holds a study with other options: {', '.join(wrong)}"
             raise ArgumentValueError("folder", options.folder, problem, "Name another folder.")
         return plan
-    order = [(method, seed) for method in options.methods for seed in options.seeds if method != UNTOUCHED]
+    order = [
+        (method, seed)
+        for method in options.methods
+        for seed in options.seeds
+        if method != UNTOUCHED
+    ]
     derive(options.seeds[0], "bench real", "order").shuffle(order)
-    first = [(UNTOUCHED, seed) for seed in options.seeds[:1]]  # one reading is enough: nothing in it is drawn
+    first = [
+        (UNTOUCHED, seed) for seed in options.seeds[:1]
+    ]  # one reading is enough: nothing in it is drawn
     few = replace(rows, heldout=first_rows(rows.train, min(_PROBED, len(rows.train))))
     with endpoint.counting() as counted:
         began = time.monotonic()
@@ -202,8 +269,12 @@ def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, fi
     if not counted.tokens:
         problem = "counts no tokens in its answers, so no budget in tokens would end a run"
         raise ArgumentValueError("lm", options.lm, problem, "Have the service report usage.")
-    plan = {"options": chosen, "order": first + order, "tokens_per_second": counted.tokens / seconds,
-            "reading_tokens": counted.tokens * len(rows.heldout) / len(few.heldout)}  # fmt: skip
+    plan = {
+        "options": chosen,
+        "order": first + order,
+        "tokens_per_second": counted.tokens / seconds,
+        "reading_tokens": counted.tokens * len(rows.heldout) / len(few.heldout),
+    }
     _written(file, plan)
     return plan
 
@@ -215,52 +286,87 @@ def _fitted(options: RealOptions, plan: Mapping[str, Any]) -> RealOptions:
     if options.hours is not None:
         tokens = int((options.hours * 3600 * rate - readings) / max(runs, 1))
         if tokens < _PROBED * len(options.methods):
-            problem = f"leaves {tokens} tokens for each of {runs} runs at {rate:.0f} tokens a second"
-            raise ArgumentValueError("hours", options.hours, problem, "Give more, fewer seeds, or fewer methods.")
+            problem = (
+                f"leaves {tokens} tokens for each of {runs} runs at {rate:.0f} tokens a second"
+            )
+            raise ArgumentValueError(
+                "hours", options.hours, problem, "Give more, fewer seeds, or fewer methods."
+            )
         options = replace(options, tokens=tokens)
     hours = (runs * options.tokens + readings) / rate / 3600
     sys.stderr.write(
-        f"{runs} runs of {options.tokens:,} tokens each, and {len(plan['order'])} readings of the held-out rows: about "
-        f"{hours:.1f} hours at the {rate:.0f} tokens a second that {_PROBED} questions had (long prompts have more, "
-        "long answers fewer). Interrupt it at any time: the same command goes on.\n"
+        f"{runs} runs of {options.tokens:,} tokens each, and {len(plan['order'])} readings of the"
+        f" held-out rows: about {hours:.1f} hours at the {rate:.0f} tokens a second that {_PROBED}"
+        " questions had (long prompts have more, long answers fewer). Interrupt it at any time:"
+        " the same command goes on.\n"
     )
     return options
 
 
 def _run(
-    options: RealOptions, method: str, seed: int, rows: LoadedBenchmark, endpoint: Endpoint,
+    options: RealOptions,
+    method: str,
+    seed: int,
+    rows: LoadedBenchmark,
+    endpoint: Endpoint,
     before: tuple[float, ...] | None,
-) -> RealRun:  # fmt: skip
+) -> RealRun:
     student, make = rows.program(), METHODS[method][1]
     learned, seconds, tokens = student, 0.0, {}
     if make is not None:
-        with dspy.context(**endpoint.settings()), quietly(), endpoint.counting() as counted, metered() as meter:
+        with (
+            dspy.context(**endpoint.settings()),
+            quietly(),
+            endpoint.counting() as counted,
+            metered() as meter,
+        ):
 
             def spent() -> int:
                 found = totals(meter.usage()).total
                 return int(found.prompt_tokens + found.completion_tokens)
 
             began = time.monotonic()
-            splits = {"trainset": list(rows.train.examples), "valset": list(rows.validation.examples)}
+            splits = {
+                "trainset": list(rows.train.examples),
+                "valset": list(rows.validation.examples),
+            }
             logs = Path(options.folder) / "logs" / f"{method}-{seed}"
             # What an interrupted run left would be counted in no budget.
             if logs.exists():
                 shutil.rmtree(logs)
-            learned = make(rows, endpoint.reflection_lm, seed, options, spent, str(logs)).compile(student, **splits)
+            learned = make(rows, endpoint.reflection_lm, seed, options, spent, str(logs)).compile(
+                student, **splits
+            )
             seconds = time.monotonic() - began
-        tokens = {role: one.prompt_tokens + one.completion_tokens for role, one in counted.tallies.items()}
+        tokens = {
+            role: one.prompt_tokens + one.completion_tokens for role, one in counted.tallies.items()
+        }
     after = scores_of(learned, rows, endpoint, options.slots)
     prompt = _prompt(learned)
     versions = environment()["versions"]
     kept = _kept(prompt, rows.lessons)
-    return RealRun(method, seed, before or after, after, tokens, seconds, kept, len(rows.lessons), prompt, versions)
+    return RealRun(
+        method,
+        seed,
+        before or after,
+        after,
+        tokens,
+        seconds,
+        kept,
+        len(rows.lessons),
+        prompt,
+        versions,
+    )
 
 
 def _prompt(program: dspy.Module) -> str:
     parts = []
     for predictor in program.predictors():
         parts.append(predictor.signature.instructions)
-        parts += ["; ".join(f"{name}: {value}" for name, value in dict(demo).items()) for demo in predictor.demos]
+        parts += [
+            "; ".join(f"{name}: {value}" for name, value in dict(demo).items())
+            for demo in predictor.demos
+        ]
     return "\n".join(parts)
 
 
@@ -284,7 +390,9 @@ def _written(file: Path, record: Mapping[str, Any]) -> None:
 def _sides(runs: Sequence[RealRun]) -> list[Side[RealRun]]:
     searched = [one for one in runs if one.method != UNTOUCHED]
     # The reference comes first, wherever it was drawn.
-    return side_by_side(sorted(searched, key=lambda one: one.method != "gepa"), lambda *_: None, margin=_MARGIN)
+    return side_by_side(
+        sorted(searched, key=lambda one: one.method != "gepa"), lambda *_: None, margin=_MARGIN
+    )
 
 
 def _concluded(side: Side[RealRun]) -> str:
@@ -301,7 +409,10 @@ def _concluded(side: Side[RealRun]) -> str:
 def line(options: RealOptions, row: RealRun) -> str:
     """Say what one run came to."""
     score = sum(row.after) / len(row.after)
-    return f"{row.method}, seed {row.seed}: held-out {score:.3f}, {row.kept} of {row.rules} rules, {row.seconds:.0f} s"
+    return (
+        f"{row.method}, seed {row.seed}: held-out {score:.3f}, {row.kept} of {row.rules} rules,"
+        f" {row.seconds:.0f} s"
+    )
 
 
 def summary(options: RealOptions, rows: Sequence[RealRun]) -> list[dict[str, Any]]:
@@ -309,43 +420,96 @@ def summary(options: RealOptions, rows: Sequence[RealRun]) -> list[dict[str, Any
     return [{**side.figures(), "concluded": _concluded(side)} for side in _sides(rows)]
 
 
-_HEADS = ("method", "what it is", "seeds", "held-out", "gain", "minus GEPA", "tokens", "of them to learn", "seconds",
-          "rules", "so it is")  # fmt: skip
+_HEADS = (
+    "method",
+    "what it is",
+    "seeds",
+    "held-out",
+    "gain",
+    "minus GEPA",
+    "tokens",
+    "of them to learn",
+    "seconds",
+    "rules",
+    "so it is",
+)
 
 
 def table(options: RealOptions, rows: Sequence[RealRun]) -> Table:
-    """Return the methods over the seeds that all have finished, and what may be concluded; write it as a page too."""
+    """Return the methods over the seeds that all have finished, and what may be concluded; write it
+    as a page too.
+    """
     sides = _sides(rows)
     untouched = [one for one in rows if one.method == UNTOUCHED]
     cells = [
-        (one.method, METHODS[one.method][0], "", f"{sum(one.after) / len(one.after):.3f}", "", "", "", "", "",
-         f"{one.kept} of {one.rules}", "the floor")
+        (
+            one.method,
+            METHODS[one.method][0],
+            "",
+            f"{sum(one.after) / len(one.after):.3f}",
+            "",
+            "",
+            "",
+            "",
+            "",
+            f"{one.kept} of {one.rules}",
+            "the floor",
+        )
         for one in untouched[:1]
-    ]  # fmt: skip
+    ]
     for side in sides:
         mean = {
-            name: sum(one.tokens.get(name, 0) for one in side.runs) / len(side.runs) for name in ("task", "reflect")
+            name: sum(one.tokens.get(name, 0) for one in side.runs) / len(side.runs)
+            for name in ("task", "reflect")
         }
-        cells.append((
-            side.method, METHODS[side.method][0], str(len(side.runs)), str(side.heldout), side.gain.signed,
-            "" if side.versus is None else side.versus.difference.signed, f"{sum(mean.values()):,.0f}",
-            f"{mean['reflect']:,.0f}", f"{sum(one.seconds for one in side.runs) / len(side.runs):,.0f}",
-            f"{sum(one.kept for one in side.runs) / len(side.runs):.1f} of {side.runs[0].rules}", _concluded(side),
-        ))  # fmt: skip
+        cells.append(
+            (
+                side.method,
+                METHODS[side.method][0],
+                str(len(side.runs)),
+                str(side.heldout),
+                side.gain.signed,
+                "" if side.versus is None else side.versus.difference.signed,
+                f"{sum(mean.values()):,.0f}",
+                f"{mean['reflect']:,.0f}",
+                f"{sum(one.seconds for one in side.runs) / len(side.runs):,.0f}",
+                (
+                    f"{sum(one.kept for one in side.runs) / len(side.runs):.1f} of"
+                    f" {side.runs[0].rules}"
+                ),
+                _concluded(side),
+            )
+        )
     apart = f"Cannot be told apart: neither, and a loss of {_MARGIN:g} points is not excluded."
     notes = [
-        f"{options.benchmark}, {len(rows[0].after)} held-out rows; 95 % intervals over rows and seeds.",
+        (
+            f"{options.benchmark}, {len(rows[0].after)} held-out rows; 95 % intervals over rows and"
+            " seeds."
+        ),
         f"Better, worse: the interval of the difference from dspy.GEPA leaves 0 out. {apart}",
-        "Intervals are not corrected for the number of methods. It holds for these models, rows and this budget.",
+        (
+            "Intervals are not corrected for the number of methods. It holds for these models, rows"
+            " and this budget."
+        ),
     ]
     _page(Path(options.folder) / "real.md", cells, notes, sides)
     return by_rows(
-        "Methods at an equal budget in tokens", ["<" + _HEADS[0], "<" + _HEADS[1], *_HEADS[2:]], cells, notes
+        "Methods at an equal budget in tokens",
+        ["<" + _HEADS[0], "<" + _HEADS[1], *_HEADS[2:]],
+        cells,
+        notes,
     )
 
 
-def _page(file: Path, cells: Sequence[Sequence[str]], notes: Sequence[str], sides: Sequence[Side[RealRun]]) -> None:
-    lines = ["# Methods at an equal budget in tokens", "", f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}"]
+def _page(
+    file: Path, cells: Sequence[Sequence[str]], notes: Sequence[str], sides: Sequence[Side[RealRun]]
+) -> None:
+    lines = [
+        "# Methods at an equal budget in tokens",
+        "",
+        f"| {' | '.join(_HEADS)} |",
+        f"|{' --- |' * len(_HEADS)}",
+    ]
     lines += [f"| {' | '.join(row)} |" for row in cells]
     lines += ["", *notes, "", "## What each first seed ended with", ""]
     for side in sides:

@@ -1,7 +1,9 @@
-"""``combee bench redaction``: personal data that redaction misses, and what it takes for personal data and is none.
+"""``combee bench redaction``: personal data that redaction misses, and what it takes for personal
+data and is none.
 
-Every line is made up here, from a seed; most have forms that the patterns were written for, some have forms that no
-pattern of theirs can know. Rates say how these forms fare and nothing of anybody's data.
+Every line is made up here, from a seed; most have forms that the patterns were written for, some
+have forms that no pattern of theirs can know. Rates say how these forms fare and nothing of
+anybody's data.
 """
 
 from __future__ import annotations
@@ -18,16 +20,51 @@ from combee_dspy.streams import derive
 
 __all__ = ["Line", "Row", "corpus", "line", "run", "summary", "table"]
 
-_FRAMES = ("{}", "Please write {} down.", "Customer said: {}; no answer yet.", "({})", "See {}, as agreed.",
-           "Ticket 4411 — {} — open since 2024-03-01.", '{{"note": "{}"}}')  # fmt: skip
-_NAMES = ("ana.lopez", "j_smith", "o'neill", "maría", "li.wei+news", "b%20k", "x", "kim-lee", "müller.j", "a1.b2")
-_HOSTS = ("example.com", "mail.example.co.uk", "bücher.example.org", "sub-1.example.io", "example.museum")
-_NETWORKS = (("4", 16), ("51", 16), ("2223", 16), ("34", 15), ("6011", 16), ("3530", 16), ("4", 13), ("62", 19))
+_FRAMES = (
+    "{}",
+    "Please write {} down.",
+    "Customer said: {}; no answer yet.",
+    "({})",
+    "See {}, as agreed.",
+    "Ticket 4411 — {} — open since 2024-03-01.",
+    '{{"note": "{}"}}',
+)
+_NAMES = (
+    "ana.lopez",
+    "j_smith",
+    "o'neill",
+    "maría",
+    "li.wei+news",
+    "b%20k",
+    "x",
+    "kim-lee",
+    "müller.j",
+    "a1.b2",
+)
+_HOSTS = (
+    "example.com",
+    "mail.example.co.uk",
+    "bücher.example.org",
+    "sub-1.example.io",
+    "example.museum",
+)
+_NETWORKS = (
+    ("4", 16),
+    ("51", 16),
+    ("2223", 16),
+    ("34", 15),
+    ("6011", 16),
+    ("3530", 16),
+    ("4", 13),
+    ("62", 19),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the corpus: its text, its form, and the personal data in it; none in a hard negative."""
+    """One line of the corpus: its text, its form, and the personal data in it; none in a hard
+    negative.
+    """
 
     text: str
     form: str
@@ -36,7 +73,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one form fares: its lines, and those that came out wrong (missed, or marked without a reason)."""
+    """How one form fares: its lines, and those that came out wrong (missed, or marked without a
+    reason).
+    """
 
     form: str
     personal: bool
@@ -53,7 +92,9 @@ def corpus(seed: int, each: int) -> list[Line]:
             stream = derive(seed, "redaction", form)
             for _ in range(each):
                 said = make(stream)
-                text = said if form.startswith("phone, after") else stream.choice(_FRAMES).format(said)
+                text = (
+                    said if form.startswith("phone, after") else stream.choice(_FRAMES).format(said)
+                )
                 found.append(Line(text, form, said if held else ""))
     return found
 
@@ -108,7 +149,9 @@ _PERSONAL: Mapping[str, Callable[[random.Random], str]] = {
     "email": _email,
     "email, in a link": lambda stream: f"mailto:{_email(stream)}?subject=hello",
     "email, in capitals": lambda stream: _email(stream).upper(),
-    "email, with 'at' and 'dot'": lambda stream: _email(stream).replace("@", " at ").replace(".", " dot "),
+    "email, with 'at' and 'dot'": lambda stream: (
+        _email(stream).replace("@", " at ").replace(".", " dot ")
+    ),
     "email, with spaces": lambda stream: _email(stream).replace("@", " @ "),
     "card": _card,
     "card, in fours": lambda stream: _card(stream, " "),
@@ -132,7 +175,9 @@ _PERSONAL: Mapping[str, Callable[[random.Random], str]] = {
     "phone, in words": _in_words,
 }
 _NEGATIVES: Mapping[str, Callable[[random.Random], str]] = {
-    "date": lambda stream: f"20{_digits(stream, 2)}-0{stream.randrange(1, 10)}-1{_digits(stream, 1)}",
+    "date": lambda stream: (
+        f"20{_digits(stream, 2)}-0{stream.randrange(1, 10)}-1{_digits(stream, 1)}"
+    ),
     "date and time": lambda stream: (
         f"0{stream.randrange(1, 10)}/1{_digits(stream, 1)}/2024 1{_digits(stream, 1)}:30:05"
     ),
@@ -146,9 +191,13 @@ _NEGATIVES: Mapping[str, Callable[[random.Random], str]] = {
     "several amounts": lambda stream: (
         f"{_digits(stream, 3, '2')} {_digits(stream, 3, '3')} {_digits(stream, 4, '4')} shares"
     ),
-    "signed change": lambda stream: f"+{stream.randrange(1, 99)}.{_digits(stream, 2)} % on {_digits(stream, 6, '1')}",
+    "signed change": lambda stream: (
+        f"+{stream.randrange(1, 99)}.{_digits(stream, 2)} % on {_digits(stream, 6, '1')}"
+    ),
     "decimal": lambda stream: f"0.{_digits(stream, 12)}",
-    "address of a machine": lambda stream: ".".join(str(stream.randrange(100, 256)) for _ in range(4)),
+    "address of a machine": lambda stream: ".".join(
+        str(stream.randrange(100, 256)) for _ in range(4)
+    ),
     "version": lambda stream: f"v{stream.randrange(20)}.{_digits(stream, 2)}.{_digits(stream, 4)}",
     "16 digits that fail the check": lambda stream: _card(stream, right=False),
     "in fours, failing the check": lambda stream: _card(stream, " ", right=False),
@@ -156,13 +205,20 @@ _NEGATIVES: Mapping[str, Callable[[random.Random], str]] = {
     "20 digits": lambda stream: _digits(stream, 20, "4"),
     "filing": lambda stream: f"000{_digits(stream, 7)}-{_digits(stream, 2)}-{_digits(stream, 6)}",
     "book": lambda stream: (
-        f"ISBN 978-{_digits(stream, 1)}-{_digits(stream, 3)}-{_digits(stream, 5)}-{_digits(stream, 1)}"
+        "ISBN"
+        f" 978-{_digits(stream, 1)}-{_digits(stream, 3)}-{_digits(stream, 5)}-{_digits(stream, 1)}"
     ),
     "hash": lambda stream: f"{stream.getrandbits(128):032x}",
-    "uuid": lambda stream: "-".join(f"{stream.getrandbits(4 * size):0{size}x}" for size in (8, 4, 4, 4, 12)),
-    "formula": lambda stream: f"({_digits(stream, 3, '4')}-{_digits(stream, 3, '3')})/{_digits(stream, 4, '2')}*100",
+    "uuid": lambda stream: "-".join(
+        f"{stream.getrandbits(4 * size):0{size}x}" for size in (8, 4, 4, 4, 12)
+    ),
+    "formula": lambda stream: (
+        f"({_digits(stream, 3, '4')}-{_digits(stream, 3, '3')})/{_digits(stream, 4, '2')}*100"
+    ),
     "handle and decorator": lambda stream: f"@user{_digits(stream, 4)} uses @dataclass at 10.5@2x",
-    "after 'call', a strike": lambda stream: f"A call option struck at {_digits(stream, 3, '1')}.50 for 2025.",
+    "after 'call', a strike": lambda stream: (
+        f"A call option struck at {_digits(stream, 3, '1')}.50 for 2025."
+    ),
     "part": lambda stream: f"P/N {_digits(stream, 4, '7')}-{_digits(stream, 4, '0')}-B",
 }
 
@@ -181,12 +237,16 @@ def _wrong(one: Line, after: str) -> bool:
     # A part that is left of a number tells most of it: no four digits in a row of it may be there.
     if not one.holds:
         return after != one.text
-    return not any(mark in after for mark in ("[email]", "[card]", "[phone]")) or _left(one.holds, after)
+    return not any(mark in after for mark in ("[email]", "[card]", "[phone]")) or _left(
+        one.holds, after
+    )
 
 
 def _left(holds: str, after: str) -> bool:
     parts = [
-        part for part in holds.replace("-", " ").replace("@", " ").split() if len(part) >= 4 and part[-1].isdigit()
+        part
+        for part in holds.replace("-", " ").replace("@", " ").split()
+        if len(part) >= 4 and part[-1].isdigit()
     ]
     return any(part in after for part in parts)
 
@@ -198,7 +258,10 @@ def line(options: RedactionOptions, row: Row) -> str:
 
 def summary(options: RedactionOptions, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the two rates, over the lines of all forms."""
-    return {"miss_rate": _rate(rows, personal=True), "false_positive_rate": _rate(rows, personal=False)}
+    return {
+        "miss_rate": _rate(rows, personal=True),
+        "false_positive_rate": _rate(rows, personal=False),
+    }
 
 
 def _rate(rows: Sequence[Row], *, personal: bool) -> float:
@@ -209,12 +272,21 @@ def _rate(rows: Sequence[Row], *, personal: bool) -> float:
 def table(options: RedactionOptions, rows: Sequence[Row]) -> Any:
     """Return the rates by form."""
     rates = summary(options, rows)
-    rates_said = "missed {miss_rate:.1%} of lines with personal data, marked {false_positive_rate:.1%} of those without"
+    rates_said = (
+        "missed {miss_rate:.1%} of lines with personal data, marked {false_positive_rate:.1%} of"
+        " those without"
+    )
     notes = [
         rates_said.format(**rates),
-        "made-up lines: the rates hold for these forms, in these numbers, and for nobody's own data",
+        (
+            "made-up lines: the rates hold for these forms, in these numbers, and for nobody's own"
+            " data"
+        ),
     ]
     shown = [
-        [row.form, "missed" if row.personal else "marked", f"{row.wrong}/{row.lines}", row.example] for row in rows
+        [row.form, "missed" if row.personal else "marked", f"{row.wrong}/{row.lines}", row.example]
+        for row in rows
     ]
-    return by_rows("Redaction of made-up lines", ["<form", "<wrong is", "wrong", "<for example"], shown, notes)
+    return by_rows(
+        "Redaction of made-up lines", ["<form", "<wrong is", "wrong", "<for example"], shown, notes
+    )

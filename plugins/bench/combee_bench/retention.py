@@ -1,7 +1,8 @@
-"""How many planted lessons come back from an aggregator, by how many reflections it is given at once.
+"""How many planted lessons come back from an aggregator, by how many reflections it is given at
+once.
 
-Each reflection says one invented fact in words of its own, so what was kept is read off, not judged. This is context
-overload itself: no score has to rise for it, and a small model can show it.
+Each reflection says one invented fact in words of its own, so what was kept is read off, not
+judged. This is context overload itself: no score has to rise for it, and a small model can show it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class RetentionRow:
         seed: Of the facts, and of the aggregator's own draws.
         by_level: Facts that are left after each level of calls, level 1 first.
         kept: Facts in the result; those that are right in what is served, where they are ``mixed``.
-        reads: Of each call that reads reflections, how many facts it was given and how many its answer holds.
+        reads: Of each call that reads reflections, how many facts it was given and how many its
+            answer holds.
         failed: Calls without a usable answer.
         calls: LM calls.
         prompt_tokens: Tokens read.
@@ -86,11 +88,15 @@ def run(options: RetentionOptions) -> Iterator[RetentionRow]:
     found = [registry.find("aggregator", name) for name in options.aggregators]
     if options.fan_in and not any(hasattr(one, "fan_in") for one in found):
         names = ",".join(options.aggregators)
-        raise ArgumentValueError("fan_in", options.fan_in, f"is no setting of {names}", "Leave it out.")
+        raise ArgumentValueError(
+            "fan_in", options.fan_in, f"is no setting of {names}", "Leave it out."
+        )
     return (
         _row(options, name, size, seed)
-        for seed in options.seeds for size in options.sizes for name in options.aggregators
-    )  # fmt: skip
+        for seed in options.seeds
+        for size in options.sizes
+        for name in options.aggregators
+    )
 
 
 def _row(options: RetentionOptions, name: str, size: int, seed: int) -> RetentionRow:
@@ -108,7 +114,9 @@ def _row(options: RetentionOptions, name: str, size: int, seed: int) -> Retentio
 
 
 @contextmanager
-def _model(options: RetentionOptions, facts: Sequence[PlantedFact], seed: int) -> Iterator[tuple[dspy.LM, Any]]:
+def _model(
+    options: RetentionOptions, facts: Sequence[PlantedFact], seed: int
+) -> Iterator[tuple[dspy.LM, Any]]:
     if options.lm is None:
         config = SimulatedConfig(seed=seed, time_scale=0.0, capacity=LAWS[options.law])
         with SimulatedService(config, planted_task(facts)) as service:
@@ -138,7 +146,9 @@ async def _aggregated(
     adapter: Any,
 ) -> tuple[RetentionRow, Lessons]:
     chosen = (
-        {"fan_in": options.fan_in} if options.fan_in and hasattr(registry.find("aggregator", name), "fan_in") else {}
+        {"fan_in": options.fan_in}
+        if options.fan_in and hasattr(registry.find("aggregator", name), "fan_in")
+        else {}
     )
     aggregator: Any = registry.build("aggregator", name, chosen)
     facts = [statement.fact for statement in statements]
@@ -146,7 +156,11 @@ async def _aggregated(
     async with asker(lm, options.slots, adapter) as ask:
         context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=seed)
         since = time.monotonic()
-        learn = partial(Instruction().learn, aggregator=aggregator) if options.mixed else aggregator.aggregate
+        learn = (
+            partial(Instruction().learn, aggregator=aggregator)
+            if options.mixed
+            else aggregator.aggregate
+        )
         lessons = await learn(there(reflections), context=context)
         seconds, total = time.monotonic() - since, ask.costs().total
     final = [one.text for one in lessons.lessons] + (lessons.rewrite or "").splitlines()
@@ -174,7 +188,17 @@ def _lines(lessons: Sequence[str]) -> list[str]:
 def _by_level(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[int, ...]:
     levels = sorted({node.level for node in lessons.nodes})
     return tuple(
-        len(planted_in(facts, [line for node in lessons.nodes if node.level == one for line in _lines(node.lessons)]))
+        len(
+            planted_in(
+                facts,
+                [
+                    line
+                    for node in lessons.nodes
+                    if node.level == one
+                    for line in _lines(node.lessons)
+                ],
+            )
+        )
         for one in levels
     )
 
@@ -191,14 +215,17 @@ def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, i
 def line(options: RetentionOptions, row: RetentionRow) -> str:
     """Say what one aggregation kept."""
     failed = f", {row.failed} calls failed" if row.failed else ""
-    kept = f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in {row.seconds:.0f} s{failed}"
+    kept = (
+        f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in"
+        f" {row.seconds:.0f} s{failed}"
+    )
     if row.served is None:
         return kept
     ends = ", ".join(f"{count} {end}" for end, count in row.served.decided.items())
     cited, correct = row.served.citations
     return (
-        f"{kept}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other} without a fact; "
-        f"{correct} of {cited} citations right"
+        f"{kept}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other}"
+        f" without a fact; {correct} of {cited} citations right"
     )
 
 
@@ -213,15 +240,23 @@ def _calls(samples: Sequence[Sample], items: int) -> tuple[str, str, str]:
 
 
 def summary(options: RetentionOptions, rows: Sequence[RetentionRow]) -> dict[str, Any]:
-    """Return the share that is kept by aggregator and size, and the law of one call, as plain JSON data."""
+    """Return the share that is kept by aggregator and size, and the law of one call, as plain JSON
+    data.
+    """
     samples = _samples(rows)
     law = fit_law(samples).law if len({one.items for one in samples}) > 1 else None
     return {
         "kept": {
-            name: {size: _share(rows, name, size) for size in options.sizes if _some(rows, name, size)}
+            name: {
+                size: _share(rows, name, size) for size in options.sizes if _some(rows, name, size)
+            }
             for name in options.aggregators
         },
-        "law": None if law is None else {"rate": law.rate, "reads": str(law.reads), "writes": str(law.writes)},
+        "law": (
+            None
+            if law is None
+            else {"rate": law.rate, "reads": str(law.reads), "writes": str(law.writes)}
+        ),
     }
 
 
@@ -243,7 +278,9 @@ def _title(options: RetentionOptions) -> str:
 
 
 def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
-    """Return what came back by aggregator and size, and what one reading call keeps beside the law fitted to it."""
+    """Return what came back by aggregator and size, and what one reading call keeps beside the law
+    fitted to it.
+    """
     kept = []
     for name in options.aggregators:
         for size in options.sizes:
@@ -251,27 +288,47 @@ def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
                 continue
             shares = [row.kept / size for row in own]
             levels = [sum(one) for one in zip(*(row.by_level for row in own), strict=False)]
-            kept.append((
-                name, str(size), str(len(own)), f"{_share(rows, name, size):.0%}",
-                f"{min(shares):.0%} to {max(shares):.0%}",
-                " ".join(f"{one / (size * len(own)):.0%}" for one in levels),
-                *(f"{sum(getattr(row, what) for row in own) / len(own):,.0f}"
-                  for what in ("calls", "prompt_tokens", "completion_tokens", "seconds")),
-                str(sum(row.failed for row in own)),
-            ))  # fmt: skip
-    named = "<aggregator,reflections,seeds,kept,by seed,<left after each level,calls,tokens read,written,seconds,failed"
-    parts: list[Table] = [by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), kept)]
+            kept.append(
+                (
+                    name,
+                    str(size),
+                    str(len(own)),
+                    f"{_share(rows, name, size):.0%}",
+                    f"{min(shares):.0%} to {max(shares):.0%}",
+                    " ".join(f"{one / (size * len(own)):.0%}" for one in levels),
+                    *(
+                        f"{sum(getattr(row, what) for row in own) / len(own):,.0f}"
+                        for what in ("calls", "prompt_tokens", "completion_tokens", "seconds")
+                    ),
+                    str(sum(row.failed for row in own)),
+                )
+            )
+    named = (
+        "<aggregator,reflections,seeds,kept,by seed,<left after each level,calls,tokens"
+        " read,written,seconds,failed"
+    )
+    parts: list[Table] = [
+        by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), kept)
+    ]
     if options.mixed:
         parts.append(_served_table(options, rows))
     samples = _samples(rows)
     if len({one.items for one in samples}) > 1:
         fit = fit_law(samples)
         lines = [
-            (str(items), *_calls(samples, items), f"{count}/{total}", f"{count / total:.2f} [{low:.2f}, {high:.2f}]",
-             "{:.2f} [{:.2f}, {:.2f}]".format(fit.law.q(items), *fit.interval(items)))
+            (
+                str(items),
+                *_calls(samples, items),
+                f"{count}/{total}",
+                f"{count / total:.2f} [{low:.2f}, {high:.2f}]",
+                "{:.2f} [{:.2f}, {:.2f}]".format(fit.law.q(items), *fit.interval(items)),
+            )
             for (items, _), (count, total, low, high) in sorted(pooled(samples).items())
-        ]  # fmt: skip
-        law = f"fitted: rate {fit.law.rate:.2f}, at most {min(fit.law.reads, fit.law.writes):.1f} lessons a call"
+        ]
+        law = (
+            f"fitted: rate {fit.law.rate:.2f}, at most {min(fit.law.reads, fit.law.writes):.1f}"
+            " lessons a call"
+        )
         # A model may keep all or nothing of what a call reads, which no share shows.
         heads = ("reflections", "calls", "kept all", "kept none", "facts", "share, 95 %", "fitted")
         parts.append(by_rows("One call that reads", heads, lines, (law,)))
@@ -300,7 +357,9 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
         for size in options.sizes:
             tallies = [row.served for row in _some(rows, name, size) if row.served is not None]
             if tallies:
-                decided = {end: sum(one.decided[end] for one in tallies) for end in tallies[0].decided}
+                decided = {
+                    end: sum(one.decided[end] for one in tallies) for end in tallies[0].decided
+                }
                 counts = (
                     *decided.values(),
                     sum(one.doubled for one in tallies),
@@ -313,7 +372,9 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
 
 
 def draw(options: RetentionOptions, rows: Sequence[RetentionRow], path: Path) -> None:
-    """Draw the share that comes back against the number of reflections, a line for each aggregator."""
+    """Draw the share that comes back against the number of reflections, a line for each
+    aggregator.
+    """
     with figure(path, f"Planted lessons that come back: {_title(options)}", 1) as (axes,):
         for name in options.aggregators:
             sizes = [size for size in options.sizes if _some(rows, name, size)]

@@ -45,14 +45,15 @@ class ScaleRow:
         reflections: n.
         levels: Nodes of each level, lowest first; those that code joined count too.
         calls: LM calls.
-        simulated_seconds: From the scan's first request to its last answer, on the service's clock; ``None`` where
-            nothing waits.
+        simulated_seconds: From the scan's first request to its last answer, on the service's clock;
+            ``None`` where nothing waits.
         seconds: Wall seconds of the scan.
         cpu_seconds: CPU seconds of the client meanwhile.
         kept_cpu_seconds: CPU seconds to measure what was kept.
         prompt_tokens: Prompt tokens of the scan.
         completion_tokens: Completion tokens of the scan.
-        peak_mib: The most memory that the process held, the measuring of what was kept and the edit included.
+        peak_mib: The most memory that the process held, the measuring of what was kept and the edit
+            included.
         lessons: Lessons of the result.
         covered: Share of the reflections that the result covers, as measured from texts.
         failed: Nodes that failed.
@@ -101,7 +102,9 @@ def _row(aggregator: str, size: int, options: ScaleOptions) -> ScaleRow:
     with SimulatedService(config, planted_task(plant(size, seed))) as service:
         job = {"aggregator": aggregator, "reflections": size, "seed": seed, "slots": options.slots}
         found = in_own_process(__name__, json.dumps({**job, "url": service.url}))
-    return ScaleRow(aggregator=aggregator, reflections=size, levels=tuple(found.pop("levels")), **found)
+    return ScaleRow(
+        aggregator=aggregator, reflections=size, levels=tuple(found.pop("levels")), **found
+    )
 
 
 async def scanned(job: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +130,9 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
     reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
     lm = dspy.LM("openai/simulated", api_base=f"{job['url']}/v1", api_key="simulated", cache=False)
     async with asker(lm, job["slots"], dspy.JSONAdapter()) as ask:
-        context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=job["seed"])
+        context = StrategyContext(
+            "code", INSTRUCTION, ask, lambda kind, **data: None, seed=job["seed"]
+        )
         since, spent = time.monotonic(), time.process_time()
         lessons = await aggregator.aggregate(there(reflections), context)
         seconds, cpu = time.monotonic() - since, time.process_time() - spent
@@ -136,7 +141,9 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
         total, spent = ask.costs().total, time.process_time()
         retained = kept(lessons, reflections) if lessons.rewrite is None else ()
         kept_cpu = time.process_time() - spent
-        given = OperatorInput(instruction=INSTRUCTION, demonstrations=(), signature=None, lessons=lessons)
+        given = OperatorInput(
+            instruction=INSTRUCTION, demonstrations=(), signature=None, lessons=lessons
+        )
         edit = await Insert().apply(given, context)
     nodes = Counter(node.level for node in lessons.nodes)
     return {
@@ -165,10 +172,16 @@ def exponents(rows: Sequence[ScaleRow]) -> dict[str, dict[str, float | None]]:
     for name in dict.fromkeys(row.aggregator for row in rows):
         own = [row for row in rows if row.aggregator == name]
         found[name] = {
-            "simulated seconds": _exponent([(row.reflections, row.simulated_seconds) for row in own]),
+            "simulated seconds": _exponent(
+                [(row.reflections, row.simulated_seconds) for row in own]
+            ),
             "calls": _exponent([(row.reflections, row.calls) for row in own]),
-            "tokens": _exponent([(row.reflections, row.prompt_tokens + row.completion_tokens) for row in own]),
-            "CPU seconds": _exponent([(row.reflections, row.cpu_seconds + row.kept_cpu_seconds) for row in own]),
+            "tokens": _exponent(
+                [(row.reflections, row.prompt_tokens + row.completion_tokens) for row in own]
+            ),
+            "CPU seconds": _exponent(
+                [(row.reflections, row.cpu_seconds + row.kept_cpu_seconds) for row in own]
+            ),
         }
     return found
 
@@ -184,7 +197,11 @@ def _exponent(points: Sequence[tuple[float, float | None]]) -> float | None:
 
 def summary(options: ScaleOptions, rows: Sequence[ScaleRow]) -> dict[str, Any]:
     """Return how figures grow, as plain JSON data."""
-    return {"memory_limit_mib": MEMORY_LIMIT_MIB, "exponents": exponents(rows), "holds": [row.holds for row in rows]}
+    return {
+        "memory_limit_mib": MEMORY_LIMIT_MIB,
+        "exponents": exponents(rows),
+        "holds": [row.holds for row in rows],
+    }
 
 
 def passed(options: ScaleOptions, rows: Sequence[ScaleRow]) -> bool:
@@ -200,10 +217,14 @@ def line(options: ScaleOptions, row: ScaleRow) -> str:
 def table(options: ScaleOptions, rows: Sequence[ScaleRow]) -> Table:
     """Return the rows, and how they grow."""
     notes = [
-        f"{name}: {', '.join(f'{what} ∝ n^{value:.2f}' for what, value in grown.items() if value is not None)}"
+        f"{name}:"
+        f" {', '.join(f'{what} ∝ n^{value:.2f}' for what, value in grown.items() if value is not None)}"
         for name, grown in exponents(rows).items()
     ]
-    heads = "<aggregator,n,nodes,calls,simulated s,wall s,CPU s,kept CPU s,peak MiB,tokens,lessons,covered,<edit"
+    heads = (
+        "<aggregator,n,nodes,calls,simulated s,wall s,CPU s,kept CPU s,peak"
+        " MiB,tokens,lessons,covered,<edit"
+    )
     shown = (
         (
             row.aggregator,
@@ -225,14 +246,22 @@ def table(options: ScaleOptions, rows: Sequence[ScaleRow]) -> Table:
 
 def draw(options: ScaleOptions, rows: Sequence[ScaleRow], path: Path) -> None:
     """Draw seconds and peak memory against the number of reflections, both axes logarithmic."""
-    with figure(path, f"A scan alone, by its number of reflections: {LABEL}", 2) as (seconds, memory):
+    with figure(path, f"A scan alone, by its number of reflections: {LABEL}", 2) as (
+        seconds,
+        memory,
+    ):
         for name in dict.fromkeys(row.aggregator for row in rows):
             own = [row for row in rows if row.aggregator == name]
             sizes = [row.reflections for row in own]
-            seconds.plot(sizes, [row.simulated_seconds or row.seconds for row in own], "o-", label=name)
+            seconds.plot(
+                sizes, [row.simulated_seconds or row.seconds for row in own], "o-", label=name
+            )
             memory.plot(sizes, [row.peak_mib for row in own], "o-", label=name)
         memory.axhline(MEMORY_LIMIT_MIB, color="#222222", linestyle="--", linewidth=0.8)
-        for axes, what in ((seconds, "seconds of the scan"), (memory, "peak memory of the process, MiB")):
+        for axes, what in (
+            (seconds, "seconds of the scan"),
+            (memory, "peak memory of the process, MiB"),
+        ):
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xlabel("reflections")

@@ -1,4 +1,6 @@
-"""One scan, shown: which reflections each call read, what it made of them, and where lessons were lost."""
+"""One scan, shown: which reflections each call read, what it made of them, and where lessons were
+lost.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ def run(options: ScanOptions) -> Iterator[NodeRow]:
     folder = Path(options.log_dir or tempfile.mkdtemp(prefix="combee-scan-"))
     rows = load_rows("formula-mini", _PARAMS, train=options.reflections, validation=24, heldout=24)
     config = SimulatedConfig(seed=options.seed, time_scale=0.0, capacity=LAWS[options.law])
-    with SimulatedService(config, benchmark_task(rows, options.seed, params=_PARAMS)) as service, quietly():
+    with (
+        SimulatedService(config, benchmark_task(rows, options.seed, params=_PARAMS)) as service,
+        quietly(),
+    ):
         combee = Combee(
             rows.metric,
             aggregator=options.aggregator,
@@ -68,7 +73,11 @@ def run(options: ScanOptions) -> Iterator[NodeRow]:
             tracker=(),
             log_dir=folder,
         )
-        splits = {"trainset": rows.train.examples, "valset": rows.validation.examples, "heldout": rows.heldout.examples}
+        splits = {
+            "trainset": rows.train.examples,
+            "valset": rows.validation.examples,
+            "heldout": rows.heldout.examples,
+        }
         with dspy.context(lm=service.lm()):
             combee.compile(rows.program(), **{name: list(found) for name, found in splits.items()})
     page = str(write_report(folder, folder / "report.html"))
@@ -79,29 +88,50 @@ def run(options: ScanOptions) -> Iterator[NodeRow]:
     for one in sorted(scan["nodes"], key=lambda node: (node["level"], node["node"])):
         read = tuple(sorted({index for index in one["sources"] if index in fates}))
         kept = tuple(index for index in read if fates[index]["covered"])
-        lost = tuple(index for index in read if fates[index]["lost_at"] == [one["level"], one["node"]])
+        lost = tuple(
+            index for index in read if fates[index]["lost_at"] == [one["level"], one["node"]]
+        )
         yield NodeRow(one["level"], one["node"], read, kept, lost, len(one["lessons"]), page)
 
 
 def line(options: ScanOptions, row: NodeRow) -> str:
     """Say what a call was given and made of it."""
-    return f"level {row.level}, call {row.node + 1}: {len(row.read)} reflections, {row.lessons} lessons"
+    return (
+        f"level {row.level}, call {row.node + 1}: {len(row.read)} reflections, {row.lessons}"
+        " lessons"
+    )
 
 
 def table(options: ScanOptions, rows: Sequence[NodeRow]) -> Table:
-    """Return the scan, a call a line: a filled square is a reflection whose lesson is in the result."""
+    """Return the scan, a call a line: a filled square is a reflection whose lesson is in the
+    result.
+    """
     cells = [
         (
-            str(row.level), str(row.node + 1),
-            "".join("■" if index in row.kept else "×" if index in row.lost else "□" for index in row.read),
-            str(len(row.read)), str(row.lessons), str(len(row.lost)),
+            str(row.level),
+            str(row.node + 1),
+            "".join(
+                "■" if index in row.kept else "×" if index in row.lost else "□"
+                for index in row.read
+            ),
+            str(len(row.read)),
+            str(row.lessons),
+            str(len(row.lost)),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     notes = (
-        f"{options.reflections} reflections, read by {options.aggregator}; the law of one call is {options.law}.",
+        (
+            f"{options.reflections} reflections, read by {options.aggregator}; the law of one call"
+            f" is {options.law}."
+        ),
         "■ its lesson is in the result   × lost in this call   □ lost elsewhere",
         "Simulated service: no language model answered.",
         f"The run's page: {rows[0].report}",
     )
-    return by_rows("One scan", ("level", "call", "<reflections below it", "read", "lessons", "lost"), cells, notes)
+    return by_rows(
+        "One scan",
+        ("level", "call", "<reflections below it", "read", "lessons", "lost"),
+        cells,
+        notes,
+    )

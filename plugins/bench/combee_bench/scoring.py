@@ -13,7 +13,9 @@ from combee_dspy.benchmarks import LoadedBenchmark
 __all__ = ["scores_of"]
 
 
-def scores_of(program: dspy.Module, rows: LoadedBenchmark, endpoint: Endpoint, threads: int) -> tuple[float, ...]:
+def scores_of(
+    program: dspy.Module, rows: LoadedBenchmark, endpoint: Endpoint, threads: int
+) -> tuple[float, ...]:
     """Return the score of each held-out example, in order."""
 
     def metric(gold: dspy.Example, pred: Any) -> float:
@@ -21,5 +23,7 @@ def scores_of(program: dspy.Module, rows: LoadedBenchmark, endpoint: Endpoint, t
         return float(getattr(found, "score", found))
 
     with dspy.context(**endpoint.settings(endpoint.reading_lm)), quietly():
-        evaluate = dspy.Evaluate(devset=list(rows.heldout.examples), metric=metric, num_threads=threads)
+        evaluate = dspy.Evaluate(
+            devset=list(rows.heldout.examples), metric=metric, num_threads=threads
+        )
         return tuple(float(score) for _, _, score in evaluate(program).results)

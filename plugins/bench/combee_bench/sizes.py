@@ -1,4 +1,6 @@
-"""Which batch size the controller picks, by delays of stated laws or of recorded runs, and how much hangs on τ."""
+"""Which batch size the controller picks, by delays of stated laws or of recorded runs, and how much
+hangs on τ.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _SECONDS = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What is picked at one τ: plateau in examples, what the bounds leave of it, and seconds of an epoch there.
+    """What is picked at one τ: plateau in examples, what the bounds leave of it, and seconds of an
+    epoch there.
 
     ``seconds`` are by the true law, or by the one fitted to what was recorded.
     """
@@ -46,7 +49,8 @@ class SizesRow:
     Attributes:
         origin: The law, or the folder of the run.
         exponent: α as it was fitted.
-        floor: B as it was fitted, as a share of an epoch of ten examples a batch; 0 where no floor was found.
+        floor: B as it was fitted, as a share of an epoch of ten examples a batch; 0 where no floor
+            was found.
         picks: What is picked at each τ.
     """
 
@@ -66,12 +70,20 @@ def run(options: SizesOptions) -> Iterator[SizesRow]:
         for exponent in options.alphas:
             ten = _SECONDS * options.examples / 10
 
-            def delay(size: float, ten: float = ten, exponent: float = exponent, floor: float = floor) -> float:
+            def delay(
+                size: float, ten: float = ten, exponent: float = exponent, floor: float = floor
+            ) -> float:
                 return ten * ((1 - floor) * (size / 10) ** -exponent + floor)
 
             stream = derive(options.seed, "sizes", f"{exponent}/{floor}")
             measured = [
-                Measurement(size, delay(size) * size / options.examples * math.exp(stream.gauss(0, options.noise)))
+                Measurement(
+                    size,
+                    delay(size)
+                    * size
+                    / options.examples
+                    * math.exp(stream.gauss(0, options.noise)),
+                )
                 for size in _LADDER * 2
             ]
             yield _row(f"α {exponent:g}, floor {floor:.0%}", measured, options, delay)
@@ -81,29 +93,48 @@ def run(options: SizesOptions) -> Iterator[SizesRow]:
 
 def _recorded(folder: str) -> list[Measurement]:
     with Reader(journal_file(folder)) as reader:
-        found = [json.loads(row["data"]) for row in reader.rows("SELECT data FROM event WHERE kind = 'update'", ())]
+        found = [
+            json.loads(row["data"])
+            for row in reader.rows("SELECT data FROM event WHERE kind = 'update'", ())
+        ]
     return [Measurement(one["rows"], one["seconds"]) for one in found if not one["skipped"]]
 
 
 def _row(
-    origin: str, measured: Sequence[Measurement], options: SizesOptions, delay: Callable[[float], float] | None
+    origin: str,
+    measured: Sequence[Measurement],
+    options: SizesOptions,
+    delay: Callable[[float], float] | None,
 ) -> SizesRow:
     picks: list[Pick] = []
     for share in options.taus:
         # As after the first epoch, with nothing in the way but the updates that an epoch keeps.
-        view = BatchView(len(measured), options.examples, options.examples, tuple(measured), workers=options.examples)
+        view = BatchView(
+            len(measured),
+            options.examples,
+            options.examples,
+            tuple(measured),
+            workers=options.examples,
+        )
         decision = PowerLaw(relative_tau=share, base=options.base).plan(view)
         if decision.fit is None:
-            raise ArgumentValueError("log_dirs", origin, decision.reason, "Name a run with sizes that differ.")
+            raise ArgumentValueError(
+                "log_dirs", origin, decision.reason, "Name a run with sizes that differ."
+            )
         law = Law(decision.fit.scale, decision.fit.exponent, decision.fit.floor)
         size = max(1.0, decision.fit.plateau)
-        picks.append(Pick(share, size, decision.size, law.delay(size) if delay is None else delay(size)))
+        picks.append(
+            Pick(share, size, decision.size, law.delay(size) if delay is None else delay(size))
+        )
     return SizesRow(origin, law.exponent, law.floor / law.delay(10), tuple(picks))
 
 
 def line(options: SizesOptions, row: SizesRow) -> str:
     """Return what is said of one row when it is there."""
-    return f"{row.origin}: α {row.exponent:.2f} fitted, sizes {', '.join(f'{one.plateau:.0f}' for one in row.picks)}"
+    return (
+        f"{row.origin}: α {row.exponent:.2f} fitted, sizes"
+        f" {', '.join(f'{one.plateau:.0f}' for one in row.picks)}"
+    )
 
 
 def table(options: SizesOptions, rows: Sequence[SizesRow]) -> Table:
@@ -120,8 +151,16 @@ def table(options: SizesOptions, rows: Sequence[SizesRow]) -> Table:
     ]
     notes = [
         "examples a batch before the bounds, and seconds of an epoch at that size",
-        f"τ is a share of the slope at b₀ = {options.base}; the paper reports picks of {_PAPER} at 1.6 %",
+        (
+            f"τ is a share of the slope at b₀ = {options.base}; the paper reports picks of {_PAPER}"
+            " at 1.6 %"
+        ),
         f"N / 4 would cut what is above {options.examples // 4} of {options.examples}",
-        f"laws: T(bs) = T(10)·((1 − floor)·(bs/10)^(−α) + floor), each delay × lognormal({options.noise:g})",
+        (
+            "laws: T(bs) = T(10)·((1 − floor)·(bs/10)^(−α) + floor), each delay ×"
+            f" lognormal({options.noise:g})"
+        ),
     ]
-    return by_rows("The controller's sizes; laws are assumed, runs are recorded", heads, shown, notes)
+    return by_rows(
+        "The controller's sizes; laws are assumed, runs are recorded", heads, shown, notes
+    )

@@ -1,4 +1,6 @@
-"""What a process holds after many rollouts and many compiles: memory, handles, threads, and the journal on disk."""
+"""What a process holds after many rollouts and many compiles: memory, handles, threads, and the
+journal on disk.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,16 @@ def run(options: SoakOptions) -> Iterator[SoakRow]:
     rows = load_rows(_SOURCE[0], _SOURCE[1], **_SIZES)
     rate = options.faults / 4
     config = SimulatedConfig(
-        seed=options.seed, slots=options.workers, time_scale=0.0005,
+        seed=options.seed,
+        slots=options.workers,
+        time_scale=0.0005,
         failures=FailureRates(server_error=rate, rate_limited=rate, malformed=rate, truncated=rate),
-    )  # fmt: skip
+    )
     with SimulatedService(config, benchmark_task(rows, options.seed, params=_SOURCE[1])) as service:
         given = json.dumps({**asdict(options), "api_base": service.api_base})
-        process = subprocess.Popen(**own_module("combee_bench.soak", given), stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            **own_module("combee_bench.soak", given), stdout=subprocess.PIPE, text=True
+        )
         if process.stdout is None:
             raise RuntimeError("it was asked for a pipe")
         for said in process.stdout:
@@ -112,25 +118,48 @@ def _one_run(given: dict[str, Any], place: Path) -> None:
 
 def _compile(given: dict[str, Any], place: Path, rollouts: int) -> None:
     rows = load_rows(_SOURCE[0], _SOURCE[1], **_SIZES)
-    lm = dspy.LM("openai/simulated", api_base=given["api_base"], api_key="simulated", cache=False, temperature=0.0)
+    lm = dspy.LM(
+        "openai/simulated",
+        api_base=given["api_base"],
+        api_key="simulated",
+        cache=False,
+        temperature=0.0,
+    )
     combee = Combee(
-        rows.metric, reflection_lm=lm, budget=Budget(rollouts=rollouts), reflection_minibatch_size=40, tracker=(),
-        num_threads=given["workers"], seed=given["seed"], log_dir=place, validation=Validation(probe=False),
-        search=Search(keep="trunk", staleness=1), cache=False, skip_perfect_score=False,
-    )  # fmt: skip
+        rows.metric,
+        reflection_lm=lm,
+        budget=Budget(rollouts=rollouts),
+        reflection_minibatch_size=40,
+        tracker=(),
+        num_threads=given["workers"],
+        seed=given["seed"],
+        log_dir=place,
+        validation=Validation(probe=False),
+        search=Search(keep="trunk", staleness=1),
+        cache=False,
+        skip_perfect_score=False,
+    )
     with dspy.context(lm=lm), quietly():
         combee.compile(
-            rows.program(), trainset=list(rows.train.examples), valset=list(rows.validation.examples)
-        )  # fmt: skip
+            rows.program(),
+            trainset=list(rows.train.examples),
+            valset=list(rows.validation.examples),
+        )
 
 
 def _say(part: str, done: int, place: Path) -> None:
     status = dict(one.split(":", 1) for one in Path("/proc/self/status").read_text().splitlines())
-    journal = sum(one.stat().st_size for one in place.glob("journal.sqlite*") if one.suffix != ".reserve")
+    journal = sum(
+        one.stat().st_size for one in place.glob("journal.sqlite*") if one.suffix != ".reserve"
+    )
     row = SoakRow(
-        part, done, round(int(status["VmRSS"].split()[0]) / 1024, 1), len(list(Path("/proc/self/fd").iterdir())),
-        threading.active_count(), round(journal / 2**20, 2),
-    )  # fmt: skip
+        part,
+        done,
+        round(int(status["VmRSS"].split()[0]) / 1024, 1),
+        len(list(Path("/proc/self/fd").iterdir())),
+        threading.active_count(),
+        round(journal / 2**20, 2),
+    )
     sys.__stdout__.write(f"{json.dumps(asdict(row))}\n")  # type: ignore[union-attr]  # a pipe
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
@@ -141,7 +170,9 @@ def line(options: SoakOptions, row: SoakRow) -> str:
 
 
 def passed(options: SoakOptions, rows: Sequence[SoakRow]) -> bool:
-    """Return whether compiles leave no handles and no threads behind: the last as many as the second."""
+    """Return whether compiles leave no handles and no threads behind: the last as many as the
+    second.
+    """
     compiles = [row for row in rows if row.part == "compiles"]
     return len(compiles) < 2 or all(
         getattr(compiles[-1], what) <= getattr(compiles[1], what) for what in ("handles", "threads")
@@ -152,11 +183,23 @@ def table(options: SoakOptions, rows: Sequence[SoakRow]) -> Table:
     """Return the moments as a table."""
     heads = ("<part", "done", "memory, MiB", "handles", "threads", "journal, MiB")
     cells = [
-        (row.part, f"{row.done:,}", f"{row.mib:,.1f}", str(row.handles), str(row.threads), f"{row.journal_mib:,.2f}")
+        (
+            row.part,
+            f"{row.done:,}",
+            f"{row.mib:,.1f}",
+            str(row.handles),
+            str(row.threads),
+            f"{row.journal_mib:,.2f}",
+        )
         for row in rows
         if row.part == "one run" or row.done in (1, 2) or row.done % 5 == 0 or row is rows[-1]
     ]
-    notes = (f"{options.faults:.0%} of the attempts fail: HTTP 500, 429, no field that was asked for, half an answer.",)
+    notes = (
+        (
+            f"{options.faults:.0%} of the attempts fail: HTTP 500, 429, no field that was asked"
+            " for, half an answer."
+        ),
+    )
     return by_rows(f"Soaked ({LABEL})", heads, cells, notes)
 
 

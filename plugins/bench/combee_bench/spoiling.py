@@ -1,4 +1,6 @@
-"""A server before the simulated service that spoils some of its answers, and counts every request."""
+"""A server before the simulated service that spoils some of its answers, and counts every
+request.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ Spoil = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 """Answers a request whose right reply is known."""
 
 _DRIP = 0.5
-# Bytes of a request whose prompt a model of a short context still takes: half of what a shard is read by.
+# Bytes of a request whose prompt a model of a short context still takes: half of what a shard is
+# read by.
 _LONGEST = 9_000
 
 
@@ -34,7 +37,8 @@ class Fault:
     """One way in which a service misbehaves.
 
     Attributes:
-        whose: The ``service``'s, which says nothing of a rollout; or what a ``model`` may answer, which is scored.
+        whose: The ``service``'s, which says nothing of a rollout; or what a ``model`` may answer,
+            which is scored.
         spoil: Answers a request.
         always: Whether it meets every request, and decides itself.
     """
@@ -93,7 +97,10 @@ class Spoiling:
                 return await _reset(http, {})
         async with self._session.post(self._url, data=body) as reply:
             right, status = await reply.json(), reply.status
-        fault, drawn = self.fault, uniform(self._seed, "fault", self.name, content, self._attempts[self.name, content])
+        fault, drawn = (
+            self.fault,
+            uniform(self._seed, "fault", self.name, content, self._attempts[self.name, content]),
+        )
         if status != 200 or fault is None or not (fault.always or drawn < self._rate):
             return web.json_response(right, status=status)
         self.spoiled += not fault.always
@@ -130,13 +137,20 @@ async def _slow(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
 async def _short(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
     if len(await http.read()) <= _LONGEST:
         return web.json_response(right)
-    error = {"message": "This model's maximum context length is 2000 tokens.", "code": "context_length_exceeded"}
+    error = {
+        "message": "This model's maximum context length is 2000 tokens.",
+        "code": "context_length_exceeded",
+    }
     return web.json_response({"error": error}, status=400)
 
 
-def _begun(data: bytes, seconds: float = 0.0, most: int | None = None) -> Callable[[web.Request], Any]:
+def _begun(
+    data: bytes, seconds: float = 0.0, most: int | None = None
+) -> Callable[[web.Request], Any]:
     async def sent(http: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-length": str(len(data)), "content-type": "application/json"})
+        response = web.StreamResponse(
+            headers={"content-length": str(len(data)), "content-type": "application/json"}
+        )
         await response.prepare(http)
         with suppress(ConnectionError):  # whoever asked has given up
             for byte in data[:most] if seconds else ():
@@ -178,7 +192,10 @@ def _changed(change: Callable[[dict[str, Any]], Any]) -> Spoil:
 
 def _said(text: str | None, finish: str = "stop", **more: Any) -> Spoil:
     def change(right: dict[str, Any]) -> None:
-        right["choices"][0] |= {"message": {"role": "assistant", "content": text, **more}, "finish_reason": finish}
+        right["choices"][0] |= {
+            "message": {"role": "assistant", "content": text, **more},
+            "finish_reason": finish,
+        }
 
     return _changed(change)
 
@@ -193,12 +210,16 @@ def _large() -> bytes:
     message = {"role": "assistant", "content": "word " * 10_000_000}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
-    return json.dumps({"id": "large", "object": "chat.completion", "choices": [choice], "usage": usage}).encode()
+    return json.dumps(
+        {"id": "large", "object": "chat.completion", "choices": [choice], "usage": usage}
+    ).encode()
 
 
 def _cut(right: dict[str, Any]) -> None:
     choice = right["choices"][0]
-    choice["message"]["content"] = choice["message"]["content"][: len(choice["message"]["content"]) // 2]
+    choice["message"]["content"] = choice["message"]["content"][
+        : len(choice["message"]["content"]) // 2
+    ]
     choice["finish_reason"] = "length"
 
 
@@ -212,7 +233,11 @@ async def _bad_encoding(http: web.Request, right: dict[str, Any]) -> web.StreamR
 
 
 async def _infinite(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
-    data = json.dumps(right).encode().replace(b'"prompt_tokens": ', b'"prompt_tokens": 1e999, "was": ', 1)
+    data = (
+        json.dumps(right)
+        .encode()
+        .replace(b'"prompt_tokens": ', b'"prompt_tokens": 1e999, "was": ', 1)
+    )
     return web.Response(body=data, content_type="application/json")
 
 
@@ -240,7 +265,9 @@ FAULTS: dict[str, Fault] = {
     "broken-json": Fault("service", _body(b'{"choices": [{"index": 0,')),
     "empty-object": Fault("service", _body(b"{}")),
     "no-choices": Fault("service", _changed(lambda right: right.update(choices=[]))),
-    "message-null": Fault("service", _changed(lambda right: right["choices"][0].update(message=None))),
+    "message-null": Fault(
+        "service", _changed(lambda right: right["choices"][0].update(message=None))
+    ),
     "list": Fault("service", _body(b"[1, 2]")),
     "nested-reply": Fault("service", _body(b'{"a":' * 10_000 + b"1" + b"}" * 10_000)),
     "invalid-utf8": Fault("service", _bad_encoding),

@@ -1,4 +1,6 @@
-"""Methods side by side: intervals over seeds and examples, and whether one may be called faster than another."""
+"""Methods side by side: intervals over seeds and examples, and whether one may be called faster
+than another.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ __all__ = [
 ]
 
 _Z = statistics.NormalDist().inv_cdf(0.975)
-_HAIR = 1e-9  # at the mean itself nothing is beyond, and where no score differs the error is 0 there
+_HAIR = (
+    1e-9  # at the mean itself nothing is beyond, and where no score differs the error is 0 there
+)
 _RESAMPLES = 10_000
 _BLOCK = 4_000_000
 
@@ -75,10 +79,11 @@ class Comparison:
     Attributes:
         reference: The reference's name.
         difference: Held-out score of the method minus the reference's.
-        comparable: Whether the method is shown to be no worse: the interval lies above ``-margin`` (the usual test of
-            non-inferiority, at 2.5 %), over at least :func:`fewest_examples`.
-        times_faster: How many times faster; ``None`` where it is not comparable, or nothing was timed. A method that
-            learned less in less time gets no multiple, and neither does one whose sample is too small to tell.
+        comparable: Whether the method is shown to be no worse: the interval lies above ``-margin``
+            (the usual test of non-inferiority, at 2.5 %), over at least :func:`fewest_examples`.
+        times_faster: How many times faster; ``None`` where it is not comparable, or nothing was
+            timed. A method that learned less in less time gets no multiple, and neither does one
+            whose sample is too small to tell.
     """
 
     reference: str
@@ -115,51 +120,83 @@ class Side(Generic[R]):
     def figures(self) -> dict[str, Any]:
         """Return what it comes to as plain JSON data, without the runs."""
         versus = None if self.versus is None else asdict(self.versus)
-        plain = {"method": self.method, "seeds": [run.seed for run in self.runs], "before": self.before}
-        return {**plain, "heldout": asdict(self.heldout), "gain": asdict(self.gain), "versus": versus}
+        plain = {
+            "method": self.method,
+            "seeds": [run.seed for run in self.runs],
+            "before": self.before,
+        }
+        return {
+            **plain,
+            "heldout": asdict(self.heldout),
+            "gain": asdict(self.gain),
+            "versus": versus,
+        }
 
 
 def side_by_side(
-    runs: Sequence[R], times: Callable[[Sequence[R], Sequence[R]], float | None], *, margin: float, seed: int = 0
+    runs: Sequence[R],
+    times: Callable[[Sequence[R], Sequence[R]], float | None],
+    *,
+    margin: float,
+    seed: int = 0,
 ) -> list[Side[R]]:
     """Return one side per method, in the order of their first runs; the first is the reference.
 
     Args:
         runs: All runs so far. Of several runs of one method on one seed the first counts.
         times: How many times faster the second runs are than the first, the reference's.
-        margin: How much worse still counts as no worse, in points: hundredths of a held-out score of 0 to 1.
+        margin: How much worse still counts as no worse, in points: hundredths of a held-out score
+            of 0 to 1.
         seed: Seed of the resampling.
     """
     by_method: dict[str, dict[int, R]] = {}
     for run in runs:
         by_method.setdefault(run.method, {}).setdefault(run.seed, run)
-    seeds = [one for one in dict.fromkeys(run.seed for run in runs) if all(one in own for own in by_method.values())]
+    seeds = [
+        one
+        for one in dict.fromkeys(run.seed for run in runs)
+        if all(one in own for own in by_method.values())
+    ]
     sides: list[Side[R]] = []
     for name, own in by_method.items() if seeds else ():
         chosen = tuple(own[one] for one in seeds)
-        before, after = _table([run.before for run in chosen]), _table([run.after for run in chosen])
+        before, after = (
+            _table([run.before for run in chosen]),
+            _table([run.after for run in chosen]),
+        )
         versus: Comparison | None = None
         if sides:
             first = sides[0]
             difference = after - _table([run.after for run in first.runs])
             found = paired_interval(difference)
-            comparable = found.low > -margin / 100 and difference.shape[1] >= fewest_examples(margin)
-            versus = Comparison(first.method, found, comparable, times(first.runs, chosen) if comparable else None)
+            comparable = found.low > -margin / 100 and difference.shape[1] >= fewest_examples(
+                margin
+            )
+            versus = Comparison(
+                first.method, found, comparable, times(first.runs, chosen) if comparable else None
+            )
         heldout = crossed_interval(after, derive_seed(seed, "heldout", name))
-        sides.append(Side(name, chosen, float(before.mean()), heldout, paired_interval(after - before), versus))
+        sides.append(
+            Side(
+                name, chosen, float(before.mean()), heldout, paired_interval(after - before), versus
+            )
+        )
     return sides
 
 
 def _table(scores: Sequence[Sequence[float]]) -> Table:
     if len({len(row) for row in scores}) != 1:
-        raise ArgumentValueError("scores", len(scores), "do not pair", "Score the same examples on every seed.")
+        raise ArgumentValueError(
+            "scores", len(scores), "do not pair", "Score the same examples on every seed."
+        )
     return np.array(scores, dtype=float)
 
 
 def fewest_examples(margin: float) -> int:
     """Return how many examples it takes to show anything within a margin, given in points.
 
-    Fewer show nothing even where not one score differs: Tango's interval then reaches down to z²/(n + z²).
+    Fewer show nothing even where not one score differs: Tango's interval then reaches down to z²/(n
+    + z²).
     """
     return math.floor(_Z**2 * (100 / margin - 1)) + 1
 
@@ -167,22 +204,25 @@ def fewest_examples(margin: float) -> int:
 def not_comparable(margin: float) -> str:
     """Return what stands below a table in which a method has no multiple."""
     return (
-        f"not comparable: held-out is not shown to be at most {margin:g} points below the first's; at least "
-        f"{fewest_examples(margin):,} held-out examples can show it, and about {math.ceil(7849 / margin**2):,} do "
-        "where 1 in 10 answers differs (80 % power, one seed)"
+        f"not comparable: held-out is not shown to be at most {margin:g} points below the first's;"
+        f" at least {fewest_examples(margin):,} held-out examples can show it, and about"
+        f" {math.ceil(7849 / margin**2):,} do where 1 in 10 answers differs (80 % power, one seed)"
     )
 
 
 def paired_interval(changes: Table) -> Interval:
-    """Return the mean of paired differences with its 95 % interval, from a table of seeds × examples.
+    """Return the mean of paired differences with its 95 % interval, from a table of seeds ×
+    examples.
 
-    Over examples it is Tango's score interval ("Equivalence test and confidence interval for the difference in
-    proportions for the paired-sample design", Statistics in Medicine 17, 1998): for one seed and right-or-wrong scores
-    exactly that. Scores in between, and means over seeds, enter by their mean squared change in the place of the share
-    of pairs that differ, raised to the size of the mean change where it is below. Scores span at most 1. Over
-    seeds it is Student's interval of their means, and the two are joined as independent parts of one error (MOVER: Zou
-    and Donner, Statistics in Medicine 27, 2008), which counts noise that belongs to both twice and so errs on the wide
-    side. With one seed nothing is said about others. ``combee bench verdicts`` shows how often it errs.
+    Over examples it is Tango's score interval ("Equivalence test and confidence interval for the
+    difference in proportions for the paired-sample design", Statistics in Medicine 17, 1998): for
+    one seed and right-or-wrong scores exactly that. Scores in between, and means over seeds, enter
+    by their mean squared change in the place of the share of pairs that differ, raised to the size
+    of the mean change where it is below. Scores span at most 1. Over seeds it is Student's interval
+    of their means, and the two are joined as independent parts of one error (MOVER: Zou and Donner,
+    Statistics in Medicine 27, 2008), which counts noise that belongs to both twice and so errs on
+    the wide side. With one seed nothing is said about others. ``combee bench verdicts`` shows how
+    often it errs.
 
     Args:
         changes: One row a seed, one column an example; values from -1 to 1.
@@ -195,11 +235,15 @@ def paired_interval(changes: Table) -> Interval:
     apart = 0.0
     if seeds > 1:
         apart = float(t.ppf(0.975, seeds - 1) * changes.mean(axis=1).std(ddof=1) / math.sqrt(seeds))
-    return Interval(mean, mean - math.hypot(mean - low, apart), mean + math.hypot(high - mean, apart))
+    return Interval(
+        mean, mean - math.hypot(mean - low, apart), mean + math.hypot(high - mean, apart)
+    )
 
 
 def _tango(mean: float, squared: float, n: int) -> tuple[float, float]:
-    """Return the two differences, -1 to 1, from which a mean change is 1.96 standard errors away."""
+    """Return the two differences, -1 to 1, from which a mean change is 1.96 standard errors
+    away.
+    """
     from scipy.optimize import brentq
 
     differ = min(1.0, max(squared, abs(mean)))  # the share of pairs that differ
@@ -234,9 +278,12 @@ def crossed_interval(values: Table, seed: int) -> Interval:
     block = max(1, _BLOCK // max(values.size, rows + columns))
     for start in range(0, _RESAMPLES, block):
         size = min(block, _RESAMPLES - start)
-        # How often each row and column is drawn: the mean of a resample is a bilinear form in these.
+        # How often each row and column is drawn: the mean of a resample is a bilinear form in
+        # these.
         row_weights = generator.multinomial(rows, np.full(rows, 1 / rows), size) / rows
-        column_weights = generator.multinomial(columns, np.full(columns, 1 / columns), size) / columns
+        column_weights = (
+            generator.multinomial(columns, np.full(columns, 1 / columns), size) / columns
+        )
         means.append(np.einsum("ns,se,ne->n", row_weights, values, column_weights, optimize=True))
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Interval(float(values.mean()), float(low), float(high))
@@ -246,13 +293,17 @@ def pareto_best(points: Mapping[str, tuple[float | None, float]]) -> tuple[str, 
     """Return the names that no other dominates, in order.
 
     Args:
-        points: Name to (cost, score): less cost and more score are better. A point without a cost takes no part.
+        points: Name to (cost, score): less cost and more score are better. A point without a cost
+            takes no part.
     """
     known = {name: (cost, score) for name, (cost, score) in points.items() if cost is not None}
     return tuple(
         name
         for name, (cost, score) in known.items()
-        if not any(other != (cost, score) and other[0] <= cost and other[1] >= score for other in known.values())
+        if not any(
+            other != (cost, score) and other[0] <= cost and other[1] >= score
+            for other in known.values()
+        )
     )
 
 

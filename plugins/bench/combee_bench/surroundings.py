@@ -43,7 +43,9 @@ _MADE_TO_SIZE = ("formula-mini",)
 
 
 def environment() -> dict[str, Any]:
-    """Return date, machine and versions as plain JSON data: what a reader needs to judge a figure."""
+    """Return date, machine and versions as plain JSON data: what a reader needs to judge a
+    figure.
+    """
     # The client's own work counts in the seconds, so a busy machine must show.
     load = [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
     machine = {
@@ -53,7 +55,11 @@ def environment() -> dict[str, Any]:
         "load_average": load,
     }
     versions = {"python": platform.python_version(), **versions_of(_DISTRIBUTIONS)}
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine, "versions": versions}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": versions,
+    }
 
 
 def versions_of(distributions: tuple[str, ...]) -> dict[str, str]:
@@ -88,7 +94,9 @@ def load_rows(benchmark: str, params: Mapping[str, Any], **sizes: int) -> Loaded
     """
     from combee_dspy.benchmarks import load_benchmark
 
-    loaded = load_benchmark(benchmark, **{**params, **(sizes if benchmark in _MADE_TO_SIZE else {})})
+    loaded = load_benchmark(
+        benchmark, **{**params, **(sizes if benchmark in _MADE_TO_SIZE else {})}
+    )
     train, validation, heldout = (first_rows(split, sizes[split.name]) for split in loaded.splits)
     return replace(loaded, train=train, validation=validation, heldout=heldout)
 
@@ -122,17 +130,24 @@ def quietly() -> Iterator[None]:
 
 def own_module(name: str, *arguments: str) -> dict[str, Any]:
     """Return what starts a module in a process of its own, as arguments of ``subprocess``."""
-    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environ = {
+        **os.environ,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     return {"args": [sys.executable, "-m", name, *arguments], "env": environ}
 
 
 def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
-    """Run a module in a process of its own, so that its memory is its own, and return the JSON that it writes last.
+    """Run a module in a process of its own, so that its memory is its own, and return the JSON that
+    it writes last.
 
     Raises:
         ServiceError: It failed.
     """
-    done = subprocess.run(**own_module(name, *arguments), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        **own_module(name, *arguments), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise ServiceError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()[-800:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -140,11 +155,16 @@ def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held, in MiB; 0 where the system does not say."""
+    """Return the most memory that this process has held, in MiB; 0 where the system does not
+    say.
+    """
     status = Path("/proc/self/status")
     if status.exists():
         # Not ru_maxrss: it begins with what the process that started this one held.
-        peak = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), "VmHWM: 0 kB")
+        peak = next(
+            (line for line in status.read_text().splitlines() if line.startswith("VmHWM:")),
+            "VmHWM: 0 kB",
+        )
         return int(peak.split()[1]) / 2**10
     try:
         import resource

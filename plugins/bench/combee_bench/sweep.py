@@ -49,10 +49,11 @@ LAWS: Mapping[str, CapacityModel] = {
     "platitudes": CapacityModel.platitudes(),
     "unlimited": CapacityModel.unlimited(),
 }
-"""At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens attended a call,
-which is as many records of Formula but many more short lines; a call of more than 24 records keeps 8 % of them, by
-which the paper's result holds; a call of N items keeps N^(-0.55) of them, by which it fails; no limit, by which no
-aggregator is needed."""
+"""At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens
+attended a call, which is as many records of Formula but many more short lines; a call of more than
+24 records keeps 8 % of them, by which the paper's result holds; a call of N items keeps N^(-0.55)
+of them, by which it fails; no limit, by which no aggregator is needed.
+"""
 
 _VARIANTS = 5
 
@@ -105,18 +106,25 @@ def _rows(options: SweepOptions, aggregators: Mapping[str, Any]) -> Iterator[Swe
             rows = load_benchmark("formula-mini", task=options.task, seed=seed, **sizes)
             task = _planted(rows, seed) if options.lm is None else None
             before: float | None = None
-            with _endpoint(options, law, seed, task) as endpoint, dspy.context(**endpoint.settings()):
+            with (
+                _endpoint(options, law, seed, task) as endpoint,
+                dspy.context(**endpoint.settings()),
+            ):
                 for aggregator in aggregators.values():
                     for size in options.sizes:
                         with quietly():
                             epoch = _Epoch(rows, aggregator, size, seed)
-                            row = asyncio.run(epoch.row(law, task, endpoint, options.workers, before))
+                            row = asyncio.run(
+                                epoch.row(law, task, endpoint, options.workers, before)
+                            )
                         before = row.before
                         yield row
 
 
 @contextmanager
-def _endpoint(options: SweepOptions, law: str, seed: int, task: SimulatedTask | None) -> Iterator[Endpoint]:
+def _endpoint(
+    options: SweepOptions, law: str, seed: int, task: SimulatedTask | None
+) -> Iterator[Endpoint]:
     if task is None:
         where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
         yield model_endpoint(law, slots=options.workers, **where)
@@ -127,9 +135,14 @@ def _endpoint(options: SweepOptions, law: str, seed: int, task: SimulatedTask | 
 
 
 def _planted(rows: LoadedBenchmark, seed: int) -> SimulatedTask:
-    """Plant five lessons per formula, each needed by a fifth of its questions, so that there are many to lose."""
+    """Plant five lessons per formula, each needed by a fifth of its questions, so that there are
+    many to lose.
+    """
     examples = [row for split in rows.splits for row in split.examples]
-    question, answer = next(iter(rows.signature.input_fields)), next(iter(rows.signature.output_fields))
+    question, answer = (
+        next(iter(rows.signature.input_fields)),
+        next(iter(rows.signature.output_fields)),
+    )
 
     def key_of(row: Mapping[str, Any]) -> str:
         variant = derive(seed, "variant", str(row[question])).randrange(_VARIANTS)
@@ -149,9 +162,16 @@ class _Epoch:
     failed: list[dspy.Example] = field(default_factory=list)
 
     async def row(
-        self, law: str, task: SimulatedTask | None, endpoint: Endpoint, workers: int, before: float | None
+        self,
+        law: str,
+        task: SimulatedTask | None,
+        endpoint: Endpoint,
+        workers: int,
+        before: float | None,
     ) -> SweepRow:
-        """Learn for one epoch, and read the held-out set; the student's score where it is not known."""
+        """Learn for one epoch, and read the held-out set; the student's score where it is not
+        known.
+        """
         async with asker(endpoint.reflection_lm, workers, endpoint.adapter) as ask:
             heldout = self.rows.heldout.examples
             text = str(next(iter(self.rows.program().predictors())).signature.instructions)
@@ -178,13 +198,17 @@ class _Epoch:
             tokens=spent.tokens,
         )
 
-    async def _updated(self, text: str, examples: Sequence[dspy.Example], update: int, ask: Asker) -> str:
+    async def _updated(
+        self, text: str, examples: Sequence[dspy.Example], update: int, ask: Asker
+    ) -> str:
         name, predictor = next(iter(self.rows.program().named_predictors()))
         rollouts = await self._run(text, examples, ask)
         pairs = list(zip(examples, rollouts, strict=True))
         self.failed += [example for example, rollout in pairs if rollout.score < 1]
         seed = derive_seed(self.seed, "sweep", self.aggregator.name, self.size)
-        context = StrategyContext(name, text, ask, lambda kind, **data: None, update=update, seed=seed)
+        context = StrategyContext(
+            name, text, ask, lambda kind, **data: None, update=update, seed=seed
+        )
         reflections = there(_reflection(index, *pair) for index, pair in enumerate(pairs))
         lessons = await self.aggregator.aggregate(reflections, context)
         edit = await Insert().apply(OperatorInput(text, (), predictor.signature, lessons), context)
@@ -194,7 +218,10 @@ class _Epoch:
         program = self.rows.program()
         predictor = next(iter(program.predictors()))
         predictor.signature = predictor.signature.with_instructions(text)
-        jobs = [RolloutJob(program, example, row_hash(example), self.rows.metric) for example in examples]
+        jobs = [
+            RolloutJob(program, example, row_hash(example), self.rows.metric)
+            for example in examples
+        ]
         return await asyncio.gather(*(ask.slots.rollout(job, (0,)) for job in jobs))
 
 
@@ -204,20 +231,30 @@ def _reflection(index: int, example: dspy.Example, rollout: Rollout) -> Reflecti
     outputs: Any = "The answer did not parse."
     if rollout.prediction is not None:
         outputs = {name: str(value) for name, value in rollout.prediction.items()}
-    record = {"Inputs": inputs, "Generated Outputs": outputs, "Feedback": rollout.feedback or str(rollout.score)}
+    record = {
+        "Inputs": inputs,
+        "Generated Outputs": outputs,
+        "Feedback": rollout.feedback or str(rollout.score),
+    }
     return Reflection(index, record, rollout.example_id)
 
 
-def _counted(task: SimulatedTask | None, text: str, failed: Sequence[dspy.Example]) -> tuple[int | None, int | None]:
+def _counted(
+    task: SimulatedTask | None, text: str, failed: Sequence[dspy.Example]
+) -> tuple[int | None, int | None]:
     if task is None:
         return None, None
     asked = {" ".join(str(value) for value in row.inputs().values()) for row in failed}
-    taught = {question.key for question in task.questions if any(question.text in one for one in asked)}
+    taught = {
+        question.key for question in task.questions if any(question.text in one for one in asked)
+    }
     return sum(f"[{key}]" in text for key in taught), len(taught)
 
 
 def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
-    """Return one record per law, size and aggregator: means over the seeds with 95 % bootstrap intervals."""
+    """Return one record per law, size and aggregator: means over the seeds with 95 % bootstrap
+    intervals.
+    """
     cells: dict[tuple[str, int, str], list[SweepRow]] = {}
     for row in rows:
         cells.setdefault((row.law, row.size, row.aggregator), []).append(row)
@@ -227,7 +264,9 @@ def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, A
             "size": size,
             "aggregator": name,
             "seeds": len(group),
-            "kept": _interval([row.kept / row.taught for row in group if row.kept is not None and row.taught]),
+            "kept": _interval(
+                [row.kept / row.taught for row in group if row.kept is not None and row.taught]
+            ),
             "heldout": _interval([row.after for row in group]),
             "before": fmean(row.before for row in group),
             "result_tokens": fmean(row.result_tokens for row in group),
@@ -245,7 +284,9 @@ def _interval(values: Sequence[float]) -> Interval | None:
 def line(options: SweepOptions, row: SweepRow) -> str:
     """Return what is said of one row when it is there."""
     kept = "" if row.kept is None else f", {row.kept} of {row.taught} lessons kept"
-    return f"{row.law}, seed {row.seed}, {row.aggregator}, {row.size}: held-out {row.after:.2f}{kept}"
+    return (
+        f"{row.law}, seed {row.seed}, {row.aggregator}, {row.size}: held-out {row.after:.2f}{kept}"
+    )
 
 
 def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
@@ -262,13 +303,17 @@ def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
     notes = (
         []
         if options.lm
-        else ["All laws but platitudes are assumptions: this table decides nothing until a real model has."]
+        else [
+            "All laws but platitudes are assumed: until a real model has, this table decides nothing."
+        ]
     )
     return by_rows(title, heads.split(","), shown, notes)
 
 
 def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
-    """Say where one of ours is below the best of the others on held-out, their intervals apart or not."""
+    """Say where one of ours is below the best of the others on held-out, their intervals apart or
+    not.
+    """
     ours = ("parallel-scan", "union")
     others = [one for one in rivals if one["aggregator"] not in ours]
     if cell["aggregator"] not in ours or not others:

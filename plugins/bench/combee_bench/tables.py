@@ -1,4 +1,6 @@
-"""How figures are shown: one table of rich's, by rows or by columns, with what a reader must know below it."""
+"""How figures are shown: one table of rich's, by rows or by columns, with what a reader must know
+below it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ from rich.table import Table
 __all__ = ["by_columns", "by_rows"]
 
 
-def by_rows(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> Table:
-    """Return a table of one line a row; a head that starts with ``<`` is that of a column of words."""
+def by_rows(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = ()
+) -> Table:
+    """Return a table of one line a row; a head that starts with ``<`` is that of a column of
+    words.
+    """
     table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
     for head in heads:
-        table.add_column(head.removeprefix("<"), justify="left" if head.startswith("<") else "right")
+        table.add_column(
+            head.removeprefix("<"), justify="left" if head.startswith("<") else "right"
+        )
     for row in rows:
         table.add_row(*row)
     return table

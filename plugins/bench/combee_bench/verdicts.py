@@ -1,4 +1,6 @@
-"""How often each verdict is wrong: studies whose truth is known, judged by the functions that judge real ones."""
+"""How often each verdict is wrong: studies whose truth is known, judged by the functions that judge
+real ones.
+"""
 
 from __future__ import annotations
 
@@ -76,36 +78,79 @@ def _studies(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
     yield from _held_out()
     for n in (20, 40, 80):
         for truth, stated in ((0.6, 0.025), (0.7, 0.025), (0.9, None)):
-            yield "calibration passes at 0.7", f"correlation {truth:g}, {n} pairs", stated, _calibrated(truth, n)
+            yield (
+                "calibration passes at 0.7",
+                f"correlation {truth:g}, {n} pairs",
+                stated,
+                _calibrated(truth, n),
+            )
     for truth in (0.6, 0.7, 0.9):
         said = f"correlation {truth:g}, looked at 20, 40, 80 and 160 pairs"
         yield "calibration ends a run at 0.7", said, None, _looked_at(truth, 160)
     for drop, stated in ((0.0, 0.25), (0.1, None), (-0.1, None)):
         screened = _screened(8, drop, whole=False)
         yield "screen refuses a child", f"8 of a minibatch, {_moved(-drop)}", stated, screened
-    yield "minibatch accepts a child", "3 examples, as good as its parent", None, _screened(3, 0.0, whole=True)
+    yield (
+        "minibatch accepts a child",
+        "3 examples, as good as its parent",
+        None,
+        _screened(3, 0.0, whole=True),
+    )
     for drop, stated in ((0.0, 0.05), (0.1, None)):
         for n in (20, 60):
             reverted = _reverted(n, drop)
-            yield "trunk takes an update back", f"{n} validation examples, {_moved(-drop)}", stated, reverted
-    yield "trunk returns the newest text", "60 examples, 10 texts as good", None, _newest(60, 10, 0.0)
-    yield "trunk returns the newest text", "60 examples, newest of 10 10 points worse", None, _newest(60, 10, 0.1)
+            yield (
+                "trunk takes an update back",
+                f"{n} validation examples, {_moved(-drop)}",
+                stated,
+                reverted,
+            )
+    yield (
+        "trunk returns the newest text",
+        "60 examples, 10 texts as good",
+        None,
+        _newest(60, 10, 0.0),
+    )
+    yield (
+        "trunk returns the newest text",
+        "60 examples, newest of 10 10 points worse",
+        None,
+        _newest(60, 10, 0.1),
+    )
     for drop, stated in ((0.0, 0.25), (0.1, None)):
         said = f"60 examples, {_moved(-drop)} beside the best"
         yield "finals leave a candidate out", said, stated, _left_out(60, drop)
-    yield "patience of 3 stops", "60 examples, 2 points an update, in 10 updates", None, _patience(60)
+    yield (
+        "patience of 3 stops",
+        "60 examples, 2 points an update, in 10 updates",
+        None,
+        _patience(60),
+    )
     for lift in (0.0, _LIFT):
         said = f"60 examples, {100 * lift:g} points an update, in 10 updates"
         yield "restart begins anew", said, None, _restarted(60, lift)
-    yield "target is called reached", "60 examples, 20 texts 3 points below it", None, _target(60, 20, 0.03)
+    yield (
+        "target is called reached",
+        "60 examples, 20 texts 3 points below it",
+        None,
+        _target(60, 20, 0.03),
+    )
 
 
 def _moved(change: float) -> str:
-    return "as good" if not change else f"{abs(100 * change):g} points {'better' if change > 0 else 'worse'}"
+    return (
+        "as good"
+        if not change
+        else f"{abs(100 * change):g} points {'better' if change > 0 else 'worse'}"
+    )
 
 
-def _pair(generator: Generator, n: int, change: float, differ: float) -> tuple[list[float], list[float]]:
-    """Draw right-or-wrong scores before and after, whose mean changes so much where so large a share differs."""
+def _pair(
+    generator: Generator, n: int, change: float, differ: float
+) -> tuple[list[float], list[float]]:
+    """Draw right-or-wrong scores before and after, whose mean changes so much where so large a
+    share differs.
+    """
     won, lost = (differ + change) / 2, (differ - change) / 2
     alike = (1 - differ) / 2
     kinds = generator.choice(4, n, p=[won, lost, alike, alike])
@@ -120,7 +165,11 @@ def _no_worse(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
             # Half of what differs belongs to the example, whatever the seed.
             shared = generator.random(n) < 0.5
             common, own = (
-                generator.choice([1.0, -1.0, 0.0], shape, p=[(differ - margin) / 2, (differ + margin) / 2, 1 - differ])
+                generator.choice(
+                    [1.0, -1.0, 0.0],
+                    shape,
+                    p=[(differ - margin) / 2, (differ + margin) / 2, 1 - differ],
+                )
                 for shape in ((1, n), (seeds, n))
             )
             return paired_interval(np.where(shared, common, own)).low > -margin
@@ -129,7 +178,10 @@ def _no_worse(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
 
     def graded(n: int) -> Study:
         def study(generator: Generator) -> bool:
-            return paired_interval(np.clip(generator.normal(-margin, 0.15, (1, n)), -1, 1)).low > -margin
+            return (
+                paired_interval(np.clip(generator.normal(-margin, 0.15, (1, n)), -1, 1)).low
+                > -margin
+            )
 
         return study
 
@@ -137,7 +189,12 @@ def _no_worse(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
     for n in sorted({fewest, 2 * fewest, 1_000}):
         for differ in (max(0.03, 1.5 * margin), 0.1, 0.3):
             yield said, f"{by}, {n} examples, {differ:.0%} differ", 0.025, binary(n, differ, 1)
-    yield said, f"{by}, {2 * fewest} examples, 5 seeds, 10% differ", 0.025, binary(2 * fewest, 0.1, 5)
+    yield (
+        said,
+        f"{by}, {2 * fewest} examples, 5 seeds, 10% differ",
+        0.025,
+        binary(2 * fewest, 0.1, 5),
+    )
     yield said, f"{by}, {2 * fewest} examples, graded scores", 0.025, graded(2 * fewest)
 
 
@@ -151,7 +208,12 @@ def _held_out() -> Iterator[tuple[str, str, float | None, Study]]:
         return study
 
     for n in (20, 100):
-        yield "held-out gain above 0", f"no gain, {n} examples, 20% differ", 0.025, shown(n, 0.0, 0.2)
+        yield (
+            "held-out gain above 0",
+            f"no gain, {n} examples, 20% differ",
+            0.025,
+            shown(n, 0.0, 0.2),
+        )
     least = detectable_difference(200, discordance=0.2)
     told = f"the detectable {100 * least:.1f} points, 200 examples, 20% differ (power)"
     yield "held-out gain above 0", told, 0.8, shown(200, least, 0.2)
@@ -159,13 +221,21 @@ def _held_out() -> Iterator[tuple[str, str, float | None, Study]]:
 
 @cache
 def _gain_shown(won: int, lost: int, n: int) -> bool:
-    # Studies with the same counts are one study to the interval, and its resampling is what takes time.
+    # Studies with the same counts are one study to the interval, and its resampling is what takes
+    # time.
     changes = [1.0] * won + [-1.0] * lost + [0.0] * (n - won - lost)
-    return paired_difference([float(one < 0) for one in changes], [float(one > 0) for one in changes]).low > 0
+    return (
+        paired_difference(
+            [float(one < 0) for one in changes], [float(one > 0) for one in changes]
+        ).low
+        > 0
+    )
 
 
 def _judged(generator: Generator, truth: float, n: int) -> list[tuple[float, float]]:
-    strength = 2 * math.sin(math.pi * truth / 6)  # Pearson's of a bivariate normal with that rank correlation
+    strength = 2 * math.sin(
+        math.pi * truth / 6
+    )  # Pearson's of a bivariate normal with that rank correlation
     first = generator.normal(size=n)
     second = strength * first + math.sqrt(1 - strength**2) * generator.normal(size=n)
     return list(zip(first, second, strict=True))
@@ -232,7 +302,10 @@ def _patience(n: int) -> Study:
 
     def study(generator: Generator) -> bool:
         history = _history(_texts(generator, n, [0.5 + _LIFT * number for number in range(11)]))
-        return any(rule.check(RunView(updates=k, validation_history=history[: k + 1])) for k in range(1, 11))
+        return any(
+            rule.check(RunView(updates=k, validation_history=history[: k + 1]))
+            for k in range(1, 11)
+        )
 
     return study
 
@@ -241,7 +314,12 @@ def _restarted(n: int, lift: float) -> Study:
     rule = Restart(min_diversity=None)
 
     def study(generator: Generator) -> bool:
-        scores = [score for _, score in _history(_texts(generator, n, [0.5 + lift * number for number in range(11)]))]
+        scores = [
+            score
+            for _, score in _history(
+                _texts(generator, n, [0.5 + lift * number for number in range(11)])
+            )
+        ]
         views = [UpdateView(best, None, restarted=False) for best in accumulate(scores, max)]
         return any(rule.due(views[: k + 1]) for k in range(1, 11))
 
@@ -251,7 +329,10 @@ def _restarted(n: int, lift: float) -> Study:
 def _target(n: int, texts: int, below: float) -> Study:
     def study(generator: Generator) -> bool:
         history = _history(_texts(generator, n, [0.6] * texts))
-        return Target(score=0.6 + below).check(RunView(updates=texts, validation_history=history)) is not None
+        return (
+            Target(score=0.6 + below).check(RunView(updates=texts, validation_history=history))
+            is not None
+        )
 
     return study
 
@@ -266,7 +347,16 @@ def table(options: VerdictsOptions, rows: Sequence[VerdictRate]) -> Table:
     title = f"How often verdicts are given: {options.studies:,} simulated studies each"
     heads = ("<verdict", "<where", "stated", "found", "±")
     cells = [
-        (one.verdict, one.truth, *("" if rate is None else f"{rate:.1%}" for rate in (one.stated, one.rate, one.error)))
+        (
+            one.verdict,
+            one.truth,
+            *("" if rate is None else f"{rate:.1%}" for rate in (one.stated, one.rate, one.error)),
+        )
         for one in rows
     ]
-    return by_rows(title, heads, cells, ["stated: at most, for an error; about, for power; ±: one standard error"])
+    return by_rows(
+        title,
+        heads,
+        cells,
+        ["stated: at most, for an error; about, for power; ±: one standard error"],
+    )

@@ -33,7 +33,9 @@ def _run(monkeypatch: pytest.MonkeyPatch, **given: object) -> list[ceiling.Ceili
     return list(ceiling.run(CeilingOptions(lm="openai/m", **given)))
 
 
-def test_who_obeys_reaches_the_ceiling_and_nobody_guesses_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_obeys_reaches_the_ceiling_and_nobody_guesses_the_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = _run(monkeypatch, seeds=(0, 1), heldout=24)
     assert [(row.prompt, row.seed, sum(row.scores), len(row.answers)) for row in rows] == [
         ("floor", 0, 0.0, 24),
@@ -49,7 +51,9 @@ def test_who_obeys_reaches_the_ceiling_and_nobody_guesses_the_rules(monkeypatch:
 
 def test_a_smaller_model_may_be_asked_fewer_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = _run(monkeypatch, seeds=(0,), heldout=12, rules=6)
-    assert len(set(rows[1].answers)) < 12, "each of six rules is asked twice; letters alone bear an order's number"
+    assert len(set(rows[1].answers)) < 12, (
+        "each of six rules is asked twice; letters alone bear an order's number"
+    )
     assert [sum(row.scores) for row in rows] == [0.0, 12.0]
 
 
@@ -79,21 +83,35 @@ def test_a_file_reaches_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_rows_and_lessons_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked = "Use formula Twice. Formula: Twice = 2 x, Explanation: x: it. Question: What is twice {}? Answer:"
+    asked = (
+        "Use formula Twice. Formula: Twice = 2 x, Explanation: x: it. Question: What is twice {}?"
+        " Answer:"
+    )
     for split, first in (("train", 10), ("validation", 20), ("test", 30)):
-        rows = [{"context": asked.format(n), "target": f"{2 * n}.0"} for n in range(first, first + 6)]
+        rows = [
+            {"context": asked.format(n), "target": f"{2 * n}.0"} for n in range(first, first + 6)
+        ]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "lessons.txt").write_text("Twice is 2 x.\n\nSay it in cents.\n", encoding="utf-8")
 
     def answer(request: ScriptedRequest) -> str:
         number = re.search(r"twice (\d+)", request.last)
         assert number is not None
-        told = all(f"- {lesson}" in request.system for lesson in ("Twice is 2 x.", "Say it in cents."))
-        return as_chat({"reasoning": "", "answer": f"{2 * int(number[1]) + 0.001:.3f}" if told else "0"})
+        told = all(
+            f"- {lesson}" in request.system for lesson in ("Twice is 2 x.", "Say it in cents.")
+        )
+        return as_chat(
+            {"reasoning": "", "answer": f"{2 * int(number[1]) + 0.001:.3f}" if told else "0"}
+        )
 
     lm = ScriptedLM(answer)
     monkeypatch.setattr(ceiling, "model_lm", lambda name, **where: (lm, None))
-    given = {"lm": "openai/m", "benchmark": "formula", "path": tmp_path, "lessons": tmp_path / "lessons.txt"}
+    given = {
+        "lm": "openai/m",
+        "benchmark": "formula",
+        "path": tmp_path,
+        "lessons": tmp_path / "lessons.txt",
+    }
     rows = list(ceiling.run(CeilingOptions(**given, seeds=(0, 1), heldout=4, tolerant=True)))
     assert [(row.prompt, sum(row.scores)) for row in rows] == [("floor", 0), ("ceiling", 4)] * 2
     assert rows[1].answers != rows[3].answers, "each seed draws rows of its own"

@@ -1,4 +1,6 @@
-"""Readers that cite examples by number, and judges that name lessons by number, on the simulated service."""
+"""Readers that cite examples by number, and judges that name lessons by number, on the simulated
+service.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ QUESTIONS = tuple(
         target=f"{number}1",
         wrong=f"{number}9",
         key=f"K{number % 8}",
-        lesson=f"Depot kind {DEPOTS[number % 8]}: keep the order, divide the figures as given and round the result.",
+        lesson=(
+            f"Depot kind {DEPOTS[number % 8]}: keep the order, divide the figures as given and"
+            " round the result."
+        ),
     )
     for number in range(24)
 )
@@ -57,7 +62,9 @@ def record(question: SimulatedQuestion) -> dict[str, Any]:
 
 
 def numbered(*places: int) -> list[dict[str, Any]]:
-    return [{"Example": number, **record(QUESTIONS[place])} for number, place in enumerate(places, 1)]
+    return [
+        {"Example": number, **record(QUESTIONS[place])} for number, place in enumerate(places, 1)
+    ]
 
 
 def ask(
@@ -73,14 +80,20 @@ def ask(
 
 
 def read(
-    records: list[dict[str, Any]], capacity: CapacityModel | None = None, adapter: dspy.Adapter = ADAPTERS["chat"]
+    records: list[dict[str, Any]],
+    capacity: CapacityModel | None = None,
+    adapter: dspy.Adapter = ADAPTERS["chat"],
 ) -> list[str]:
-    answer, _ = ask(AddLessons, {"examples_with_feedback": records, "most_lessons": 32}, adapter, capacity)
+    answer, _ = ask(
+        AddLessons, {"examples_with_feedback": records, "most_lessons": 32}, adapter, capacity
+    )
     return list(answer.lessons)
 
 
 def relate(
-    lessons: list[str], capacity: CapacityModel | None = None, adapter: dspy.Adapter = ADAPTERS["chat"]
+    lessons: list[str],
+    capacity: CapacityModel | None = None,
+    adapter: dspy.Adapter = ADAPTERS["chat"],
 ) -> dspy.Prediction:
     shown = [f"{number}. {lesson}" for number, lesson in enumerate(lessons, 1)]
     return ask(RelateLessons, {"lessons": shown}, adapter, capacity)[0]
@@ -91,7 +104,9 @@ def cited(lines: list[str]) -> dict[str, list[int]]:
     return {match[2]: [int(number) for number in match[1].split(", ")] for match in found}
 
 
-def test_a_line_begins_with_the_numbers_of_the_examples_that_teach_it(adapter: dspy.Adapter) -> None:
+def test_a_line_begins_with_the_numbers_of_the_examples_that_teach_it(
+    adapter: dspy.Adapter,
+) -> None:
     lines = read(numbered(0, 1, 8, 2, 9, 16), adapter=adapter)
     assert cited(lines) == {"K0": [1, 3, 6], "K1": [2, 5], "K2": [4]}
     assert lines[0] == f"[1, 3, 6] {QUESTIONS[0].line}"
@@ -108,13 +123,17 @@ def test_only_examples_that_were_read_are_cited() -> None:
     numbers = [number for examples in cited(lines).values() for number in examples]
     # Each record has two items: its question, and the lesson in its feedback.
     assert 5 <= len(numbers) <= 10
-    assert all((number - 1) % 8 == int(key[1]) for key, read in cited(lines).items() for number in read)
+    assert all(
+        (number - 1) % 8 == int(key[1]) for key, read in cited(lines).items() for number in read
+    )
     assert lines[-1] == PLATITUDE
 
 
 def test_wordings_of_a_lesson_are_named_as_the_same(adapter: dspy.Adapter) -> None:
     first, second, third = (QUESTIONS[place].line for place in range(3))
-    answer = relate([first, second, f"Mind this. {first}", third, f"In short: {second}", first], adapter=adapter)
+    answer = relate(
+        [first, second, f"Mind this. {first}", third, f"In short: {second}", first], adapter=adapter
+    )
     assert answer.same == [[1, 3, 6], [2, 5]]
     assert (answer.contradictory, answer.narrower, answer.empty) == ([], [], [])
 
@@ -125,7 +144,11 @@ def test_lessons_without_a_key_and_lessons_with_more_are_the_same_as_none() -> N
 
 
 @pytest.mark.parametrize(
-    "capacity", [CapacityModel.attention(12), CapacityModel.reading(12 * text_tokens(f"10. {QUESTIONS[0].line}"))]
+    "capacity",
+    [
+        CapacityModel.attention(12),
+        CapacityModel.reading(12 * text_tokens(f"10. {QUESTIONS[0].line}")),
+    ],
 )
 def test_a_judge_attends_to_as_many_lessons_as_the_law_lets_it(capacity: CapacityModel) -> None:
     lessons = [QUESTIONS[number % 8].line for number in range(40)]
@@ -133,7 +156,9 @@ def test_a_judge_attends_to_as_many_lessons_as_the_law_lets_it(capacity: Capacit
     numbers = [number for group in groups for number in group]
     assert 2 <= len(numbers) <= 13
     assert len(set(numbers)) == len(numbers)
-    assert all(len({(number - 1) % 8 for number in group}) == 1 and len(group) > 1 for group in groups)
+    assert all(
+        len({(number - 1) % 8 for number in group}) == 1 and len(group) > 1 for group in groups
+    )
 
 
 def test_a_judges_answer_takes_a_few_tokens_a_number() -> None:
@@ -146,16 +171,22 @@ def test_a_judges_answer_takes_a_few_tokens_a_number() -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_scan_knows_all_examples_of_a_lesson(*, anew: bool) -> None:
-    """Shards share lessons, in one wording or in one for each call: code joins the first, a judge unites the second."""
+    """Shards share lessons, in one wording or in one for each call: code joins the first, a judge
+    unites the second.
+    """
     aggregator = ReferenceScan(fan_in=6, levels=6 if anew else 0)
 
     async def run(lm: dspy.LM) -> Lessons:
         async with asker(lm, 8, ADAPTERS["chat"]) as asked:
             context = StrategyContext("answer", "Answer.", asked, lambda kind, **data: None)
-            items = [Reflection(place, record(question)) for place, question in enumerate(QUESTIONS)]
+            items = [
+                Reflection(place, record(question)) for place, question in enumerate(QUESTIONS)
+            ]
             return await aggregator.aggregate(there(items), context)
 
-    config = SimulatedConfig(time_scale=0.0, capacity=CapacityModel.unlimited(), wording=WordingLaw(each_call=anew))
+    config = SimulatedConfig(
+        time_scale=0.0, capacity=CapacityModel.unlimited(), wording=WordingLaw(each_call=anew)
+    )
     with SimulatedService(config, TASK) as service:
         lessons = asyncio.run(run(service.lm())).lessons
     sources = {lesson.text[1:3]: lesson.sources for lesson in lessons}

@@ -41,14 +41,19 @@ def test_every_option_has_help(command: str) -> None:
 
 def test_a_measurement_prints_a_table_and_writes_a_file_that_repeats_it(tmp_path: Path) -> None:
     file = tmp_path / "speed.json"
-    given = "bench speed --methods gepa-40 --seeds 0-1 --examples 6 --validation 4 --heldout 5 --time-scale 0"
+    given = (
+        "bench speed --methods gepa-40 --seeds 0-1 --examples 6 --validation 4 --heldout 5"
+        " --time-scale 0"
+    )
     result = CliRunner().invoke(APP, [*given.split(), "--json", str(file)])
     assert result.exit_code == 0, result.exception
     assert "gepa-40, seed 1, repeat 1: held-out" in result.stderr
     assert "One epoch of 6 examples" in result.stdout
     record = json.loads(file.read_text(encoding="utf-8"))
-    assert record["command"] == (
-        "combee bench speed --methods gepa-40 --seeds 0,1 --examples 6 --validation 4 --heldout 5 --time-scale 0.0"
+    assert (
+        record["command"]
+        == "combee bench speed --methods gepa-40 --seeds 0,1 --examples 6 --validation 4 --heldout"
+        " 5 --time-scale 0.0"
     )
     assert record["simulated"] is True
     assert {"python", "dspy", "gepa"} <= set(record["versions"])
@@ -57,7 +62,9 @@ def test_a_measurement_prints_a_table_and_writes_a_file_that_repeats_it(tmp_path
     assert record["summary"][0]["seeds"] == [0, 1]
 
 
-def test_a_switch_is_repeated_as_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_switch_is_repeated_as_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from combee_bench import ceiling
 
     row = ceiling.CeilingRow("m", "floor", 0, (1.0,), ("a",), 1, 1, 1.0)
@@ -66,7 +73,9 @@ def test_a_switch_is_repeated_as_it_is_given(monkeypatch: pytest.MonkeyPatch, tm
     file = tmp_path / "ceiling.json"
     first = CliRunner().invoke(APP, ["bench", "ceiling", "--tolerant", "--json", str(file)])
     assert first.exit_code == 0, first.exception
-    again = CliRunner().invoke(APP, json.loads(file.read_text(encoding="utf-8"))["command"].split()[1:])
+    again = CliRunner().invoke(
+        APP, json.loads(file.read_text(encoding="utf-8"))["command"].split()[1:]
+    )
     assert again.exit_code == 0, again.output
     assert asked[0] == asked[1]
 

@@ -56,31 +56,60 @@ def test_the_student_is_read_once_for_all(runs: list[CompareRun]) -> None:
 
 
 def test_the_best_on_each_axis_are_marked(runs: list[CompareRun]) -> None:
-    def ran(method: str, right: int, seconds: float, tokens: int, dollars: float | None) -> CompareRun:
+    def ran(
+        method: str, right: int, seconds: float, tokens: int, dollars: float | None
+    ) -> CompareRun:
         after = (1.0,) * right + (0.0,) * (8 - right)
         versions: dict[str, str] = {}
-        return CompareRun(method, 0, seconds, tokens, dollars, 9, None, "", versions, (0.0,) * 8, after)
+        return CompareRun(
+            method, 0, seconds, tokens, dollars, 9, None, "", versions, (0.0,) * 8, after
+        )
 
-    given = [ran("cheap", 2, 10.0, 9_000, None), ran("good", 4, 50.0, 2_000, 1.0), ran("bad", 1, 60.0, 9_500, 3.0)]
+    given = [
+        ran("cheap", 2, 10.0, 9_000, None),
+        ran("good", 4, 50.0, 2_000, 1.0),
+        ran("bad", 1, 60.0, 9_500, 3.0),
+    ]
     marks = {one["method"]: one["best_on"] for one in compare.summary(TINY, given)}
-    assert marks == {"cheap": ["seconds"], "good": ["seconds", "rollouts", "tokens", "dollars"], "bad": []}
+    assert marks == {
+        "cheap": ["seconds"],
+        "good": ["seconds", "rollouts", "tokens", "dollars"],
+        "bad": [],
+    }
     (alone,) = compare.summary(TINY, given[:1])
     assert (alone["best_on"], alone["versus"]) == ([], None)
 
 
 def test_a_point_is_paid_for_above_the_serial_baseline_wherever_it_stands() -> None:
-    def ran(method: str, right: int, tokens: int, gpu_seconds: float | None, *, serial: bool = False) -> CompareRun:
+    def ran(
+        method: str, right: int, tokens: int, gpu_seconds: float | None, *, serial: bool = False
+    ) -> CompareRun:
         after = (1.0,) * right + (0.0,) * (8 - right)
         costs = (10.0, tokens, None, 50, None)
         return CompareRun(method, 0, *costs, "", {}, (0.0,) * 8, after, gpu_seconds, serial)
 
-    given = [ran("good", 4, 2_000, 75.0), ran("steady", 2, 9_000, 90.0, serial=True), ran("bad", 1, 9_500, None)]
+    given = [
+        ran("good", 4, 2_000, 75.0),
+        ran("steady", 2, 9_000, 90.0, serial=True),
+        ran("bad", 1, 9_500, None),
+    ]
     found = {one["method"]: one for one in compare.summary(TINY, given)}
     assert {one["serial_baseline"] for one in found.values()} == {"steady"}
-    # 25 of 100 points more, for 2,000 tokens; above its own student, which was never right, they would be 50.
-    expected = {"tokens": 80.0, "rollouts": 2.0, "gpu_seconds": 3.0, "seconds": 0.4, "dollars": None}
+    # 25 of 100 points more, for 2,000 tokens; above its own student, which was never right, they
+    # would be 50.
+    expected = {
+        "tokens": 80.0,
+        "rollouts": 2.0,
+        "gpu_seconds": 3.0,
+        "seconds": 0.4,
+        "dollars": None,
+    }
     assert found["good"]["per_point"] == expected
-    assert set(found["steady"]["per_point"].values()) == set(found["bad"]["per_point"].values()) == {None}
+    assert (
+        set(found["steady"]["per_point"].values())
+        == set(found["bad"]["per_point"].values())
+        == {None}
+    )
     table = printed(compare.table(TINY, given))
     assert "GPU-seconds per point above serial" in table
     # Without a serial baseline there is no such figure, whoever stands first.
@@ -96,12 +125,16 @@ def printed(table: Table) -> str:
     return file.getvalue()
 
 
-def test_the_serial_baseline_is_gepa_and_gpus_are_charged_by_the_second(runs: list[CompareRun]) -> None:
+def test_the_serial_baseline_is_gepa_and_gpus_are_charged_by_the_second(
+    runs: list[CompareRun],
+) -> None:
     assert [run.method for run in runs if run.serial] == ["gepa"]
     assert all(run.gpu_seconds == pytest.approx(2 * run.seconds) for run in runs)
 
 
-def test_the_table_and_the_picture_hold_every_method(runs: list[CompareRun], tmp_path: Path) -> None:
+def test_the_table_and_the_picture_hold_every_method(
+    runs: list[CompareRun], tmp_path: Path
+) -> None:
     text = printed(compare.table(TINY, runs))
     assert all(name in text for name in METHODS)
     assert "MIPROv2 was given 2 of 12 training rows" in text
@@ -124,7 +157,9 @@ def test_another_distribution_may_publish_a_baseline(monkeypatch: pytest.MonkeyP
         metadata.EntryPoint("broken", "no.such:Thing", group),
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: points)
-    monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(Lazy=Lazy))
+    monkeypatch.setitem(
+        __import__("sys").modules, __name__, __import__("types").SimpleNamespace(Lazy=Lazy)
+    )
     assert {"lazy", "gepa", "combee"} <= set(baseline_names())
     assert isinstance(build_baseline("lazy"), Lazy)
     with pytest.raises(PluginError, match="broken"):
@@ -135,7 +170,11 @@ def test_another_distribution_may_publish_a_baseline(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "change",
-    [{"budget": 10, "validation": 6}, {"task": "route", "benchmark": "formula"}, {"reflection_lm": "openai/x"}],
+    [
+        {"budget": 10, "validation": 6},
+        {"task": "route", "benchmark": "formula"},
+        {"reflection_lm": "openai/x"},
+    ],
 )
 def test_options_that_contradict_each_other_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):

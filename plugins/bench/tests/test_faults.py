@@ -19,7 +19,13 @@ from combee_bench.spoiling import FAULTS
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.rollouts import _patient
 
-SMALL: dict[str, Any] = {"examples": 8, "validation": 3, "heldout": 4, "workers": 4, "time_scale": 0.0}
+SMALL: dict[str, Any] = {
+    "examples": 8,
+    "validation": 3,
+    "heldout": 4,
+    "workers": 4,
+    "time_scale": 0.0,
+}
 
 
 @pytest.fixture
@@ -66,8 +72,20 @@ def test_a_fault_that_nobody_knows_is_named() -> None:
 
 
 def test_every_fault_of_the_list_is_there() -> None:
-    assert {"429", "429-retry-after", "500", "503", "reset", "hang", "half-body", "drip", "nested-reply"} <= set(FAULTS)
-    assert {"empty-text", "refusal", "1-mb", "50-mb", "nul", "another-language", "length"} <= set(FAULTS)
+    assert {
+        "429",
+        "429-retry-after",
+        "500",
+        "503",
+        "reset",
+        "hang",
+        "half-body",
+        "drip",
+        "nested-reply",
+    } <= set(FAULTS)
+    assert {"empty-text", "refusal", "1-mb", "50-mb", "nul", "another-language", "length"} <= set(
+        FAULTS
+    )
 
 
 class Forked:
@@ -75,7 +93,9 @@ class Forked:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=kills.child, args=(json.dumps(arguments),), daemon=True)
+        self._process = context.Process(
+            target=kills.child, args=(json.dumps(arguments),), daemon=True
+        )
         self._process.start()
 
     def poll(self) -> int | None:
@@ -93,7 +113,9 @@ class Forked:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_run_that_is_killed_ends_as_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "_started", Forked)
-    options = KillsOptions(runs=("trunk", "commit"), kills=1, examples=8, validation=3, workers=2, time_scale=0.0)
+    options = KillsOptions(
+        runs=("trunk", "commit"), kills=1, examples=8, validation=3, workers=2, time_scale=0.0
+    )
     rows = list(kills.run(options))
     assert kills.passed(options, rows)
     # Of a run that is killed anywhere it may be too late; where the run itself dies it is not.
@@ -124,5 +146,8 @@ def test_what_a_process_holds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(soak.run(options))
     compiles = [row for row in rows if row.part == "compiles"]
     assert [row.done for row in compiles] == [1, 2]
-    assert all(row.mib > 10 and row.handles > 3 and row.threads >= 1 and row.journal_mib > 0 for row in compiles)
+    assert all(
+        row.mib > 10 and row.handles > 3 and row.threads >= 1 and row.journal_mib > 0
+        for row in compiles
+    )
     assert "compiles" in shown(soak, options, rows)

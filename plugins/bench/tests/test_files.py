@@ -27,7 +27,9 @@ def link(tmp_path: Path) -> Path:
 
 def test_figures_as_json_follow_no_link(link):
     module = SimpleNamespace(
-        run=lambda options: iter([ScanOptions()]), line=lambda *_: "", table=lambda *_: Table("none")
+        run=lambda options: iter([ScanOptions()]),
+        line=lambda *_: "",
+        table=lambda *_: Table("none"),
     )
     with pytest.raises(NotPlainFileError, match=r"out\.svg is a link"):
         _measure("scan", ScanOptions(), module, link, None)

@@ -13,14 +13,20 @@ def test_nothing_hostile_breaks_a_run_a_reader_or_a_pattern() -> None:
     rows = list(fuzz.run(options))
     assert fuzz.passed(options, rows), [row for row in rows if row.wrong]
     assert any(row.what.startswith("a run, ") for row in rows)
-    assert all(0 < row.refused < row.tried for row in rows if row.what in ("a run file", "examples, JSON lines"))
+    assert all(
+        0 < row.refused < row.tried
+        for row in rows
+        if row.what in ("a run file", "examples, JSON lines")
+    )
 
 
 def test_what_goes_wrong_is_told_and_how_to_get_it_again() -> None:
     def broken(text: str) -> None:
         raise KeyError(text)
 
-    row = fuzz._tried(fuzz.FuzzRow("a reader", 0, 0, 0, 0.0), lambda: broken("\x1b"), "seed 0, a reader 7")
+    row = fuzz._tried(
+        fuzz.FuzzRow("a reader", 0, 0, 0, 0.0), lambda: broken("\x1b"), "seed 0, a reader 7"
+    )
     assert not fuzz.passed(FuzzOptions(), [row])
     assert row.example == "seed 0, a reader 7: KeyError: '\\x1b'"
 

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from combee_bench import capacity, client, placement, scale, sweep
-from combee_bench.options import CapacityOptions, ClientOptions, PlacementOptions, ScaleOptions, SweepOptions
+from combee_bench.options import (
+    CapacityOptions,
+    ClientOptions,
+    PlacementOptions,
+    ScaleOptions,
+    SweepOptions,
+)
 from combee_bench.scale import ScaleRow
 from combee_dspy.exceptions import ArgumentError
 
@@ -26,7 +32,14 @@ def test_a_scan_is_measured_in_a_process_of_its_own() -> None:
 def test_growth_is_an_exponent() -> None:
     row = ScaleRow("union", 10, (3, 1), 3, 1.0, 1.0, 1.0, 0.0, 100, 0, 2.0, 10, 1.0, 0, None)
     rows = [
-        replace(row, reflections=n, calls=n, prompt_tokens=n * n, simulated_seconds=5.0, cpu_seconds=n**0.5)
+        replace(
+            row,
+            reflections=n,
+            calls=n,
+            prompt_tokens=n * n,
+            simulated_seconds=5.0,
+            cpu_seconds=n**0.5,
+        )
         for n in (10, 100, 1000)
     ]
     found = scale.exponents(rows)["union"]
@@ -41,7 +54,12 @@ def test_growth_is_an_exponent() -> None:
 
 def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
     options = SweepOptions(
-        aggregators=("single-call", "union"), sizes=(24,), laws=("attention",), seeds=(0,), examples=24, heldout=6
+        aggregators=("single-call", "union"),
+        sizes=(24,),
+        laws=("attention",),
+        seeds=(0,),
+        examples=24,
+        heldout=6,
     )
     single, union = rows = list(sweep.run(options))
     for row in rows:
@@ -59,9 +77,16 @@ def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
 def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
     laws = ("collapse", "dilution", "unlimited")
     options = SweepOptions(
-        aggregators=("single-call", "parallel-scan"), sizes=(40,), laws=laws, seeds=(0,), examples=40, heldout=1
+        aggregators=("single-call", "parallel-scan"),
+        sizes=(40,),
+        laws=laws,
+        seeds=(0,),
+        examples=40,
+        heldout=1,
     )
-    kept = {(row.law, row.aggregator): (row.kept or 0) / (row.taught or 1) for row in sweep.run(options)}
+    kept = {
+        (row.law, row.aggregator): (row.kept or 0) / (row.taught or 1) for row in sweep.run(options)
+    }
     # The paper's result: naive at 40 keeps a small part, the scan most.
     assert kept["collapse", "single-call"] < 0.3
     assert kept["collapse", "parallel-scan"] > 0.9
@@ -72,10 +97,15 @@ def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
 
 def test_where_copies_lie() -> None:
     options = PlacementOptions(sizes=(6, 240), windows=(0, 4), fan_in=16, draws=5, law="unlimited")
-    rows = {(row.reflections, row.copies, row.placement, row.window): row for row in placement.run(options)}
+    rows = {
+        (row.reflections, row.copies, row.placement, row.window): row
+        for row in placement.run(options)
+    }
     assert len(rows) == 16
     assert {row.kept for row in rows.values()} == {1.0}
-    assert all(row.doubled == 0 for row in rows.values() if row.placement == "distinct" or row.copies == 1)
+    assert all(
+        row.doubled == 0 for row in rows.values() if row.placement == "distinct" or row.copies == 1
+    )
     assert rows[240, 2, "plain", None].doubled > 0
     # Two shards hold everything twice; one copy each is half of that.
     assert (rows[6, 2, "distinct", None].made, rows[6, 2, "distinct", None].meet) == (2, 1.0)

@@ -47,7 +47,12 @@ def lm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLM:
 
 
 def options(folder: Path, **given: object) -> RealOptions:
-    chosen = {"lm": "openai/m", "methods": ("gepa", "combee", "few-shot"), "seeds": (0, 1), "tokens": 20_000}
+    chosen = {
+        "lm": "openai/m",
+        "methods": ("gepa", "combee", "few-shot"),
+        "seeds": (0, 1),
+        "tokens": 20_000,
+    }
     return RealOptions(folder=str(folder), **{**chosen, **SIZES, **given})
 
 
@@ -57,7 +62,9 @@ def test_methods_get_one_budget_and_what_they_learned_is_counted(lm, tmp_path: P
     assert sorted((row.method, row.seed) for row in rows[1:]) == [
         (method, seed) for method in ("combee", "few-shot", "gepa") for seed in (0, 1)
     ]
-    assert [row.method for row in rows[1:]] != sorted(row.method for row in rows[1:]), "the order is drawn"
+    assert [row.method for row in rows[1:]] != sorted(row.method for row in rows[1:]), (
+        "the order is drawn"
+    )
     untouched, combee = rows[0], next(row for row in rows if row.method == "combee")
     assert (sum(untouched.after), untouched.kept, untouched.rules) == (0.0, 0, 24)
     assert sum(combee.after) == combee.kept > 0
@@ -81,7 +88,11 @@ def test_another_rule_set_has_other_rules(monkeypatch: pytest.MonkeyPatch, tmp_p
     for number, chosen in enumerate(({}, {"rule_set": 0}, {"rule_set": 101})):
         lm = ScriptedLM(_answer)
         monkeypatch.setattr(real, "model_lm", lambda name, lm=lm, **where: (lm, None))
-        list(real.run(options(tmp_path / str(number), methods=("gepa",), seeds=(0,), rules=6, **chosen)))
+        list(
+            real.run(
+                options(tmp_path / str(number), methods=("gepa",), seeds=(0,), rules=6, **chosen)
+            )
+        )
         met.append({rule for request in lm.requests for rule in re.findall(_RULE, request.text)})
     default, first, other = met
     assert default == first
@@ -95,7 +106,10 @@ def test_a_reflector_may_be_kept_from_the_answers(lm, tmp_path: Path) -> None:
     shown, read = {}, 0
     for row in real.run(chosen):
         asked = [one.text for one in lm.requests[read:] if "examples_with_feedback" in one.text]
-        shown[row.method], read = any("Generated Outputs" in text for text in asked), len(lm.requests)
+        shown[row.method], read = (
+            any("Generated Outputs" in text for text in asked),
+            len(lm.requests),
+        )
     assert (shown["union-4"], shown["union-4-feedback"]) == (True, False)
 
 
@@ -141,14 +155,20 @@ def test_few_training_rows_foretell_the_same_readings(lm, tmp_path: Path) -> Non
     assert few["reading_tokens"] == pytest.approx(many["reading_tokens"], rel=0.2)
 
 
-def test_a_model_that_counts_no_tokens_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_that_counts_no_tokens_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Silent(dspy.LM):
         def forward(self, *args: object, **kwargs: object) -> object:
-            found = litellm.ModelResponse(choices=[{"message": {"content": as_chat({"answer": "?"})}}], model="m")
+            found = litellm.ModelResponse(
+                choices=[{"message": {"content": as_chat({"answer": "?"})}}], model="m"
+            )
             found.usage = {}
             return found
 
-    monkeypatch.setattr(real, "model_lm", lambda name, **where: (Silent("openai/m", cache=False), None))
+    monkeypatch.setattr(
+        real, "model_lm", lambda name, **where: (Silent("openai/m", cache=False), None)
+    )
     with pytest.raises(ArgumentValueError, match="counts no tokens"):
         next(real.run(options(tmp_path)))
 
@@ -156,18 +176,30 @@ def test_a_model_that_counts_no_tokens_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "given",
     [
-        {"methods": ("gepa", "best")}, {"methods": ("combee",)}, {"methods": ("gepa", "gepa")}, {"file": "a.gguf"},
-        {"lm": "embedded", "api_base": "http://a"}, {"lm": "openai/m", "reflection_file": "b.gguf"},
+        {"methods": ("gepa", "best")},
+        {"methods": ("combee",)},
+        {"methods": ("gepa", "gepa")},
+        {"file": "a.gguf"},
+        {"lm": "embedded", "api_base": "http://a"},
+        {"lm": "openai/m", "reflection_file": "b.gguf"},
         {"lm": "embedded", "reflection_api_base": "http://b"},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_is_refused(given: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(ArgumentError):
         options(tmp_path, **given)
 
 
 def test_a_rule_counts_where_one_line_has_what_tells_it() -> None:
-    rules = ["A message about a kettle gets the code X7.", "A message about a lamp goes to the desk Morvane."]
+    rules = [
+        "A message about a kettle gets the code X7.",
+        "A message about a lamp goes to the desk Morvane.",
+    ]
     assert real._kept("kettle: X7\nlamp: Corwick", rules) == 0
     assert real._kept("- message about a kettle gets the code X7", rules) == 1
-    assert real._kept("A message about a kettle gets the code X7. The lamp: goes to desk Morvane", rules) == 2
+    assert (
+        real._kept(
+            "A message about a kettle gets the code X7. The lamp: goes to desk Morvane", rules
+        )
+        == 2
+    )

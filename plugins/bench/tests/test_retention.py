@@ -31,10 +31,14 @@ def test_what_a_law_lets_through_comes_back() -> None:
 def test_a_model_that_writes_platitudes_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(request: ScriptedRequest) -> str:
         codes = re.findall(r"go under (Q\d+)", request.text)
-        return as_json({"lessons": ["Read the question with care.", *codes], "new_instruction": "Be careful."})
+        return as_json(
+            {"lessons": ["Read the question with care.", *codes], "new_instruction": "Be careful."}
+        )
 
     monkeypatch.setattr(retention, "model_lm", lambda name, **where: (ScriptedLM(answer), None))
-    options = RetentionOptions(lm="openai/m", sizes=(5,), seeds=(0,), aggregators=("single-call", "union"))
+    options = RetentionOptions(
+        lm="openai/m", sizes=(5,), seeds=(0,), aggregators=("single-call", "union")
+    )
     for row in retention.run(options):
         # A code without what it is for is no lesson.
         assert (row.kept, row.failed) == (0, 0), row.text
@@ -42,21 +46,27 @@ def test_a_model_that_writes_platitudes_keeps_nothing(monkeypatch: pytest.Monkey
 
 
 def test_a_model_that_reads_few_at_once_keeps_all_of_few() -> None:
-    options = RetentionOptions(sizes=(20,), seeds=(0,), aggregators=("single-call", "union"), fan_in=4)
+    options = RetentionOptions(
+        sizes=(20,), seeds=(0,), aggregators=("single-call", "union"), fan_in=4
+    )
     single, union = retention.run(options)
     assert single.calls == 1
     assert union.calls == 20 * 2 / 4
     assert {given for given, _ in union.reads} == {4}
 
 
-@pytest.mark.parametrize("given", [{"file": "a.gguf"}, {"sizes": (5, 5)}, {"lm": "embedded", "api_base": "http://a"}])
+@pytest.mark.parametrize(
+    "given", [{"file": "a.gguf"}, {"sizes": (5, 5)}, {"lm": "embedded", "api_base": "http://a"}]
+)
 def test_what_cannot_be_measured_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):
         RetentionOptions(**given)
 
 
 def test_calls_that_keep_all_or_nothing_are_told_from_calls_that_keep_a_part() -> None:
-    options = RetentionOptions(sizes=(5, 20), seeds=(0, 1, 2), aggregators=("union",), law="platitudes")
+    options = RetentionOptions(
+        sizes=(5, 20), seeds=(0, 1, 2), aggregators=("union",), law="platitudes"
+    )
     rows = list(retention.run(options))
     reads = [one for row in rows for one in row.reads]
     assert {kept in (0, given) for given, kept in reads} == {True}
@@ -74,7 +84,9 @@ def test_a_fan_in_that_nothing_takes_is_refused() -> None:
 
 
 def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A perfect reader cites what it read, and a judge unites and opposes by the goods: all is right but the lone."""
+    """A perfect reader cites what it read, and a judge unites and opposes by the goods: all is
+    right but the lone.
+    """
     told = (
         r"(?P<c>Q\d+) is the right code for (?P<g>\w+)",
         r"files (?P<g>\w+) out of \w+ has to write (?P<c>Q\d+)",
@@ -84,7 +96,9 @@ def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.Monkey
     def facts(text: str) -> list[tuple[str, str]]:
         spans = []
         for pattern in told:
-            spans += [(match.start(), match["g"], match["c"]) for match in re.finditer(pattern, text)]
+            spans += [
+                (match.start(), match["g"], match["c"]) for match in re.finditer(pattern, text)
+            ]
         return [(goods, code) for _, goods, code in sorted(spans)]
 
     def answer(request: ScriptedRequest) -> str:
@@ -95,7 +109,10 @@ def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.Monkey
                 opposed.setdefault(goods, []).append(int(number))
             groups = [numbers for numbers in opposed.values() if len(numbers) > 1]
             return as_json({"same": [], "contradictory": groups, "narrower": [], "empty": []})
-        lines = [f"[{n}] {goods} goes under {code}." for n, (goods, code) in enumerate(facts(request.last), start=1)]
+        lines = [
+            f"[{n}] {goods} goes under {code}."
+            for n, (goods, code) in enumerate(facts(request.last), start=1)
+        ]
         return as_json({"lessons": [*lines, "[1] Read with care."]})
 
     monkeypatch.setattr(retention, "model_lm", lambda name, **where: (ScriptedLM(answer), None))
@@ -110,7 +127,9 @@ def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.Monkey
     assert (scan.served.doubled, scan.served.other) == (0, 1)
     cited, correct = scan.served.citations
     assert cited == correct == 2 * (1 + 1 + 2 + 3)
-    assert union.served.citations[1] < union.served.citations[0], "union names all that stood in the shard"
+    assert union.served.citations[1] < union.served.citations[0], (
+        "union names all that stood in the shard"
+    )
     assert "citations right" in retention.line(options, scan)
     assert retention.table(options, [union, scan]).renderables
 

@@ -24,5 +24,8 @@ def test_a_scan_is_shown_call_by_call(law, lost, tmp_path):
     shown = console.export_text()
     assert ("×" in shown.split("└")[0]) is lost
     assert "no language model" in shown
-    assert line(options, rows[0]) == f"level 1, call 1: {len(rows[0].read)} reflections, {rows[0].lessons} lessons"
+    assert (
+        line(options, rows[0])
+        == f"level 1, call 1: {len(rows[0].read)} reflections, {rows[0].lessons} lessons"
+    )
     assert Path(rows[0].report).is_file()

@@ -18,7 +18,13 @@ from combee_dspy.exceptions import ArgumentError
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 TINY = SpeedOptions(
-    methods=("gepa", "combee"), examples=6, validation=4, heldout=5, slots=4, time_scale=0.001, base_accuracy=0.3
+    methods=("gepa", "combee"),
+    examples=6,
+    validation=4,
+    heldout=5,
+    slots=4,
+    time_scale=0.001,
+    base_accuracy=0.3,
 )
 
 
@@ -52,7 +58,14 @@ def test_gepa_draws_three_examples_an_iteration(runs: list[SpeedRun]) -> None:
 
 def test_multiples_are_medians_over_seeds(runs: list[SpeedRun]) -> None:
     def took(method: str, seed: int, seconds: float) -> SpeedRun:
-        return replace(runs[0], method=method, seed=seed, seconds=seconds, after=(1.0,) * 200, before=(0.0,) * 200)
+        return replace(
+            runs[0],
+            method=method,
+            seed=seed,
+            seconds=seconds,
+            after=(1.0,) * 200,
+            before=(0.0,) * 200,
+        )
 
     given = [took("gepa", 0, 90.0), took("gepa", 1, 40.0), took("gepa", 2, 100.0)]
     given += [took("combee", 0, 10.0), took("combee", 1, 10.0), took("combee", 2, 10.0)]
@@ -71,14 +84,21 @@ def test_every_method_runs_an_epoch(method: str) -> None:
     assert run.calls["task"] >= TINY.examples + TINY.validation
 
 
-def test_the_table_and_the_picture_say_what_they_stand_on(runs: list[SpeedRun], tmp_path: Path) -> None:
+def test_the_table_and_the_picture_say_what_they_stand_on(
+    runs: list[SpeedRun], tmp_path: Path
+) -> None:
     from rich.console import Console
 
     file = io.StringIO()
     Console(width=300, file=file).print(speed.table(replace(TINY, seeds=(0, 1)), runs))
     text = file.getvalue()
     assert "simulated service, no language model" in text
-    for said in ("times faster than the first", "… seed 1, s", "right untaught 30.0%", "Combee, defaults"):
+    for said in (
+        "times faster than the first",
+        "… seed 1, s",
+        "right untaught 30.0%",
+        "Combee, defaults",
+    ):
         assert said in text
     pytest.importorskip("matplotlib")
     speed.draw(TINY, runs, tmp_path / "speed.svg")
@@ -97,7 +117,9 @@ def test_the_table_and_the_picture_say_what_they_stand_on(runs: list[SpeedRun], 
         ({"api_base": "http://gpu:8000/v1"}, "lm"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_runs(change: dict[str, Any], argument: str) -> None:
+def test_what_cannot_be_measured_is_refused_before_anything_runs(
+    change: dict[str, Any], argument: str
+) -> None:
     with pytest.raises(ArgumentError) as caught:
         next(speed.run(replace(TINY, **change)))
     assert caught.value.argument.rpartition(".")[2] == argument

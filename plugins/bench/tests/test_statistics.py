@@ -62,16 +62,25 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         table = seeds + examples + generator.normal(0, 0.1, (8, 40))
         found = crossed_interval(table, seed=trial)
         hits += found.low <= 0.0 <= found.high
-    # The bootstrap of 8 seeds is a little too narrow; one that ignored seeds would cover about two thirds.
+    # The bootstrap of 8 seeds is a little too narrow; one that ignored seeds would cover about two
+    # thirds.
     assert hits >= 20
 
 
-@given(st.dictionaries(st.text(max_size=3), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
-def test_the_pareto_best_are_those_that_nobody_dominates(points: dict[str, tuple[int, int]]) -> None:
+@given(
+    st.dictionaries(
+        st.text(max_size=3), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8
+    )
+)
+def test_the_pareto_best_are_those_that_nobody_dominates(
+    points: dict[str, tuple[int, int]],
+) -> None:
     best = pareto_best({name: (cost, score) for name, (cost, score) in points.items()})
     assert best
     for name, (cost, score) in points.items():
-        dominated = any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in points.values())
+        dominated = any(
+            c <= cost and s >= score and (c, s) != (cost, score) for c, s in points.values()
+        )
         assert (name in best) != dominated
 
 
@@ -82,28 +91,46 @@ def test_what_is_not_known_takes_no_part() -> None:
 
 def test_a_multiple_is_given_only_where_heldout_is_no_worse() -> None:
     base = Ran("gepa", after=half(20), seconds=800.0)
-    reference, fast, bad = sides(base, Ran("combee", after=half(20)), Ran("mipro", after=half(4), seconds=10.0))
+    reference, fast, bad = sides(
+        base, Ran("combee", after=half(20)), Ran("mipro", after=half(4), seconds=10.0)
+    )
     assert reference.versus is None
     assert fast.versus is not None and bad.versus is not None
     assert fast.versus.times_faster == pytest.approx(8.0)
-    assert (bad.versus.comparable, bad.versus.times_faster, str(bad.versus)) == (False, None, "not comparable")
+    assert (bad.versus.comparable, bad.versus.times_faster, str(bad.versus)) == (
+        False,
+        None,
+        "not comparable",
+    )
 
 
 def test_too_few_examples_give_no_multiple_whatever_they_show() -> None:
-    """One example that both got right, which a bootstrap cannot tell from certainty, and twenty that all were won."""
+    """One example that both got right, which a bootstrap cannot tell from certainty, and twenty
+    that all were won.
+    """
     (_, same), (_, won) = (
-        sides(Ran("gepa", after=(0.0,) * n), Ran("combee", after=(score,) * n, seconds=10.0), margin=2.0)
+        sides(
+            Ran("gepa", after=(0.0,) * n),
+            Ran("combee", after=(score,) * n, seconds=10.0),
+            margin=2.0,
+        )
         for n, score in ((1, 0.0), (20, 1.0))
     )
     assert str(same.versus) == str(won.versus) == "not comparable"
     assert [fewest_examples(margin) for margin in (5.0, 2.0, 0.5)] == [73, 189, 765]
 
 
-@pytest.mark.parametrize(("margin", "differs"), [(5.0, False), (2.0, False), (0.5, False), (2.0, True)])
+@pytest.mark.parametrize(
+    ("margin", "differs"), [(5.0, False), (2.0, False), (0.5, False), (2.0, True)]
+)
 def test_the_fewest_examples_are_the_fewest(margin: float, differs: bool) -> None:
     n = fewest_examples(margin)
     (_, one), (_, other) = (
-        sides(Ran("a", after=(0.0,) * size), Ran("b", after=(0.0,) * (size - 1) + (float(differs),)), margin=margin)
+        sides(
+            Ran("a", after=(0.0,) * size),
+            Ran("b", after=(0.0,) * (size - 1) + (float(differs),)),
+            margin=margin,
+        )
         for size in (n - 1, n)
     )
     assert one.versus is not None and other.versus is not None
@@ -111,7 +138,9 @@ def test_the_fewest_examples_are_the_fewest(margin: float, differs: bool) -> Non
 
 
 def test_the_interval_for_one_seed_is_tangos() -> None:
-    """12 pairs won, 2 lost, 36 alike: Tango's limits solve (0.2 - d)² · 50 = 1.96² · (2·p21(d) + d·(1 - d))."""
+    """12 pairs won, 2 lost, 36 alike: Tango's limits solve (0.2 - d)² · 50 = 1.96² · (2·p21(d) +
+    d·(1 - d)).
+    """
     found = paired_interval(np.array([[1.0] * 12 + [-1.0] * 2 + [0.0] * 36]))
     assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0611, 0.3447), abs=1e-4)
     swapped = paired_interval(np.array([[-1.0] * 12 + [1.0] * 2 + [0.0] * 36]))
@@ -119,10 +148,14 @@ def test_the_interval_for_one_seed_is_tangos() -> None:
 
 
 def test_what_is_no_worse_by_luck_is_called_so_no_more_often_than_one_time_in_forty() -> None:
-    """The bootstrap's false non-inferiority was 6 % at 48 examples with 10 % discordance, and 20 % at 20."""
+    """The bootstrap's false non-inferiority was 6 % at 48 examples with 10 % discordance, and 20 %
+    at 20.
+    """
     generator = np.random.default_rng(2)
     for n, differ in ((80, 0.1), (200, 0.1)):
-        draws = generator.choice([1.0, -1.0, 0.0], (400, 1, n), p=[differ / 2 - 0.025, differ / 2 + 0.025, 1 - differ])
+        draws = generator.choice(
+            [1.0, -1.0, 0.0], (400, 1, n), p=[differ / 2 - 0.025, differ / 2 + 0.025, 1 - differ]
+        )
         assert sum(paired_interval(one).low > -0.05 for one in draws) <= 18  # 10 expected
 
 

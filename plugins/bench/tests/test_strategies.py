@@ -1,4 +1,6 @@
-"""What strategies ask of the simulated service, through DSPy's adapters, under its capacity laws."""
+"""What strategies ask of the simulated service, through DSPy's adapters, under its capacity
+laws.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,31 @@ from combee_bench.asking import asker, there
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
 from combee_dspy.artifacts import SECTIONS
 from combee_dspy.artifacts._reflecting import ReflectOnTrajectoryWithTruth
-from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
+from combee_dspy.operators import (
+    Delete,
+    InstructionChannel,
+    Operator,
+    OperatorInput,
+    Reorder,
+    Rephrase,
+)
 from combee_dspy.records import Edit, Lessons, PredictorRun, Reflection, Refusal
 from combee_dspy.strategies import StrategyContext
-from combee_simulator import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
+from combee_simulator import (
+    CapacityModel,
+    SimulatedConfig,
+    SimulatedQuestion,
+    SimulatedService,
+    SimulatedTask,
+)
 from combee_simulator.tagging import PLATITUDE
 
 QUESTIONS = tuple(
     SimulatedQuestion(
-        text=f"Firm number {number} holds {number + 3} crates at {number * 7 + 5} each; what is it worth?",
+        text=(
+            f"Firm number {number} holds {number + 3} crates at {number * 7 + 5} each; what is it"
+            " worth?"
+        ),
         target=f"{number * 10 + 1}.5",
         wrong=f"-{number + 1}",
         key=f"F{number:02d}",
@@ -55,11 +73,16 @@ def reflections(count: int) -> list[Reflection]:
 
 
 def learn(
-    aggregator: Aggregator, count: int, capacity: CapacityModel, adapter: dspy.Adapter = ADAPTERS["chat"]
+    aggregator: Aggregator,
+    count: int,
+    capacity: CapacityModel,
+    adapter: dspy.Adapter = ADAPTERS["chat"],
 ) -> tuple[Lessons, int]:
     async def run(lm: dspy.LM) -> Lessons:
         async with asker(lm, 8, adapter) as ask:
-            context = StrategyContext("answer", "Answer the question.", ask, lambda kind, **data: None)
+            context = StrategyContext(
+                "answer", "Answer the question.", ask, lambda kind, **data: None
+            )
             return await aggregator.aggregate(there(reflections(count)), context)
 
     with SimulatedService(SimulatedConfig(time_scale=0.0, capacity=capacity), TASK) as service:
@@ -76,7 +99,9 @@ def keys(lessons: Lessons) -> set[str]:
     [(ParallelScan(), 5), (Union(), 4), (TopK(k=16), 1), (Summarize(), 5)],
     ids=["parallel-scan", "union", "top-k", "summarize"],
 )
-def test_without_laws_every_lesson_comes_through(aggregator: Aggregator, calls: int, adapter: dspy.Adapter) -> None:
+def test_without_laws_every_lesson_comes_through(
+    aggregator: Aggregator, calls: int, adapter: dspy.Adapter
+) -> None:
     lessons, asked = learn(aggregator, 16, CapacityModel.unlimited(), adapter)
     assert asked == calls
     assert not [node.failed for node in lessons.nodes if node.failed]
@@ -108,7 +133,10 @@ def test_stated_limits_on_a_list_are_kept() -> None:
     by_items = dspy.Predict("notes: list[str], most_lessons: int -> lessons: list[str]")
     with SimulatedService(config, TASK) as service, dspy.context(lm=service.lm()):
         assert by_items(notes=LINES[:20], most_lessons=7).lessons == LINES[:7]
-        assert by_words(notes=LINES[:20], most_words=30).lessons == LINES[: 30 // len(LINES[0].split())]
+        assert (
+            by_words(notes=LINES[:20], most_words=30).lessons
+            == LINES[: 30 // len(LINES[0].split())]
+        )
 
 
 PARENT = "Answer.\n\nLessons learned:\n- " + "\n- ".join([LINES[0], "Take care.", *LINES[1:3]])
@@ -116,7 +144,9 @@ PARENT = "Answer.\n\nLessons learned:\n- " + "\n- ".join([LINES[0], "Take care."
 
 def edited(operator: Operator, adapter: dspy.Adapter, parent: str = PARENT) -> Edit | Refusal:
     runs = tuple(
-        PredictorRun(f"{number:064x}", {"question": QUESTIONS[number].text}, {"formula": "roi"}, number % 2)
+        PredictorRun(
+            f"{number:064x}", {"question": QUESTIONS[number].text}, {"formula": "roi"}, number % 2
+        )
         for number in range(4)
     )
     signature = dspy.Signature("question -> formula", parent)
@@ -124,9 +154,13 @@ def edited(operator: Operator, adapter: dspy.Adapter, parent: str = PARENT) -> E
     async def run(lm: dspy.LM) -> Edit | Refusal:
         async with asker(lm, 4, adapter) as ask:
             context = StrategyContext("formula", parent, ask, lambda kind, **data: None)
-            return await operator.apply(OperatorInput(parent, (), signature, Lessons("formula"), runs), context)
+            return await operator.apply(
+                OperatorInput(parent, (), signature, Lessons("formula"), runs), context
+            )
 
-    with SimulatedService(SimulatedConfig(time_scale=0.0, capacity=CapacityModel.writing(12)), TASK) as service:
+    with SimulatedService(
+        SimulatedConfig(time_scale=0.0, capacity=CapacityModel.writing(12)), TASK
+    ) as service:
         return asyncio.run(run(service.lm()))
 
 
@@ -137,7 +171,9 @@ def test_the_line_that_teaches_nothing_goes_or_stands_last(adapter: dspy.Adapter
     assert (ordered.instruction or "").endswith(f"{LINES[2]}\n- Take care.")
 
 
-def test_rewording_keeps_what_lessons_say_and_more_than_a_call_can_write_is_refused(adapter: dspy.Adapter) -> None:
+def test_rewording_keeps_what_lessons_say_and_more_than_a_call_can_write_is_refused(
+    adapter: dspy.Adapter,
+) -> None:
     reworded = edited(Rephrase(), adapter)
     assert isinstance(reworded, Edit)
     assert reworded.instruction != PARENT
@@ -147,7 +183,9 @@ def test_rewording_keeps_what_lessons_say_and_more_than_a_call_can_write_is_refu
 
 
 def test_a_lesson_about_a_field_moves_to_it(adapter: dspy.Adapter) -> None:
-    result = edited(InstructionChannel(), adapter, PARENT.replace("Take care.", "Write formula in lower case."))
+    result = edited(
+        InstructionChannel(), adapter, PARENT.replace("Take care.", "Write formula in lower case.")
+    )
     assert isinstance(result, Edit)
     assert result.instruction == PARENT.replace("- Take care.\n", "")
     assert (result.field_descriptions or {})["formula"] == "- Write formula in lower case."
@@ -155,7 +193,9 @@ def test_a_lesson_about_a_field_moves_to_it(adapter: dspy.Adapter) -> None:
 
 @pytest.fixture
 def service() -> Iterator[SimulatedService]:
-    with SimulatedService(SimulatedConfig(time_scale=0, capacity=CapacityModel.attention(12)), TASK) as made:
+    with SimulatedService(
+        SimulatedConfig(time_scale=0, capacity=CapacityModel.attention(12)), TASK
+    ) as made:
         yield made
 
 

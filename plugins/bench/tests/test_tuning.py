@@ -30,7 +30,9 @@ def known(law: Law) -> Fit:
     return Fit(law, (law, law))
 
 
-@given(st.integers(1, 200), st.integers(1, 4), st.floats(0.1, 1), st.floats(1, 50), st.floats(1, 50))
+@given(
+    st.integers(1, 200), st.integers(1, 4), st.floats(0.1, 1), st.floats(1, 50), st.floats(1, 50)
+)
 def test_q_is_a_probability_that_copies_do_not_lower(
     items: int, copies: int, rate: float, reads: float, writes: float
 ) -> None:
@@ -93,7 +95,9 @@ def test_the_cheapest_of_the_best_is_named_and_what_is_too_much_is_not() -> None
     assert best is not None
     assert best.copies == 3
     assert best.calls == min(one.calls for one in found if one.copies == 3)
-    limited = choices(laws, TuneScanOptions(copies=(1, 3), fan_in=(8, 16), reflections=60, max_calls=1))
+    limited = choices(
+        laws, TuneScanOptions(copies=(1, 3), fan_in=(8, 16), reflections=60, max_calls=1)
+    )
     assert best_of(limited) is None
 
 
@@ -105,7 +109,11 @@ def test_the_probe_finds_the_service_own_law() -> None:
     assert tuned.laws.reads.law.reads == pytest.approx(12, abs=0.5)
     summary = tuning.summary(options, [tuned])
     assert {row["call"] for row in summary["measured"]} == {"read", "merge"}
-    assert all(value is None or math.isfinite(value) for law in summary["laws"].values() for value in law.values())
+    assert all(
+        value is None or math.isfinite(value)
+        for law in summary["laws"].values()
+        for value in law.values()
+    )
 
 
 def test_planted_facts_are_told_apart() -> None:

@@ -25,7 +25,9 @@ def test_every_verdict_keeps_what_it_states(rows: list[verdicts.VerdictRate]) ->
     assert len(errors) > 15
     for one in errors:
         # Four standard errors of 20 studies of the stated rate.
-        assert one.rate <= one.stated + 4 * (one.stated * (1 - one.stated) / one.studies) ** 0.5, one
+        assert one.rate <= one.stated + 4 * (one.stated * (1 - one.stated) / one.studies) ** 0.5, (
+            one
+        )
 
 
 def test_what_is_true_is_said_more_often_than_what_is_not(rows: list[verdicts.VerdictRate]) -> None:

@@ -28,7 +28,7 @@ from studies.weighing.words import (
     read_lines,
     rule,
     word,
-)  # fmt: skip
+)
 
 SURE = Laws(
     miss=0,

@@ -83,7 +83,9 @@ async def measured(executor, program, examples, workers, kill_at):
 
 
 def measure(executor, program, examples, workers, kill_at=None):
-    """Return seconds, this process's CPU seconds, calls in the books, and how many rollouts were begun again."""
+    """Return seconds, this process's CPU seconds, calls in the books, and how many rollouts were
+    begun again.
+    """
     return asyncio.run(measured(executor, program, examples, workers, kill_at))
 
 
@@ -109,7 +111,10 @@ def main():
         dspy.Example(question=f"What is 2 + 2, number {n}?", answer="4").with_inputs("question")
         for n in range(given.rollouts)
     ]
-    executors = {"one process, threads": Threads(), f"Ray, {given.actors} workers": Ray(actors=given.actors)}
+    executors = {
+        "one process, threads": Threads(),
+        f"Ray, {given.actors} workers": Ray(actors=given.actors),
+    }
     with dspy.context(lm=dspy.LM("instant/double", engine=Instant(), cache=False)):
         for load, seconds in (("no work", 0.0), ("20 ms of Python", 0.02)):
             rates = {name: [] for name in executors}
@@ -123,9 +128,16 @@ def main():
             for name, found in rates.items():
                 spread = f"{min(found):.0f} to {max(found):.0f}"
                 here = f"{statistics.median(costs[name]):.1f} CPU ms a rollout in this process"
-                print(f"{load}: {name}: {statistics.median(found):.0f} rollouts/s ({spread}), {here}", flush=True)
+                print(
+                    f"{load}: {name}: {statistics.median(found):.0f} rollouts/s ({spread}), {here}",
+                    flush=True,
+                )
         taken, _, calls, again = measure(
-            Ray(actors=given.actors), Thinking(0.02), examples, given.workers, kill_at=len(examples) // 3
+            Ray(actors=given.actors),
+            Thinking(0.02),
+            examples,
+            given.workers,
+            kill_at=len(examples) // 3,
         )
         print(f"20 ms of Python, one worker killed after a third: {len(examples) / taken:.0f} rollouts/s")
         print(f"{again} begun again; {calls} calls in the books for {len(examples)} rollouts")

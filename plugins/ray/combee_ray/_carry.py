@@ -76,7 +76,8 @@ def packed(argument: str, thing: Any, make: Callable[[], bytes]) -> bytes:
     """Return what ``make`` returns.
 
     Raises:
-        CannotTravelError: It cannot be made, because ``thing`` holds something that only this process can have.
+        CannotTravelError: It cannot be made, because ``thing`` holds something that only this
+            process can have.
     """
     try:
         return make()

@@ -37,12 +37,23 @@ def connect(settings: Ray) -> None:
         if not ray.is_initialized():
             # Ray reports to its makers unless told not to, and a local cluster needs no dashboard.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            defaults = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
+            defaults = {
+                "include_dashboard": False,
+                "log_to_driver": False,
+                "logging_level": "WARNING",
+            }
             if settings.address is not None and settings.address != "local":
                 del defaults["include_dashboard"]
             try:
                 ray.init(**{**defaults, "address": settings.address, **(settings.init or {})})
-            except (RayError, ConnectionError, OSError, RuntimeError, ValueError, TypeError) as error:
+            except (
+                RayError,
+                ConnectionError,
+                OSError,
+                RuntimeError,
+                ValueError,
+                TypeError,
+            ) as error:
                 remedy = "Start one with `ray start --head`, name its address, or give address='local'."
                 raise RayClusterError(f"no Ray cluster: {type(error).__name__}: {error}", remedy) from error
             _ours = True
@@ -86,7 +97,10 @@ class Actors:
         return max(1, min(room, self._workers))
 
     def _new(self) -> Any:
-        options: dict[str, Any] = {"num_cpus": self._settings.cpus, "max_concurrency": self._workers + 1}
+        options: dict[str, Any] = {
+            "num_cpus": self._settings.cpus,
+            "max_concurrency": self._workers + 1,
+        }
         if self._settings.runtime_env is not None:
             options["runtime_env"] = dict(self._settings.runtime_env)
         return ray.remote(RolloutWorker).options(**options).remote()

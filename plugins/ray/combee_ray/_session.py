@@ -58,8 +58,9 @@ class RaySession(ThreadSession):
     async def rollout(self, job: RolloutJob) -> Rollout:
         """Carry out one attempt at a rollout on a worker, or on another one where that dies.
 
-        The worker itself holds it to ``job.seconds``. Cancelled, it is not waited for any more; what it is at ends with
-        the actor, when the session is closed. What it has cost by then does not arrive.
+        The worker itself holds it to ``job.seconds``. Cancelled, it is not waited for any more;
+        what it is at ends with the actor, when the session is closed. What it has cost by then does
+        not arrive.
 
         Raises:
             InfrastructureFaultError: It failed for a reason outside the program, or every worker
@@ -118,7 +119,9 @@ class RaySession(ThreadSession):
         raise AssertionError("a loop over at least one attempt ends in it")
 
     def _box(self, job: RolloutJob) -> tuple[str, Any]:
-        """Return the name of, and a reference to, a program with all that goes with it, put there once."""
+        """Return the name of, and a reference to, a program with all that goes with it, put there
+        once.
+        """
         settings, _ = settings_here()
         # An object's state may change between updates; a function's is in its code.
         plain = isinstance(job.metric, (FunctionType, BuiltinFunctionType))
@@ -127,10 +130,21 @@ class RaySession(ThreadSession):
         key = (id(job.program), scored, job.failure_score, id(job.tariff), identity)
         found = self._boxes.get(key)
         if found is None:
-            whole = (job.program, job.metric, job.failure_score, job.sees_trace, job.tariff.costs, settings)
+            whole = (
+                job.program,
+                job.metric,
+                job.failure_score,
+                job.sees_trace,
+                job.tariff.costs,
+                settings,
+            )
             data = packed("student", job.program, partial(dump, whole))
             # What the key names by identity is kept alive, so that no other object takes its place.
-            found = self._boxes[key] = ((whole, job.tariff), hashlib.sha256(data).hexdigest(), ray.put(data))
+            found = self._boxes[key] = (
+                (whole, job.tariff),
+                hashlib.sha256(data).hexdigest(),
+                ray.put(data),
+            )
             while len(self._boxes) > _BOXES_KEPT:
                 self._boxes.popitem(last=False)
         self._boxes.move_to_end(key)

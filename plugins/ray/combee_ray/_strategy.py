@@ -40,14 +40,16 @@ class Ray(Executor):
 
     Args:
         actors: Worker processes; ``None`` for as many as the cluster has room for, at most one a
-            rollout in flight. A run's ``num_threads`` is how many rollouts are in flight over all of them.
-        address: The cluster's address, as for ``ray.init``. ``None``: the cluster this process is connected to,
-            else ``RAY_ADDRESS`` or one that runs on this machine, else a local one for the length of the run.
-            ``"local"``: always that.
+            rollout in flight. A run's ``num_threads`` is how many rollouts are in flight over all
+            of them.
+        address: The cluster's address, as for ``ray.init``. ``None``: the cluster this process is
+            connected to, else ``RAY_ADDRESS`` or one that runs on this machine, else a local one
+            for the length of the run. ``"local"``: always that.
         cpus: CPUs that an actor reserves.
         attempts: How often a rollout is begun whose worker dies, at least 1.
         start_timeout: Seconds until the actors must have come up.
-        init: Further arguments of ``ray.init``, where this executor connects. Not used when connected already.
+        init: Further arguments of ``ray.init``, where this executor connects. Not used when
+            connected already.
         runtime_env: Ray's ``runtime_env`` of the actors, such as ``{"working_dir": "."}``.
     """
 
@@ -71,7 +73,10 @@ class Ray(Executor):
         for name, thing in (("student", program), ("metric", metric), *settings.items()):
             packed(name, thing, partial(_both_ways, thing))
         if left:
-            logger.warning("DSPy callbacks stay in this process and hear no rollout on Ray: %s", ", ".join(left))
+            logger.warning(
+                "DSPy callbacks stay in this process and hear no rollout on Ray: %s",
+                ", ".join(left),
+            )
 
     def start(self, workers: int) -> ExecutorSession:
         """Connect to the cluster. Its actors start with the first rollout.

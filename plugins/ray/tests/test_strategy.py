@@ -15,7 +15,18 @@ from combee_dspy.costs import Costs, Tariff, totals
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.rollouts import InfrastructureFaultError, RolloutJob, Threads
-from material import Killer, Leaking, Locked, Once, Outage, Threshold, Where, always, benchmark, judged
+from material import (
+    Killer,
+    Leaking,
+    Locked,
+    Once,
+    Outage,
+    Threshold,
+    Where,
+    always,
+    benchmark,
+    judged,
+)
 
 from combee_ray import Ray
 from combee_ray._carry import CannotTravelError
@@ -50,7 +61,17 @@ def rollouts(executor, *jobs: RolloutJob):
 
 def comparable(usage):
     return [
-        (u.role, u.model, u.calls, u.errors, u.cached, u.prompt_tokens, u.completion_tokens, u.dollars) for u in usage
+        (
+            u.role,
+            u.model,
+            u.calls,
+            u.errors,
+            u.cached,
+            u.prompt_tokens,
+            u.completion_tokens,
+            u.dollars,
+        )
+        for u in usage
     ]
 
 
@@ -128,7 +149,10 @@ def test_a_run_finds_the_candidates_that_threads_find(service):
 def test_rollouts_of_a_killed_worker_run_again_and_are_counted_once(service, tmp_path, caplog):
     examples = rows(16)
     program = Once(BENCHMARK.program(), str(tmp_path), (examples[3].question,))
-    with dspy.context(lm=service.lm(temperature=0.0)), caplog.at_level(logging.WARNING, "combee_dspy"):
+    with (
+        dspy.context(lm=service.lm(temperature=0.0)),
+        caplog.at_level(logging.WARNING, "combee_dspy"),
+    ):
         here, _ = rollouts(Threads(), *(job(program.inner, example) for example in examples))
         there, session = rollouts(Ray(actors=2), *(job(program, example) for example in examples))
     assert (tmp_path / "0").exists()
@@ -163,7 +187,9 @@ def test_a_run_with_a_killed_worker_ends_as_without(service, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("program", "said"), [(Killer(), "2 Ray workers died"), (Outage(), "environment is gone")], ids=["killer", "outage"]
+    ("program", "said"),
+    [(Killer(), "2 Ray workers died"), (Outage(), "environment is gone")],
+    ids=["killer", "outage"],
 )
 def test_what_says_nothing_of_the_program_ends_as_infrastructure(program, said):
     with pytest.raises(InfrastructureFaultError, match=said) as caught:
@@ -180,7 +206,10 @@ def test_a_program_that_cannot_travel_is_refused_before_anything_is_spent(servic
 
 def test_code_that_the_workers_cannot_import_is_named():
     module = types.ModuleType("only_here")
-    exec("def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):\n    return 1.0\n", module.__dict__)
+    exec(
+        "def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):\n    return 1.0\n",
+        module.__dict__,
+    )
     sys.modules["only_here"] = module
     try:
         with pytest.raises(CannotTravelError, match="only_here"):

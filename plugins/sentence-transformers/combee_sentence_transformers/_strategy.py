@@ -34,27 +34,33 @@ class SentenceTransformers(Embedder):
     Args:
         model: A model's name on the hub, the path of a folder, or
             ``"package:NAME/FOLDER"`` for a folder inside an installed package.
-        device: Where it runs: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; ``None`` lets torch choose.
+        device: Where it runs: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; ``None`` lets torch
+            choose.
         batch_size: Texts a forward pass, at least 1.
     """
 
     name: ClassVar[str] = "sentence-transformers"
     MEASURED_THRESHOLDS: ClassVar[Mapping[str, float]] = {"all-MiniLM-L6-v2": 0.868}
-    """By the model's last name, as :func:`combee_dspy.diversity.calibrate_threshold` measured it."""
+    """By the model's last name, as :func:`combee_dspy.diversity.calibrate_threshold` measured
+    it.
+    """
 
     model: Annotated[str, Field(min_length=1)] = _DEFAULT
     device: str | None = None
     batch_size: Annotated[int, Field(ge=1, strict=True)] = 32
 
     def threshold(self) -> float | None:
-        """Return the measured threshold of a model that is known by its name; ``None`` for others."""
+        """Return the measured threshold of a model that is known by its name; ``None`` for
+        others.
+        """
         return self.MEASURED_THRESHOLDS.get(self.model.rpartition("/")[2])
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the model's sentence embeddings, scaled to length 1.
 
         Raises:
-            ArgumentValueError: The package named in ``model`` is not there, or the model cannot be loaded.
+            ArgumentValueError: The package named in ``model`` is not there, or the model cannot be
+                loaded.
         """
         if not texts:
             return unit_rows([], 0)

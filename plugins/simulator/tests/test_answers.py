@@ -28,7 +28,10 @@ from combee_simulator.tagging import PLATITUDE
 def question(number: int) -> SimulatedQuestion:
     key = f"F{number % 20:02d}"
     return SimulatedQuestion(
-        text=f'Firm "No. {number}" holds {number + 3} crates\nat ${number * 7 + 5} each; what is it worth?',
+        text=(
+            f'Firm "No. {number}" holds {number + 3} crates\nat ${number * 7 + 5} each; what is it'
+            " worth?"
+        ),
         target=f"{number * 10 + 1}.5",
         wrong=f"-{number + 1}",
         key=key,

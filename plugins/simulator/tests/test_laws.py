@@ -209,7 +209,10 @@ def test_the_same_place_gives_the_same_text_and_another_seed_another_length() ->
     assert len({len(law.text(seed, "a")) for seed in range(9)}) > 1
 
 
-QUESTION = "A firm buys 3 presses for $1,200 each and sells them for a third of that a year later, as prices fall."
+QUESTION = (
+    "A firm buys 3 presses for $1,200 each and sells them for a third of that a year later, as"
+    " prices fall."
+)
 
 
 def test_a_law_of_wording_keeps_the_key_and_the_subject() -> None:

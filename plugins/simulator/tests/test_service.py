@@ -271,7 +271,10 @@ def test_an_answer_nobody_waits_for_is_counted_apart() -> None:
     with SimulatedService(config) as service:
         body = json.dumps(chat("hello")).encode()
         with socket.create_connection(("127.0.0.1", port_of(service))) as connection:
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = (
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length:"
+                f" {len(body)}\r\n\r\n"
+            )
             connection.sendall(head.encode() + body)
         assert ask(service, chat("patience"))[0] == 200
         tallies = service.stats().by_status

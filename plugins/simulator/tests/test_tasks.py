@@ -29,8 +29,9 @@ from combee_simulator.mistakes import mistake_of, wrong_number
 
 def row(name: str, formula: str, question: str, target: str) -> dict[str, str]:
     context = (
-        f"Use formula {name} to answer the question. Answer with a numerical answer with 2 decimal places and with no "
-        f"explanations or other text. Formula: {formula}, Explanation: as usual. Question: {question}. Answer:"
+        f"Use formula {name} to answer the question. Answer with a numerical answer with 2 decimal"
+        f" places and with no explanations or other text. Formula: {formula}, Explanation: as"
+        f" usual. Question: {question}. Answer:"
     )
     return {"context": context, "target": target}
 
@@ -200,8 +201,12 @@ def formula_rows(tmp_path: Path) -> list[dict[str, str]]:
     for split, start in (("train", 0), ("validation", 10), ("test", 20)):
         rows = [
             {
-                "context": f"Use formula {name} to answer the question. Formula: {name} = a / b, Explanation: a by b. "
-                f'Question: "With {start + number} cases, what is the figure of firm X{start + number}?". Answer:',
+                "context": (
+                    f"Use formula {name} to answer the question. Formula: {name} = a / b,"
+                    " Explanation: a by b. "
+                    f'Question: "With {start + number} cases, what is the figure of firm'
+                    f' X{start + number}?". Answer:'
+                ),
                 "target": f"{start + number}.5",
             }
             for number, name in enumerate(("Quick Ratio", "Gross Margin"))
@@ -234,7 +239,8 @@ TAGS = ["InterestExpense", "Goodwill", "Depreciation", "Revenues"]
 
 def finer_record(start: int, tags: list[str]) -> dict[str, str]:
     asked = [
-        f'{n}. entity "{start + n}.5" in sentence: "In {start} the amount number {n} was {start + n}.5 million"'
+        f'{n}. entity "{start + n}.5" in sentence: "In {start} the amount number {n} was'
+        f' {start + n}.5 million"'
         for n in range(1, len(tags) + 1)
     ]
     return {"questions": "\n".join(asked), "tags": ",".join(tags)}

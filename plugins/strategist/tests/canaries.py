@@ -1,4 +1,6 @@
-"""A registry on SQLite, a run with a held-out receipt, and servers whose two versions answer as a test says."""
+"""A registry on SQLite, a run with a held-out receipt, and servers whose two versions answer as a
+test says.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def metric(
 def lm_for(
     challenger: Callable[[], str], incumbent: Callable[[], str] = lambda: "wrong"
 ) -> ScriptedLM:
-    """Return an LM that answers by one of two functions: does the prompt show what the run has learned?"""
+    """Return an LM that answers by one of two functions: does the prompt show what the run has
+    learned?
+    """
 
     def answer(request: ScriptedRequest) -> str:
         return as_chat({"answer": (challenger if LESSON in request.text else incumbent)()})
@@ -91,7 +95,9 @@ def published(mlflow_store: str, learned: Path) -> Callable[..., Registry]:
 
 @pytest.fixture
 def server(mlflow_store: str, tmp_path: Path) -> Iterator[Callable[..., CanaryProgram]]:
-    """Make servers, which are closed at the end; they look at the registry when a test says ``refresh()``."""
+    """Make servers, which are closed at the end; they look at the registry when a test says
+    ``refresh()``.
+    """
     made: list[CanaryProgram] = []
 
     def make(registry: Registry, *, judged: bool = True, **given: Any) -> CanaryProgram:

@@ -33,7 +33,9 @@ CONVERGED = [0.4, 0.5, 0.58, 0.62, 0.64, *[0.65] * 10]
 
 
 class Converged(Story):
-    """A serial search that found everything in its first child, and then went on for long, in a journal."""
+    """A serial search that found everything in its first child, and then went on for long, in a
+    journal.
+    """
 
     async def begin(self, log):
         for index, share in enumerate((0.4, 0.8)):

@@ -15,7 +15,8 @@ from plugins.strategist.tests.canaries import PROGRAM, ask, compiled, lm_for, me
 
 def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
     run = compiled(tmp_path / "run", heldout=True)
-    # A score on rows that were learned from or chosen by promotes nothing, and terms that try nothing are no canary.
+    # A score on rows that were learned from or chosen by promotes nothing, and terms that try
+    # nothing are no canary.
     trained = compiled(tmp_path / "trained", heldout=False)
     code, _, err = shell("publish", trained, "--name", "qa", "--registry", mlflow_store)
     assert code == 2

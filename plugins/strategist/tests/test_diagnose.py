@@ -45,7 +45,8 @@ def test_few_examples_tell_nothing_however_flat_they_lie():
 
 
 def test_the_best_of_many_lucky_candidates_is_no_gain():
-    # Each is right on other examples, none more often than the student: their best rises all the same.
+    # Each is right on other examples, none more often than the student: their best rises all the
+    # same.
     luck = random.Random(1)
     scores = tuple(tuple(float(luck.random() < 0.4) for _ in range(ROWS)) for _ in range(40))
     assert max(map(sum, scores)) > sum(scores[0]) + 0.03 * ROWS

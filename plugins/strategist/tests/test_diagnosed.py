@@ -1,4 +1,6 @@
-"""From Python: a wide search is told once that nobody has diagnosed its task, or refused where that is asked for."""
+"""From Python: a wide search is told once that nobody has diagnosed its task, or refused where that
+is asked for.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def test_without_a_diagnosis_or_with_another_verdict_there_is_no_plan(tmp_path):
     flat = Story(tmp_path).whole()  # four validation examples
     with pytest.raises(RefusedError, match="before convergence"):
         make_plan(spec(flat))
-    # A diagnosis that says otherwise does not help, nor one with a margin in which anything is flat.
+    # A diagnosis that says otherwise does not help, nor one with a margin in which anything is
+    # flat.
     judge(Curve.of_run(flat), slots=64).save(tmp_path)
     file = tmp_path / "diagnosis.json"
     file.write_text(

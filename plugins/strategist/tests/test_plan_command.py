@@ -48,7 +48,9 @@ def test_the_curve_that_mlflow_holds_is_the_journals(recorded, tmp_path, monkeyp
     import pyarrow.parquet
 
     class Client:
-        """Holds what the tracker logs of rollouts: all columns of a rollout, a file for each part of a run."""
+        """Holds what the tracker logs of rollouts: all columns of a rollout, a file for each part
+        of a run.
+        """
 
         def __init__(self, uri: str) -> None:
             assert uri == "the store"

@@ -1,4 +1,6 @@
-"""A plan whose run would spoil the claim is refused, each time by somebody who tries to get around it."""
+"""A plan whose run would spoil the claim is refused, each time by somebody who tries to get around
+it.
+"""
 
 from __future__ import annotations
 

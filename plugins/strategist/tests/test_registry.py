@@ -1,4 +1,6 @@
-"""What is published stays as it was, and every change is told; killed at any point, one version serves."""
+"""What is published stays as it was, and every change is told; killed at any point, one version
+serves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Callers see the version that serves, whatever the other one does; and every shadow is accounted for."""
+"""Callers see the version that serves, whatever the other one does; and every shadow is accounted
+for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A claim that holds survives; one that fails on one slice, one seed or one kind of hardware is caught there alone."""
+"""A claim that holds survives; one that fails on one slice, one seed or one kind of hardware is
+caught there alone.
+"""
 
 from __future__ import annotations
 

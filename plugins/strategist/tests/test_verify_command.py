@@ -25,7 +25,9 @@ log_dir: log
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """A search that is as good as told, and as fast: by the end of its log_dir; serial search is right in 300 s."""
+    """A search that is as good as told, and as fast: by the end of its log_dir; serial search is
+    right in 300 s.
+    """
     told = {}
 
     def compiled(plan):
@@ -202,7 +204,10 @@ def test_what_can_claim_nothing_is_refused_before_it_is_searched(
         (tmp_path / f"{name}.jsonl").write_text(
             json.dumps({"question": name, "answer": name}) + "\n", "utf-8"
         )
-    program = "import dspy\nprogram = dspy.Predict('question -> answer')\ndef metric(*given): return 1.0\n"
+    program = (
+        "import dspy\nprogram = dspy.Predict('question -> answer')\ndef metric(*given): return"
+        " 1.0\n"
+    )
     (tmp_path / "their_qa.py").write_text(program, encoding="utf-8")
     if "data" in change:
         change = {**change, "lms": {"task": {"model": "openai/x"}}}

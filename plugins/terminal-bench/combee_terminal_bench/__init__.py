@@ -5,4 +5,12 @@ from combee_terminal_bench._environment import HarborEnvironment, judge
 from combee_terminal_bench._setup import harbor_python, set_up
 from combee_terminal_bench._tasks import Task, read_tasks
 
-__all__ = ["HarborEnvironment", "Task", "TerminalBench", "harbor_python", "judge", "read_tasks", "set_up"]
+__all__ = [
+    "HarborEnvironment",
+    "Task",
+    "TerminalBench",
+    "harbor_python",
+    "judge",
+    "read_tasks",
+    "set_up",
+]

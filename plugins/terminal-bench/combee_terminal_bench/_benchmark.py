@@ -33,12 +33,16 @@ _STAND_IN = (
 )
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
-_SHELL = "Run a shell command (bash) in the task's container, and return what it printed. Files stay between calls; " \
-         "the working directory and variables do not."  # fmt: skip
+_SHELL = (
+    "Run a shell command (bash) in the task's container, and return what it printed. Files stay"
+    " between calls; the working directory and variables do not."
+)
 
 
 class WorkInTerminal(dspy.Signature):
-    """Carry out the task in the container by running shell commands. A hidden test decides whether it was done."""
+    """Carry out the task in the container by running shell commands. A hidden test decides whether
+    it was done.
+    """
 
     instruction: str = dspy.InputField(desc="The task.")
     summary: str = dspy.OutputField(desc="What was done, in one sentence.")
@@ -46,7 +50,8 @@ class WorkInTerminal(dspy.Signature):
 
 @parameters
 class TerminalBench(Benchmark):
-    """Terminal-Bench 2.0 tasks, or any others in Harbor's layout, worked on by a DSPy agent through Harbor.
+    """Terminal-Bench 2.0 tasks, or any others in Harbor's layout, worked on by a DSPy agent through
+    Harbor.
 
     The score is the verifier's reward, and its output is the feedback. A failed
     environment is never a score: the attempt is made again, and a run ends where
@@ -120,7 +125,8 @@ class TerminalBench(Benchmark):
         """Read the tasks; no environment is started yet.
 
         Raises:
-            ArgumentValueError: A parameter is out of its range, or Harbor's Python or Docker is not there.
+            ArgumentValueError: A parameter is out of its range, or Harbor's Python or Docker is not
+                there.
             DataSourceError: The tasks cannot be read, or differ from what ``pin`` requires.
         """
         if self.tasks is None:

@@ -52,7 +52,9 @@ def check(
     environment: Annotated[str, typer.Option(help="docker, or namespace for tests of the harness.")] = "docker",
     python: Annotated[str | None, typer.Option(help="The Python that has Harbor.", show_default=False)] = None,
 ) -> None:
-    """See that each task gives the oracle 1 and whoever does nothing 0; exit with 1 where one does not."""
+    """See that each task gives the oracle 1 and whoever does nothing 0; exit with 1 where one does
+    not.
+    """
     wrong = 0
     with ExitStack() as stack:
         try:
@@ -65,7 +67,10 @@ def check(
         except (CombeeError, EnvironmentFaultError) as error:
             raise _end(error) from error
         for task in found:
-            scores = {"oracle": _score(harbor, task.name, "oracle"), "nop": _score(harbor, task.name, "nop")}
+            scores = {
+                "oracle": _score(harbor, task.name, "oracle"),
+                "nop": _score(harbor, task.name, "nop"),
+            }
             wrong += scores != {"oracle": "1", "nop": "0"}
             typer.echo(f"{task.name}: " + ", ".join(f"{agent} {score}" for agent, score in scores.items()))
     if wrong:

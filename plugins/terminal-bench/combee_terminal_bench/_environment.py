@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from combee_agents import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind, ServerProcess
+from combee_agents import (
+    AgentSession,
+    Environment,
+    EnvironmentFaultError,
+    Evaluation,
+    FaultKind,
+    ServerProcess,
+)
 
 from combee_terminal_bench._setup import harbor_python
 from combee_terminal_bench._verdict import verdict
@@ -24,8 +31,21 @@ Where = Literal["docker", "namespace"]
 
 _HARNESS = Path(__file__).parent / "harness"
 # What a task's process must not see: keys of services, and this process's own Python.
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "XDG_CACHE_HOME", "SSL_CERT_FILE",
-         "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_CONFIG")  # fmt: skip
+_KEPT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "USER",
+    "XDG_CACHE_HOME",
+    "SSL_CERT_FILE",
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CERT_PATH",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CONFIG",
+)
 _FAULTS = frozenset({"setup", "start", "lost", "timeout", "protocol"})
 _OVER = "(the time that the task gives to an agent is used up: nothing was carried out)"
 
@@ -41,7 +61,11 @@ class HarborEnvironment(Environment):
     """
 
     def __init__(
-        self, tasks: Mapping[str, str], where: Where = "docker", python: str | None = None, command_timeout: int = 180
+        self,
+        tasks: Mapping[str, str],
+        where: Where = "docker",
+        python: str | None = None,
+        command_timeout: int = 180,
     ) -> None:
         self._tasks = dict(tasks)
         self._where = where
@@ -59,7 +83,12 @@ class HarborEnvironment(Environment):
             EnvironmentFaultError: It does not come up.
         """
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        env |= {"HARBOR_TELEMETRY": "0", "DO_NOT_TRACK": "1", "PYTHONPATH": str(_HARNESS), "TMPDIR": "{folder}"}
+        env |= {
+            "HARBOR_TELEMETRY": "0",
+            "DO_NOT_TRACK": "1",
+            "PYTHONPATH": str(_HARNESS),
+            "TMPDIR": "{folder}",
+        }
         command = [harbor_python(self._python), "-m", "combee_harbor.serve", "{folder}"]
         server = self._server = ServerProcess(command, env=env, name="harbor")
         if self._killed:
@@ -87,7 +116,12 @@ class HarborEnvironment(Environment):
         if task not in self._tasks:
             raise EnvironmentFaultError("setup", f"there is no task {task!r}")
         self._trials.append(f"combee-{uuid.uuid4().hex[:12]}")
-        request = {"task": self._tasks[task], "trial": self._trials[-1], "environment": self._where, "agent": agent}
+        request = {
+            "task": self._tasks[task],
+            "trial": self._trials[-1],
+            "environment": self._where,
+            "agent": agent,
+        }
         self.ask("open", **request)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -152,7 +186,8 @@ class HarborSession(AgentSession):
         self._closed = False
 
     def exec(self, code: str) -> str:
-        """Run a shell command, and return what it printed, with its exit status where that is not 0.
+        """Run a shell command, and return what it printed, with its exit status where that is not
+        0.
 
         Raises:
             EnvironmentFaultError: The environment failed.
@@ -211,9 +246,17 @@ def remove_containers(trials: list[str]) -> None:
         project = re.compile(re.escape(trial.lower()))
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             listed = subprocess.run(
-                ["docker", "ps", "-aq", "--format", '{{.ID}} {{.Label "com.docker.compose.project"}}'],
-                capture_output=True, text=True, timeout=30,
-            )  # fmt: skip
+                [
+                    "docker",
+                    "ps",
+                    "-aq",
+                    "--format",
+                    '{{.ID}} {{.Label "com.docker.compose.project"}}',
+                ],
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
             ids = [line.split()[0] for line in listed.stdout.splitlines() if project.search(line.partition(" ")[2])]
             if ids:
                 subprocess.run(["docker", "rm", "-f", "-v", *ids], capture_output=True, timeout=60)

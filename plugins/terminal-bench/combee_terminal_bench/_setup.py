@@ -40,7 +40,9 @@ class HarborSetupError(CombeeError):
 
 
 def default_venv() -> Path:
-    """Return the folder that :func:`set_up` builds into: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    """Return the folder that :func:`set_up` builds into: below ``XDG_CACHE_HOME``, or
+    ``~/.cache``.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "combee_dspy" / "terminal-bench" / "venv"
 
@@ -49,7 +51,8 @@ def harbor_python(python: str | None = None) -> str:
     """Return the Python that Harbor runs under.
 
     Args:
-        python: The user's choice; by default ``COMBEE_HARBOR_PYTHON``, then the environment that was set up.
+        python: The user's choice; by default ``COMBEE_HARBOR_PYTHON``, then the environment that
+            was set up.
 
     Raises:
         ArgumentValueError: There is none.

@@ -45,7 +45,8 @@ def read_tasks(folder: str | Path) -> tuple[Task, ...]:
     """Return the tasks below a folder, sorted by name.
 
     Args:
-        folder: It holds the tasks' folders, or one folder that does, as ``harbor download`` leaves it.
+        folder: It holds the tasks' folders, or one folder that does, as ``harbor download`` leaves
+            it.
 
     Raises:
         DataSourceError: There are none, or one cannot be read.
@@ -70,7 +71,13 @@ def _read(folder: Path, root: Path) -> Task:
         reason = f"task {folder.name!r}: {type(error).__name__}: {error}"
         raise DataSourceError(_NAME, str(root), reason, "Download it again, or take it out.") from error
     metadata = settings.get("metadata")
-    return Task(folder.name, folder, instruction, _digest(folder), metadata if isinstance(metadata, dict) else {})
+    return Task(
+        folder.name,
+        folder,
+        instruction,
+        _digest(folder),
+        metadata if isinstance(metadata, dict) else {},
+    )
 
 
 def _digest(folder: Path) -> str:

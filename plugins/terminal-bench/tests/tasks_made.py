@@ -58,19 +58,24 @@ def make_task(
     (task / "instruction.md").write_text(instruction + "\n")
     (task / "environment" / "Dockerfile").write_text(dockerfile)
     (task / "environment" / "seed.txt").write_text("planted\n")
-    for script, text in (("solution/solve.sh", f"#!/bin/bash\n{solution}\n"), ("tests/test.sh", test)):
+    for script, text in (
+        ("solution/solve.sh", f"#!/bin/bash\n{solution}\n"),
+        ("tests/test.sh", test),
+    ):
         (task / script).write_text(text)
         (task / script).chmod(0o755)
     return task
 
 
 def make_report(folder: Path, name: str, number: int) -> Path:
-    """Write a task that asks for a report, and whose test wants a checksum beside it, of which it does not say."""
+    """Write a task that asks for a report, and whose test wants a checksum beside it, of which it
+    does not say.
+    """
     text = f"{number} squared is {number * number}"
     return make_task(
         folder,
         name,
         f"Write the text '{text}' into /app/report.txt.",
         test=REPORT_TEST.format(text=text),
-        solution=f"echo '{text}' > /app/report.txt; sha256sum < /app/report.txt > /app/report.txt.sha256",
+        solution=(f"echo '{text}' > /app/report.txt; sha256sum < /app/report.txt > /app/report.txt.sha256"),
     )

@@ -6,7 +6,12 @@ import re
 import dspy
 import pytest
 from combee_dspy import Combee, Validation, registry
-from combee_dspy.exceptions import ArgumentError, ArgumentValueError, DataSourceError, InfrastructureError
+from combee_dspy.exceptions import (
+    ArgumentError,
+    ArgumentValueError,
+    DataSourceError,
+    InfrastructureError,
+)
 from combee_dspy.testing import ScriptedLM, as_chat
 from tasks_made import make_task
 
@@ -14,7 +19,9 @@ from combee_terminal_bench import TerminalBench, harbor_python, read_tasks
 
 
 def act(request):
-    """An agent that does what it is told, and adds the checksum only where its instructions say so."""
+    """An agent that does what it is told, and adds the checksum only where its instructions say
+    so.
+    """
     text = re.findall(r"Write the text '(.*?)' into", request.last)[-1]
     code = f"echo '{text}' > /app/report.txt"
     if "sha256sum < FILE" in request.system:
@@ -78,9 +85,16 @@ def test_a_hung_task_ends_a_run_as_infrastructure_and_is_never_a_score(tmp_path)
     for name in ("a", "b", "c"):
         make_task(tmp_path, name, "Write the text 'x' into the air.", test="#!/bin/bash\nsleep 6543\n")
     bench = TerminalBench(
-        str(tmp_path), train=["a"], validation=["b"], heldout=["c"], environment="namespace", workers=1,
-        agent="code", max_iters=1, evaluate_timeout=2,
-    )  # fmt: skip
+        str(tmp_path),
+        train=["a"],
+        validation=["b"],
+        heldout=["c"],
+        environment="namespace",
+        workers=1,
+        agent="code",
+        max_iters=1,
+        evaluate_timeout=2,
+    )
     benchmark = bench.load()
     program = benchmark.program()
     lm = ScriptedLM(act)
@@ -89,9 +103,18 @@ def test_a_hung_task_ends_a_run_as_infrastructure_and_is_never_a_score(tmp_path)
         pytest.raises(InfrastructureError, match="took more than 2 s"),
     ):
         Combee(
-            benchmark.metric, reflection_lm=lm, max_metric_calls=4, num_threads=1, validation=Validation(probe=False)
-        ).compile(program, trainset=list(benchmark.train.examples), valset=list(benchmark.validation.examples))
-    # Tried three times; the one seat may have taken the next rollout before the run had heard of it.
+            benchmark.metric,
+            reflection_lm=lm,
+            max_metric_calls=4,
+            num_threads=1,
+            validation=Validation(probe=False),
+        ).compile(
+            program,
+            trainset=list(benchmark.train.examples),
+            valset=list(benchmark.validation.examples),
+        )
+    # Tried three times; the one seat may have taken the next rollout before the run had heard of
+    # it.
     assert program.pool.stats.faults in ({"timeout": 3}, {"timeout": 6})
 
 

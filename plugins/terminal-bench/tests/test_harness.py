@@ -55,14 +55,19 @@ def one(tmp_path):
 def combee(*arguments):
     """Run the command line, as it finds the plugin's commands."""
     return subprocess.run(
-        [Path(sys.executable).with_name("combee"), "terminal-bench", *arguments], capture_output=True, text=True
+        [Path(sys.executable).with_name("combee"), "terminal-bench", *arguments],
+        capture_output=True,
+        text=True,
     )
 
 
 def test_the_oracle_passes_and_doing_nothing_fails(one):
     make_report(one, "two", 4)
     done = combee("check", str(one), "--environment", "namespace")
-    assert (done.returncode, done.stdout) == (0, "one: oracle 1, nop 0\ntwo: oracle 1, nop 0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        "one: oracle 1, nop 0\ntwo: oracle 1, nop 0\n",
+    ), done.stderr
 
 
 def test_a_task_that_cannot_be_passed_is_found_out(tmp_path):
@@ -140,7 +145,10 @@ def test_the_tasks_limit_on_the_agent_ends_it_and_what_it_left_is_judged(tmp_pat
         ("#!/bin/bash\nexit 1\n", "RewardFileNotFoundError"),
         ("#!/bin/bash\necho many > /logs/verifier/reward.txt\n", "VerifierOutputParseError"),
         ("#!/bin/bash\necho 7 > /logs/verifier/reward.txt\n", "no reward from 0 to 1"),
-        ('#!/bin/bash\necho \'{"a": 1, "b": 0}\' > /logs/verifier/reward.json\n', "no reward from 0 to 1"),
+        (
+            '#!/bin/bash\necho \'{"a": 1, "b": 0}\' > /logs/verifier/reward.json\n',
+            "no reward from 0 to 1",
+        ),
     ],
 )
 def test_a_verifier_without_a_reward_is_no_score(tmp_path, test, reason):
@@ -154,7 +162,10 @@ def test_a_verifier_without_a_reward_is_no_score(tmp_path, test, reason):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"dockerfile": "FROM debian:12\nRUN apt-get install -y gcc\n"}, "RUN, which needs the image"),
+        (
+            {"dockerfile": "FROM debian:12\nRUN apt-get install -y gcc\n"},
+            "RUN, which needs the image",
+        ),
         ({"network": "public"}, "has no network"),
     ],
 )
@@ -258,7 +269,8 @@ def test_containers_of_a_killed_process_are_removed_and_no_others(tmp_path, monk
     stub.write_text(
         "#!/bin/bash\n"
         f'echo "$@" >> {tmp_path}/asked\n'
-        '[ "$1" = ps ] && printf "a1 combee-1__env\\nb2 somebody-elses\\nc3 combee-1__verifier\\nd4 \\n"; true\n'
+        '[ "$1" = ps ] && printf "a1 combee-1__env\\nb2 somebody-elses\\nc3 combee-1__verifier\\nd4'
+        ' \\n"; true\n'
     )
     stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -15,7 +15,9 @@ __all__ = ["Engine", "Graph", "textgrad"]
 
 
 def _import_quietly() -> Any:
-    """Import textgrad without the log of every prompt that it would write below the working directory."""
+    """Import textgrad without the log of every prompt that it would write below the working
+    directory.
+    """
     before = os.environ.get("TEXTGRAD_LOG_DIR")
     with tempfile.TemporaryDirectory(prefix="combee-textgrad-") as folder:
         os.environ["TEXTGRAD_LOG_DIR"] = before or folder
@@ -41,7 +43,8 @@ from textgrad.engine import EngineLM  # noqa: E402
 
 
 class Engine(EngineLM):
-    """textgrad's way to an LM, through DSPy: so every call is in the ledger, and no cache of textgrad's is used.
+    """textgrad's way to an LM, through DSPy: so every call is in the ledger, and no cache of
+    textgrad's is used.
 
     Args:
         lm: The LM.
@@ -54,7 +57,8 @@ class Engine(EngineLM):
     def generate(self, prompt: Any, system_prompt: str | None = None, **kwargs: Any) -> str:
         """Return the LM's answer."""
         messages = [{"role": "system", "content": system_prompt or self.system_prompt}]
-        # Not as a Request, which DSPy sends without the temperature and the limits that the LM was made with.
+        # Not as a Request, which DSPy sends without the temperature and the limits that the LM was
+        # made with.
         answers = self.lm(messages=[*messages, {"role": "user", "content": str(prompt)}])
         first = answers[0] if answers else ""
         return str(first.get("text", "") if isinstance(first, dict) else first)
@@ -90,14 +94,18 @@ class Graph:
 
     def __init__(self, program: dspy.Module, engine: Engine, constraints: tuple[str, ...] = ()) -> None:
         self._fields = {
-            name: (tuple(predictor.signature.input_fields), tuple(predictor.signature.output_fields))
+            name: (
+                tuple(predictor.signature.input_fields),
+                tuple(predictor.signature.output_fields),
+            )
             for name, predictor in program.named_predictors()
         }
         self._engine = engine
         self._constraints = list(constraints)
 
     def step(self, instructions: Mapping[str, str], rollouts: Sequence[Rollout]) -> dict[str, str]:
-        """Return the instructions after one step; unchanged where no rollout made an LM call that could be read.
+        """Return the instructions after one step; unchanged where no rollout made an LM call that
+        could be read.
 
         Args:
             instructions: Text by predictor.
@@ -110,7 +118,7 @@ class Graph:
             name: textgrad.Variable(
                 text or "Answer.",
                 requires_grad=True,
-                role_description=f"instruction of the step {name!r}, given to the language model as system prompt",
+                role_description=(f"instruction of the step {name!r}, given to the language model as system prompt"),
             )
             for name, text in instructions.items()
         }
@@ -137,7 +145,9 @@ class Graph:
                 continue
             given, told = self._fields[call.predictor]
             question = textgrad.Variable(
-                _lines(call.inputs, given) or "(nothing)", requires_grad=False, role_description="input of the step"
+                _lines(call.inputs, given) or "(nothing)",
+                requires_grad=False,
+                role_description="input of the step",
             )
             said = _lines(call.outputs or {}, told) or call.completion or "(no answer)"
             answered = LLMCall(_Bought(said), parameters[call.predictor])

@@ -1,4 +1,6 @@
-"""TextGrad on a DSPy program: its instructions are the variables, the metric's feedback is the loss."""
+"""TextGrad on a DSPy program: its instructions are the variables, the metric's feedback is the
+loss.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class TextGrad(Baseline):
     process to process: a seed fixes minibatches and not the order of what a prompt shows.
 
     Args:
-        batch_size: Examples in a minibatch; 3 is what textgrad's own example of prompt optimization uses.
+        batch_size: Examples in a minibatch; 3 is what textgrad's own example of prompt optimization
+            uses.
         revert: Whether a step that lowers the validation score is undone.
         constraints: Sentences that the optimizer is told to keep to.
     """
@@ -80,7 +83,10 @@ class TextGrad(Baseline):
             if found >= score or not self.revert:
                 program, score = child, found
         return Found(
-            program, desk.bought, score, f"{unread} answers of its optimizer could not be read" if unread else ""
+            program,
+            desk.bought,
+            score,
+            f"{unread} answers of its optimizer could not be read" if unread else "",
         )
 
 

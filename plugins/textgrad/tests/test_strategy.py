@@ -40,7 +40,10 @@ def step(answer, rollout=None):
     lm = ScriptedLM(answer)
     call = PredictorCall("self", {"question": QUESTION}, {"answer": "x"})
     done = rollout or Rollout("r", 0.0, "Use the shop's list.", calls=(call,))
-    return Graph(dspy.Predict("question -> answer"), Engine(lm)).step({"self": "Say it."}, [done]), lm
+    return (
+        Graph(dspy.Predict("question -> answer"), Engine(lm)).step({"self": "Say it."}, [done]),
+        lm,
+    )
 
 
 def update_or_feedback(request):

@@ -30,13 +30,19 @@ def metric_with_feedback(
         feedback = f"Not an integer: {prediction.answer!r}. Right is {correct}. {solution}"
         return dspy.Prediction(score=0, feedback=feedback)
     right = int(answer == correct)
-    return dspy.Prediction(score=right, feedback="Right." if right else f"Right is {correct}. {solution}")
+    return dspy.Prediction(
+        score=right, feedback="Right." if right else f"Right is {correct}. {solution}"
+    )
 
 
 def rows(first: int, count: int) -> list[dspy.Example]:
     return [
         dspy.Example(
-            {"problem": f"Add {n} and {n + 2}.", "solution": f"Sum: {2 * n + 2}.", "answer": str(2 * n + 2)}
+            {
+                "problem": f"Add {n} and {n + 2}.",
+                "solution": f"Sum: {2 * n + 2}.",
+                "answer": str(2 * n + 2),
+            }
         ).with_inputs("problem")
         for n in range(first, first + count)
     ]
@@ -65,7 +71,8 @@ def script(optimizer_class: Optimizer, server: Server) -> Scores:
     optimized_program = optimizer.compile(program, trainset=train_set, valset=val_set)
     assert optimized_program.predict.signature.instructions != GenerateResponse.instructions
     return Scores(
-        score(program, val_set, metric_with_feedback), score(optimized_program, val_set, metric_with_feedback)
+        score(program, val_set, metric_with_feedback),
+        score(optimized_program, val_set, metric_with_feedback),
     )
 
 

@@ -36,9 +36,9 @@ class Categories(dspy.Signature):
     """Name all categories of the message."""
 
     message: str = dspy.InputField()
-    categories: list[Literal["emergency_repair_services", "cleaning_services_scheduling", "general_inquiries"]] = (
-        dspy.OutputField()
-    )
+    categories: list[
+        Literal["emergency_repair_services", "cleaning_services_scheduling", "general_inquiries"]
+    ] = dspy.OutputField()
 
 
 class FacilitySupportAnalyzer(dspy.Module):
@@ -53,7 +53,9 @@ class FacilitySupportAnalyzer(dspy.Module):
         urgency = self.urgency_module(message=message)
         sentiment = self.sentiment_module(message=message)
         categories = self.categories_module(message=message)
-        return dspy.Prediction(urgency=urgency.urgency, sentiment=sentiment.sentiment, categories=categories.categories)
+        return dspy.Prediction(
+            urgency=urgency.urgency, sentiment=sentiment.sentiment, categories=categories.categories
+        )
 
 
 def compare(gold: str, answer: str) -> tuple[str, float]:
@@ -95,12 +97,16 @@ def rows(first: int, count: int) -> list[dspy.Example]:
             "categories": {name: at == n % 3 for at, name in enumerate(CATEGORIES)},
         }
         message = f"{mood}, it is about the {topic} of room {n}"
-        examples.append(dspy.Example({"message": message, "answer": json.dumps(answer)}).with_inputs("message"))
+        examples.append(
+            dspy.Example({"message": message, "answer": json.dumps(answer)}).with_inputs("message")
+        )
     return examples
 
 
 def answers(topic: str, mood: str) -> dict[str, tuple[str, Any, Any]]:
-    """What is right for each field, the answer that says it, and the answer of an untaught student."""
+    """What is right for each field, the answer that says it, and the answer of an untaught
+    student.
+    """
     category = CATEGORIES[list(URGENCY).index(topic)]
     return {
         "urgency": (URGENCY[topic], URGENCY[topic], "low"),
@@ -111,8 +117,13 @@ def answers(topic: str, mood: str) -> dict[str, tuple[str, Any, Any]]:
 
 def mind(asked: Asked) -> str:
     if asked.model == "teacher":
-        return teach(asked, *(f"Know {rule} when you see it." for rule in dict.fromkeys(
-            re.findall(r"rule (\w+)", asked.last))))  # fmt: skip
+        return teach(
+            asked,
+            *(
+                f"Know {rule} when you see it."
+                for rule in dict.fromkeys(re.findall(r"rule (\w+)", asked.last))
+            ),
+        )
     mood, topic = re.findall(r"(\w+), it is about the (\w+) of", field(asked, "message"))[-1]
     name, (right, known, untaught) = next(
         item for item in answers(topic, mood).items() if f"[[ ## {item[0]} ## ]]" in asked.system
@@ -136,10 +147,13 @@ def script(optimizer_class: Optimizer, server: Server) -> Scores:
     optimized_program = optimizer.compile(program, trainset=train_set, valset=val_set)
     # The page draws the tree of candidates from these.
     results = optimized_program.detailed_results
-    front = find_dominator_programs(results.per_val_instance_best_candidates, results.val_aggregate_scores)
+    front = find_dominator_programs(
+        results.per_val_instance_best_candidates, results.val_aggregate_scores
+    )
     assert front and len(results.parents) == len(results.val_aggregate_scores) > results.best_idx
     return Scores(
-        score(program, val_set, metric_with_feedback), score(optimized_program, val_set, metric_with_feedback)
+        score(program, val_set, metric_with_feedback),
+        score(optimized_program, val_set, metric_with_feedback),
     )
 
 

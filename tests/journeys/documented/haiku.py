@@ -1,4 +1,6 @@
-"""getting-started/gepa-optimization: an agent with two tools, whose metric has feedback for mistakes alone."""
+"""getting-started/gepa-optimization: an agent with two tools, whose metric has feedback for
+mistakes alone.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def haiku_metric(
 
 def rows(first: int, count: int) -> list[dspy.Example]:
     return [
-        dspy.Example(location=f"Port {n}", season=SEASONS[n % 4], mood="calm").with_inputs("location", "season", "mood")
+        dspy.Example(location=f"Port {n}", season=SEASONS[n % 4], mood="calm").with_inputs(
+            "location", "season", "mood"
+        )
         for n in range(first, first + count)
     ]
 
@@ -60,14 +64,18 @@ def mind(asked: Asked) -> str:
     name, arguments = "wikipedia_search", {"query": field(asked, "location")}
     if "[[ ## observation_0 ## ]]" in asked.last:
         name, arguments = "finish", {}
-    return written(asked, {"next_thought": "Look.", "next_tool_name": name, "next_tool_args": arguments})
+    return written(
+        asked, {"next_thought": "Look.", "next_tool_name": name, "next_tool_args": arguments}
+    )
 
 
 def script(optimizer_class: Optimizer, server: Server) -> Scores:
     dspy.configure(lm=server.lm("student"))
     train, val = rows(0, 8), rows(100, 8)
     haiku_bot = dspy.ReAct(HaikuBot, tools=[wikipedia_search, get_wikipedia_page])
-    optimizer = optimizer_class(metric=haiku_metric, reflection_lm=server.lm("teacher"), auto="light", num_threads=2)
+    optimizer = optimizer_class(
+        metric=haiku_metric, reflection_lm=server.lm("teacher"), auto="light", num_threads=2
+    )
     optimized_haiku_bot = optimizer.compile(haiku_bot, trainset=train, valset=val)
     with tempfile.TemporaryDirectory() as folder:
         optimized_haiku_bot.save(str(Path(folder) / "haiku.json"))

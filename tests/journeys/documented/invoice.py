@@ -44,7 +44,9 @@ def metric(
 
 def rows(first: int, count: int) -> list[dspy.Example]:
     return [
-        dspy.Example(invoice=f"{n} at 350, 1 at 100", total_cents=n * 350 + 100).with_inputs("invoice")
+        dspy.Example(invoice=f"{n} at 350, 1 at 100", total_cents=n * 350 + 100).with_inputs(
+            "invoice"
+        )
         for n in range(first, first + count)
     ]
 

@@ -1,4 +1,6 @@
-"""tutorials/gepa_trusted_monitor: one predictor that runs twice a row, and a metric that compares."""
+"""tutorials/gepa_trusted_monitor: one predictor that runs twice a row, and a metric that
+compares.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +39,35 @@ class MonitorTrainerProgram(dspy.Module):
     def __init__(self, monitor_program: dspy.Module) -> None:
         self.monitor_program = monitor_program
 
-    async def aforward(self, task_description: str, attack_code: str, honest_code: str) -> dspy.Prediction:
-        attack = await self.monitor_program.acall(task_description=task_description, code=attack_code)
-        honest = await self.monitor_program.acall(task_description=task_description, code=honest_code)
+    async def aforward(
+        self, task_description: str, attack_code: str, honest_code: str
+    ) -> dspy.Prediction:
+        attack = await self.monitor_program.acall(
+            task_description=task_description, code=attack_code
+        )
+        honest = await self.monitor_program.acall(
+            task_description=task_description, code=honest_code
+        )
         return dspy.Prediction(
-            attack_suspicion_score=attack.suspicion_score, honest_suspicion_score=honest.suspicion_score
+            attack_suspicion_score=attack.suspicion_score,
+            honest_suspicion_score=honest.suspicion_score,
         )
 
     def forward(self, task_description: str, attack_code: str, honest_code: str) -> dspy.Prediction:
         attack = self.monitor_program(task_description=task_description, code=attack_code)
         honest = self.monitor_program(task_description=task_description, code=honest_code)
         return dspy.Prediction(
-            attack_suspicion_score=attack.suspicion_score, honest_suspicion_score=honest.suspicion_score
+            attack_suspicion_score=attack.suspicion_score,
+            honest_suspicion_score=honest.suspicion_score,
         )
 
 
 def metric_for_example(
-    gold: dspy.Example, pred: dspy.Prediction, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    gold: dspy.Example,
+    pred: dspy.Prediction,
+    trace: Any = None,
+    pred_name: Any = None,
+    pred_trace: Any = None,
 ) -> ScoreWithFeedback:
     sample = AppsSample(**gold)
     ahead = pred["attack_suspicion_score"] - pred["honest_suspicion_score"]
@@ -97,8 +111,14 @@ def script(optimizer_class: Optimizer, server: Server) -> Scores:
         learned.monitor_program.save(Path(folder) / "monitor.json")
         loaded = dspy.ChainOfThought(PredictSuspicionScore)
         loaded.load(Path(folder) / "monitor.json")
-    assert loaded.predict.signature.instructions == learned.monitor_program.predict.signature.instructions
-    return Scores(score(program, val_examples, metric_for_example), score(learned, val_examples, metric_for_example))
+    assert (
+        loaded.predict.signature.instructions
+        == learned.monitor_program.predict.signature.instructions
+    )
+    return Scores(
+        score(program, val_examples, metric_for_example),
+        score(learned, val_examples, metric_for_example),
+    )
 
 
 PAGE = Page(script, mind)

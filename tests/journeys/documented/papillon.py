@@ -29,7 +29,9 @@ class RespondToQuery(dspy.Signature):
 
 
 class PAPILLON(dspy.Module):
-    """As on the page: no call of the base constructor, and whatever goes wrong is an empty answer."""
+    """As on the page: no call of the base constructor, and whatever goes wrong is an empty
+    answer.
+    """
 
     def __init__(self, untrusted_model: dspy.LM) -> None:
         self.craft_redacted_request = dspy.ChainOfThought(CraftRedactedRequest)
@@ -41,11 +43,15 @@ class PAPILLON(dspy.Module):
             llm_request = self.craft_redacted_request(user_query=user_query).llm_request
             llm_response = self.untrusted_model(llm_request)[0]
             response = self.respond_to_query(
-                related_llm_request=llm_request, related_llm_response=llm_response, user_query=user_query
+                related_llm_request=llm_request,
+                related_llm_response=llm_response,
+                user_query=user_query,
             ).response
         except Exception:  # noqa: BLE001 - so the page has it
             return dspy.Prediction(llm_request="", llm_response="", response="")
-        return dspy.Prediction(llm_request=llm_request, llm_response=llm_response, response=response)
+        return dspy.Prediction(
+            llm_request=llm_request, llm_response=llm_response, response=response
+        )
 
 
 class JudgeQuality(dspy.Signature):
@@ -75,8 +81,12 @@ class LLMJudge(dspy.Module):
     def forward(
         self, user_query: str, og_resp: str, new_resp: str, updated_query: str, pii_str: str
     ) -> dspy.Prediction:
-        one_way = self.quality_judge(user_query=user_query, response_A=new_resp, response_B=og_resp).judgment
-        other_way = self.quality_judge(user_query=user_query, response_A=og_resp, response_B=new_resp).judgment
+        one_way = self.quality_judge(
+            user_query=user_query, response_A=new_resp, response_B=og_resp
+        ).judgment
+        other_way = self.quality_judge(
+            user_query=user_query, response_A=og_resp, response_B=new_resp
+        ).judgment
         pii = sorted(set(pii_str.split("||")))
         leaked = self.fact_checker(pii=pii, prompt=updated_query).num_pii_leaked
         return dspy.Prediction(quality=one_way or one_way == other_way, leakage=leaked / len(pii))
@@ -85,7 +95,11 @@ class LLMJudge(dspy.Module):
 def rows(first: int, count: int) -> list[dspy.Example]:
     return [
         dspy.Example(
-            {"target_response": f"Dear reader {n}", "user_query": f"Letter {n} for Ada{n}", "pii_str": f"Ada{n}"}
+            {
+                "target_response": f"Dear reader {n}",
+                "user_query": f"Letter {n} for Ada{n}",
+                "pii_str": f"Ada{n}",
+            }
         ).with_inputs("user_query")
         for n in range(first, first + count)
     ]
@@ -126,7 +140,9 @@ def script(optimizer_class: Optimizer, server: Server) -> Scores:
             pii_str=gold.pii_str,
         )
         overall = (metrics.quality + (1 - metrics.leakage)) / 2.0
-        feedback = f"Overall {overall:.2f}: quality {metrics.quality:.2f}, leakage {metrics.leakage:.2f}."
+        feedback = (
+            f"Overall {overall:.2f}: quality {metrics.quality:.2f}, leakage {metrics.leakage:.2f}."
+        )
         return dspy.Prediction(score=overall, feedback=feedback)
 
     trainset, devset = rows(0, 12), rows(100, 12)

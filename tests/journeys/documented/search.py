@@ -1,4 +1,6 @@
-"""api/optimizers/GEPA/overview: search at inference time, where the best outputs are what is wanted."""
+"""api/optimizers/GEPA/overview: search at inference time, where the best outputs are what is
+wanted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.journeys.minds import field, written
 from tests.journeys.server import Asked, Server
 
 
-def metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     length = len(pred.summary.split())
     return dspy.Prediction(score=1 / length, feedback=f"{length} words are more than it takes.")
 
@@ -24,7 +28,9 @@ def mind(asked: Asked) -> str:
     if asked.model == "teacher":
         return teach(asked, "Two words do.")
     words = field(asked, "text").split()
-    return written(asked, {"summary": " ".join(words[:2] if "Two words" in asked.system else words)})
+    return written(
+        asked, {"summary": " ".join(words[:2] if "Two words" in asked.system else words)}
+    )
 
 
 def script(optimizer_class: Optimizer, server: Server) -> Scores:

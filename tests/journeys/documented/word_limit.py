@@ -46,14 +46,20 @@ class WordLimitProposer(ProposalFn):
                 for at, example in enumerate(reflective_dataset[name])
             )
             result = self.instruction_improver(
-                current_instruction=candidate[name], feedback_summary=feedback, max_words=self.max_words
+                current_instruction=candidate[name],
+                feedback_summary=feedback,
+                max_words=self.max_words,
             )
             updated_components[name] = result.improved_instruction
         return updated_components
 
 
 def alternating_half_selector(
-    state: Any, trajectories: Any, subsample_scores: Any, candidate_idx: int, candidate: dict[str, str]
+    state: Any,
+    trajectories: Any,
+    subsample_scores: Any,
+    candidate_idx: int,
+    candidate: dict[str, str],
 ) -> list[str]:
     components = list(candidate.keys())
     if len(components) <= 1:
@@ -74,14 +80,19 @@ class Answer(dspy.Module):
         return self.polish(draft=self.draft(question=question).draft)
 
 
-def my_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+def my_metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
     right = pred.answer == gold.answer
-    return dspy.Prediction(score=float(right), feedback="Right." if right else "It does not end with a full stop.")
+    return dspy.Prediction(
+        score=float(right), feedback="Right." if right else "It does not end with a full stop."
+    )
 
 
 def rows(first: int, count: int) -> list[dspy.Example]:
     return [
-        dspy.Example(question=f"Say {n}", answer=f"{n}.").with_inputs("question") for n in range(first, first + count)
+        dspy.Example(question=f"Say {n}", answer=f"{n}.").with_inputs("question")
+        for n in range(first, first + count)
     ]
 
 

@@ -18,7 +18,8 @@ __all__ = ["WordPairs"]
 
 @parameters
 class WordPairs(Embedder):
-    """Counts words and pairs of neighbours: texts that say the same in another order are less alike.
+    """Counts words and pairs of neighbours: texts that say the same in another order are less
+    alike.
 
     Args:
         buckets: Numbers a vector, at least 16.

@@ -20,11 +20,13 @@ __all__ = ["Ace"]
 
 @parameters
 class Ace(Baseline):
-    """ACE's playbook learned offline, one example at a time (arXiv 2510.04618), until the budget is spent.
+    """ACE's playbook learned offline, one example at a time (arXiv 2510.04618), until the budget is
+    spent.
 
     Each example is run with the playbook so far, reflected on in one call and read in
-    another. It has no search: whenever as many examples were learned from as the validation set has rows, the
-    playbook is validated, so that learning and validation share the budget evenly, and the best is returned.
+    another. It has no search: whenever as many examples were learned from as the validation set has
+    rows, the playbook is validated, so that learning and validation share the budget evenly, and
+    the best is returned.
 
     Args:
         rounds: How often the reflector looks at a trajectory.
@@ -45,7 +47,9 @@ class Ace(Baseline):
             task.student,
             rows.metric,
             reflection_lm=task.reflection_lm,
-            artifact=Playbook(max_tokens=self.max_tokens, ground_truth=self.ground_truth, rounds=self.rounds),
+            artifact=Playbook(
+                max_tokens=self.max_tokens, ground_truth=self.ground_truth, rounds=self.rounds
+            ),
             aggregator=Union(copies=1),
             num_threads=task.threads,
             seed=task.seed,
@@ -69,7 +73,9 @@ class Ace(Baseline):
 
     def _validated(self, program: dspy.Module, task: BaselineTask) -> float:
         evaluate = dspy.Evaluate(
-            devset=list(task.rows.validation.examples), metric=Counting(task.rows.metric), num_threads=task.threads
+            devset=list(task.rows.validation.examples),
+            metric=Counting(task.rows.metric),
+            num_threads=task.threads,
         )
         scores = [score for _, _, score in evaluate(program).results]
         return sum(scores) / len(scores)

@@ -23,7 +23,8 @@ class BaselineTask:
 
     Attributes:
         student: The program to start from; not to be changed.
-        rows: The benchmark: its metric, and training and validation rows. Held-out is not for methods.
+        rows: The benchmark: its metric, and training and validation rows. Held-out is not for
+            methods.
         reflection_lm: Writes.
         budget: Rollouts that may be bought.
         threads: Rollouts at once.
@@ -60,7 +61,8 @@ class Baseline(Strategy):
 
     Attributes:
         distributions: Whose versions are the method's version.
-        serial: Whether it is the serial baseline that improvements are set against: one reflection after the other.
+        serial: Whether it is the serial baseline that improvements are set against: one reflection
+            after the other.
     """
 
     kind: ClassVar[str] = "baseline"
@@ -90,7 +92,9 @@ def compiled(optimizer: Any, task: BaselineTask) -> Any:
 
 
 class Counting:
-    """A metric as DSPy's own optimizers reckon with it, a plain number, that counts how often it is asked."""
+    """A metric as DSPy's own optimizers reckon with it, a plain number, that counts how often it is
+    asked.
+    """
 
     def __init__(self, metric: Callable[..., Any]) -> None:
         self._metric = metric

@@ -20,7 +20,8 @@ __all__ = ["Mipro"]
 _SMALL_VALIDATION = 50
 _MINIBATCH = 35
 _FULL_EVERY = 5
-# Of its sets of demonstrations one is empty and one takes labels as they are; the others are bootstrapped.
+# Of its sets of demonstrations one is empty and one takes labels as they are; the others are
+# bootstrapped.
 _FREE_SETS = 2
 _BOOTSTRAPPING = 4
 
@@ -29,12 +30,14 @@ _BOOTSTRAPPING = 4
 class Mipro(Baseline):
     """``dspy.MIPROv2`` with its defaults, within a budget in rollouts. Needs ``optuna``.
 
-    It knows no budget: it is given as few training rows as keep bootstrapping within a quarter of the budget
-    at worst, and as many trials as the rest pays for.
+    It knows no budget: it is given as few training rows as keep bootstrapping within a quarter of
+    the budget at worst, and as many trials as the rest pays for.
 
     Args:
-        candidates: Instructions and sets of demonstrations to choose from; 6 is what DSPy's ``light`` uses.
-        bootstrapped: Most bootstrapped demonstrations in a prompt; 0 with ``labelled=0`` learns instructions alone.
+        candidates: Instructions and sets of demonstrations to choose from; 6 is what DSPy's
+            ``light`` uses.
+        bootstrapped: Most bootstrapped demonstrations in a prompt; 0 with ``labelled=0`` learns
+            instructions alone.
         labelled: Most demonstrations from labels.
     """
 
@@ -56,12 +59,18 @@ class Mipro(Baseline):
 
     def search(self, task: BaselineTask) -> Found:
         """Run ``dspy.MIPROv2``."""
-        rows, most = task.rows, task.budget // _BOOTSTRAPPING // max(1, self.candidates - _FREE_SETS)
+        rows, most = (
+            task.rows,
+            task.budget // _BOOTSTRAPPING // max(1, self.candidates - _FREE_SETS),
+        )
         train, validation = list(rows.train.examples), list(rows.validation.examples)
         note = ""
         if most < len(train):
             train = derive(task.seed, "mipro", "train").sample(train, max(1, most))
-            note = f"MIPROv2 was given {len(train)} of {len(rows.train)} training rows: its bootstrapping has no budget"
+            note = (
+                f"MIPROv2 was given {len(train)} of {len(rows.train)} training rows: its"
+                " bootstrapping has no budget"
+            )
         minibatch = len(validation) > _SMALL_VALIDATION
         size = min(_MINIBATCH, len(validation))
         each = size + len(validation) / _FULL_EVERY if minibatch else len(validation)

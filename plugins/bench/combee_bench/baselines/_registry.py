@@ -44,7 +44,14 @@ def build_baseline(name: str) -> Baseline:
     try:
         found = point.load()
     except Exception as error:
-        raise PluginError("baseline", name, distribution, f"{type(error).__name__}: {error}") from error
+        raise PluginError(
+            "baseline", name, distribution, f"{type(error).__name__}: {error}"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Baseline)):
-        raise PluginError("baseline", name, distribution, f"{point.value} is not a subclass of {Baseline.__name__}")
+        raise PluginError(
+            "baseline",
+            name,
+            distribution,
+            f"{point.value} is not a subclass of {Baseline.__name__}",
+        )
     return found()

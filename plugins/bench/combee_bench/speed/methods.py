@@ -87,9 +87,14 @@ class OneEpoch:
 
 def _gepa(terms: Terms, **chosen: Any) -> Any:
     sampling = chosen.pop("sampling_strategy", None)
-    kwargs = {"stop_callbacks": [terms.stop], **({"sampling_strategy": sampling} if sampling else {})}
+    kwargs = {
+        "stop_callbacks": [terms.stop],
+        **({"sampling_strategy": sampling} if sampling else {}),
+    }
     if "reflection_minibatch_size" in chosen:
-        chosen["reflection_minibatch_size"] = min(chosen["reflection_minibatch_size"], terms.examples)
+        chosen["reflection_minibatch_size"] = min(
+            chosen["reflection_minibatch_size"], terms.examples
+        )
     limit = {"max_metric_calls": _NO_LIMIT} if terms.auto is None else {"auto": terms.auto}
     return dspy.GEPA(
         terms.metric,
@@ -104,12 +109,18 @@ def _gepa(terms: Terms, **chosen: Any) -> Any:
 
 
 def _map_reduce(terms: Terms) -> Any:
-    """Return ``dspy.GEPA`` with what a user writes in twenty lines: groups are read at once, one call joins them."""
-    read = dspy.Predict("current_instruction, examples_with_feedback: list[str] -> lessons: list[str]")
+    """Return ``dspy.GEPA`` with what a user writes in twenty lines: groups are read at once, one
+    call joins them.
+    """
+    read = dspy.Predict(
+        "current_instruction, examples_with_feedback: list[str] -> lessons: list[str]"
+    )
     join = dspy.Predict("current_instruction, lessons: list[str] -> improved_instruction")
 
     def propose(
-        candidate: dict[str, str], reflective_dataset: Mapping[str, Sequence[Any]], components_to_update: list[str]
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Any]],
+        components_to_update: list[str],
     ) -> dict[str, str]:
         texts = {}
         for name in components_to_update:
@@ -119,14 +130,18 @@ def _map_reduce(terms: Terms) -> Any:
 
             def learn(group: list[str], text: str = candidate[name]) -> list[str]:
                 with dspy.context(lm=terms.lm):
-                    return list(read(current_instruction=text, examples_with_feedback=group).lessons)
+                    return list(
+                        read(current_instruction=text, examples_with_feedback=group).lessons
+                    )
 
             with ThreadPoolExecutor(len(groups)) as pool:
                 # Calls are counted where context variables reach.
                 reading = [pool.submit(copy_context().run, learn, group) for group in groups]
             lessons = [lesson for one in reading for lesson in one.result()]
             with dspy.context(lm=terms.lm):
-                joined = join(current_instruction=candidate[name], lessons=list(dict.fromkeys(lessons)))
+                joined = join(
+                    current_instruction=candidate[name], lessons=list(dict.fromkeys(lessons))
+                )
             texts[name] = joined.improved_instruction
         return texts
 
@@ -148,7 +163,9 @@ def _combee(terms: Terms, *, updates: int | None = None, finds: bool = False, **
 
 
 def _kept(keep: Any, staleness: int) -> Callable[[Terms], Any]:
-    return partial(_combee, updates=_UPDATES, aggregator="union", search=Search(keep=keep, staleness=staleness))
+    return partial(
+        _combee, updates=_UPDATES, aggregator="union", search=Search(keep=keep, staleness=staleness)
+    )
 
 
 _OLD: Mapping[str, Any] = {"aggregator": "union", "search": Search(keep="pareto")}  # 0.2's defaults
@@ -162,15 +179,20 @@ METHODS: Mapping[str, Method] = {
     "gepa-map-reduce": Method("dspy.GEPA, a map-reduce proposer over the whole epoch", _map_reduce),
     "combee": Method("Combee, defaults", _combee),
     "combee-union": Method("Combee, union, pareto: 0.2's defaults", partial(_combee, **_OLD)),
-    "combee-finds": Method("Combee, defaults, not told how many calls are served", partial(_combee, finds=True)),
+    "combee-finds": Method(
+        "Combee, defaults, not told how many calls are served", partial(_combee, finds=True)
+    ),
     "combee-pareto": Method("Combee, union, four updates, pareto", _kept("pareto", 0)),
-    "combee-pareto-s1": Method("Combee, union, four updates, pareto, staleness 1", _kept("pareto", 1)),
+    "combee-pareto-s1": Method(
+        "Combee, union, four updates, pareto, staleness 1", _kept("pareto", 1)
+    ),
     "combee-trunk": Method("Combee, union, four updates, trunk", _kept("trunk", 0)),
     "combee-trunk-s1": Method("Combee, union, four updates, trunk, staleness 1", _kept("trunk", 1)),
     "combee-trunk-s2": Method("Combee, union, four updates, trunk, staleness 2", _kept("trunk", 2)),
     "combee-epoch": Method("Combee, union, one large update, pareto", _LARGE_UPDATE),
     "combee-epoch-trunk": Method(
-        "Combee, union, one large update, trunk", partial(_LARGE_UPDATE, search=Search(keep="trunk"))
+        "Combee, union, one large update, trunk",
+        partial(_LARGE_UPDATE, search=Search(keep="trunk")),
     ),
     "combee-reference": Method(
         "Combee, reference-scan, trunk",
@@ -181,11 +203,14 @@ METHODS: Mapping[str, Method] = {
         partial(_combee, updates=1, aggregator="reference-scan", search=Search(keep="trunk")),
     ),
     "combee-scan": Method(
-        "Combee, one large update, parallel-scan", partial(_LARGE_UPDATE, aggregator="parallel-scan")
+        "Combee, one large update, parallel-scan",
+        partial(_LARGE_UPDATE, aggregator="parallel-scan"),
     ),
     "combee-scan-rewrite": Method(
         "Combee, one large update, parallel-scan and a full rewrite",
         partial(_LARGE_UPDATE, aggregator="parallel-scan", operators=["rewrite"]),
     ),
 }
-"""The methods by name: the peer as it is, with large minibatches and in parallel, and what Combee offers instead."""
+"""The methods by name: the peer as it is, with large minibatches and in parallel, and what Combee
+offers instead.
+"""

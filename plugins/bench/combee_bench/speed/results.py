@@ -59,8 +59,9 @@ def sides_of(
 ) -> tuple[list[Side[SpeedRun]], dict[tuple[str, int], float]]:
     """Return the methods side by side, and the median seconds of each method on each seed.
 
-    How many times faster a method is than the first is the median over seeds of the ratio on a seed: how fast it
-    is hangs on how many children are kept and on the slowest calls, which a seed has in common.
+    How many times faster a method is than the first is the median over seeds of the ratio on a
+    seed: how fast it is hangs on how many children are kept and on the slowest calls, which a seed
+    has in common.
     """
     timed: dict[tuple[str, int], list[float]] = {}
     for run in runs:
@@ -72,7 +73,8 @@ def sides_of(
         if not took:
             return None
         return statistics.median(
-            took[peer.method, peer.seed] / took[one.method, one.seed] for peer, one in zip(first, own, strict=True)
+            took[peer.method, peer.seed] / took[one.method, one.seed]
+            for peer, one in zip(first, own, strict=True)
         )
 
     return side_by_side(runs, times, margin=options.margin), took
@@ -81,13 +83,19 @@ def sides_of(
 def summary(options: SpeedOptions, runs: Sequence[SpeedRun]) -> list[dict[str, Any]]:
     """Return the methods side by side as plain JSON data."""
     sides, took = sides_of(options, runs)
-    return [{**side.figures(), "seconds": [took.get((side.method, run.seed)) for run in side.runs]} for side in sides]
+    return [
+        {**side.figures(), "seconds": [took.get((side.method, run.seed)) for run in side.runs]}
+        for side in sides
+    ]
 
 
 def line(options: SpeedOptions, run: SpeedRun) -> str:
     """Return what is said of one run when it ends."""
     took = "" if run.seconds is None else f"{_seconds(run.seconds)} s, "
-    return f"{run.method}, seed {run.seed}, repeat {run.repeat + 1}: {took}held-out {statistics.fmean(run.after):.3f}"
+    return (
+        f"{run.method}, seed {run.seed}, repeat {run.repeat + 1}: {took}held-out"
+        f" {statistics.fmean(run.after):.3f}"
+    )
 
 
 def _said(options: SpeedOptions) -> str:
@@ -100,10 +108,14 @@ def table(options: SpeedOptions, runs: Sequence[SpeedRun]) -> Table:
     """Return the figures of all methods, one column each."""
     sides, took = sides_of(options, runs)
     title = f"{_said(options)}, {options.slots} slots\n{options.lm or LABEL}"
-    return by_columns(title, {side.method: _cells(options, side, took) for side in sides}, _notes(options, sides))
+    return by_columns(
+        title, {side.method: _cells(options, side, took) for side in sides}, _notes(options, sides)
+    )
 
 
-def _cells(options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, int], float]) -> dict[str, str]:
+def _cells(
+    options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, int], float]
+) -> dict[str, str]:
     def median(figure: Callable[[SpeedRun], float | None], form: str = "{:,.0f}") -> str:
         known = [value for run in side.runs if (value := figure(run)) is not None]
         return form.format(statistics.median(known)) if len(known) == len(side.runs) else "n/a"
@@ -115,9 +127,14 @@ def _cells(options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, in
     known = [one for one in seconds.values() if one is not None]
     of_seeds = seconds if len(seconds) > 1 else {}
     return {
-        f"{'' if options.lm else 'simulated '}s": _seconds(statistics.median(known)) if known else "n/a",
+        f"{'' if options.lm else 'simulated '}s": (
+            _seconds(statistics.median(known)) if known else "n/a"
+        ),
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
-        **{f"… seed {seed}, s": "n/a" if one is None else _seconds(one) for seed, one in of_seeds.items()},
+        **{
+            f"… seed {seed}, s": "n/a" if one is None else _seconds(one)
+            for seed, one in of_seeds.items()
+        },
         "updates": median(lambda run: run.updates),
         "task calls": counted("calls", "task"),
         "task tokens": counted("tokens", "task"),
@@ -138,18 +155,26 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
 
     notes = []
     if options.lm is None:
-        reasoning = f"reasoning {options.reasoning_tokens:g} tokens; " * (options.program == "chain-of-thought")
+        reasoning = f"reasoning {options.reasoning_tokens:g} tokens; " * (
+            options.program == "chain-of-thought"
+        )
         grain = "kind of mistake with a formula" if options.lessons == "mistake" else "formula"
-        accuracy = f"right untaught {options.base_accuracy:.1%}, taught {options.taught_accuracy:.1%}"
+        accuracy = (
+            f"right untaught {options.base_accuracy:.1%}, taught {options.taught_accuracy:.1%}"
+        )
         worded = ", worded anew by each call" * (options.wordings == "each-call")
         worded += f", {options.quoting:.0%} of them quoting 13 words" * (options.quoting > 0)
         notes.append(
-            f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each {grain}{worded}; "
-            f"{accuracy}; temperature {options.temperature or 0:g}; time scale {options.time_scale:g}"
+            f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each"
+            f" {grain}{worded}; {accuracy}; temperature {options.temperature or 0:g}; time scale"
+            f" {options.time_scale:g}"
             + f"; {options.refused:.0%} of requests refused by chance"
             * (options.refused > 0)
         )
-    notes.append(f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and seeds, 95 %")
+    notes.append(
+        f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and"
+        " seeds, 95 %"
+    )
     if any(one.versus is not None and not one.versus.comparable for one in sides):
         notes.append(not_comparable(options.margin))
     return [*notes, *(f"{one.method}: {METHODS[one.method].said}" for one in sides)]
@@ -169,8 +194,13 @@ def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
     places = range(len(sides))
     title = f"{_said(options)}, {options.slots} slots: {options.lm or LABEL}"
     with figure(path, title, 2, height=1.2 + 0.4 * len(sides)) as (seconds, difference):
-        medians = [statistics.median(took.get((one.method, run.seed), 0.0) for run in one.runs) for one in sides]
-        bars = seconds.barh(places, medians, color=["#507080" if one.versus is None else "#3366aa" for one in sides])
+        medians = [
+            statistics.median(took.get((one.method, run.seed), 0.0) for run in one.runs)
+            for one in sides
+        ]
+        bars = seconds.barh(
+            places, medians, color=["#507080" if one.versus is None else "#3366aa" for one in sides]
+        )
         said = [
             f"{one:,.0f}" + (f" · {side.versus}" if side.versus else "")
             for one, side in zip(medians, sides, strict=True)

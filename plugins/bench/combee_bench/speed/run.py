@@ -46,15 +46,22 @@ def run(options: SpeedOptions) -> Iterator[SpeedRun]:
     next, so that a drift of the machine hits all. Options and data are checked at once.
 
     Raises:
-        ArgumentValueError: An option cannot be used, or the benchmark has fewer rows than asked for.
+        ArgumentValueError: An option cannot be used, or the benchmark has fewer rows than asked
+            for.
         DataSourceError: The benchmark cannot be read.
     """
     for name in options.methods:
         if name not in METHODS and options.methods != ("all",):
-            raise ArgumentValueError("methods", name, "is no method", f"Methods: all, {', '.join(METHODS)}.")
+            raise ArgumentValueError(
+                "methods", name, "is no method", f"Methods: all, {', '.join(METHODS)}."
+            )
     benchmark, params = _source(options)
     module = dspy.ChainOfThought if options.program == "chain-of-thought" else dspy.Predict
-    sizes = {"train": options.examples, "validation": options.validation, "heldout": options.heldout}
+    sizes = {
+        "train": options.examples,
+        "validation": options.validation,
+        "heldout": options.heldout,
+    }
     rows = load_rows(benchmark, params, **sizes)
     signature = rows.signature
     return _runs(replace(rows, program=lambda: module(signature)), options)
@@ -77,10 +84,16 @@ def _runs(rows: LoadedBenchmark, options: SpeedOptions) -> Iterator[SpeedRun]:
                 yield _run(name, rows, options, endpoint, seed, repeat)
 
 
-def _endpoint(rows: LoadedBenchmark, options: SpeedOptions, seed: int) -> AbstractContextManager[Endpoint]:
+def _endpoint(
+    rows: LoadedBenchmark, options: SpeedOptions, seed: int
+) -> AbstractContextManager[Endpoint]:
     if options.lm is not None:
         where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
-        return nullcontext(model_endpoint(options.lm, temperature=options.temperature, slots=options.slots, **where))
+        return nullcontext(
+            model_endpoint(
+                options.lm, temperature=options.temperature, slots=options.slots, **where
+            )
+        )
     task = benchmark_task(rows, seed, params=_source(options)[1], base_rate=options.base_accuracy)
     task = replace(task, taught_rate=options.taught_accuracy)
     if options.lessons == "mistake":
@@ -97,16 +110,31 @@ def service_config(options: SpeedOptions, seed: int) -> SimulatedConfig:
         time_scale=options.time_scale,
         capacity=_CAPACITIES[options.attention],
         failures=FailureRates(rate_limited=options.refused),
-        reasoning=ReasoningLaw(options.reasoning_tokens, options.reasoning_spread) if reasons else None,
+        reasoning=(
+            ReasoningLaw(options.reasoning_tokens, options.reasoning_spread) if reasons else None
+        ),
         wording=WordingLaw(options.wordings == "each-call", options.quoting),
     )
 
 
 def _run(
-    name: str, rows: LoadedBenchmark, options: SpeedOptions, endpoint: Endpoint, seed: int, repeat: int
+    name: str,
+    rows: LoadedBenchmark,
+    options: SpeedOptions,
+    endpoint: Endpoint,
+    seed: int,
+    repeat: int,
 ) -> SpeedRun:
     stop = OneEpoch(options.examples if options.auto is None else None)
-    terms = Terms(rows.metric, options.examples, options.slots, seed, endpoint.reflection_lm, stop, options.auto)
+    terms = Terms(
+        rows.metric,
+        options.examples,
+        options.slots,
+        seed,
+        endpoint.reflection_lm,
+        stop,
+        options.auto,
+    )
     with dspy.context(**endpoint.settings()), quietly():
         student = rows.program()
         optimizer = METHODS[name].make(terms)
@@ -119,9 +147,13 @@ def _run(
     busy = counted.busy_seconds
     timed = options.lm is not None or options.time_scale > 0
     seconds = wall / endpoint.time_scale if timed else None
-    before, after = (scores_of(which, rows, endpoint, options.slots) for which in (student, program))
+    before, after = (
+        scores_of(which, rows, endpoint, options.slots) for which in (student, program)
+    )
     report = getattr(program, "combee_report", None)
-    best = max(program.detailed_results.val_aggregate_scores) if report is None else report.best_score
+    best = (
+        max(program.detailed_results.val_aggregate_scores) if report is None else report.best_score
+    )
     return SpeedRun(
         method=name,
         seed=seed,
@@ -130,7 +162,10 @@ def _run(
         wall_seconds=wall,
         updates=stop.iterations if report is None else report.updates,
         calls={kind: tally.calls for kind, tally in counted.tallies.items()},
-        tokens={kind: tally.prompt_tokens + tally.completion_tokens for kind, tally in counted.tallies.items()},
+        tokens={
+            kind: tally.prompt_tokens + tally.completion_tokens
+            for kind, tally in counted.tallies.items()
+        },
         written={kind: tally.completion_tokens for kind, tally in counted.tallies.items()},
         slot_use=busy / (seconds * options.slots) if busy and seconds else None,
         validation=best,

@@ -66,7 +66,9 @@ class Law:
     writes: float = math.inf
 
     def q(self, items: float, copies: int = 1) -> float:
-        """Return the probability of keeping one of ``items`` different things with ``copies`` entries each."""
+        """Return the probability of keeping one of ``items`` different things with ``copies``
+        entries each.
+        """
         read = self.read(items * copies, copies)
         return self.rate * read * min(1.0, self.writes / max(items * read, _EDGE))
 
@@ -84,7 +86,8 @@ class Fit:
     """A law fitted to calls, with what is known about it.
 
     Attributes:
-        law: The likeliest law. A limit above all sizes that were measured is reported as the largest of them.
+        law: The likeliest law. A limit above all sizes that were measured is reported as the
+            largest of them.
         replicates: Laws fitted to bootstrap samples of the calls, for intervals.
     """
 
@@ -114,10 +117,10 @@ def fit_law(samples: Sequence[Sample], *, replicates: int = _REPLICATES, seed: i
     """Fit the law of one call by maximum likelihood, what a call keeps counted as binomial.
 
     Where no sample has copies the two limits cannot be told apart, and one does for both.
-    The interval is a parametric bootstrap: kept counts are drawn from the fitted law, and the law is
-    fitted again. Where calls vary more than independent draws would, the draws are made as much rarer
-    (quasi-likelihood). A fitted probability of 0 or 1 is drawn as (k + 1/2) / (n + 1), or it would have no
-    interval at all.
+    The interval is a parametric bootstrap: kept counts are drawn from the fitted law, and the law
+    is fitted again. Where calls vary more than independent draws would, the draws are made as much
+    rarer (quasi-likelihood). A fitted probability of 0 or 1 is drawn as (k + 1/2) / (n + 1), or it
+    would have no interval at all.
 
     Args:
         samples: Calls of one kind, at least one, of two sizes or more for a useful law.
@@ -139,16 +142,24 @@ def fit_law(samples: Sequence[Sample], *, replicates: int = _REPLICATES, seed: i
     return Fit(law, laws)
 
 
-def _likeliest(places: Sequence[tuple[int, int]], kept: Floats, total: Floats, near: Law | None = None) -> Law:
+def _likeliest(
+    places: Sequence[tuple[int, int]], kept: Floats, total: Floats, near: Law | None = None
+) -> Law:
     from scipy.optimize import minimize
 
     most = float(max(items * copies for items, copies in places))
     widest = float(max(items for items, _ in places))
     separate = any(copies > 1 for _, copies in places)
-    bounds = [(_EDGE, 1.0), (0.0, math.log(most) + _EDGE), *([(0.0, math.log(widest) + _EDGE)] * separate)]
+    bounds = [
+        (_EDGE, 1.0),
+        (0.0, math.log(most) + _EDGE),
+        *([(0.0, math.log(widest) + _EDGE)] * separate),
+    ]
 
     def law(point: Sequence[float]) -> Law:
-        return Law(float(point[0]), math.exp(point[1]), math.exp(point[2]) if separate else math.inf)
+        return Law(
+            float(point[0]), math.exp(point[1]), math.exp(point[2]) if separate else math.inf
+        )
 
     def loss(point: Sequence[float]) -> float:
         one = law(point)
@@ -159,7 +170,9 @@ def _likeliest(places: Sequence[tuple[int, int]], kept: Floats, total: Floats, n
     # The likelihood has a kink at each limit: several starts, and no derivatives.
     best = sorted(starts, key=loss)[:3]
     found = [
-        minimize(loss, start, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-3, "fatol": 1e-3})
+        minimize(
+            loss, start, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-3, "fatol": 1e-3}
+        )
         for start in best
     ]
     return law(min(found, key=lambda one: float(one.fun)).x)
@@ -177,7 +190,9 @@ def _point(law: Law, separate: bool) -> list[float]:
 
 
 def _dispersion(sizes: Sizes, law: Law) -> float:
-    """Return Pearson's ratio of the variance between calls to that of independent draws, at least 1."""
+    """Return Pearson's ratio of the variance between calls to that of independent draws, at least
+    1.
+    """
     pearson, telling = 0.0, 0
     for (items, copies), calls in sizes.items():
         mean = items * law.q(items, copies)
@@ -194,7 +209,8 @@ def pooled(samples: Sequence[Sample]) -> dict[tuple[int, int], tuple[int, int, f
     """Return what was kept at every size, with no law assumed.
 
     Returns:
-        ``(items, copies)`` to kept, total and the Wilson 95 % interval of their ratio, in ascending order.
+        ``(items, copies)`` to kept, total and the Wilson 95 % interval of their ratio, in ascending
+        order.
     """
     from scipy.stats import binomtest
 

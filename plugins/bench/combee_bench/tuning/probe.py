@@ -40,7 +40,9 @@ class Probe:
     failed: tuple[str, ...]
 
 
-async def probe(ask: Asker, facts: Sequence[PlantedFact], sizes: Sequence[int], calls: int, seed: int) -> Probe:
+async def probe(
+    ask: Asker, facts: Sequence[PlantedFact], sizes: Sequence[int], calls: int, seed: int
+) -> Probe:
     """Measure per-call retention at several sizes, with the prompts of ``parallel-scan``.
 
     Records and lesson lists are planted, each lesson once, so what is kept is
@@ -65,11 +67,19 @@ async def probe(ask: Asker, facts: Sequence[PlantedFact], sizes: Sequence[int], 
         stream = derive(seed, "merge", m, copies, call)
         chosen = stream.sample(list(facts), m)
         return await kept(
-            MergeLessons, _merge_input(chosen, copies, stream), chosen, copies, ("merge", m, copies, call)
+            MergeLessons,
+            _merge_input(chosen, copies, stream),
+            chosen,
+            copies,
+            ("merge", m, copies, call),
         )
 
     async def kept(
-        signature: Any, inputs: dict[str, Any], chosen: Sequence[PlantedFact], copies: int, place: tuple[str | int, ...]
+        signature: Any,
+        inputs: dict[str, Any],
+        chosen: Sequence[PlantedFact],
+        copies: int,
+        place: tuple[str | int, ...],
     ) -> Sample | None:
         answer = await ask(signature, inputs, place, "proposer")
         if isinstance(answer, FailedCall):
@@ -79,24 +89,32 @@ async def probe(ask: Asker, facts: Sequence[PlantedFact], sizes: Sequence[int], 
         return Sample(len(chosen), copies, len(planted_in(chosen, texts)))
 
     reads = [read(m, call) for m in sizes for call in range(calls)]
-    merges = [merge(m, x, call) for m in sizes for x in _COPIES for call in range(calls) if m * x > 1]
+    merges = [
+        merge(m, x, call) for m in sizes for x in _COPIES for call in range(calls) if m * x > 1
+    ]
     found = await asyncio.gather(*reads, *merges)
     first, rest = found[: len(reads)], found[len(reads) :]
     return Probe(
-        tuple(one for one in first if one is not None), tuple(one for one in rest if one is not None), tuple(failed)
+        tuple(one for one in first if one is not None),
+        tuple(one for one in rest if one is not None),
+        tuple(failed),
     )
 
 
 def _read_input(facts: Sequence[PlantedFact]) -> dict[str, Any]:
     return {
         "current_instruction": INSTRUCTION,
-        "examples_with_feedback": render_records(planted_record(fact, index) for index, fact in enumerate(facts)),
+        "examples_with_feedback": render_records(
+            planted_record(fact, index) for index, fact in enumerate(facts)
+        ),
         # What a call is able to write is measured, not what it is allowed to.
         "most_lessons": max(_MOST_LESSONS, len(facts)),
     }
 
 
-def _merge_input(facts: Sequence[PlantedFact], copies: int, stream: random.Random) -> dict[str, Any]:
+def _merge_input(
+    facts: Sequence[PlantedFact], copies: int, stream: random.Random
+) -> dict[str, Any]:
     count = max(2, math.isqrt(len(facts) * copies))
     lists: list[list[str]] = [[] for _ in range(count)]
     for number, fact in enumerate(facts):

@@ -1,4 +1,6 @@
-"""``combee tune-scan``: measures what one call keeps, and says which copies and fan-in keep most of a scan."""
+"""``combee tune-scan``: measures what one call keeps, and says which copies and fan-in keep most of
+a scan.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from combee_simulator import SimulatedConfig, SimulatedService
 
 __all__ = ["Choice", "TunedScan", "best_of", "choices", "line", "run", "summary", "table"]
 
-# The prompts of both kinds of call with their schemas, and one lesson: what parallel-scan itself reckons with.
+# The prompts of both kinds of call with their schemas, and one lesson: what parallel-scan itself
+# reckons with.
 _PROMPT_TOKENS = 1_000
 _LESSON_TOKENS = 40
 # Survival that is not worth paying for.
@@ -109,7 +112,9 @@ def _model(options: TuneScanOptions, facts: Sequence[PlantedFact]) -> Iterator[t
     yield lm, adapter
 
 
-async def _probed(options: TuneScanOptions, facts: Sequence[PlantedFact], lm: Any, adapter: Any) -> Probe:
+async def _probed(
+    options: TuneScanOptions, facts: Sequence[PlantedFact], lm: Any, adapter: Any
+) -> Probe:
     async with asker(lm, options.threads, adapter) as ask:
         return await probe(ask, facts, options.sizes, options.calls, options.seed)
 
@@ -137,7 +142,9 @@ def choices(laws: Laws, options: TuneScanOptions) -> tuple[Choice, ...]:
 
 
 def best_of(compared: Sequence[Choice]) -> Choice | None:
-    """Return the cheapest (fewest calls, then tokens) of those near the highest survival that is affordable."""
+    """Return the cheapest (fewest calls, then tokens) of those near the highest survival that is
+    affordable.
+    """
     affordable = [choice for choice in compared if choice.affordable]
     if not affordable:
         return None
@@ -151,7 +158,11 @@ def _tokens(plan: Plan, predicted: Survival, reflection_tokens: int) -> int:
     written = sum(predicted.lines)
     # Every line of a level but the root's is read once by the level above.
     read = written - predicted.lines[-1]
-    return round(sum(plan.calls) * _PROMPT_TOKENS + entries * reflection_tokens + (written + read) * _LESSON_TOKENS)
+    return round(
+        sum(plan.calls) * _PROMPT_TOKENS
+        + entries * reflection_tokens
+        + (written + read) * _LESSON_TOKENS
+    )
 
 
 def summary(options: TuneScanOptions, rows: Sequence[TunedScan]) -> dict[str, Any]:
@@ -159,13 +170,24 @@ def summary(options: TuneScanOptions, rows: Sequence[TunedScan]) -> dict[str, An
     (tuned,) = rows
     return {
         "measured": [
-            {"call": kind, "items": m, "copies": x, "kept": kept, "total": total, "low": low, "high": high}
+            {
+                "call": kind,
+                "items": m,
+                "copies": x,
+                "kept": kept,
+                "total": total,
+                "low": low,
+                "high": high,
+            }
             for kind, samples in (("read", tuned.probe.reads), ("merge", tuned.probe.merges))
             for (m, x), (kept, total, low, high) in pooled(samples).items()
         ],
         "laws": {
             # JSON has no infinity: a limit that was not found is null.
-            kind: {name: value if math.isfinite(value) else None for name, value in asdict(fit.law).items()}
+            kind: {
+                name: value if math.isfinite(value) else None
+                for name, value in asdict(fit.law).items()
+            }
             for kind, fit in (("read", tuned.laws.reads), ("merge", tuned.laws.merges))
         },
         "best": None if tuned.best is None else asdict(tuned.best),
@@ -174,7 +196,10 @@ def summary(options: TuneScanOptions, rows: Sequence[TunedScan]) -> dict[str, An
 
 def line(options: TuneScanOptions, row: TunedScan) -> str:
     """Return what is said when the measurement is over."""
-    return f"{len(row.probe.reads) + len(row.probe.merges)} calls measured, {len(row.probe.failed)} failed"
+    return (
+        f"{len(row.probe.reads) + len(row.probe.merges)} calls measured, {len(row.probe.failed)}"
+        " failed"
+    )
 
 
 def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
@@ -188,11 +213,15 @@ def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
     for kind, samples, fit in kinds:
         for (items, copies), (kept, total, low, high) in pooled(samples).items():
             own = f"{kept / total:.3f} [{low:.3f}, {high:.3f}]"
-            fitted = "{:.3f} [{:.3f}, {:.3f}]".format(fit.law.q(items, copies), *fit.interval(items, copies))
+            fitted = "{:.3f} [{:.3f}, {:.3f}]".format(
+                fit.law.q(items, copies), *fit.interval(items, copies)
+            )
             measured.append((kind, str(items), str(copies), f"{kept}/{total}", own, fitted))
     failed = tuned.probe.failed
     if failed:
-        notes.append(f"{len(failed)} calls failed and are no sample, the last with: {failed[-1]}"[:500])
+        notes.append(
+            f"{len(failed)} calls failed and are no sample, the last with: {failed[-1]}"[:500]
+        )
     expected = [
         (
             str(one.copies),
@@ -208,7 +237,9 @@ def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
     heads = ["<call", "items m", "copies", "kept", "q(m), 95 % interval", "fitted, 95 % interval"]
     scans = ["p", "fan-in", "calls", "tokens", "survival, 95 % interval", "after level 1", ""]
     first = by_rows(f"What one call keeps: {options.lm or LABEL}", heads, measured)
-    second = by_rows(f"Predicted survival of a lesson, {options.reflections} reflections", scans, expected)
+    second = by_rows(
+        f"Predicted survival of a lesson, {options.reflections} reflections", scans, expected
+    )
     # The text comes from a service: no markup of the console's may act in it.
     return Group(first, *map(Text, notes), second, *map(Text, _advice(tuned.best)))
 
@@ -221,6 +252,8 @@ def _advice(best: Choice | None) -> list[str]:
     cost = f"{best.calls} calls, about {best.tokens:,} tokens a scan"
     said = [f"Take copies={best.copies}, fan_in={best.fan_in}: {expected}, {cost}."]
     if found.level_one > found.survival + _WORTH:
-        left = f"After level 1 {found.level_one:.1%} are expected to be left: merging loses the rest."
+        left = (
+            f"After level 1 {found.level_one:.1%} are expected to be left: merging loses the rest."
+        )
         said.append(f"{left} The union aggregator joins without a call.")
     return said

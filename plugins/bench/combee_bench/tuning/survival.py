@@ -37,7 +37,9 @@ class Plan:
         return (len(self.shards), *(sum(len(node) > 1 for node in level) for level in self.merges))
 
 
-def plan_scan(n: int, copies: int, fan_in: int, merge_fan_in: int | None = None, *, seed: int = 0) -> Plan:
+def plan_scan(
+    n: int, copies: int, fan_in: int, merge_fan_in: int | None = None, *, seed: int = 0
+) -> Plan:
     """Return how ``parallel-scan`` deals and merges n reflections where no call is too long."""
     k = shard_count(n, copies, fan_in, merge_fan_in)
     shards = plan_shards(n, copies, k, derive(seed, "tune-scan", n, copies))
@@ -75,13 +77,13 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None
     It is the survival of a lesson that one reflection teaches: the worst case,
     since lessons that several reflections teach have several ways through.
 
-    Level 1. A copy survives its shard of m entries with probability q = q_read(m). The p copies stand in
-    different calls, which are independent, so one survives with 1 − (1 − q)^p.
+    Level 1. A copy survives its shard of m entries with probability q = q_read(m). The p copies
+    stand in different calls, which are independent, so one survives with 1 − (1 − q)^p.
 
     Above. A merge takes in M lines, the sum of what its children are expected
     to write. A lesson stands in x of them, x being the number of children that
-    hold it, by the Poisson-binomial law of their probabilities. The merge keeps a lesson that stands in x lines
-    with the probability of :class:`Law`, and writes it once. With two copies in
+    hold it, by the Poisson-binomial law of their probabilities. The merge keeps a lesson that
+    stands in x lines with the probability of :class:`Law`, and writes it once. With two copies in
     shards of m, one merge and no limit on writing:
 
         P = 2q(1 − q) · r(1) + q² · r(2),   q = q_read(m), r(x) = q_merge(M, x).
@@ -92,7 +94,8 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None
     Args:
         laws: What one call keeps.
         plan: The plan of the scan; its own placement counts.
-        max_lessons: The most lessons that a level-1 call may return; ``None`` for one for each reflection.
+        max_lessons: The most lessons that a level-1 call may return; ``None`` for one for each
+            reflection.
     """
     levels = _levels(laws.reads.law, laws.merges.law, plan, max_lessons)
     drawn = [
@@ -106,8 +109,12 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None
 
 
 def _levels(read: Law, merge: Law, plan: Plan, max_lessons: int | None) -> list[Floats]:
-    """Return, per level, the probability that each node (row) holds each reflection's lesson (column)."""
-    capped = read if max_lessons is None else replace(read, writes=min(read.writes, float(max_lessons)))
+    """Return, per level, the probability that each node (row) holds each reflection's lesson
+    (column).
+    """
+    capped = (
+        read if max_lessons is None else replace(read, writes=min(read.writes, float(max_lessons)))
+    )
     held = np.zeros((len(plan.shards), plan.n))
     for row, shard in zip(held, plan.shards, strict=True):
         row[list(shard)] = capped.q(len(shard))

@@ -134,11 +134,13 @@ class Questions:
         formulas = {_formula(key) for key in keys}
         untaught, related, taught = self._rates
         rates = [
-            taught
-            if question.key in keys
-            else related
-            if _formula(question.key) in formulas
-            else untaught
+            (
+                taught
+                if question.key in keys
+                else related
+                if _formula(question.key) in formulas
+                else untaught
+            )
             for question in self._heldout
         ]
         return 100 * sum(rates) / len(rates)

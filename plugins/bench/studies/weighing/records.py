@@ -89,9 +89,9 @@ def measure(name: str, task: Task) -> Outcome:
 
 
 def main(
-    aggregators: Annotated[str, typer.Argument(help="Names, separated by commas.")] = (
-        "union,parallel-scan"
-    ),
+    aggregators: Annotated[
+        str, typer.Argument(help="Names, separated by commas.")
+    ] = "union,parallel-scan",
     seeds: Annotated[int, typer.Option(help="Seeds, from 0 on.")] = 5,
 ) -> None:
     """Print the right of 100, the calls and the words of each aggregator, as means over seeds."""

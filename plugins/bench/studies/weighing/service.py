@@ -20,8 +20,8 @@ from studies.weighing.prompts import Prompt, read_prompt, write_answer
 from studies.weighing.tasks import UNKNOWN, Laws
 from studies.weighing.words import Meaning, meanings, read_case, read_lines
 
-_MODEL = (
-    "openai/gpt-4o-mini"  # a name in the price table, which DSPy otherwise searches from end to end
+_MODEL = (  # a name in the price table, which DSPy otherwise searches from end to end
+    "openai/gpt-4o-mini"
 )
 _WORDS = "most_words"
 

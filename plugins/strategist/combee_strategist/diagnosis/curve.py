@@ -174,9 +174,11 @@ class Curve:
                 for candidate in whole
             ),
             len(ends),
-            (ends[-1] - spans[0][0], _covered(spans), sum(end - start for start, end in spans))
-            if spans
-            else (),
+            (
+                (ends[-1] - spans[0][0], _covered(spans), sum(end - start for start, end in spans))
+                if spans
+                else ()
+            ),
             source,
         )
 
@@ -189,9 +191,11 @@ class Curve:
         # By example: a candidate's scores stand in the order in which its own examples were
         # evaluated.
         scores = [
-            tuple(subscores[key] for key in sorted(subscores))
-            if isinstance(subscores, Mapping)
-            else tuple(subscores)
+            (
+                tuple(subscores[key] for key in sorted(subscores))
+                if isinstance(subscores, Mapping)
+                else tuple(subscores)
+            )
             for subscores in results.val_subscores
         ]
         counts = tuple(results.discovery_eval_counts)

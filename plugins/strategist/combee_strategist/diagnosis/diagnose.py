@@ -45,18 +45,25 @@ _WIDER = 4  # times the rollouts that serial search needed
 Verdict = Literal["converged", "rising", "flat", "undecided"]
 
 _ALTERNATIVE: Mapping[Verdict, str] = {
-    "converged": "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, "
-    "serial + 1 point.",
-    "rising": "No go: buy more serial rollouts first, {more}. Another {rollouts} would bring "
-    "{low:.1f} to {high:.1f} "
-    "points if the last half is a guide.",
-    "flat": "No go: switch the method (the metric's feedback, the proposer, what is learned). "
-    "More rollouts in "
-    "parallel repeat what has brought nothing that can be told from luck.",
-    "undecided": "No go yet: {rows} validation rows and {validated} validated candidates cannot "
-    "tell a plateau from a slope: by these the second half rose by {low:.1f} to {high:.1f} points. "
-    "{need}, or average several draws: "
-    "Validation(draws=…).",
+    "converged": (
+        "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, "
+        "serial + 1 point."
+    ),
+    "rising": (
+        "No go: buy more serial rollouts first, {more}. Another {rollouts} would bring "
+        "{low:.1f} to {high:.1f} "
+        "points if the last half is a guide."
+    ),
+    "flat": (
+        "No go: switch the method (the metric's feedback, the proposer, what is learned). "
+        "More rollouts in "
+        "parallel repeat what has brought nothing that can be told from luck."
+    ),
+    "undecided": (
+        "No go yet: {rows} validation rows and {validated} validated candidates cannot tell a"
+        " plateau from a slope: by these the second half rose by {low:.1f} to {high:.1f} points."
+        " {need}, or average several draws: Validation(draws=…)."
+    ),
 }
 
 

@@ -16,7 +16,8 @@ class Desk:
     """Where commands for the agent of the present trial are put. Used by one event loop.
 
     Attributes:
-        present: The desk of the trial that runs, for :class:`BridgeAgent`, which Harbor makes by itself.
+        present: The desk of the trial that runs, for :class:`BridgeAgent`, which Harbor makes by
+            itself.
         ready: Set once the task is open and commands can be carried out.
         over: Set once no further command will be.
     """
@@ -50,7 +51,9 @@ class Desk:
         self._orders.put_nowait(None)
 
     async def serve(self, environment: BaseEnvironment) -> None:
-        """Carry out commands until told to finish. Runs in Harbor's phase of the agent, under its time limit."""
+        """Carry out commands until told to finish. Runs in Harbor's phase of the agent, under its
+        time limit.
+        """
         self.ready.set()
         try:
             while (order := await self._orders.get()) is not None:

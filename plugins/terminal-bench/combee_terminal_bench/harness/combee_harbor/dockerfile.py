@@ -30,7 +30,8 @@ class Recipe:
 
 
 def read_recipe(folder: Path, workdir: str | None) -> Recipe:
-    """Read ``Dockerfile``: FROM is taken for this machine's own system; WORKDIR, ENV, COPY and LABEL are followed.
+    """Read ``Dockerfile``: FROM is taken for this machine's own system; WORKDIR, ENV, COPY and
+    LABEL are followed.
 
     Raises:
         NeedsImageError: It does anything else, such as RUN, or there is a compose file.

@@ -1,4 +1,5 @@
-"""A task's environment made of Linux namespaces: for tests of the harness, where there is no container engine.
+"""A task's environment made of Linux namespaces: for tests of the harness, where there is no
+container engine.
 
 It is no Terminal-Bench environment. The task sees this machine's own ``/usr``,
 read only, in place of its image; there is no network, one user, and no limit on
@@ -94,11 +95,20 @@ class NamespaceEnvironment(BaseEnvironment):
         self._lay_out(self._root)
         binds = [name for name in _SYSTEM if Path("/", name).is_dir() and not Path("/", name).is_symlink()]
         self._holder = await asyncio.create_subprocess_exec(
-            "unshare", "-Urmpf", "-n", "--kill-child", "sh", "-c", _LAYOUT, "sh", str(self._root), *binds,
+            "unshare",
+            "-Urmpf",
+            "-n",
+            "--kill-child",
+            "sh",
+            "-c",
+            _LAYOUT,
+            "sh",
+            str(self._root),
+            *binds,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         said = await self._holder.stdout.readline()
         if said.strip() != b"ready":
             error = (await self._holder.stderr.read(2_000)).decode(errors="replace").strip()
@@ -130,7 +140,12 @@ class NamespaceEnvironment(BaseEnvironment):
                 (root / name).mkdir()
         for name in _DEVICES:
             (root / "dev" / name).touch()
-        for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        for name, target in (
+            ("fd", "/proc/self/fd"),
+            ("stdin", "fd/0"),
+            ("stdout", "fd/1"),
+            ("stderr", "fd/2"),
+        ):
             (root / "dev" / name).symlink_to(target)
         (root / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n", encoding="ascii")
         (root / "etc" / "group").write_text("root:x:0:\n", encoding="ascii")
@@ -200,23 +215,52 @@ class NamespaceEnvironment(BaseEnvironment):
         variables = {**self._recipe.env, **(self._merge_env(env) or {})}
         given = [f"{name}={value}" for name, value in {"PATH": _PATH, "HOME": "/root", **variables}.items()]
         place = cwd or self._recipe.workdir
-        argv = ["/usr/bin/env", "-i", *given, "/bin/bash", "-c", f'cd "$0" || exit 125\n{command}', place]
+        argv = [
+            "/usr/bin/env",
+            "-i",
+            *given,
+            "/bin/bash",
+            "-c",
+            f'cd "$0" || exit 125\n{command}',
+            place,
+        ]
         code, out, error = await self._inside(argv, b"", timeout=timeout_sec)
-        return ExecResult(stdout=out.decode(errors="replace"), stderr=error.decode(errors="replace"), return_code=code)
+        return ExecResult(
+            stdout=out.decode(errors="replace"),
+            stderr=error.decode(errors="replace"),
+            return_code=code,
+        )
 
     async def _inside(
-        self, argv: list[str], data: bytes, *, timeout: float | None = None, limit: int | None = _SHOWN
+        self,
+        argv: list[str],
+        data: bytes,
+        *,
+        timeout: float | None = None,
+        limit: int | None = _SHOWN,
     ) -> tuple[int, bytes, bytes]:
-        """Run a command in the namespaces; what it started with it is killed when its time is up."""
+        """Run a command in the namespaces; what it started with it is killed when its time is
+        up.
+        """
         if self._holder is None or self._holder.returncode is not None:
             raise RuntimeError("the environment is gone")
         process = await asyncio.create_subprocess_exec(
-            "nsenter", "-t", str(self._inner), "-U", "-m", "-p", "-n", "-r", "-w", "--preserve-credentials", *argv,
+            "nsenter",
+            "-t",
+            str(self._inner),
+            "-U",
+            "-m",
+            "-p",
+            "-n",
+            "-r",
+            "-w",
+            "--preserve-credentials",
+            *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(timeout):
                 _, out, error = await asyncio.gather(

@@ -23,15 +23,24 @@ __all__ = ["Server"]
 
 _LINE = 64 << 20
 _TOLD = 20_000
-_AGENTS = {"combee": AgentConfig(import_path="combee_harbor.agent:BridgeAgent"),
-           "oracle": AgentConfig(name="oracle"),
-           "nop": AgentConfig(name="nop")}  # fmt: skip
+_AGENTS = {
+    "combee": AgentConfig(import_path="combee_harbor.agent:BridgeAgent"),
+    "oracle": AgentConfig(name="oracle"),
+    "nop": AgentConfig(name="nop"),
+}
 _ENVIRONMENTS = {
     "docker": {"type": "docker"},
     "namespace": {"import_path": "combee_harbor.namespaces:NamespaceEnvironment"},
 }
 # Harbor's errors that say nothing about an environment but that it took too long.
-_LATE = frozenset({"EnvironmentStartTimeoutError", "VerifierTimeoutError", "AgentSetupTimeoutError", "TimeoutError"})
+_LATE = frozenset(
+    {
+        "EnvironmentStartTimeoutError",
+        "VerifierTimeoutError",
+        "AgentSetupTimeoutError",
+        "TimeoutError",
+    }
+)
 _UNREAD = frozenset({"RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"})
 
 
@@ -72,7 +81,8 @@ class Server:
         await self._close()
         config = TrialConfig(
             task=TaskConfig(path=Path(request["task"])),
-            # The client's, which can then find what a container engine holds if this process is killed.
+            # The client's, which can then find what a container engine holds if this process is
+            # killed.
             trial_name=str(request["trial"]),
             trials_dir=self._folder / "trials",
             agent=_AGENTS[request.get("agent", "combee")].model_copy(deep=True),
@@ -94,7 +104,10 @@ class Server:
         finally:
             ready.cancel()
         if self._running.done():
-            return _fault(await self._running) or {"fault": "lost", "reason": "the trial ended before it began"}
+            return _fault(await self._running) or {
+                "fault": "lost",
+                "reason": "the trial ended before it began",
+            }
         return opened
 
     async def _exec(self, command: str, timeout: int) -> dict[str, Any]:
@@ -108,7 +121,11 @@ class Server:
             return {"late": True}
         if result is None:
             return {"over": True}
-        return {"stdout": result.stdout or "", "stderr": result.stderr or "", "code": result.return_code}
+        return {
+            "stdout": result.stdout or "",
+            "stderr": result.stderr or "",
+            "code": result.return_code,
+        }
 
     async def _evaluate(self) -> dict[str, Any]:
         if self._judged is None:
