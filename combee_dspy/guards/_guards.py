@@ -48,12 +48,16 @@ class Guards:
             share with a training example; a longer one is a copy. 12 makes a run of 13 words a
             copy, the length by which GPT-3's authors told test examples seen in training from
             chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
+        removed: Lessons that no text serves, in these words or in others that a comparison unites with
+            them: what you read in a report and do not want back. Lines of the student's own section
+            of lessons may be among them.
         anchors: Examples that every minibatch holds and that no child may lose.
     """
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     keep: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
     max_copied_words: Annotated[int, Field(ge=1)] | None = 12
+    removed: tuple[str, ...] = ()
     anchors: tuple[dspy.Example, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,6 +69,11 @@ class Guards:
         if not all(rule.strip() for rule in rules):
             raise ArgumentValueError(
                 "Guards.keep", self.keep, "holds an empty rule", "Every text contains it."
+            )
+
+        if not all(text.strip() for text in self.removed):
+            raise ArgumentValueError(
+                "Guards.removed", self.removed, "holds an empty lesson", "Give the lesson's text."
             )
 
     def rules(self, component: str) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from combee_dspy.edits import BookEdit
+from combee_dspy.edits import BookEdit, Remove
 from combee_dspy.lessons._changes import Changes, others
-from combee_dspy.lessons._records import BookLesson, State, Taught, certainty
+from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id
 
 __all__ = ["Book", "Edited"]
 
@@ -69,6 +69,15 @@ class Book:
         for taught in lessons:
             changes.add(taught, born)
         return Book(changes.lessons)
+
+    def without(self, texts: Iterable[str]) -> Book:
+        """Return the book in which a user has removed lessons with these texts, or nearly these.
+
+        They stay in the book, so that what is taught again in other words is united with them.
+        """
+        removed = tuple(texts)
+        book = self.add(map(Taught, removed), born=0)
+        return book.edit(Remove(lesson_id(text)) for text in removed).book
 
     def edit(self, edits: Iterable[BookEdit]) -> Edited:
         """Return the book after edits, applied in their order.

@@ -28,6 +28,7 @@ class Books:
 
     Attributes:
         weigher: Decides which lessons are served.
+        removed: Texts of lessons that the user wants no text to serve.
         emit: Writes an event.
         now: The books with everything that was learned so far.
     """
@@ -36,12 +37,15 @@ class Books:
     seed: Candidate
     components: tuple[str, ...]
     weigher: Weigher
+    removed: tuple[str, ...]
     emit: Callable[..., None]
     now: dict[str, Book] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for component in self.components:
-            self.now[component] = self.artifact.read(self.seed.texts[component])
+            self.now[component] = self.artifact.read(self.seed.texts[component]).without(
+                self.removed
+            )
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
         self._relating: dict[int, asyncio.Task[Relations]] = {}
 

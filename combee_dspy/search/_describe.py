@@ -116,7 +116,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         **{name: getattr(settings, name) for name in same},
         **{
             name: getattr(settings.guards, name)
-            for name in ("max_copied_words", "max_tokens", "keep")
+            for name in ("max_copied_words", "max_tokens", "keep", "removed")
         },
         "search": dataclasses.replace(
             settings.search,

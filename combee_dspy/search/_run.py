@@ -109,6 +109,7 @@ class Run:
             task.seed,
             task.components,
             settings.search.build_weigher(),
+            settings.guards.removed,
             self.log.emit,
         )
         learner = Learner(task, self.effects, self.pool, self.failures, self.books.known)
