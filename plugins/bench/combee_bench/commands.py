@@ -212,18 +212,21 @@ _DRAWN = (
     "combee_bench.retention",
 )
 
-_COMPARABLE = """A method is called so many times faster than the first one only if it learned no less: the 95 %
-interval of its held-out score minus the first one's (Tango's score interval over examples, joined with Student's over
-seeds) must lie above -margin. Otherwise it is "not comparable", which may also mean that there is too little held-out
-to tell: 2 points take 189 held-out examples at least, and 0.5 points 765, even where not one answer differs."""
+_COMPARABLE = """A method is called so many times faster than the first one only if it learned no
+less: the 95 % interval of its held-out score minus the first one's (Tango's score interval over
+examples, joined with Student's over seeds) must lie above -margin. Otherwise it is "not
+comparable", which may also mean that there is too little held-out to tell: 2 points take 189
+held-out examples at least, and 0.5 points 765, even where not one answer differs."""
 
-_SPEED = f"""Without --lm no language model is involved: a service on this machine answers with seeded latencies, and
-seconds are its simulated seconds. Every method gets the same program, data, service and seed.
+_SPEED = f"""Without --lm no language model is involved: a service on this machine answers with
+seeded latencies, and seconds are its simulated seconds. Every method gets the same program, data,
+service and seed.
 
-The program reasons before it answers, 300 tokens; the model is right where it was taught and nowhere else, and a
-formula has up to three lessons. So nearly every lesson helps, serial dspy.GEPA accepts and validates nearly every
-child, and multiples over it are large. They are smallest where it skips most minibatches, as by what the ACE paper
-reports for DeepSeek-V3.1 on Formula: --lessons formula --base-accuracy 0.675 --taught-accuracy 0.855. Show both.
+The program reasons before it answers, 300 tokens; the model is right where it was taught and
+nowhere else, and a formula has up to three lessons. So nearly every lesson helps, serial dspy.GEPA
+accepts and validates nearly every child, and multiples over it are large. They are smallest where
+it skips most minibatches, as by what the ACE paper reports for DeepSeek-V3.1 on Formula: --lessons
+formula --base-accuracy 0.675 --taught-accuracy 0.855. Show both.
 
 \b
     combee bench speed --path data/formula --heldout 136 --seeds 0-9 --json speed.json
@@ -232,89 +235,102 @@ reports for DeepSeek-V3.1 on Formula: --lessons formula --base-accuracy 0.675 --
 
 {_COMPARABLE}
 
-What this machine computes counts in the seconds too, and counts for more the smaller --time-scale is: 1 costs as
-much time as it simulates, and is exact."""
+What this machine computes counts in the seconds too, and counts for more the smaller --time-scale
+is: 1 costs as much time as it simulates, and is exact."""
 
-_COMPARE = f"""Every method gets the same program, rows, budget in rollouts, seeds and endpoint. Without --lm a service
-on this machine answers, which is no language model; its seconds are simulated.
+_COMPARE = f"""Every method gets the same program, rows, budget in rollouts, seeds and endpoint.
+Without --lm a service on this machine answers, which is no language model; its seconds are
+simulated.
 
 \b
     combee compare --methods gepa,ace,mipro,combee,combee-playbook --seeds 0-4
     combee compare --lm embedded --task route --methods gepa,combee --budget 120
-    combee compare --config own.yaml --methods gepa,combee    # program, data and models of your own: a combee run file
+    combee compare --config own.yaml --methods gepa,combee    # yours: a combee run file
     combee compare --lm openai/my-model --api-base http://gpu:8000/v1 --api-key-env MY_KEY
 
-{_COMPARABLE} ★ marks the Pareto-best: no other method has at least its held-out score for at most its cost."""
+{_COMPARABLE} ★ marks the Pareto-best: no other method has at least its held-out score for at most
+its cost."""
 
-_TUNE = """Plants invented facts in records and in lists of lessons, asks the model to learn and to merge, as a scan
-does, and reads off what it kept at each size: q(m). From that it predicts how many lessons survive a scan of
---reflections records for each p (copies) and fan-in, and names the cheapest of the best.
+_TUNE = """Plants invented facts in records and in lists of lessons, asks the model to learn and to
+merge, as a scan does, and reads off what it kept at each size: q(m). From that it predicts how many
+lessons survive a scan of --reflections records for each p (copies) and fan-in, and names the
+cheapest of the best.
 
-A model is asked (sizes × calls × 3) times. Facts that are planted are short and unlike each other; real lessons are
-neither, so take q(m) as an upper bound."""
+A model is asked (sizes × calls × 3) times. Facts that are planted are short and unlike each other;
+real lessons are neither, so take q(m) as an upper bound."""
 
-_CAPACITY = """No language model is involved. The client is not told the number of slots. The exit code is 1 where a
-rollout failed, or where rollouts in flight after the warm-up are not within 10 % of the slots of a service that
-rejects."""
+_CAPACITY = """No language model is involved. The client is not told the number of slots. The exit
+code is 1 where a rollout failed, or where rollouts in flight after the warm-up are not within 10 %
+of the slots of a service that rejects."""
 
-_RETENTION = """Each reflection says one invented fact, so what came back is counted and not judged: a fact is kept
-where its code stands in one line with its goods or its port. Nothing has to be learned for it, so a small model can
-show it.
-Without --lm the law of one call is ours, and decides what is seen: compare it with a model's curve.
+_RETENTION = """Each reflection says one invented fact, so what came back is counted and not judged:
+a fact is kept where its code stands in one line with its goods or its port. Nothing has to be
+learned for it, so a small model can show it. Without --lm the law of one call is ours, and decides
+what is seen: compare it with a model's curve.
 
 \b
-    combee bench retention --lm embedded --file qwen.gguf --json retention.json --picture retention.svg
+    combee bench retention --lm embedded --file qwen.gguf --json qwen.json --picture qwen.svg
     combee bench retention --lm openai/my-model --api-base http://gpu:8000/v1 --slots 32"""
 
-_REAL = """The order of the runs is drawn before the first. What each run came to is a file in --folder, so that an
-interruption costs the run under way; the same command goes on. With --hours the budget is what fits.
+_REAL = """The order of the runs is drawn before the first. What each run came to is a file in
+--folder, so that an interruption costs the run under way; the same command goes on. With --hours
+the budget is what fits.
 
 \b
     combee bench real --folder study --file qwen.gguf --hours 3
-    combee bench real --folder study --lm openai/my-model --api-base http://gpu:8000/v1 --slots 64 --tokens 2000000
+    combee bench real --folder study --lm openai/my-model --api-base http://gpu:8000/v1 \\
+        --slots 64 --tokens 2000000
 
-Held-out rows are read after each run and are in no method's budget. dspy.GEPA looks at the budget between iterations,
-and may pass it by one. The page real.md in the folder says what may be concluded, and what was learned."""
+Held-out rows are read after each run and are in no method's budget. dspy.GEPA looks at the budget
+between iterations, and may pass it by one. The page real.md in the folder says what may be
+concluded, and what was learned."""
 
-_SWEEP = """No child is refused and no parent is chosen, so that what differs between two rows is the aggregator and the
-size, and nothing else. On the simulated service the planted lessons are known: "lessons kept" counts those in
-the last instruction, out of those that the epoch's failures could teach.
+_SWEEP = """No child is refused and no parent is chosen, so that what differs between two rows is
+the aggregator and the size, and nothing else. On the simulated service the planted lessons are
+known: "lessons kept" counts those in the last instruction, out of those that the epoch's failures
+could teach.
 
-How much one call takes in is a law of ours, and the law decides who wins: under attention and writing whatever ends in
-one call must lose; reading spares short lines; under collapse the paper's result holds; under dilution, through the
-same published figures, it fails; under unlimited nobody needs an aggregator. So on the simulated service the table
-decides nothing. Which aggregator is best for a model is measured with --lm."""
+How much one call takes in is a law of ours, and the law decides who wins: under attention and
+writing whatever ends in one call must lose; reading spares short lines; under collapse the paper's
+result holds; under dilution, through the same published figures, it fails; under unlimited nobody
+needs an aggregator. So on the simulated service the table decides nothing. Which aggregator is best
+for a model is measured with --lm."""
 
-_SCALE = """No language model is involved. Each scan runs in a process of its own, so its memory is its own. The exit
-code is 1 where a scan failed or took more than 1 GiB."""
+_SCALE = """No language model is involved. Each scan runs in a process of its own, so its memory is
+its own. The exit code is 1 where a scan failed or took more than 1 GiB."""
 
-_KILLS = """No language model is involved. Each run is a process of its own that gets SIGKILL once its journal holds a
-number of effects drawn by the seed, or where --runs says, and is started again. The exit code is 1 where a run did not
-end as the one that was left alone."""
+_KILLS = """No language model is involved. Each run is a process of its own that gets SIGKILL once
+its journal holds a number of effects drawn by the seed, or where --runs says, and is started again.
+The exit code is 1 where a run did not end as the one that was left alone."""
 
-_FAULTS = """No language model is involved: a server on this machine stands before the simulated service, counts every
-request and spoils some of the answers. The exit code is 1 where a fault of the service was scored, made another
-program, or had a right answer bought twice. What a model may say itself is shown, and decides nothing."""
+_FAULTS = """No language model is involved: a server on this machine stands before the simulated
+service, counts every request and spoils some of the answers. The exit code is 1 where a fault of
+the service was scored, made another program, or had a right answer bought twice. What a model may
+say itself is shown, and decides nothing."""
 
-_FUZZ = """No language model is involved. Answers of the simulated service are changed on their way: cut, spliced with
-marks, control codes and what is no text, nested, repeated. The exit code is 1 where anything but an error of the
-package's own was raised, a placeholder or a bullet was lost, or a megabyte took more than a second."""
+_FUZZ = """No language model is involved. Answers of the simulated service are changed on their way:
+cut, spliced with marks, control codes and what is no text, nested, repeated. The exit code is 1
+where anything but an error of the package's own was raised, a placeholder or a bullet was lost, or
+a megabyte took more than a second."""
 
-_DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
-another content, or written over."""
+_DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed
+was opened with another content, or written over."""
 
-_SOAK = """No language model is involved. The exit code is 1 where a compile left handles or threads behind."""
+_SOAK = """No language model is involved. The exit code is 1 where a compile left handles or threads
+behind."""
 
-_VERDICTS = """No language model is involved: scores are drawn, so the truth is known. Every study is judged by the
-functions that runs and tables are judged by. A rate is how often the verdict was the one named, where by the truth
-stated it should not be, or where power is stated, should be."""
+_VERDICTS = """No language model is involved: scores are drawn, so the truth is known. Every study
+is judged by the functions that runs and tables are judged by. A rate is how often the verdict was
+the one named, where by the truth stated it should not be, or where power is stated, should be."""
 
-_CANARY = """No language model is involved: the program sleeps, and scores are drawn, so the truth is known. Latencies
-are real ones, of this machine, over loopback. Needs MLflow for all parts but the rule."""
-_DIAGNOSE = """No language model is involved: scores are drawn, so the truth is known. Each search validates 31
-candidates in 1,200 rollouts. Converged: from 40 to 65 % by exp(−10 x), x the share of the rollouts. Rising: the same in
-a line. Flat: 40 % throughout. Noisy: the converged one on 20 examples, with a coin for 40 % of the answers; right is to
-say that it cannot be told. The worst error is to say go where it is not converged."""
+_CANARY = """No language model is involved: the program sleeps, and scores are drawn, so the truth
+is known. Latencies are real ones, of this machine, over loopback. Needs MLflow for all parts but
+the rule."""
+_DIAGNOSE = """No language model is involved: scores are drawn, so the truth is known. Each search
+validates 31 candidates in 1,200 rollouts. Converged: from 40 to 65 % by exp(−10 x), x the share of
+the rollouts. Rising: the same in a line. Flat: 40 % throughout. Noisy: the converged one on 20
+examples, with a coin for 40 % of the answers; right is to say that it cannot be told. The worst
+error is to say go where it is not converged."""
 
 bench = typer.Typer(help="Measure Combee against its peers.", no_args_is_help=True)
 for _name, _options, _epilog in (

@@ -420,10 +420,15 @@ def table(options: FuzzOptions, rows: Sequence[FuzzRow]) -> Table:
 
 
 _SPEC = """
-task: {name: formula, inputs: "question: str", outputs: "formula: number", metric: exact match, baseline: 0.4}
+task:
+  {name: formula, inputs: "question: str", outputs: "formula: number", metric: exact match,
+   baseline: 0.4}
 serial: {method: dspy.GEPA, version: dspy 3.4.1, rollouts: 1200, score: 0.62}
 hardware: {kind: NVIDIA H100, count: 2, memory_gb: 80, network: same rack, slots: 64, models: split}
-budget: {rollouts: 5000, tokens: 20000000, gpu_seconds: 7200, deadline: 2027-01-31, binds: rollouts}
-evaluation: {dataset: formula-mini, split: by formula, scorer: exact match, owner: Ada Lovelace, used_to_tune: false}
+budget:
+  {rollouts: 5000, tokens: 20000000, gpu_seconds: 7200, deadline: 2027-01-31, binds: rollouts}
+evaluation:
+  {dataset: formula-mini, split: by formula, scorer: exact match, owner: Ada Lovelace,
+   used_to_tune: false}
 failure_cost: a wrong answer is seen by a customer and refunded
 """

@@ -183,7 +183,8 @@ _NEGATIVES: Mapping[str, Callable[[random.Random], str]] = {
     ),
     "time stamp": lambda stream: _digits(stream, 13, "17"),
     "amount": lambda stream: (
-        f"${stream.randrange(1, 999)},{_digits(stream, 3)},{_digits(stream, 3)}.{_digits(stream, 2)}"
+        f"${stream.randrange(1, 999)},{_digits(stream, 3)},{_digits(stream, 3)}"
+        f".{_digits(stream, 2)}"
     ),
     "amount in thousands, spaces": lambda stream: (
         f"{stream.randrange(1, 999)} {_digits(stream, 3)} {_digits(stream, 3)}"

@@ -216,11 +216,10 @@ def line(options: ScaleOptions, row: ScaleRow) -> str:
 
 def table(options: ScaleOptions, rows: Sequence[ScaleRow]) -> Table:
     """Return the rows, and how they grow."""
-    notes = [
-        f"{name}:"
-        f" {', '.join(f'{what} ∝ n^{value:.2f}' for what, value in grown.items() if value is not None)}"
-        for name, grown in exponents(rows).items()
-    ]
+    notes = []
+    for name, powers in exponents(rows).items():
+        laws = [f"{what} ∝ n^{power:.2f}" for what, power in powers.items() if power is not None]
+        notes.append(f"{name}: {', '.join(laws)}")
     heads = (
         "<aggregator,n,nodes,calls,simulated s,wall s,CPU s,kept CPU s,peak"
         " MiB,tokens,lessons,covered,<edit"

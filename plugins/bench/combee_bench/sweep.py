@@ -300,13 +300,8 @@ def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
         figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
         kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
         shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
-    notes = (
-        []
-        if options.lm
-        else [
-            "All laws but platitudes are assumed: until a real model has, this table decides nothing."
-        ]
-    )
+    undecided = "No model answered: this table decides nothing."
+    notes = [] if options.lm else [f"All laws but platitudes are assumed. {undecided}"]
     return by_rows(title, heads.split(","), shown, notes)
 
 
