@@ -24,10 +24,10 @@ from combee_bench.asking import asker, there
 from combee_bench.endpoints import model_lm
 from combee_bench.mixed import Statement, Tally, serve, state, tally
 from combee_bench.options import RetentionOptions
+from combee_bench.overload import LAWS
 from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_task
 from combee_bench.surroundings import LABEL, quietly
-from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Sample, fit_law, pooled
 from combee_dspy import registry

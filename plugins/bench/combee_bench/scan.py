@@ -16,8 +16,8 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import ScanOptions
+from combee_bench.overload import LAWS
 from combee_bench.surroundings import load_rows, quietly
-from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee
 from combee_dspy.journal import Reader, journal_file

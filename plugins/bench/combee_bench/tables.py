@@ -4,11 +4,13 @@ below it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
-__all__ = ["by_columns", "by_rows"]
+__all__ = ["by_columns", "by_fields", "by_rows"]
 
 
 def by_rows(
@@ -36,3 +38,16 @@ def by_columns(title: str, columns: Mapping[str, Mapping[str, str]], notes: Sequ
     for said in next(iter(columns.values()), ()):
         table.add_row(said, *(cells[said] for cells in columns.values()))
     return table
+
+
+def by_fields(title: str, rows: Sequence[Any]) -> Table:
+    """Return a table of one line a row, a dataclass, and one column a field."""
+    heads = [field.name for field in dataclasses.fields(rows[0])]
+    shown = [
+        [
+            f"{value:,.4g}" if isinstance(value, float) else str(value)
+            for value in (getattr(row, head) for head in heads)
+        ]
+        for row in rows
+    ]
+    return by_rows(title, [f"<{head.replace('_', ' ')}" for head in heads], shown)

@@ -9,23 +9,52 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-
-from combee_bench.options import SizesOptions
-from combee_bench.tables import by_rows
+from combee_bench.options import AboveZero, Count, Rate, Scale
 from combee_dspy.controllers import BatchView, PowerLaw
 from combee_dspy.controllers._fits import Law
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.records import Measurement
+from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
-
-__all__ = ["Pick", "SizesRow", "line", "run", "table"]
 
 _PAPER = "84, 94, 80 and 64"
 _LADDER = (10, 20, 40, 80, 160, 320)
 _SECONDS = 100.0
 """Of one update of ten examples, without what a floor adds: sizes do not depend on it."""
+
+
+@parameters
+class Options:
+    """Which batch size the controller picks, by stated laws of an epoch's delay and by recorded
+    runs.
+
+    Args:
+        taus: τ, by comma, each a share of the law's slope at the base.
+        alphas: Exponents of the laws, by comma.
+        floors: Floors of the laws, by comma: shares of an epoch at ten examples a batch that no
+            size saves.
+        base: The size whose slope is the reference.
+        examples: Training examples: N.
+        noise: Standard deviation of the log of a delay.
+        log_dirs: Folders of recorded runs, by comma, whose delays are taken as well.
+        seed: Seed of the noise.
+    """
+
+    taus: tuple[AboveZero, ...] = (
+        0.004,
+        0.008,
+        0.016,
+        0.032,
+        0.064,
+    )
+    alphas: tuple[AboveZero, ...] = (0.3, 0.5, 0.7, 0.84, 1.0)
+    floors: tuple[Rate, ...] = (0.0, 0.1)
+    base: Count = 10
+    examples: Count = 1000
+    noise: Scale = 0.05
+    log_dirs: tuple[str, ...] = ()
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +89,7 @@ class SizesRow:
     picks: tuple[Pick, ...]
 
 
-def run(options: SizesOptions) -> Iterator[SizesRow]:
+def run(options: Options) -> Iterator[SizesRow]:
     """Pick sizes by each law, then by what each run recorded.
 
     Raises:
@@ -103,7 +132,7 @@ def _recorded(folder: str) -> list[Measurement]:
 def _row(
     origin: str,
     measured: Sequence[Measurement],
-    options: SizesOptions,
+    options: Options,
     delay: Callable[[float], float] | None,
 ) -> SizesRow:
     picks: list[Pick] = []
@@ -127,40 +156,3 @@ def _row(
             Pick(share, size, decision.size, law.delay(size) if delay is None else delay(size))
         )
     return SizesRow(origin, law.exponent, law.floor / law.delay(10), tuple(picks))
-
-
-def line(options: SizesOptions, row: SizesRow) -> str:
-    """Return what is said of one row when it is there."""
-    return (
-        f"{row.origin}: α {row.exponent:.2f} fitted, sizes"
-        f" {', '.join(f'{one.plateau:.0f}' for one in row.picks)}"
-    )
-
-
-def table(options: SizesOptions, rows: Sequence[SizesRow]) -> Table:
-    """Return one line a law or run, one column a τ."""
-    heads = ["<delays", "α fitted", "floor fitted", *(f"τ {share:.1%}" for share in options.taus)]
-    shown = [
-        (
-            row.origin,
-            f"{row.exponent:.2f}",
-            f"{row.floor:.0%}",
-            *(f"{one.plateau:,.0f} ({one.seconds:,.0f} s)" for one in row.picks),
-        )
-        for row in rows
-    ]
-    notes = [
-        "examples a batch before the bounds, and seconds of an epoch at that size",
-        (
-            f"τ is a share of the slope at b₀ = {options.base}; the paper reports picks of {_PAPER}"
-            " at 1.6 %"
-        ),
-        f"N / 4 would cut what is above {options.examples // 4} of {options.examples}",
-        (
-            "laws: T(bs) = T(10)·((1 − floor)·(bs/10)^(−α) + floor), each delay ×"
-            f" lognormal({options.noise:g})"
-        ),
-    ]
-    return by_rows(
-        "The controller's sizes; laws are assumed, runs are recorded", heads, shown, notes
-    )

@@ -1,59 +1,20 @@
-"""Scale, sweep, capacity and client, as small as they go."""
+"""Studies of this project's own parts, as small as they go."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from combee_bench import capacity, client, placement, scale, sweep
-from combee_bench.options import (
-    CapacityOptions,
-    ClientOptions,
-    PlacementOptions,
-    ScaleOptions,
-    SweepOptions,
-)
-from combee_bench.scale import ScaleRow
 from combee_dspy.exceptions import ArgumentError
-
-
-def test_a_scan_is_measured_in_a_process_of_its_own() -> None:
-    options = ScaleOptions(sizes=(12,), aggregators=("union",), time_scale=0.001)
-    (row,) = scale.run(options)
-    assert (row.levels, row.calls, row.lessons, row.failed, row.refused) == ((3, 1), 3, 12, 0, None)
-    assert row.covered == 1.0
-    assert row.simulated_seconds is not None
-    assert row.peak_mib > 0
-    assert scale.passed(options, [row]) is row.holds is True
-    assert not scale.passed(options, [replace(row, failed=1)])
-
-
-def test_growth_is_an_exponent() -> None:
-    row = ScaleRow("union", 10, (3, 1), 3, 1.0, 1.0, 1.0, 0.0, 100, 0, 2.0, 10, 1.0, 0, None)
-    rows = [
-        replace(
-            row,
-            reflections=n,
-            calls=n,
-            prompt_tokens=n * n,
-            simulated_seconds=5.0,
-            cpu_seconds=n**0.5,
-        )
-        for n in (10, 100, 1000)
-    ]
-    found = scale.exponents(rows)["union"]
-    assert found == {
-        "simulated seconds": pytest.approx(0.0),
-        "calls": pytest.approx(1.0),
-        "tokens": pytest.approx(2.0),
-        "CPU seconds": pytest.approx(0.5),
-    }
-    assert scale.exponents(rows[:2])["union"]["calls"] is None
+from studies import canary, client, placement, sizes, sweep
+from studies.__main__ import app
 
 
 def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
-    options = SweepOptions(
+    options = sweep.Options(
         aggregators=("single-call", "union"),
         sizes=(24,),
         laws=("attention",),
@@ -76,7 +37,7 @@ def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
 
 def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
     laws = ("collapse", "dilution", "unlimited")
-    options = SweepOptions(
+    options = sweep.Options(
         aggregators=("single-call", "parallel-scan"),
         sizes=(40,),
         laws=laws,
@@ -96,7 +57,7 @@ def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
 
 
 def test_where_copies_lie() -> None:
-    options = PlacementOptions(sizes=(6, 240), windows=(0, 4), fan_in=16, draws=5, law="unlimited")
+    options = placement.Options(sizes=(6, 240), windows=(0, 4), fan_in=16, draws=5, law="unlimited")
     rows = {
         (row.reflections, row.copies, row.placement, row.window): row
         for row in placement.run(options)
@@ -117,22 +78,50 @@ def test_where_copies_lie() -> None:
     assert rows[240, 2, "distinct", None].ever > 0.3
 
 
-def test_the_limit_finds_what_a_service_takes() -> None:
-    options = CapacityOptions(
-        modes=("changing",), clients=("plain",), slots=6, rollouts=120, seconds=1.0, time_scale=0.02
-    )
-    (row,) = capacity.run(options)
-    assert row.failed == 0
-    assert row.peak >= 6
-    assert row.limits
-    assert [phase.slots for phase in row.phases] == [6, 3]
-    assert all(0 < phase.busy <= 6 for phase in row.phases)
-
-
 def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
     with client.instant_service() as api_base:
         for name in ("evaluate-plain", "threads-plain", "asyncio-pooled", "compile-pooled"):
-            found = client.measured(name, api_base, rollouts=20, workers=4)
-            assert min(found.values()) > 0, name
+            figures = client.measure(name, api_base, rollouts=20, workers=4)
+            assert min(figures.values()) > 0, name
     with pytest.raises(ArgumentError, match="rows"):
-        client.run(ClientOptions(rows=("nothing",)))
+        client.run(client.Options(rows=("nothing",)))
+
+
+def test_the_rule_promotes_what_is_better_and_refuses_what_is_worse():
+    options = canary.Options(
+        parts=("rule",), canaries=20, pairs=4000, looks=4, epsilons=(2.0, 0.5), discordance=4.0
+    )
+    rows = {row.case: row.figures for row in canary.run(options)}
+    assert rows["ε 2, true difference +1 points"]["promoted"] == 1.0
+    assert rows["ε 0.5, true difference -1 points"]["promoted"] <= 0.05
+    assert all(
+        found["promoted"] + found["worse"] + found["undecided"] == pytest.approx(1)
+        for found in rows.values()
+    )
+    assert rows["ε 2, true difference +1 points"]["promoted by plug-in bets"] == 1.0
+    assert rows["ε 2, true difference -2 points"]["promoted by plug-in bets"] <= 0.05
+
+
+def test_sizes_shows_what_hangs_on_tau_and_on_the_law() -> None:
+    options = sizes.Options(noise=0.0, alphas=(0.5, 1.0), floors=(0.0, 0.1))
+    rows = list(sizes.run(options))
+    assert [round(row.exponent, 2) for row in rows] == [0.5, 1.0] * 2
+    assert [round(row.floor, 2) for row in rows] == [0.0, 0.0, 0.1, 0.1]
+    # b0 · (1/r)^(1/(α+1)).
+    assert [round(pick.plateau) for pick in rows[1].picks] == [158, 112, 79, 56, 40]
+    # τ is that of the first three sizes, whose law is a little flatter for the floor.
+    assert [round(pick.plateau) for pick in rows[3].picks] == [168, 119, 84, 59, 42]
+
+
+def test_a_study_is_a_command_that_writes_what_it_measures(tmp_path: Path) -> None:
+    file = tmp_path / "sizes.json"
+    command = ["sizes", "--alphas", "1", "--floors", "0", "--json", str(file)]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, command)
+    assert result.exit_code == 0, result.exception
+    assert "exponent" in result.stdout
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert record["command"] == "python -m studies sizes --alphas 1.0 --floors 0.0"
+    refused = CliRunner().invoke(app, ["sweep", "--sizes", "3,1000"])
+    assert isinstance(refused.exception, ArgumentError)
+    for name in ("canary", "client", "placement", "sweep"):
+        assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0

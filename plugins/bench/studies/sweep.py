@@ -15,47 +15,63 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 import numpy as np
-from rich.table import Table
 
 from combee_bench.asking import Asker, asker, there
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
-from combee_bench.options import SweepOptions
+from combee_bench.options import Count, Names, Numbers, OverloadLaw, ServiceOptions, Sizes
+from combee_bench.overload import LAWS
 from combee_bench.statistics import Interval, crossed_interval
-from combee_bench.surroundings import LABEL, quietly
-from combee_bench.tables import by_rows
+from combee_bench.surroundings import quietly
 from combee_dspy import registry
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.operators import Insert, OperatorInput
 from combee_dspy.records import Edit, Reflection, Rollout
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import RolloutJob
-from combee_dspy.strategies import StrategyContext
+from combee_dspy.strategies import StrategyContext, parameters
 from combee_dspy.streams import derive, derive_seed
-from combee_simulator import CapacityModel, SimulatedConfig, SimulatedTask
-
-__all__ = ["LAWS", "SweepRow", "line", "run", "summary", "table"]
-
-LAWS: Mapping[str, CapacityModel] = {
-    "attention": CapacityModel.attention(),
-    "writing": CapacityModel.writing(),
-    "reading": CapacityModel.reading(),
-    "collapse": CapacityModel.collapse(),
-    "dilution": CapacityModel.diluted(),
-    "platitudes": CapacityModel.platitudes(),
-    "unlimited": CapacityModel.unlimited(),
-}
-"""At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens
-attended a call, which is as many records of Formula but many more short lines; a call of more than
-24 records keeps 8 % of them, by which the paper's result holds; a call of N items keeps N^(-0.55)
-of them, by which it fails; no limit, by which no aggregator is needed.
-"""
+from combee_simulator import SimulatedConfig, SimulatedTask
 
 _VARIANTS = 5
+
+
+@parameters
+class Options(ServiceOptions):
+    """Batch size × aggregator: what one epoch teaches when every update is kept.
+
+    Args:
+        aggregators: Names, by comma, each with its constructor's defaults.
+        sizes: Examples a minibatch, by comma.
+        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse,
+            dilution, platitudes, unlimited.
+        seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
+        examples: Training examples: one epoch.
+        heldout: Held-out examples, read at the end of each run.
+        task: Task of formula-mini: compute or route.
+        workers: Calls in flight.
+    """
+
+    aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
+    sizes: Sizes = (3, 10, 40, 120, 240)
+    laws: tuple[OverloadLaw, ...] = get_args(OverloadLaw)
+    seeds: Numbers = tuple(range(10))
+    examples: Count = 240
+    heldout: Count = 60
+    task: str = "compute"
+    workers: Count = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if max(self.sizes) > self.examples:
+            raise ArgumentValueError(
+                "sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,7 @@ class SweepRow:
     tokens: int
 
 
-def run(options: SweepOptions) -> Iterator[SweepRow]:
+def run(options: Options) -> Iterator[SweepRow]:
     """Run every combination; rows come one at a time.
 
     Raises:
@@ -99,7 +115,7 @@ def run(options: SweepOptions) -> Iterator[SweepRow]:
     return _rows(options, aggregators)
 
 
-def _rows(options: SweepOptions, aggregators: Mapping[str, Any]) -> Iterator[SweepRow]:
+def _rows(options: Options, aggregators: Mapping[str, Any]) -> Iterator[SweepRow]:
     for law in options.laws if options.lm is None else (options.lm,):
         for seed in options.seeds:
             sizes = {"train": options.examples, "validation": 1, "heldout": options.heldout}
@@ -123,7 +139,7 @@ def _rows(options: SweepOptions, aggregators: Mapping[str, Any]) -> Iterator[Swe
 
 @contextmanager
 def _endpoint(
-    options: SweepOptions, law: str, seed: int, task: SimulatedTask | None
+    options: Options, law: str, seed: int, task: SimulatedTask | None
 ) -> Iterator[Endpoint]:
     if task is None:
         where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
@@ -251,7 +267,7 @@ def _counted(
     return sum(f"[{key}]" in text for key in taught), len(taught)
 
 
-def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+def summary(options: Options, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
     """Return one record per law, size and aggregator: means over the seeds with 95 % bootstrap
     intervals.
     """
@@ -279,42 +295,3 @@ def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, A
 
 def _interval(values: Sequence[float]) -> Interval | None:
     return crossed_interval(np.array([values], dtype=float), 0) if values else None
-
-
-def line(options: SweepOptions, row: SweepRow) -> str:
-    """Return what is said of one row when it is there."""
-    kept = "" if row.kept is None else f", {row.kept} of {row.taught} lessons kept"
-    return (
-        f"{row.law}, seed {row.seed}, {row.aggregator}, {row.size}: held-out {row.after:.2f}{kept}"
-    )
-
-
-def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
-    """Return the means, with a mark where parallel-scan or union is below another aggregator."""
-    cells = summary(options, rows)
-    title = f"One epoch of {options.examples} examples, every update kept: {options.lm or LABEL}"
-    heads = "<law,batch,<aggregator,lessons kept,held-out,result tokens,LM calls,LM tokens,<"
-    shown = []
-    for cell in cells:
-        rivals = [one for one in cells if (one["law"], one["size"]) == (cell["law"], cell["size"])]
-        figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
-        kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
-        shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
-    undecided = "No model answered: this table decides nothing."
-    notes = [] if options.lm else [f"All laws but platitudes are assumed. {undecided}"]
-    return by_rows(title, heads.split(","), shown, notes)
-
-
-def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
-    """Say where one of ours is below the best of the others on held-out, their intervals apart or
-    not.
-    """
-    ours = ("parallel-scan", "union")
-    others = [one for one in rivals if one["aggregator"] not in ours]
-    if cell["aggregator"] not in ours or not others:
-        return ""
-    best = max(others, key=lambda one: float(one["heldout"].mean))
-    if best["heldout"].mean <= cell["heldout"].mean:
-        return ""
-    clear = best["heldout"].low > cell["heldout"].high
-    return f"{'loses to' if clear else 'below, intervals overlap:'} {best['aggregator']}"

@@ -4,21 +4,47 @@ first level keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
+from typing import Literal
 
-from rich.table import Table
-
-from combee_bench.options import PlacementOptions
-from combee_bench.sweep import LAWS
-from combee_bench.tables import by_rows
+from combee_bench.options import Count, Numbers, Sizes
+from combee_bench.overload import LAWS
 from combee_dspy.aggregators import shard_count
 from combee_dspy.shuffle import Placement, effective_copies, plan_shards
+from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
 
-__all__ = ["PlacementRow", "line", "run", "table"]
+
+@parameters
+class Options:
+    """Where copies of reflections come to lie: which meet, which lie double, and what level 1 of a
+    scan keeps.
+
+    Args:
+        sizes: Reflections, by comma.
+        copies: Values of p, by comma.
+        placements: distinct or plain, by comma.
+        windows: How many shards a copy may travel, by comma; 0 for no bound.
+        fan_in: The most reflections one call may take; by default no number bounds it.
+        draws: Shuffles of each.
+        law: Law of one call, of those of combee bench sweep that count items.
+        seed: Seed of everything random.
+    """
+
+    sizes: Sizes = (4, 6, 8, 16, 40, 80, 240)
+    copies: Sizes = (1, 2)
+    placements: tuple[Literal["distinct", "plain"], ...] = (
+        "distinct",
+        "plain",
+    )
+    windows: Numbers = (0, 4)
+    fan_in: int | None = None
+    draws: Count = 100
+    law: Literal["attention", "collapse", "dilution", "unlimited"] = "dilution"
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +80,7 @@ class PlacementRow:
     kept: float
 
 
-def run(options: PlacementOptions) -> Iterator[PlacementRow]:
+def run(options: Options) -> Iterator[PlacementRow]:
     """Deal every combination; rows come one at a time."""
     for n in options.sizes:
         for copies in options.copies:
@@ -64,7 +90,7 @@ def run(options: PlacementOptions) -> Iterator[PlacementRow]:
 
 
 def _row(
-    options: PlacementOptions, n: int, copies: int, placement: Placement, window: int | None
+    options: Options, n: int, copies: int, placement: Placement, window: int | None
 ) -> PlacementRow:
     k = shard_count(n, copies, options.fan_in, None, placement, window)
     law, pairs = LAWS[options.law], max(n * (n - 1) // 2, 1)
@@ -86,32 +112,3 @@ def _row(
     made = effective_copies(copies, k, placement, window)
     means = (fmean(doubled), fmean(meet), len(ever) / pairs, fmean(kept))
     return PlacementRow(n, copies, made, placement, window, k, longest, n * made, *means)
-
-
-def line(options: PlacementOptions, row: PlacementRow) -> str:
-    """Return what is said of one row when it is there."""
-    return f"{row.reflections} reflections, p = {row.copies}, {row.placement}: {row.shards} shards"
-
-
-def table(options: PlacementOptions, rows: Sequence[PlacementRow]) -> Table:
-    """Return one line per way of dealing."""
-    heads = (
-        "n,p,<placement,window,shards,longest,records read,both copies together,pairs that"
-        " meet,pairs that ever meet"
-    )
-    kept = f"kept by level 1 ({options.law})"
-    shown = [
-        (
-            *(
-                str(row.reflections),
-                f"{row.made} of {row.copies}",
-                row.placement,
-                str(row.window or "none"),
-            ),
-            *(str(row.shards), str(row.longest), str(row.read)),
-            *(f"{share:.3f}" for share in (row.doubled, row.meet, row.ever, row.kept)),
-        )
-        for row in rows
-    ]
-    notes = ["No language model is involved: what level 1 keeps follows from an assumed law."]
-    return by_rows(f"{options.draws} draws each", [*heads.split(","), kept], shown, notes)

@@ -13,18 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 import numpy as np
 from aiohttp import ClientSession, web
 
-from combee_bench.options import CanaryOptions
-from combee_bench.tables import by_rows
-from combee_dspy.exceptions import PromotionRefusedError, RegistryError
+from combee_bench.options import AboveZero, Count, Rate, Scale
+from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError, RegistryError
+from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
 from combee_strategist.canary import (
     CanaryPlan,
@@ -37,11 +37,60 @@ from combee_strategist.canary import (
     status,
 )
 
-__all__ = ["Row", "line", "run", "table"]
-
 _LEVEL = 0.05
 _WAIT = 180.0  # seconds until an MLflow server must answer
 _INCUMBENT, _NEW = "Answer.", "Answer. Be new."
+
+
+@parameters
+class Options:
+    """What callers of a canary notice, how fast servers follow the registry, and how often its rule
+    is wrong.
+
+    Args:
+        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite,
+            and one that is killed while it changes what serves), server (the same on an MLflow
+            server).
+        canaries: Simulated canaries for each true difference.
+        pairs: Pairs that each of them may have.
+        looks: How often each is looked at.
+        epsilons: Margins, in points.
+        discordance: Percent of pairs whose two scores differ.
+        requests: Requests of each load.
+        concurrency: Requests at once.
+        shadow: Share of requests that are shadowed.
+        answer_seconds: What the simulated program takes.
+        ttl: Seconds between two looks of a server at the registry.
+        kills: How often a process is killed that promotes and rolls back.
+        seed: Seed of the simulated canaries and of the moments of kills.
+    """
+
+    parts: tuple[Literal["rule", "calls", "load", "switch", "server"], ...] = (
+        "rule",
+        "calls",
+        "load",
+        "switch",
+        "server",
+    )
+    canaries: Count = 1000
+    pairs: Count = 20_000
+    looks: Count = 10
+    epsilons: tuple[float, ...] = (0.5, 2.0)
+    discordance: float = 10.0
+    requests: Count = 2000
+    concurrency: Count = 16
+    shadow: Rate = 0.05
+    answer_seconds: Scale = 0.02
+    ttl: AboveZero = 1.0
+    kills: Count = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if max(self.epsilons) > self.discordance:
+            remedy = "No more points can be lost than pairs differ."
+            raise ArgumentValueError(
+                "epsilons", self.epsilons, f"hold more than {self.discordance:g} points", remedy
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +102,7 @@ class Row:
     figures: dict[str, Any]
 
 
-class Moody(dspy.Module):
+class _Moody(dspy.Module):
     """A program that takes its time and asks no LM. With the challenger's instruction it does as it
     is told.
     """
@@ -111,7 +160,7 @@ def _published(name: str, uri: str) -> Registry:
     return registry
 
 
-def run(options: CanaryOptions) -> Iterator[Row]:
+def run(options: Options) -> Iterator[Row]:
     """Yield one row a case."""
     if "rule" in options.parts:
         yield from _rule(options)
@@ -133,7 +182,7 @@ def run(options: CanaryOptions) -> Iterator[Row]:
                 yield from _changes(options, "an MLflow server", address, Path(folder, "b"))
 
 
-def _rule(options: CanaryOptions) -> Iterator[Row]:
+def _rule(options: Options) -> Iterator[Row]:
     looks = np.linspace(options.pairs / options.looks, options.pairs, options.looks).astype(int)
     for margin in options.epsilons:
         for truth in dict.fromkeys((-1.0, -margin, 0.0, 1.0)):
@@ -178,14 +227,14 @@ def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
     return bool((capital[looks - 1] >= -np.log(_LEVEL)).any())
 
 
-def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
+def _calls(options: Options, uri: str, folder: Path) -> Iterator[Row]:
     """Call programs that take no time, in turn: what is left is the caller's own wait."""
     _published("calls", uri)
-    programs: dict[str, Any] = {"bare": Moody("answers", 0.0)}
+    programs: dict[str, Any] = {"bare": _Moody("answers", 0.0)}
     for shadow in (0.0, options.shadow, 1.0):
         serving = Serving(shadow=shadow, ttl=3600.0)
         programs[f"shadow {shadow:.0%}"] = CanaryProgram(
-            "calls", Moody("answers", 0.0), judge=_better, serving=serving, log_dir=folder, uri=uri
+            "calls", _Moody("answers", 0.0), judge=_better, serving=serving, log_dir=folder, uri=uri
         )
     for case, program in programs.items():
         seconds, own = [], []
@@ -206,9 +255,9 @@ def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
         yield Row("calls", case, {name: round(value, 3) for name, value in figures.items()})
 
 
-async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: str) -> Row:
+async def _load(options: Options, way: str, mood: str, folder: Path, uri: str) -> Row:
     """Ask a server on loopback, whose challenger behaves in one way."""
-    program: Any = Moody(mood, options.answer_seconds)
+    program: Any = _Moody(mood, options.answer_seconds)
     if mood != "bare":
         name = folder.name + "-" + way
         _published(name, uri)
@@ -269,7 +318,7 @@ def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
     """
     program = CanaryProgram(
         name,
-        Moody("answers", 0.002),
+        _Moody("answers", 0.002),
         judge=_better,
         log_dir=folder,
         uri=uri,
@@ -283,7 +332,7 @@ def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
     Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(said))
 
 
-def _changes(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
+def _changes(options: Options, where: str, uri: str, folder: Path) -> Iterator[Row]:
     yield from _switch(options, where, uri, folder)
     yield _kills(options, where, uri, f"killed-{folder.name}")
 
@@ -299,7 +348,7 @@ def _move(name: str, uri: str, ready: Any) -> None:
         ready.set()
 
 
-def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
+def _kills(options: Options, where: str, uri: str, name: str) -> Row:
     """Kill a process that promotes and rolls back, at moments that are drawn, and say how it left
     the registry.
     """
@@ -340,7 +389,7 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
     return Row("kills", where, found)
 
 
-def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
+def _switch(options: Options, where: str, uri: str, folder: Path) -> Iterator[Row]:
     """Promote and roll back while two processes serve; yield the time until the last answer of the
     version before.
     """
@@ -420,29 +469,3 @@ def _mlflow_server(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
-
-
-def line(options: CanaryOptions, row: Row) -> str:
-    """Return what is said when a row is there."""
-    return (
-        f"{row.part}: {row.case}:"
-        f" {', '.join(f'{name} {value}' for name, value in row.figures.items())}"
-    )
-
-
-def table(options: CanaryOptions, rows: Sequence[Row]) -> Any:
-    """Return all figures, one row a case."""
-    shown = [
-        [row.part, row.case, "; ".join(f"{name}: {value}" for name, value in row.figures.items())]
-        for row in rows
-    ]
-    rule = (
-        f"rule: simulated; {options.discordance:g} % of pairs differ, {options.looks} looks at up"
-        f" to {options.pairs:,} pairs, {options.canaries:,} canaries a case, level {_LEVEL:g}"
-    )
-    load = (
-        f"load: a simulated program of {options.answer_seconds:g} s, {options.requests:,} requests"
-        f" over loopback, {options.concurrency} at once, {options.shadow:.0%} shadowed; real clocks"
-        " of this machine"
-    )
-    return by_rows("Canaries", ["<part", "<case", "<figures"], shown, [rule, load])

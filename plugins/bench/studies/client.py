@@ -20,17 +20,14 @@ from functools import partial
 from typing import Any
 
 import dspy
-from rich.table import Table
 
-from combee_bench.options import ClientOptions
+from combee_bench.options import Count, Names
 from combee_bench.surroundings import in_own_process, own_module, peak_mib, quietly
-from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Validation
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
 from combee_dspy.lms import pooled
 from combee_dspy.rollouts import Asyncio, Executor, Fixed, RolloutJob, Slots, Threads, patient
-
-__all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "table"]
+from combee_dspy.strategies import parameters
 
 ANSWER = "42"
 """What every question is answered with."""
@@ -41,6 +38,31 @@ _CHAT = f"[[ ## answer ## ]]\n{ANSWER}\n\n[[ ## completed ## ]]\n"
 _BASELINE = "evaluate-plain"
 # Rollouts of one call: as many as a large validation set.
 _BATCH = 1_000
+
+
+@parameters
+class Options:
+    """Rollouts a second that one process sustains, and what each costs it, on a service that
+    answers at once.
+
+    Args:
+        rows: What is measured, by comma.
+        rollouts: Rollouts of one measurement, of one call each.
+        workers: Rollouts at once.
+        times: Measurements of each row; the median counts.
+    """
+
+    rows: Names = (
+        "evaluate-plain",
+        "evaluate-pooled",
+        "threads-plain",
+        "threads-pooled",
+        "asyncio-pooled",
+        "compile-pooled",
+    )
+    rollouts: Count = 2_000
+    workers: Count = 64
+    times: Count = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +86,7 @@ class ClientRow:
     peak_mib: float
 
 
-def run(options: ClientOptions) -> Iterator[ClientRow]:
+def run(options: Options) -> Iterator[ClientRow]:
     """Measure row by row.
 
     Raises:
@@ -77,7 +99,7 @@ def run(options: ClientOptions) -> Iterator[ClientRow]:
     return _rows(options)
 
 
-def _rows(options: ClientOptions) -> Iterator[ClientRow]:
+def _rows(options: Options) -> Iterator[ClientRow]:
     with instant_service() as api_base:
         for name in options.rows:
             arguments = (name, api_base, str(options.rollouts), str(options.workers))
@@ -217,7 +239,7 @@ a batch.
 """
 
 
-def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, float]:
+def measure(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, float]:
     """Run so many rollouts and measure them, after one warm-up of a rollout a worker.
 
     Returns:
@@ -251,35 +273,11 @@ def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str,
     }
 
 
-def line(options: ClientOptions, row: ClientRow) -> str:
-    """Return what is said of one row when it is there."""
-    return f"{row.name}: {row.rate:,.0f} rollouts a second"
-
-
-def table(options: ClientOptions, rows: Sequence[ClientRow]) -> Table:
-    """Return one line a row."""
-    base = next((row.rate for row in rows if row.name == _BASELINE), None)
-    heads = f"<,rollouts a second,lowest to highest,CPU ms a rollout,peak MiB,of {_BASELINE}"
-    shown = (
-        (
-            row.name,
-            f"{row.rate:,.0f}",
-            f"{row.lowest:,.0f} to {row.highest:,.0f}",
-            f"{row.cpu_ms:.2f}",
-            f"{row.peak_mib:,.0f}",
-            "" if base is None else f"{row.rate / base:.2f} ×",
-        )
-        for row in rows
-    )
-    return by_rows(f"{options.workers} workers", heads.split(","), shown)
-
-
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_serve())
     else:
         sys.stdout.write(
-            json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
-            + "\n"
+            json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))) + "\n"
         )
