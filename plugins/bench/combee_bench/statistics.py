@@ -221,7 +221,7 @@ def paired_interval(changes: Table) -> Interval:
     of the mean change where it is below. Scores span at most 1. Over seeds it is Student's interval
     of their means, and the two are joined as independent parts of one error (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008), which counts noise that belongs to both twice and so errs on
-    the wide side. With one seed nothing is said about others. ``combee bench verdicts`` shows how
+    the wide side. With one seed nothing is said about others. ``docs/results/statistics.md`` shows how
     often it errs.
 
     Args:

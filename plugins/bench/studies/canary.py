@@ -1,4 +1,4 @@
-"""``combee bench canary``: what callers of a canary notice, how fast servers follow, how often its
+"""What callers of a canary notice, how fast servers follow, how often its
 rule is wrong.
 """
 

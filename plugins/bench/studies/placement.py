@@ -30,7 +30,7 @@ class Options:
         windows: How many shards a copy may travel, by comma; 0 for no bound.
         fan_in: The most reflections one call may take; by default no number bounds it.
         draws: Shuffles of each.
-        law: Law of one call, of those of combee bench sweep that count items.
+        law: Law of one call, of those that count items.
         seed: Seed of everything random.
     """
 

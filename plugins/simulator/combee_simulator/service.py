@@ -13,8 +13,9 @@ from aiohttp import web
 
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
 from combee_simulator.answering import SimulatedModel
-from combee_simulator.endpoint import MODEL, Endpoint, SimulatedConfig
+from combee_simulator.endpoint import Endpoint, SimulatedConfig
 from combee_simulator.knowledge import SimulatedTask
+from combee_simulator.replies import MODEL
 from combee_simulator.stats import CallRecord, Counters, ServiceStats
 
 if TYPE_CHECKING:
