@@ -1,6 +1,4 @@
-"""Floor and ceiling of a model on a benchmark: without lessons, and with all of them, written by
-hand.
-"""
+"""Floor and ceiling of a model: a benchmark without lessons, and with all written by hand."""
 
 from __future__ import annotations
 
@@ -26,8 +24,6 @@ from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.streams import derive
 
 __all__ = ["CeilingRow", "line", "run", "table"]
-
-_EMBEDDED = ("slots", "context", "sha256", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +60,9 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
         DataSourceError: The benchmark's rows cannot be read.
         OSError: The file of lessons cannot be read.
     """
-    own: dict[str, Any] = {name: getattr(options, name) for name in _EMBEDDED}
-    own["file"] = options.file.split(",") if options.file else None
-    where = {name: getattr(options, name) for name in ("api_base", "api_key_env", "max_tokens")}
-    embedded = options.lm == "embedded"
-    lm, _ = model_lm(options.lm, **(own if embedded else where))
+    lm, _ = model_lm(options.lm, **options.settings())
     # As in ``bench real``: a ceiling asked in another way would be that of another study.
-    adapter = ConstrainedJSONAdapter() if embedded else None
+    adapter = ConstrainedJSONAdapter() if options.lm == "embedded" else None
     for seed in options.seeds:
         benchmark = _loaded(options, seed)
         instructions = benchmark.signature.instructions

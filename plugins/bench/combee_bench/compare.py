@@ -206,15 +206,12 @@ def mean_cost(side: Side[CompareRun], axis: str) -> float | None:
 
 
 def serial_of(sides: Sequence[Side[CompareRun]]) -> Side[CompareRun] | None:
-    """Return the serial baseline among methods, wherever it stands; ``None`` where there is
-    none.
-    """
+    """Return the serial baseline among methods, or ``None`` where there is none."""
     return next((side for side in sides if side.runs[0].serial), None)
 
 
 def point_cost(side: Side[CompareRun], serial: Side[CompareRun] | None, axis: str) -> float | None:
-    """Return what one held-out point above the serial baseline's result cost; ``None`` where none
-    can be stated.
+    """Return what a held-out point above the serial baseline's result cost, where that is known.
 
     The cost is the method's own, whole: it need not run the baseline first.
     """
@@ -311,8 +308,7 @@ def _said(axis: str) -> str:
 
 
 def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> None:
-    """Draw held-out score against each cost that is known: a point and its 95 % interval per
-    method.
+    """Draw held-out score against each cost that is known: a point and its 95 % interval a method.
 
     The Pareto-best of a panel are filled; the others are rings.
     """

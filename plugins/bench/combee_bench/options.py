@@ -1,6 +1,4 @@
-"""What each command measures. Every field is an option of the command, with the help that stands
-here.
-"""
+"""What each command measures: every field is an option, with the help that stands here."""
 
 from __future__ import annotations
 
@@ -187,8 +185,7 @@ class SpeedOptions(ServiceOptions):
 
 @parameters
 class CompareOptions(ServiceOptions):
-    """Several methods side by side: held-out score against seconds, rollouts, tokens, dollars and
-    GPU-seconds.
+    """Several methods side by side: held-out score against seconds, rollouts, tokens and dollars.
 
     Args:
         methods: Methods, by comma; the first is the reference. Costs a point are above the serial
@@ -257,8 +254,7 @@ class CompareOptions(ServiceOptions):
 
 @parameters
 class CeilingOptions(ModelOptions):
-    """What a model answers without lessons, and with all of them, written by hand: what there is to
-    learn.
+    """What a model answers without lessons, and with all of them: what there is to learn.
 
     Args:
         seeds: Seeds, such as 0-2: each of the benchmark's rules and rows.
@@ -308,8 +304,7 @@ class ScanOptions:
 
 @parameters
 class RetentionOptions(ModelOptions):
-    """How many planted lessons come back from an aggregator, by how many reflections it is given at
-    once.
+    """How many planted lessons come back from an aggregator, by how many reflections it reads.
 
     Args:
         aggregators: Aggregators, by comma.
@@ -336,8 +331,7 @@ class RetentionOptions(ModelOptions):
 
 @parameters
 class RealOptions(ModelOptions):
-    """Is it better than dspy.GEPA on a model? Methods at an equal budget in tokens, in an order
-    drawn beforehand.
+    """Is it better than dspy.GEPA on a model? Equal budgets in tokens, in an order drawn before.
 
     Args:
         folder: Where the plan, a file for each run, and the page lie; the same folder goes on.

@@ -1,6 +1,4 @@
-"""A user's own program, data and models, from a file of ``combee run``, as a benchmark and an
-endpoint.
-"""
+"""A user's own program, data and models, from a file of ``combee run``."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ __all__ = ["Own", "read_own"]
 
 
 class Own:
-    """What a file of ``combee run`` holds, of which a comparison takes program, metric, data,
-    adapter and models.
+    """Program, metric, data, adapter and models of a file of ``combee run``.
 
     Attributes:
         rows: Its program, metric and splits.
@@ -39,9 +36,7 @@ class Own:
 
     @contextmanager
     def endpoint(self, price: Price | None) -> Iterator[Endpoint]:
-        """Give the file's models. DSPy's cache is off: a call that it answers would flatter whoever
-        runs later.
-        """
+        """Give the file's models without DSPy's cache, which would flatter whoever runs later."""
         task = self._plan.tasks[0]
         with self._plan.lms() as lm_of:
             lm, writing = (

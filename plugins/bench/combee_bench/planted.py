@@ -31,8 +31,7 @@ _FIRST_CODE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PlantedFact:
-    """An invented fact that no model can know: goods from a port have a code. ``wrong`` was
-    answered instead.
+    """An invented fact that no model can know: goods from a port have a code.
 
     No two facts share a word or a code.
     """
@@ -74,8 +73,7 @@ def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
 
 
 def planted_record(fact: PlantedFact, index: int, wording: int = 0) -> Reflection:
-    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words
-    of its own.
+    """Return the reflection on a rollout that lacked the fact, which its feedback states.
 
     Args:
         fact: What it says.

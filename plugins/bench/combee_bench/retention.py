@@ -1,5 +1,4 @@
-"""How many planted lessons come back from an aggregator, by how many reflections it is given at
-once.
+"""How many planted lessons come back from an aggregator, by how many reflections it reads.
 
 Each reflection says one invented fact in words of its own, so what was kept is read off, not
 judged. This is context overload itself: no score has to rise for it, and a small model can show it.
@@ -22,7 +21,7 @@ from rich.table import Table
 
 from combee_bench.asking import asker, there
 from combee_bench.endpoints import model_lm
-from combee_bench.mixed import Statement, Tally, serve, state, tally
+from combee_bench.mixed import ServedTally, Statement, serve, state, tally
 from combee_bench.options import RetentionOptions
 from combee_bench.overload import LAWS
 from combee_bench.pictures import figure
@@ -75,7 +74,7 @@ class RetentionRow:
     completion_tokens: int
     seconds: float
     text: str
-    served: Tally | None = None
+    served: ServedTally | None = None
 
 
 def run(options: RetentionOptions) -> Iterator[RetentionRow]:
@@ -123,18 +122,12 @@ def _model(
             yield service.lm(), dspy.JSONAdapter()
         return
     if options.lm == "embedded":
-        files = options.file.split(",") if options.file else None
-        own: dict[str, Any] = {"file": files, "sha256": options.sha256, "context": options.context}
-        lm, _ = model_lm("embedded", slots=options.slots, max_tokens=options.max_tokens, **own)
+        lm, _ = model_lm("embedded", **options.settings())
         # Room for every fact, or its two copies, in one list.
         yield lm, ConstrainedJSONAdapter(max_items=max(64, 2 * len(facts)))
         return
-    where: dict[str, Any] = {
-        "api_base": options.api_base,
-        "api_key_env": options.api_key_env,
-        "max_tokens": options.max_tokens,
-    }
-    yield model_lm(options.lm, temperature=options.temperature, **where)[0], dspy.JSONAdapter()
+    lm, _ = model_lm(options.lm, temperature=options.temperature, **options.settings())
+    yield lm, dspy.JSONAdapter()
 
 
 async def _aggregated(
@@ -187,20 +180,11 @@ def _lines(lessons: Sequence[str]) -> list[str]:
 
 def _by_level(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[int, ...]:
     levels = sorted({node.level for node in lessons.nodes})
-    return tuple(
-        len(
-            planted_in(
-                facts,
-                [
-                    line
-                    for node in lessons.nodes
-                    if node.level == one
-                    for line in _lines(node.lessons)
-                ],
-            )
-        )
-        for one in levels
-    )
+    texts = [
+        [text for node in lessons.nodes if node.level == level for text in node.lessons]
+        for level in levels
+    ]
+    return tuple(len(planted_in(facts, _lines(lessons))) for lessons in texts)
 
 
 def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, int], ...]:
@@ -240,9 +224,7 @@ def _calls(samples: Sequence[Sample], items: int) -> tuple[str, str, str]:
 
 
 def summary(options: RetentionOptions, rows: Sequence[RetentionRow]) -> dict[str, Any]:
-    """Return the share that is kept by aggregator and size, and the law of one call, as plain JSON
-    data.
-    """
+    """Return what is kept by aggregator and size, and the law of one call, as plain JSON data."""
     samples = _samples(rows)
     law = fit_law(samples).law if len({one.items for one in samples}) > 1 else None
     return {
@@ -278,9 +260,7 @@ def _title(options: RetentionOptions) -> str:
 
 
 def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
-    """Return what came back by aggregator and size, and what one reading call keeps beside the law
-    fitted to it.
-    """
+    """Return what came back by aggregator and size, and what one call keeps beside its law."""
     kept = []
     for name in options.aggregators:
         for size in options.sizes:
@@ -372,9 +352,7 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
 
 
 def draw(options: RetentionOptions, rows: Sequence[RetentionRow], path: Path) -> None:
-    """Draw the share that comes back against the number of reflections, a line for each
-    aggregator.
-    """
+    """Draw the share that comes back against the number of reflections, a line an aggregator."""
     with figure(path, f"Planted lessons that come back: {_title(options)}", 1) as (axes,):
         for name in options.aggregators:
             sizes = [size for size in options.sizes if _some(rows, name, size)]

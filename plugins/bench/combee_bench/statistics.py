@@ -1,6 +1,4 @@
-"""Methods side by side: intervals over seeds and examples, and whether one may be called faster
-than another.
-"""
+"""Methods side by side: intervals over seeds and examples, and which are faster."""
 
 from __future__ import annotations
 
@@ -211,8 +209,7 @@ def not_comparable(margin: float) -> str:
 
 
 def paired_interval(changes: Table) -> Interval:
-    """Return the mean of paired differences with its 95 % interval, from a table of seeds ×
-    examples.
+    """Return the mean of paired differences with its 95 % interval, of seeds × examples.
 
     Over examples it is Tango's score interval ("Equivalence test and confidence interval for the
     difference in proportions for the paired-sample design", Statistics in Medicine 17, 1998): for
@@ -221,8 +218,8 @@ def paired_interval(changes: Table) -> Interval:
     of the mean change where it is below. Scores span at most 1. Over seeds it is Student's interval
     of their means, and the two are joined as independent parts of one error (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008), which counts noise that belongs to both twice and so errs on
-    the wide side. With one seed nothing is said about others. ``docs/results/statistics.md`` shows how
-    often it errs.
+    the wide side. With one seed nothing is said about others. How often it errs stands
+    in ``docs/results/statistics.md``.
 
     Args:
         changes: One row a seed, one column an example; values from -1 to 1.
@@ -241,9 +238,7 @@ def paired_interval(changes: Table) -> Interval:
 
 
 def _tango(mean: float, squared: float, n: int) -> tuple[float, float]:
-    """Return the two differences, -1 to 1, from which a mean change is 1.96 standard errors
-    away.
-    """
+    """Return the two differences from which a mean change is 1.96 standard errors away."""
     from scipy.optimize import brentq
 
     differ = min(1.0, max(squared, abs(mean)))  # the share of pairs that differ

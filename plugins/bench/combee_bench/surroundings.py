@@ -43,9 +43,7 @@ _MADE_TO_SIZE = ("formula-mini",)
 
 
 def environment() -> dict[str, Any]:
-    """Return date, machine and versions as plain JSON data: what a reader needs to judge a
-    figure.
-    """
+    """Return date, machine and versions: what a reader needs to judge a figure."""
     # The client's own work counts in the seconds, so a busy machine must show.
     load = [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
     machine = {
@@ -139,8 +137,7 @@ def own_module(name: str, *arguments: str) -> dict[str, Any]:
 
 
 def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
-    """Run a module in a process of its own, so that its memory is its own, and return the JSON that
-    it writes last.
+    """Run a module in a process of its own, and return the JSON that it writes last.
 
     Raises:
         ServiceError: It failed.
@@ -155,9 +152,7 @@ def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held, in MiB; 0 where the system does not
-    say.
-    """
+    """Return the most memory that this process has held, in MiB; 0 where that is unknown."""
     status = Path("/proc/self/status")
     if status.exists():
         # Not ru_maxrss: it begins with what the process that started this one held.

@@ -1,6 +1,4 @@
-"""How figures are shown: one table of rich's, by rows or by columns, with what a reader must know
-below it.
-"""
+"""Tables of figures, by rows or by columns, with what a reader must know below them."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ __all__ = ["by_columns", "by_fields", "by_rows"]
 def by_rows(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = ()
 ) -> Table:
-    """Return a table of one line a row; a head that starts with ``<`` is that of a column of
-    words.
-    """
+    """Return a table of one line a row; a head that starts with ``<`` is of a column of words."""
     table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
     for head in heads:
         table.add_column(

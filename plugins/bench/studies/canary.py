@@ -1,6 +1,4 @@
-"""What callers of a canary notice, how fast servers follow, how often its
-rule is wrong.
-"""
+"""What callers of a canary notice, how fast servers follow, and how often its rule is wrong."""
 
 from __future__ import annotations
 
@@ -43,9 +41,8 @@ _INCUMBENT, _NEW = "Answer.", "Answer. Be new."
 
 
 @parameters
-class Options:
-    """What callers of a canary notice, how fast servers follow the registry, and how often its rule
-    is wrong.
+class CanaryOptions:
+    """What callers of a canary notice, how fast servers follow, and how often its rule is wrong.
 
     Args:
         parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite,
@@ -94,7 +91,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CanaryRow:
     """One measurement: of what, in which case, and its figures by name."""
 
     part: str
@@ -103,9 +100,7 @@ class Row:
 
 
 class _Moody(dspy.Module):
-    """A program that takes its time and asks no LM. With the challenger's instruction it does as it
-    is told.
-    """
+    """A program that asks no LM, takes its time, and fails by its mood as the challenger."""
 
     def __init__(self, mood: str, seconds: float) -> None:
         super().__init__()
@@ -139,9 +134,7 @@ def _worse(gold: Any, pred: Any, *more: Any) -> float:
 
 
 def _published(name: str, uri: str) -> Registry:
-    """Register two versions as a run would have: the second says that it was right on all held-out
-    rows.
-    """
+    """Register two versions as a run would: the second was right on all held-out rows."""
     registry = Registry(name, uri)
     plan = CanaryPlan(epsilon=0.05, pairs=50, hours=0, target=0.0, errors=1.0).to_dict()
     for alias, text in (("production", _INCUMBENT), ("challenger", _NEW)):
@@ -160,7 +153,7 @@ def _published(name: str, uri: str) -> Registry:
     return registry
 
 
-def run(options: Options) -> Iterator[Row]:
+def run(options: CanaryOptions) -> Iterator[CanaryRow]:
     """Yield one row a case."""
     if "rule" in options.parts:
         yield from _rule(options)
@@ -182,7 +175,7 @@ def run(options: Options) -> Iterator[Row]:
                 yield from _changes(options, "an MLflow server", address, Path(folder, "b"))
 
 
-def _rule(options: Options) -> Iterator[Row]:
+def _rule(options: CanaryOptions) -> Iterator[CanaryRow]:
     looks = np.linspace(options.pairs / options.looks, options.pairs, options.looks).astype(int)
     for margin in options.epsilons:
         for truth in dict.fromkeys((-1.0, -margin, 0.0, 1.0)):
@@ -197,7 +190,7 @@ def _rule(options: Options) -> Iterator[Row]:
                 found[_verdict(pairs, looks, margin)] += 1
                 found["promoted by plug-in bets"] += _plugged_in(pairs, looks, margin)
             rates = {what: count / options.canaries for what, count in found.items()}
-            yield Row("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
+            yield CanaryRow("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
 
 
 def _verdict(pairs: Any, looks: Any, margin: float) -> str:
@@ -212,8 +205,7 @@ def _verdict(pairs: Any, looks: Any, margin: float) -> str:
 
 
 def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
-    """Say whether the standard test promotes: stakes from the variance so far, as the same paper
-    has them.
+    """Return whether the standard test promotes: stakes from the variance so far.
 
     Source: Waudby-Smith and Ramdas, JRSS-B 86 (2024): their hedged capital, one-sided.
     """
@@ -227,7 +219,7 @@ def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
     return bool((capital[looks - 1] >= -np.log(_LEVEL)).any())
 
 
-def _calls(options: Options, uri: str, folder: Path) -> Iterator[Row]:
+def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[CanaryRow]:
     """Call programs that take no time, in turn: what is left is the caller's own wait."""
     _published("calls", uri)
     programs: dict[str, Any] = {"bare": _Moody("answers", 0.0)}
@@ -252,10 +244,10 @@ def _calls(options: Options, uri: str, folder: Path) -> Iterator[Row]:
         figures["processor ms"] = 1000 * float(
             np.median(own)
         )  # the caller's thread alone, whatever runs beside it
-        yield Row("calls", case, {name: round(value, 3) for name, value in figures.items()})
+        yield CanaryRow("calls", case, {name: round(value, 3) for name, value in figures.items()})
 
 
-async def _load(options: Options, way: str, mood: str, folder: Path, uri: str) -> Row:
+async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: str) -> CanaryRow:
     """Ask a server on loopback, whose challenger behaves in one way."""
     program: Any = _Moody(mood, options.answer_seconds)
     if mood != "bare":
@@ -309,13 +301,11 @@ async def _load(options: Options, way: str, mood: str, folder: Path, uri: str) -
         "shadows": counts,
         "not accounted for": counts.get("sampled", 0) - ended,
     }
-    return Row("load", f"{way}, {mood}", figures)
+    return CanaryRow("load", f"{way}, {mood}", figures)
 
 
 def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
-    """Serve in a process of its own, and write when each kind of answer was given last before
-    another.
-    """
+    """Serve in a process of its own, and write every answer with its time."""
     program = CanaryProgram(
         name,
         _Moody("answers", 0.002),
@@ -332,7 +322,7 @@ def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
     Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(said))
 
 
-def _changes(options: Options, where: str, uri: str, folder: Path) -> Iterator[Row]:
+def _changes(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[CanaryRow]:
     yield from _switch(options, where, uri, folder)
     yield _kills(options, where, uri, f"killed-{folder.name}")
 
@@ -348,10 +338,8 @@ def _move(name: str, uri: str, ready: Any) -> None:
         ready.set()
 
 
-def _kills(options: Options, where: str, uri: str, name: str) -> Row:
-    """Kill a process that promotes and rolls back, at moments that are drawn, and say how it left
-    the registry.
-    """
+def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> CanaryRow:
+    """Kill a process that promotes and rolls back, and return how it left the registry."""
     registry, stream = (
         _published(name, uri),
         np.random.default_rng(derive_seed(options.seed, "canary", "kills")),
@@ -386,13 +374,11 @@ def _kills(options: Options, where: str, uri: str, name: str) -> Row:
         ] += 1
         found["not told"] += any("no audit line" in one for one in status(registry).missing)
         found["cut short"] += not registry.audit()[-1]["carried_out"]
-    return Row("kills", where, found)
+    return CanaryRow("kills", where, found)
 
 
-def _switch(options: Options, where: str, uri: str, folder: Path) -> Iterator[Row]:
-    """Promote and roll back while two processes serve; yield the time until the last answer of the
-    version before.
-    """
+def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[CanaryRow]:
+    """Promote and roll back under two servers; yield how late each answers by the old version."""
     registry = _published(f"switch-{folder.name}", uri)
     folder.mkdir()
     context = multiprocessing.get_context("spawn")
@@ -422,7 +408,7 @@ def _switch(options: Options, where: str, uri: str, folder: Path) -> Iterator[Ro
                 "seconds until the last old answer": round(max(later, default=0.0), 3),
                 "ttl": options.ttl,
             }
-            yield Row("switch", f"{where}, {one.name}, {what}", figures)
+            yield CanaryRow("switch", f"{where}, {one.name}, {what}", figures)
 
 
 def _until(done: Any) -> float:

@@ -1,5 +1,4 @@
-"""Rollouts a second that one process sustains, and what each costs it, on a service that answers at
-once.
+"""Rollouts a second that one process sustains, and their CPU, where a service answers at once.
 
 No waiting hides here what a client costs: every row asks the same service, in a
 process of its own, and is itself measured in a fresh process.
@@ -41,9 +40,8 @@ _BATCH = 1_000
 
 
 @parameters
-class Options:
-    """Rollouts a second that one process sustains, and what each costs it, on a service that
-    answers at once.
+class ClientOptions:
+    """Rollouts a second that one process sustains, and their CPU, where a service answers at once.
 
     Args:
         rows: What is measured, by comma.
@@ -86,7 +84,7 @@ class ClientRow:
     peak_mib: float
 
 
-def run(options: Options) -> Iterator[ClientRow]:
+def run(options: ClientOptions) -> Iterator[ClientRow]:
     """Measure row by row.
 
     Raises:
@@ -99,7 +97,7 @@ def run(options: Options) -> Iterator[ClientRow]:
     return _rows(options)
 
 
-def _rows(options: Options) -> Iterator[ClientRow]:
+def _rows(options: ClientOptions) -> Iterator[ClientRow]:
     with instant_service() as api_base:
         for name in options.rows:
             arguments = (name, api_base, str(options.rollouts), str(options.workers))

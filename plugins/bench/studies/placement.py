@@ -1,6 +1,4 @@
-"""Where copies of reflections come to lie: which ever meet, which lie double, and what a scan's
-first level keeps.
-"""
+"""Where copies of reflections lie: which meet, which lie double, and what level 1 keeps."""
 
 from __future__ import annotations
 
@@ -19,9 +17,8 @@ from combee_dspy.streams import derive
 
 
 @parameters
-class Options:
-    """Where copies of reflections come to lie: which meet, which lie double, and what level 1 of a
-    scan keeps.
+class PlacementOptions:
+    """Where copies of reflections lie: which meet, which lie double, and what level 1 keeps.
 
     Args:
         sizes: Reflections, by comma.
@@ -80,7 +77,7 @@ class PlacementRow:
     kept: float
 
 
-def run(options: Options) -> Iterator[PlacementRow]:
+def run(options: PlacementOptions) -> Iterator[PlacementRow]:
     """Deal every combination; rows come one at a time."""
     for n in options.sizes:
         for copies in options.copies:
@@ -90,7 +87,7 @@ def run(options: Options) -> Iterator[PlacementRow]:
 
 
 def _row(
-    options: Options, n: int, copies: int, placement: Placement, window: int | None
+    options: PlacementOptions, n: int, copies: int, placement: Placement, window: int | None
 ) -> PlacementRow:
     k = shard_count(n, copies, options.fan_in, None, placement, window)
     law, pairs = LAWS[options.law], max(n * (n - 1) // 2, 1)

@@ -1,6 +1,4 @@
-"""Which batch size the controller picks, by delays of stated laws or of recorded runs, and how much
-hangs on τ.
-"""
+"""Which batch size the controller picks, by laws or recorded runs, and what hangs on τ."""
 
 from __future__ import annotations
 
@@ -25,9 +23,8 @@ _SECONDS = 100.0
 
 
 @parameters
-class Options:
-    """Which batch size the controller picks, by stated laws of an epoch's delay and by recorded
-    runs.
+class SizesOptions:
+    """Which batch size the controller picks, by laws or recorded runs, and what hangs on τ.
 
     Args:
         taus: τ, by comma, each a share of the law's slope at the base.
@@ -59,8 +56,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What is picked at one τ: plateau in examples, what the bounds leave of it, and seconds of an
-    epoch there.
+    """What one τ picks: plateau in examples, what the bounds leave of it, seconds of an epoch.
 
     ``seconds`` are by the true law, or by the one fitted to what was recorded.
     """
@@ -89,7 +85,7 @@ class SizesRow:
     picks: tuple[Pick, ...]
 
 
-def run(options: Options) -> Iterator[SizesRow]:
+def run(options: SizesOptions) -> Iterator[SizesRow]:
     """Pick sizes by each law, then by what each run recorded.
 
     Raises:
@@ -132,7 +128,7 @@ def _recorded(folder: str) -> list[Measurement]:
 def _row(
     origin: str,
     measured: Sequence[Measurement],
-    options: Options,
+    options: SizesOptions,
     delay: Callable[[float], float] | None,
 ) -> SizesRow:
     picks: list[Pick] = []

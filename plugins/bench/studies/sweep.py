@@ -42,7 +42,7 @@ _VARIANTS = 5
 
 
 @parameters
-class Options(ServiceOptions):
+class SweepOptions(ServiceOptions):
     """Batch size × aggregator: what one epoch teaches when every update is kept.
 
     Args:
@@ -105,7 +105,7 @@ class SweepRow:
     tokens: int
 
 
-def run(options: Options) -> Iterator[SweepRow]:
+def run(options: SweepOptions) -> Iterator[SweepRow]:
     """Run every combination; rows come one at a time.
 
     Raises:
@@ -115,7 +115,7 @@ def run(options: Options) -> Iterator[SweepRow]:
     return _rows(options, aggregators)
 
 
-def _rows(options: Options, aggregators: Mapping[str, Any]) -> Iterator[SweepRow]:
+def _rows(options: SweepOptions, aggregators: Mapping[str, Any]) -> Iterator[SweepRow]:
     for law in options.laws if options.lm is None else (options.lm,):
         for seed in options.seeds:
             sizes = {"train": options.examples, "validation": 1, "heldout": options.heldout}
@@ -139,7 +139,7 @@ def _rows(options: Options, aggregators: Mapping[str, Any]) -> Iterator[SweepRow
 
 @contextmanager
 def _endpoint(
-    options: Options, law: str, seed: int, task: SimulatedTask | None
+    options: SweepOptions, law: str, seed: int, task: SimulatedTask | None
 ) -> Iterator[Endpoint]:
     if task is None:
         where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
@@ -151,9 +151,7 @@ def _endpoint(
 
 
 def _planted(rows: LoadedBenchmark, seed: int) -> SimulatedTask:
-    """Plant five lessons per formula, each needed by a fifth of its questions, so that there are
-    many to lose.
-    """
+    """Plant five lessons per formula, each needed by a fifth of its questions."""
     examples = [row for split in rows.splits for row in split.examples]
     question, answer = (
         next(iter(rows.signature.input_fields)),
@@ -185,9 +183,7 @@ class _Epoch:
         workers: int,
         before: float | None,
     ) -> SweepRow:
-        """Learn for one epoch, and read the held-out set; the student's score where it is not
-        known.
-        """
+        """Learn for one epoch, and read the held-out set; the student's too where it is new."""
         async with asker(endpoint.reflection_lm, workers, endpoint.adapter) as ask:
             heldout = self.rows.heldout.examples
             text = str(next(iter(self.rows.program().predictors())).signature.instructions)
@@ -267,10 +263,8 @@ def _counted(
     return sum(f"[{key}]" in text for key in taught), len(taught)
 
 
-def summary(options: Options, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
-    """Return one record per law, size and aggregator: means over the seeds with 95 % bootstrap
-    intervals.
-    """
+def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+    """Return means over the seeds with 95 % intervals, by law, size and aggregator."""
     cells: dict[tuple[str, int, str], list[SweepRow]] = {}
     for row in rows:
         cells.setdefault((row.law, row.size, row.aggregator), []).append(row)

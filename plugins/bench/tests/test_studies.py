@@ -14,7 +14,7 @@ from studies.__main__ import app
 
 
 def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
-    options = sweep.Options(
+    options = sweep.SweepOptions(
         aggregators=("single-call", "union"),
         sizes=(24,),
         laws=("attention",),
@@ -37,7 +37,7 @@ def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
 
 def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
     laws = ("collapse", "dilution", "unlimited")
-    options = sweep.Options(
+    options = sweep.SweepOptions(
         aggregators=("single-call", "parallel-scan"),
         sizes=(40,),
         laws=laws,
@@ -57,7 +57,9 @@ def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
 
 
 def test_where_copies_lie() -> None:
-    options = placement.Options(sizes=(6, 240), windows=(0, 4), fan_in=16, draws=5, law="unlimited")
+    options = placement.PlacementOptions(
+        sizes=(6, 240), windows=(0, 4), fan_in=16, draws=5, law="unlimited"
+    )
     rows = {
         (row.reflections, row.copies, row.placement, row.window): row
         for row in placement.run(options)
@@ -84,11 +86,11 @@ def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
             figures = client.measure(name, api_base, rollouts=20, workers=4)
             assert min(figures.values()) > 0, name
     with pytest.raises(ArgumentError, match="rows"):
-        client.run(client.Options(rows=("nothing",)))
+        client.run(client.ClientOptions(rows=("nothing",)))
 
 
 def test_the_rule_promotes_what_is_better_and_refuses_what_is_worse():
-    options = canary.Options(
+    options = canary.CanaryOptions(
         parts=("rule",), canaries=20, pairs=4000, looks=4, epsilons=(2.0, 0.5), discordance=4.0
     )
     rows = {row.case: row.figures for row in canary.run(options)}
@@ -103,7 +105,7 @@ def test_the_rule_promotes_what_is_better_and_refuses_what_is_worse():
 
 
 def test_sizes_shows_what_hangs_on_tau_and_on_the_law() -> None:
-    options = sizes.Options(noise=0.0, alphas=(0.5, 1.0), floors=(0.0, 0.1))
+    options = sizes.SizesOptions(noise=0.0, alphas=(0.5, 1.0), floors=(0.0, 0.1))
     rows = list(sizes.run(options))
     assert [round(row.exponent, 2) for row in rows] == [0.5, 1.0] * 2
     assert [round(row.floor, 2) for row in rows] == [0.0, 0.0, 0.1, 0.1]

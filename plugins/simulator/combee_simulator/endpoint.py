@@ -26,7 +26,7 @@ from combee_simulator.requests import (
 )
 from combee_simulator.stats import CallRecord, Counters, Kind
 
-__all__ = ["Endpoint", "SimulatedConfig"]
+__all__ = ["RequestHandler", "SimulatedConfig"]
 
 _BODY_LIMIT = 256 * 1024 * 1024
 _GARBLED = "This simulated reply is malformed on purpose and holds no field."
@@ -85,7 +85,7 @@ class _Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Endpoint:
+class RequestHandler:
     """The service without its socket and thread. Runs on the event loop alone."""
 
     def __init__(self, config: SimulatedConfig, model: SimulatedModel, counters: Counters) -> None:

@@ -25,7 +25,7 @@ from combee_simulator.shapes import (
 )
 from combee_simulator.tagging import PLATITUDE, Tagger, without_playbook
 
-__all__ = ["PLATITUDE", "Writer"]
+__all__ = ["PLATITUDE", "LessonWriter"]
 
 # A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons,
 # most_words, …
@@ -61,7 +61,7 @@ class _Prompt:
     taught_by: Mapping[str, str]
 
 
-class Writer:
+class LessonWriter:
     """Writes lessons under a capacity law. Stateless and safe to share.
 
     The items of the prompt are its known questions and its lesson lines, in

@@ -92,9 +92,7 @@ def compiled(optimizer: Any, task: BaselineTask) -> Any:
 
 
 class Counting:
-    """A metric as DSPy's own optimizers reckon with it, a plain number, that counts how often it is
-    asked.
-    """
+    """A metric that answers DSPy's optimizers with a plain number and counts its calls."""
 
     def __init__(self, metric: Callable[..., Any]) -> None:
         self._metric = metric

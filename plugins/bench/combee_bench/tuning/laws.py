@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from combee_dspy.streams import derive_seed
 
-__all__ = ["Fit", "Law", "Laws", "Sample", "fit_law", "pooled"]
+__all__ = ["CallLaw", "CallLaws", "Fit", "Sample", "fit_law", "pooled"]
 
 Floats = NDArray[np.float64]
 Sizes = dict[tuple[int, int], list[int]]
@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class CallLaw:
     """The probability that one call keeps one of the things it is given.
 
     The simplest law that bends where prompts get crowded. A call takes in
@@ -66,9 +66,7 @@ class Law:
     writes: float = math.inf
 
     def q(self, items: float, copies: int = 1) -> float:
-        """Return the probability of keeping one of ``items`` different things with ``copies``
-        entries each.
-        """
+        """Return the chance of keeping one of ``items`` things with ``copies`` entries each."""
         read = self.read(items * copies, copies)
         return self.rate * read * min(1.0, self.writes / max(items * read, _EDGE))
 
@@ -91,8 +89,8 @@ class Fit:
         replicates: Laws fitted to bootstrap samples of the calls, for intervals.
     """
 
-    law: Law
-    replicates: tuple[Law, ...]
+    law: CallLaw
+    replicates: tuple[CallLaw, ...]
 
     def interval(self, items: int, copies: int = 1) -> tuple[float, float]:
         """Return the 95 % interval of q at a size."""
@@ -101,7 +99,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Laws:
+class CallLaws:
     """The two kinds of call in a scan.
 
     Attributes:
@@ -143,8 +141,8 @@ def fit_law(samples: Sequence[Sample], *, replicates: int = _REPLICATES, seed: i
 
 
 def _likeliest(
-    places: Sequence[tuple[int, int]], kept: Floats, total: Floats, near: Law | None = None
-) -> Law:
+    places: Sequence[tuple[int, int]], kept: Floats, total: Floats, near: CallLaw | None = None
+) -> CallLaw:
     from scipy.optimize import minimize
 
     most = float(max(items * copies for items, copies in places))
@@ -156,8 +154,8 @@ def _likeliest(
         *([(0.0, math.log(widest) + _EDGE)] * separate),
     ]
 
-    def law(point: Sequence[float]) -> Law:
-        return Law(
+    def law(point: Sequence[float]) -> CallLaw:
+        return CallLaw(
             float(point[0]), math.exp(point[1]), math.exp(point[2]) if separate else math.inf
         )
 
@@ -185,14 +183,12 @@ def _starts(bounds: Sequence[tuple[float, float]]) -> list[list[float]]:
     return [[*point, write] for point in points for write in axes[1]] if len(axes) > 1 else points
 
 
-def _point(law: Law, separate: bool) -> list[float]:
+def _point(law: CallLaw, separate: bool) -> list[float]:
     return [law.rate, math.log(max(law.reads, 1.0)), *([math.log(max(law.writes, 1.0))] * separate)]
 
 
-def _dispersion(sizes: Sizes, law: Law) -> float:
-    """Return Pearson's ratio of the variance between calls to that of independent draws, at least
-    1.
-    """
+def _dispersion(sizes: Sizes, law: CallLaw) -> float:
+    """Return Pearson's ratio of the variance between calls to that of draws, at least 1."""
     pearson, telling = 0.0, 0
     for (items, copies), calls in sizes.items():
         mean = items * law.q(items, copies)

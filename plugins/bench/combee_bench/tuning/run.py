@@ -1,6 +1,4 @@
-"""``combee tune-scan``: measures what one call keeps, and says which copies and fan-in keep most of
-a scan.
-"""
+"""``combee tune-scan``: which copies and fan-in keep most of a scan on this model."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from combee_bench.options import TuneScanOptions
 from combee_bench.planted import PlantedFact, plant, planted_task
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.tables import by_rows
-from combee_bench.tuning.laws import Fit, Laws, Sample, fit_law, pooled
+from combee_bench.tuning.laws import CallLaws, Fit, Sample, fit_law, pooled
 from combee_bench.tuning.probe import Probe, probe
-from combee_bench.tuning.survival import Plan, Survival, plan_scan, predicted_survival
+from combee_bench.tuning.survival import ScanPlan, Survival, plan_scan, predicted_survival
 from combee_dspy.exceptions import ServiceError
 from combee_simulator import SimulatedConfig, SimulatedService
 
@@ -73,7 +71,7 @@ class TunedScan:
     """
 
     probe: Probe
-    laws: Laws
+    laws: CallLaws
     choices: tuple[Choice, ...]
     best: Choice | None
 
@@ -90,7 +88,9 @@ def run(options: TuneScanOptions) -> Iterator[TunedScan]:
     if not found.reads or not found.merges:
         last = found.failed[-1] if found.failed else "no call of one kind was asked for"
         raise ServiceError(f"nothing was measured, {len(found.failed)} calls failed: {last}")
-    laws = Laws(fit_law(found.reads, seed=options.seed), fit_law(found.merges, seed=options.seed))
+    laws = CallLaws(
+        fit_law(found.reads, seed=options.seed), fit_law(found.merges, seed=options.seed)
+    )
     compared = choices(laws, options)
     yield TunedScan(found, laws, compared, best_of(compared))
 
@@ -119,7 +119,7 @@ async def _probed(
         return await probe(ask, facts, options.sizes, options.calls, options.seed)
 
 
-def choices(laws: Laws, options: TuneScanOptions) -> tuple[Choice, ...]:
+def choices(laws: CallLaws, options: TuneScanOptions) -> tuple[Choice, ...]:
     """Return the settings of ``parallel-scan`` with the survival that they lead one to expect."""
     found = []
     for p in sorted(set(options.copies)):
@@ -142,9 +142,7 @@ def choices(laws: Laws, options: TuneScanOptions) -> tuple[Choice, ...]:
 
 
 def best_of(compared: Sequence[Choice]) -> Choice | None:
-    """Return the cheapest (fewest calls, then tokens) of those near the highest survival that is
-    affordable.
-    """
+    """Return the cheapest (fewest calls, then tokens) of those near the best survival."""
     affordable = [choice for choice in compared if choice.affordable]
     if not affordable:
         return None
@@ -153,7 +151,7 @@ def best_of(compared: Sequence[Choice]) -> Choice | None:
     return min(good, key=lambda one: (one.calls, one.tokens, one.copies, one.fan_in))
 
 
-def _tokens(plan: Plan, predicted: Survival, reflection_tokens: int) -> int:
+def _tokens(plan: ScanPlan, predicted: Survival, reflection_tokens: int) -> int:
     entries = sum(map(len, plan.shards))
     written = sum(predicted.lines)
     # Every line of a level but the root's is read once by the level above.

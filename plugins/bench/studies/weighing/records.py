@@ -15,7 +15,7 @@ import dspy
 import typer
 
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.lessons import Book, Taught
+from combee_dspy.lessons import Book, TaughtLine
 from combee_dspy.records import Lessons, Reflection, Role
 from combee_dspy.registry import resolve
 from combee_dspy.strategies import StrategyContext
@@ -29,7 +29,7 @@ RECORDS, RULES, ROWS = 2_000, 60, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReducedRecords:
     """What an aggregator's lessons are worth, and what they cost."""
 
     right: int
@@ -73,19 +73,23 @@ async def reduce_records(aggregator: Aggregator, task: Task, reader: dspy.BaseLM
     return await aggregator.aggregate(reflections, context)
 
 
-def measure(name: str, task: Task) -> Outcome:
+def measure(name: str, task: Task) -> ReducedRecords:
     """Give a task's records to an aggregator, serve its lines, and count."""
     reader, worker = Service(task.laws, task.seed), Service(task.laws, task.seed)
     aggregator = cast("Aggregator", resolve("aggregator", name))
     lessons = asyncio.run(reduce_records(aggregator, task, reader))
-    taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in lessons.lessons)
+    taught = (
+        TaughtLine(lesson.text, tuple(map(str, lesson.sources))) for lesson in lessons.lessons
+    )
     book = Posterior().applied(Book().add(taught, born=0).edit(lessons.edits).book)
     text = "\n".join([task.instruction, *(f"- {lesson.text}" for lesson in book.served)])
     program = dspy.Predict(task.program().signature.with_instructions(text))
     with dspy.context(lm=worker):
         right = sum(program(case=row.case.text(row.slip)).code == row.code for row in task.heldout)
     lines = task.count_lines(text)
-    return Outcome(right, reader.calls.total(), len(text.split()), lines["lines"], lines["wrong"])
+    return ReducedRecords(
+        right, reader.calls.total(), len(text.split()), lines["lines"], lines["wrong"]
+    )
 
 
 def main(
