@@ -33,7 +33,7 @@ _FIRST_CODE = 1_000
 class PlantedFact:
     """An invented fact that no model can know: goods from a port have a code.
 
-    No two facts share a word or a code.
+    ``wrong`` is what was answered instead. No two facts share a word or a code.
     """
 
     code: str
