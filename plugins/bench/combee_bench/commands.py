@@ -1,9 +1,9 @@
 """Commands of ``combee``: ``bench …``, ``compare`` and ``tune-scan``.
 
 A command is a class of options and a module that measures. The module has ``run(options)``, which
-yields one row after another; ``line(options, row)`` and ``table(options, rows)``, without which
-rows are written as they are; and, where they make sense, ``summary(options, rows)`` for the JSON
-file and ``draw(options, rows, path)``.
+yields one row after another; ``line(options, row)`` and ``table(options, rows)``, without which the
+rows, or their summary, are written as they are; and, where they make sense,
+``summary(options, rows)`` for the JSON file and ``draw(options, rows, path)``.
 """
 
 from __future__ import annotations
@@ -183,9 +183,14 @@ def _measure(
     if not console.is_terminal:
         # Nobody's window bounds a file.
         console = Console(width=500)
-    console.print(
-        module.table(options, rows) if hasattr(module, "table") else by_fields(name, rows)
-    )
+    if hasattr(module, "table"):
+        table = module.table(options, rows)
+    elif hasattr(module, "summary"):
+        table = by_fields(name, module.summary(options, rows))
+    else:
+        fields = [field.name for field in dataclasses.fields(rows[0])]
+        table = by_fields(name, [{field: getattr(row, field) for field in fields} for row in rows])
+    console.print(table)
 
 
 _DRAWN = (

@@ -80,9 +80,9 @@ class Endpoint:
             prices = {} if self.price is None else dict.fromkeys(models, self.price)
             with metered(Tariff(self.costs or Costs(prices=prices))) as meter:
                 yield counted
-            found = totals(meter.usage())
-            counted.dollars = found.total.dollars
-            for role, sums in found.by_role.items():
+            sums_by_role = totals(meter.usage())
+            counted.dollars = sums_by_role.total.dollars
+            for role, sums in sums_by_role.by_role.items():
                 kind = "task" if role in ("task", "serving") else "reflect"
                 own = Tally(sums.calls, sums.prompt_tokens, sums.completion_tokens)
                 counted.tallies[kind] = counted.tallies.get(kind, Tally()) + own

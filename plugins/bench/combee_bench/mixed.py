@@ -40,8 +40,8 @@ def state(facts: Sequence[PlantedFact], seed: int) -> tuple[Statement, ...]:
     words and opposed once, by a statement with another code.
     """
     stream = derive(seed, "planted statements")
-    taken = {code for fact in facts for code in (fact.code, fact.wrong)}
-    free = [code for code in map("Q{}".format, _CODES) if code not in taken]
+    used = {code for fact in facts for code in (fact.code, fact.wrong)}
+    free = [code for code in map("Q{}".format, _CODES) if code not in used]
     opposite = iter(stream.sample(free, len(facts)))
     statements: list[Statement] = []
     for place, fact in enumerate(facts):
@@ -89,7 +89,7 @@ def tally(
 ) -> ServedTally:
     """Count what the served lines hold of facts, by the statements that they were learned from."""
     stated = list(dict.fromkeys(statement.fact for statement in statements))
-    opposite = {one.opposes: one.fact for one in statements if one.opposes}
+    opposite = {statement.opposes: statement.fact for statement in statements if statement.opposes}
     held: Counter[str] = Counter()
     doubled = other = cited = correct = 0
     for line in served:

@@ -80,11 +80,11 @@ def planted_record(fact: PlantedFact, index: int, wording: int = 0) -> Reflectio
         index: Its place.
         wording: In which words, of three (0, 1 or 2).
     """
-    told = _WORDINGS[wording].format(port=fact.port, goods=fact.goods, code=fact.code)
+    lesson = _WORDINGS[wording].format(port=fact.port, goods=fact.goods, code=fact.code)
     record = {
         "Inputs": {"question": fact.question},
         "Generated Outputs": {"code": fact.wrong},
-        "Feedback": f"Wrong: got {fact.wrong}. {told}",
+        "Feedback": f"Wrong: got {fact.wrong}. {lesson}",
     }
     return Reflection(index, record)
 
@@ -109,6 +109,7 @@ def planted_in(facts: Collection[PlantedFact], lines: Iterable[str]) -> frozense
 def planted_task(facts: Iterable[PlantedFact]) -> SimulatedTask:
     """Return what a simulated service must know to learn the facts."""
     questions = (
-        SimulatedQuestion(one.question, one.code, one.wrong, one.code, one.lesson) for one in facts
+        SimulatedQuestion(fact.question, fact.code, fact.wrong, fact.code, fact.lesson)
+        for fact in facts
     )
     return SimulatedTask(tuple(questions), ("code",), base_rate=0.0)

@@ -50,7 +50,7 @@ class RetentionRow:
         reflections: n, each with one fact that no other has; facts where they are ``mixed``.
         seed: Of the facts, and of the aggregator's own draws.
         by_level: Facts that are left after each level of calls, level 1 first.
-        kept: Facts in the result; those that are right in what is served, where they are ``mixed``.
+        retained: Facts in the result; where they are ``mixed``, those right in what is served.
         reads: Of each call that reads reflections, how many facts it was given and how many its
             answer holds.
         failed: Calls without a usable answer.
@@ -66,7 +66,7 @@ class RetentionRow:
     reflections: int
     seed: int
     by_level: tuple[int, ...]
-    kept: int
+    retained: int
     reads: tuple[tuple[int, int], ...]
     failed: int
     calls: int
@@ -84,8 +84,8 @@ def run(options: RetentionOptions) -> Iterator[RetentionRow]:
         UnknownStrategyError: An aggregator is not installed.
         ArgumentValueError: A key is not set, or no aggregator has a fan-in.
     """
-    found = [registry.find("aggregator", name) for name in options.aggregators]
-    if options.fan_in and not any(hasattr(one, "fan_in") for one in found):
+    aggregators = [registry.find("aggregator", name) for name in options.aggregators]
+    if options.fan_in and not any(hasattr(aggregator, "fan_in") for aggregator in aggregators):
         names = ",".join(options.aggregators)
         raise ArgumentValueError(
             "fan_in", options.fan_in, f"is no setting of {names}", "Leave it out."
@@ -109,7 +109,7 @@ def _row(options: RetentionOptions, name: str, size: int, seed: int) -> Retentio
     served = serve(lessons)
     tallied = tally(facts, statements, served)
     text = "\n".join(line.text for line in served)
-    return replace(row, reflections=size, kept=tallied.right, text=text, served=tallied)
+    return replace(row, reflections=size, retained=tallied.right, text=text, served=tallied)
 
 
 @contextmanager
@@ -156,7 +156,7 @@ async def _aggregated(
         )
         lessons = await learn(there(reflections), context=context)
         seconds, total = time.monotonic() - since, ask.costs().total
-    final = [one.text for one in lessons.lessons] + (lessons.rewrite or "").splitlines()
+    final = [lesson.text for lesson in lessons.lessons] + (lessons.rewrite or "").splitlines()
     row = RetentionRow(
         name,
         len(facts),
@@ -199,34 +199,34 @@ def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, i
 def line(options: RetentionOptions, row: RetentionRow) -> str:
     """Say what one aggregation kept."""
     failed = f", {row.failed} calls failed" if row.failed else ""
-    kept = (
-        f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in"
+    outcome = (
+        f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.retained} kept in"
         f" {row.seconds:.0f} s{failed}"
     )
     if row.served is None:
-        return kept
+        return outcome
     ends = ", ".join(f"{count} {end}" for end, count in row.served.decided.items())
     cited, correct = row.served.citations
     return (
-        f"{kept}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other}"
+        f"{outcome}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other}"
         f" without a fact; {correct} of {cited} citations right"
     )
 
 
 def _samples(rows: Sequence[RetentionRow]) -> list[Sample]:
-    return [Sample(items, 1, kept) for row in rows for items, kept in row.reads]
+    return [Sample(items, 1, retained) for row in rows for items, retained in row.reads]
 
 
 def _calls(samples: Sequence[Sample], items: int) -> tuple[str, str, str]:
     """Return the calls that read so many, those of them that kept all, and those that kept none."""
-    kept = [one.kept for one in samples if one.items == items]
-    return str(len(kept)), str(kept.count(items)), str(kept.count(0))
+    retained = [sample.retained for sample in samples if sample.items == items]
+    return str(len(retained)), str(retained.count(items)), str(retained.count(0))
 
 
 def summary(options: RetentionOptions, rows: Sequence[RetentionRow]) -> dict[str, Any]:
     """Return what is kept by aggregator and size, and the law of one call, as plain JSON data."""
     samples = _samples(rows)
-    law = fit_law(samples).law if len({one.items for one in samples}) > 1 else None
+    law = fit_law(samples).law if len({sample.items for sample in samples}) > 1 else None
     return {
         "kept": {
             name: {
@@ -248,7 +248,7 @@ def _some(rows: Sequence[RetentionRow], name: str, size: int) -> list[RetentionR
 
 def _share(rows: Sequence[RetentionRow], name: str, size: int) -> float:
     own = _some(rows, name, size)
-    return sum(row.kept for row in own) / (size * len(own))
+    return sum(row.retained for row in own) / (size * len(own))
 
 
 def _title(options: RetentionOptions) -> str:
@@ -261,21 +261,21 @@ def _title(options: RetentionOptions) -> str:
 
 def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
     """Return what came back by aggregator and size, and what one call keeps beside its law."""
-    kept = []
+    lines = []
     for name in options.aggregators:
         for size in options.sizes:
             if not (own := _some(rows, name, size)):
                 continue
-            shares = [row.kept / size for row in own]
-            levels = [sum(one) for one in zip(*(row.by_level for row in own), strict=False)]
-            kept.append(
+            shares = [row.retained / size for row in own]
+            levels = [sum(column) for column in zip(*(row.by_level for row in own), strict=False)]
+            lines.append(
                 (
                     name,
                     str(size),
                     str(len(own)),
                     f"{_share(rows, name, size):.0%}",
                     f"{min(shares):.0%} to {max(shares):.0%}",
-                    " ".join(f"{one / (size * len(own)):.0%}" for one in levels),
+                    " ".join(f"{count / (size * len(own)):.0%}" for count in levels),
                     *(
                         f"{sum(getattr(row, what) for row in own) / len(own):,.0f}"
                         for what in ("calls", "prompt_tokens", "completion_tokens", "seconds")
@@ -288,12 +288,12 @@ def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
         " read,written,seconds,failed"
     )
     parts: list[Table] = [
-        by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), kept)
+        by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), lines)
     ]
     if options.mixed:
         parts.append(_served_table(options, rows))
     samples = _samples(rows)
-    if len({one.items for one in samples}) > 1:
+    if len({sample.items for sample in samples}) > 1:
         fit = fit_law(samples)
         lines = [
             (
@@ -338,13 +338,14 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
             tallies = [row.served for row in _some(rows, name, size) if row.served is not None]
             if tallies:
                 decided = {
-                    end: sum(one.decided[end] for one in tallies) for end in tallies[0].decided
+                    end: sum(tallied.decided[end] for tallied in tallies)
+                    for end in tallies[0].decided
                 }
                 counts = (
                     *decided.values(),
-                    sum(one.doubled for one in tallies),
-                    sum(one.other for one in tallies),
-                    *map(sum, zip(*(one.citations for one in tallies), strict=True)),
+                    sum(tallied.doubled for tallied in tallies),
+                    sum(tallied.other for tallied in tallies),
+                    *map(sum, zip(*(tallied.citations for tallied in tallies), strict=True)),
                 )
                 right = f"{sum(one.right for one in tallies)} of {size * len(tallies)}"
                 lines.append((name, str(size), right, *map(str, counts)))

@@ -151,13 +151,13 @@ def side_by_side(
     for run in runs:
         by_method.setdefault(run.method, {}).setdefault(run.seed, run)
     seeds = [
-        one
-        for one in dict.fromkeys(run.seed for run in runs)
-        if all(one in own for own in by_method.values())
+        seed
+        for seed in dict.fromkeys(run.seed for run in runs)
+        if all(seed in own for own in by_method.values())
     ]
     sides: list[Side[R]] = []
     for name, own in by_method.items() if seeds else ():
-        chosen = tuple(own[one] for one in seeds)
+        chosen = tuple(own[seed] for seed in seeds)
         before, after = (
             _table([run.before for run in chosen]),
             _table([run.after for run in chosen]),
@@ -166,12 +166,15 @@ def side_by_side(
         if sides:
             first = sides[0]
             difference = after - _table([run.after for run in first.runs])
-            found = paired_interval(difference)
-            comparable = found.low > -margin / 100 and difference.shape[1] >= fewest_examples(
+            interval = paired_interval(difference)
+            comparable = interval.low > -margin / 100 and difference.shape[1] >= fewest_examples(
                 margin
             )
             versus = Comparison(
-                first.method, found, comparable, times(first.runs, chosen) if comparable else None
+                first.method,
+                interval,
+                comparable,
+                times(first.runs, chosen) if comparable else None,
             )
         heldout = crossed_interval(after, derive_seed(seed, "heldout", name))
         sides.append(
@@ -291,18 +294,18 @@ def pareto_best(points: Mapping[str, tuple[float | None, float]]) -> tuple[str, 
         points: Name to (cost, score): less cost and more score are better. A point without a cost
             takes no part.
     """
-    known = {name: (cost, score) for name, (cost, score) in points.items() if cost is not None}
+    measured = {name: (cost, score) for name, (cost, score) in points.items() if cost is not None}
     return tuple(
         name
-        for name, (cost, score) in known.items()
+        for name, (cost, score) in measured.items()
         if not any(
             other != (cost, score) and other[0] <= cost and other[1] >= score
-            for other in known.values()
+            for other in measured.values()
         )
     )
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """Return the mean; ``None`` where one of the values is not known."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured and len(measured) == len(values) else None

@@ -62,11 +62,11 @@ def environment() -> dict[str, Any]:
 
 def versions_of(distributions: tuple[str, ...]) -> dict[str, str]:
     """Return the version of each distribution that is installed."""
-    found = {}
+    versions = {}
     for name in distributions:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def _processor() -> str:
@@ -147,8 +147,8 @@ def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
     )
     if done.returncode:
         raise ServiceError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()[-800:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def peak_mib() -> float:

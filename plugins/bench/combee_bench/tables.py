@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,19 +30,20 @@ def by_columns(title: str, columns: Mapping[str, Mapping[str, str]], notes: Sequ
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right", overflow="fold")
-    for said in next(iter(columns.values()), ()):
-        table.add_row(said, *(cells[said] for cells in columns.values()))
+    for head in next(iter(columns.values()), ()):
+        table.add_row(head, *(cells[head] for cells in columns.values()))
     return table
 
 
-def by_fields(title: str, rows: Sequence[Any]) -> Table:
-    """Return a table of one line a row, a dataclass, and one column a field."""
-    heads = [field.name for field in dataclasses.fields(rows[0])]
-    shown = [
-        [
-            f"{value:,.4g}" if isinstance(value, float) else str(value)
-            for value in (getattr(row, head) for head in heads)
-        ]
-        for row in rows
-    ]
-    return by_rows(title, [f"<{head.replace('_', ' ')}" for head in heads], shown)
+def by_fields(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of one line a row and one column a field."""
+    heads = [f"<{name.replace('_', ' ')}" for name in rows[0]]
+    return by_rows(title, heads, [[_cell(value) for value in row.values()] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {part}" for name, part in value.items())
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value))
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

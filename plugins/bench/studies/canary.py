@@ -1,4 +1,8 @@
-"""What callers of a canary notice, how fast servers follow, and how often its rule is wrong."""
+"""What callers of a canary notice, how fast servers follow, and how often its rule is wrong.
+
+No language model is involved: the program sleeps, and scores are drawn, so the truth is known.
+Latencies are real, of this machine, over loopback. All parts but the rule need MLflow.
+"""
 
 from __future__ import annotations
 
@@ -115,14 +119,14 @@ class _Moody(dspy.Module):
         return self.seconds + {"hangs": 3600.0, "late": 0.2}.get(self.mood, 0.0), "new"
 
     def forward(self, question: str) -> dspy.Prediction:
-        seconds, said = self._part()
+        seconds, answer = self._part()
         time.sleep(seconds)
-        return dspy.Prediction(answer=said)
+        return dspy.Prediction(answer=answer)
 
     async def aforward(self, question: str) -> dspy.Prediction:
-        seconds, said = self._part()
+        seconds, answer = self._part()
         await asyncio.sleep(seconds)
-        return dspy.Prediction(answer=said)
+        return dspy.Prediction(answer=answer)
 
 
 def _better(gold: Any, pred: Any, *more: Any) -> float:
@@ -179,7 +183,7 @@ def _rule(options: CanaryOptions) -> Iterator[CanaryRow]:
     looks = np.linspace(options.pairs / options.looks, options.pairs, options.looks).astype(int)
     for margin in options.epsilons:
         for truth in dict.fromkeys((-1.0, -margin, 0.0, 1.0)):
-            found = {"promoted": 0, "worse": 0, "undecided": 0, "promoted by plug-in bets": 0}
+            counts = {"promoted": 0, "worse": 0, "undecided": 0, "promoted by plug-in bets": 0}
             up = (options.discordance + truth) / 200
             for study in range(options.canaries):
                 stream = np.random.default_rng(
@@ -187,9 +191,9 @@ def _rule(options: CanaryOptions) -> Iterator[CanaryRow]:
                 )
                 chances = [options.discordance / 100 - up, 1 - options.discordance / 100, up]
                 pairs = stream.choice([-1.0, 0.0, 1.0], size=options.pairs, p=chances)
-                found[_verdict(pairs, looks, margin)] += 1
-                found["promoted by plug-in bets"] += _plugged_in(pairs, looks, margin)
-            rates = {what: count / options.canaries for what, count in found.items()}
+                counts[_verdict(pairs, looks, margin)] += 1
+                counts["promoted by plug-in bets"] += _plugged_in(pairs, looks, margin)
+            rates = {what: count / options.canaries for what, count in counts.items()}
             yield CanaryRow("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
 
 
@@ -263,12 +267,12 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
     canary = isinstance(program, CanaryProgram)
 
     async def handle(request: web.Request) -> web.Response:
-        given = {"question": "?", **({"request_id": request.query["id"]} if canary else {})}
+        inputs = {"question": "?", **({"request_id": request.query["id"]} if canary else {})}
         if way == "async":
-            found = await program.acall(**given)
+            prediction = await program.acall(**inputs)
         else:
-            found = await asyncio.to_thread(program, **given)
-        return web.Response(text=found.answer)
+            prediction = await asyncio.to_thread(program, **inputs)
+        return web.Response(text=prediction.answer)
 
     app = web.Application()
     app.router.add_get("/", handle)
@@ -293,7 +297,7 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
     if canary:
         await asyncio.to_thread(program.close, 10.0)
         counts = dict(program.counts())
-    ended = sum(counts.get(one, 0) for one in ("dropped", "answered", "raised", "timed out"))
+    ended = sum(counts.get(end, 0) for end in ("dropped", "answered", "raised", "timed out"))
     figures = {
         "not the incumbent's answer": len(answers) - answers.count("old"),
         "median ms": round(1000 * float(np.median(seconds)), 2),
@@ -314,12 +318,12 @@ def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
         uri=uri,
         serving=Serving(shadow=1.0, ttl=ttl, queue=10_000),
     )
-    said: list[tuple[float, str]] = []
+    answers: list[tuple[float, str]] = []
     while not stop.is_set():
         answer = program(question="?").answer
-        said.append((time.time(), answer))
+        answers.append((time.time(), answer))
     program.close()
-    Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(said))
+    Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(answers))
 
 
 def _changes(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[CanaryRow]:
@@ -346,7 +350,7 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> CanaryRow
     )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlflow", __name__])
-    found = {
+    counts = {
         "killed": options.kills,
         "old serves": 0,
         "new serves": 0,
@@ -363,7 +367,7 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> CanaryRow
         mover.kill()
         mover.join()
         stands = registry.at("production")
-        found[
+        counts[
             (
                 "neither"
                 if stands not in (1, 2)
@@ -372,9 +376,9 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> CanaryRow
                 else "new serves"
             )
         ] += 1
-        found["not told"] += any("no audit line" in one for one in status(registry).missing)
-        found["cut short"] += not registry.audit()[-1]["carried_out"]
-    return CanaryRow("kills", where, found)
+        counts["not told"] += any("no audit line" in line for line in status(registry).missing)
+        counts["cut short"] += not registry.audit()[-1]["carried_out"]
+    return CanaryRow("kills", where, counts)
 
 
 def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[CanaryRow]:
@@ -383,12 +387,13 @@ def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Itera
     folder.mkdir()
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
-    given = (registry.name, uri, str(folder), options.ttl, stop)
+    arguments = (registry.name, uri, str(folder), options.ttl, stop)
     servers = [
-        context.Process(target=_serve, args=given, name=f"server{number}") for number in range(2)
+        context.Process(target=_serve, args=arguments, name=f"server{number}")
+        for number in range(2)
     ]
-    for one in servers:
-        one.start()
+    for process in servers:
+        process.start()
     try:
         moved = [_until(lambda: promote(registry, folder, why="measured"))]
         time.sleep(3 * options.ttl)
@@ -397,18 +402,18 @@ def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Itera
         time.sleep(3 * options.ttl)
     finally:
         stop.set()
-        for one in servers:
-            one.join(60)
-    for one in servers:
-        said = json.loads(Path(folder, f"{one.name}.json").read_text())
+        for process in servers:
+            process.join(60)
+    for process in servers:
+        answers = json.loads(Path(folder, f"{process.name}.json").read_text())
         for (what, old), at in zip((("promotion", "old"), ("rollback", "new")), moved, strict=True):
             end = moved[1] if what == "promotion" else time.time()
-            later = [when - at for when, answer in said if answer == old and at < when < end]
+            later = [when - at for when, answer in answers if answer == old and at < when < end]
             figures = {
                 "seconds until the last old answer": round(max(later, default=0.0), 3),
                 "ttl": options.ttl,
             }
-            yield CanaryRow("switch", f"{where}, {one.name}, {what}", figures)
+            yield CanaryRow("switch", f"{where}, {process.name}, {what}", figures)
 
 
 def _until(done: Any) -> float:

@@ -101,10 +101,10 @@ def _rows(options: ClientOptions) -> Iterator[ClientRow]:
     with instant_service() as api_base:
         for name in options.rows:
             arguments = (name, api_base, str(options.rollouts), str(options.workers))
-            found = [in_own_process(__name__, *arguments) for _ in range(options.times)]
-            found.sort(key=lambda one: one["rate"])
-            middle = found[(len(found) - 1) // 2]
-            yield ClientRow(name, lowest=found[0]["rate"], highest=found[-1]["rate"], **middle)
+            figures = [in_own_process(__name__, *arguments) for _ in range(options.times)]
+            figures.sort(key=lambda row: row["rate"])
+            middle = figures[(len(figures) - 1) // 2]
+            yield ClientRow(name, lowest=figures[0]["rate"], highest=figures[-1]["rate"], **middle)
 
 
 @contextmanager
@@ -212,8 +212,8 @@ def _slots(api_base: str, workers: int, kind: str, executor: Executor) -> Iterat
 def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     """A compile that validates a student: journal, books, memo and all."""
     lm, probe = _lm(api_base, kind), Validation(probe=False)
-    known: dict[str, Any] = {"num_threads": workers, "validation": probe, "tracker": ()}
-    optimizer = Combee(_metric, budget=Budget(updates=1), reflection_lm=lm, **known)
+    settings: dict[str, Any] = {"num_threads": workers, "validation": probe, "tracker": ()}
+    optimizer = Combee(_metric, budget=Budget(updates=1), reflection_lm=lm, **settings)
 
     def run(batch: Sequence[dspy.Example]) -> list[float]:
         student = dspy.Predict("question -> answer")

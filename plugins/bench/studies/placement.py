@@ -51,7 +51,7 @@ class PlacementRow:
     Attributes:
         reflections: n.
         copies: p as it was asked for.
-        made: p as it was made.
+        effective: p as the shards have it.
         placement: How copies are placed.
         window: How many shards a copy may travel; ``None`` for no bound.
         shards: k.
@@ -60,12 +60,12 @@ class PlacementRow:
         doubled: Share of reflections with two copies in one shard.
         meet: Share of pairs of reflections that share a shard in one draw.
         ever: Share of pairs that share a shard in any of the draws.
-        kept: Share of reflections whose lesson some shard's call takes in, under the law.
+        retained: Share of reflections whose lesson some shard's call takes in, under the law.
     """
 
     reflections: int
     copies: int
-    made: int
+    effective: int
     placement: str
     window: int | None
     shards: int
@@ -74,7 +74,7 @@ class PlacementRow:
     doubled: float
     meet: float
     ever: float
-    kept: float
+    retained: float
 
 
 def run(options: PlacementOptions) -> Iterator[PlacementRow]:
@@ -91,21 +91,23 @@ def _row(
 ) -> PlacementRow:
     k = shard_count(n, copies, options.fan_in, None, placement, window)
     law, pairs = LAWS[options.law], max(n * (n - 1) // 2, 1)
-    doubled, meet, kept = [], [], []
+    doubled, meet, retained = [], [], []
     longest, ever = 0, set[tuple[int, int]]()
     for draw in range(options.draws):
         shards = plan_shards(
             n, copies, k, derive(options.seed, "placement", n, draw), placement, window
         )
-        doubled.append(len({one for shard in shards for one in shard if shard.count(one) > 1}) / n)
+        doubled.append(
+            len({index for shard in shards for index in shard if shard.count(index) > 1}) / n
+        )
         met = {pair for shard in shards for pair in combinations(sorted(set(shard)), 2)}
         meet.append(len(met) / pairs)
         ever |= met
         seen = (
             law.attend(shard, options.seed, n, draw, number) for number, shard in enumerate(shards)
         )
-        kept.append(len({one for shard in seen for one in shard}) / n)
+        retained.append(len({index for shard in seen for index in shard}) / n)
         longest = max(longest, *map(len, shards))
-    made = effective_copies(copies, k, placement, window)
-    means = (fmean(doubled), fmean(meet), len(ever) / pairs, fmean(kept))
-    return PlacementRow(n, copies, made, placement, window, k, longest, n * made, *means)
+    effective = effective_copies(copies, k, placement, window)
+    means = (fmean(doubled), fmean(meet), len(ever) / pairs, fmean(retained))
+    return PlacementRow(n, copies, effective, placement, window, k, longest, n * effective, *means)

@@ -66,6 +66,9 @@ class Pick:
     size: int
     seconds: float
 
+    def __str__(self) -> str:
+        return f"τ {self.relative_tau:.1%}: {self.plateau:,.0f} ({self.seconds:,.0f} s)"
+
 
 @dataclass(frozen=True, slots=True)
 class SizesRow:
@@ -118,11 +121,15 @@ def run(options: SizesOptions) -> Iterator[SizesRow]:
 
 def _recorded(folder: str) -> list[Measurement]:
     with Reader(journal_file(folder)) as reader:
-        found = [
+        updates = [
             json.loads(row["data"])
             for row in reader.rows("SELECT data FROM event WHERE kind = 'update'", ())
         ]
-    return [Measurement(one["rows"], one["seconds"]) for one in found if not one["skipped"]]
+    return [
+        Measurement(update["rows"], update["seconds"])
+        for update in updates
+        if not update["skipped"]
+    ]
 
 
 def _row(

@@ -6,6 +6,10 @@ under test reduces them, and its lessons are inserted; the next minibatch runs
 with the new instruction. No child is refused and no parent is chosen, so that
 what differs between two rows is the aggregator and the size, and nothing else.
 The held-out score is that of the last instruction.
+
+On the simulated service the planted lessons are known, and how much one call takes in is a law. All
+laws but platitudes are assumed, and the law decides who wins: so the table decides nothing. Which
+aggregator is best for a model is measured with --lm.
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ class SweepRow:
         size: Examples a minibatch.
         law: The service's law, or the model's name.
         seed: The seed.
-        kept: Planted lessons in the last instruction; ``None`` where none are planted.
+        retained: Planted lessons in the last instruction; ``None`` where none are planted.
         taught: Planted lessons that the epoch's failures could teach.
         result_tokens: Estimated tokens of the last instruction.
         before: Mean held-out score of the seed instruction.
@@ -96,7 +100,7 @@ class SweepRow:
     size: int
     law: str
     seed: int
-    kept: int | None
+    retained: int | None
     taught: int | None
     result_tokens: int
     before: float
@@ -188,20 +192,20 @@ class _Epoch:
             heldout = self.rows.heldout.examples
             text = str(next(iter(self.rows.program().predictors())).signature.instructions)
             if before is None:
-                before = fmean(one.score for one in await self._run(text, heldout, ask))
+                before = fmean(rollout.score for rollout in await self._run(text, heldout, ask))
             examples = list(self.rows.train.examples)
             derive(self.seed, "sweep order").shuffle(examples)
             for update, start in enumerate(range(0, len(examples), self.size)):
                 text = await self._updated(text, examples[start : start + self.size], update, ask)
-            after = fmean(one.score for one in await self._run(text, heldout, ask))
+            after = fmean(rollout.score for rollout in await self._run(text, heldout, ask))
             spent = ask.costs().total
-        kept, taught = _counted(task, text, self.failed)
+        retained, taught = _count(task, text, self.failed)
         return SweepRow(
             aggregator=self.aggregator.name,
             size=self.size,
             law=law,
             seed=self.seed,
-            kept=kept,
+            retained=retained,
             taught=taught,
             result_tokens=estimate_tokens(text),
             before=before,
@@ -251,14 +255,16 @@ def _reflection(index: int, example: dspy.Example, rollout: Rollout) -> Reflecti
     return Reflection(index, record, rollout.example_id)
 
 
-def _counted(
+def _count(
     task: SimulatedTask | None, text: str, failed: Sequence[dspy.Example]
 ) -> tuple[int | None, int | None]:
     if task is None:
         return None, None
-    asked = {" ".join(str(value) for value in row.inputs().values()) for row in failed}
+    questions_failed = {" ".join(str(value) for value in row.inputs().values()) for row in failed}
     taught = {
-        question.key for question in task.questions if any(question.text in one for one in asked)
+        question.key
+        for question in task.questions
+        if any(question.text in text for text in questions_failed)
     }
     return sum(f"[{key}]" in text for key in taught), len(taught)
 
@@ -275,7 +281,11 @@ def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, A
             "aggregator": name,
             "seeds": len(group),
             "kept": _interval(
-                [row.kept / row.taught for row in group if row.kept is not None and row.taught]
+                [
+                    row.retained / row.taught
+                    for row in group
+                    if row.retained is not None and row.taught
+                ]
             ),
             "heldout": _interval([row.after for row in group]),
             "before": fmean(row.before for row in group),

@@ -25,11 +25,11 @@ def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
     single, union = rows = list(sweep.run(options))
     for row in rows:
         assert row.taught is not None
-        assert row.kept is not None
-        assert 0 < row.kept <= row.taught
+        assert row.retained is not None
+        assert 0 < row.retained <= row.taught
         assert row.tokens > row.calls > 0
     # One call attends to 12 items; shards do so each.
-    assert (single.kept or 0) <= 12 < (union.kept or 0)
+    assert (single.retained or 0) <= 12 < (union.retained or 0)
     assert single.before == union.before <= union.after
     cells = sweep.summary(options, rows)
     assert [cell["aggregator"] for cell in cells] == ["single-call", "union"]
@@ -46,7 +46,8 @@ def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
         heldout=1,
     )
     kept = {
-        (row.law, row.aggregator): (row.kept or 0) / (row.taught or 1) for row in sweep.run(options)
+        (row.law, row.aggregator): (row.retained or 0) / (row.taught or 1)
+        for row in sweep.run(options)
     }
     # The paper's result: naive at 40 keeps a small part, the scan most.
     assert kept["collapse", "single-call"] < 0.3
@@ -65,13 +66,13 @@ def test_where_copies_lie() -> None:
         for row in placement.run(options)
     }
     assert len(rows) == 16
-    assert {row.kept for row in rows.values()} == {1.0}
+    assert {row.retained for row in rows.values()} == {1.0}
     assert all(
         row.doubled == 0 for row in rows.values() if row.placement == "distinct" or row.copies == 1
     )
     assert rows[240, 2, "plain", None].doubled > 0
     # Two shards hold everything twice; one copy each is half of that.
-    assert (rows[6, 2, "distinct", None].made, rows[6, 2, "distinct", None].meet) == (2, 1.0)
+    assert (rows[6, 2, "distinct", None].effective, rows[6, 2, "distinct", None].meet) == (2, 1.0)
     assert [rows[6, copies, "distinct", None].read for copies in (1, 2)] == [6, 12]
     # Thirty shards in seven blocks: about one pair in seven can ever meet.
     assert rows[240, 2, "distinct", 4].shards == 30

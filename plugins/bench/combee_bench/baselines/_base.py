@@ -97,9 +97,9 @@ class Counting:
     def __init__(self, metric: Callable[..., Any]) -> None:
         self._metric = metric
         # next() of a counter is atomic, which adding is not.
-        self._asked = itertools.count()
+        self._calls = itertools.count()
         self.rollouts = 0
 
     def __call__(self, gold: dspy.Example, pred: Any, trace: Any = None) -> float:
-        self.rollouts = max(self.rollouts, next(self._asked) + 1)
+        self.rollouts = max(self.rollouts, next(self._calls) + 1)
         return float(self._metric(gold, pred, trace).score)

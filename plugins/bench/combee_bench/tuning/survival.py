@@ -135,9 +135,9 @@ def _merged(law: CallLaw, children: Floats) -> Floats:
         counts[1:] = counts[1:] * (1.0 - held) + counts[:-1] * held
         counts[0] *= 1.0 - held
     entries = float(children.sum())
-    taken = np.zeros(children.shape[1])
+    counted = np.zeros(children.shape[1])
     for count in range(1, len(counts)):
-        taken += counts[count] * law.read(max(entries, float(count)), count)
-    distinct = float(taken.sum())
-    result: Floats = law.rate * taken * (min(1.0, law.writes / distinct) if distinct > 0 else 1.0)
+        counted += counts[count] * law.read(max(entries, float(count)), count)
+    distinct = float(counted.sum())
+    result: Floats = law.rate * counted * (min(1.0, law.writes / distinct) if distinct > 0 else 1.0)
     return result

@@ -18,7 +18,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from combee_dspy.artifacts import Instruction
-from combee_dspy.lessons import Book, Narrow, TaughtLine, lesson_id, write_section
+from combee_dspy.lessons import Book, Narrow, Taught, lesson_id, write_section
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Row
@@ -218,7 +218,7 @@ def _books(
         served_well = planted.kind[meaning] == "good" and not meaning.condition
         examples = stream.randint(1, 3) if served_well else 1
         sources = tuple(f"{number}.{example}" for example in range(examples))
-        book = book.add([TaughtLine(worded[meaning], sources)], update)
+        book = book.add([Taught(worded[meaning], sources)], update)
     general = {one.category: one for one in born if not one.condition}
     edits = [
         Narrow(lesson_id(worded[one]), lesson_id(worded[general[one.category]]))

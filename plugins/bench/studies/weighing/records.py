@@ -15,7 +15,7 @@ import dspy
 import typer
 
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.lessons import Book, TaughtLine
+from combee_dspy.lessons import Book, Taught
 from combee_dspy.records import Lessons, Reflection, Role
 from combee_dspy.registry import resolve
 from combee_dspy.strategies import StrategyContext
@@ -78,9 +78,7 @@ def measure(name: str, task: Task) -> ReducedRecords:
     reader, worker = Service(task.laws, task.seed), Service(task.laws, task.seed)
     aggregator = cast("Aggregator", resolve("aggregator", name))
     lessons = asyncio.run(reduce_records(aggregator, task, reader))
-    taught = (
-        TaughtLine(lesson.text, tuple(map(str, lesson.sources))) for lesson in lessons.lessons
-    )
+    taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in lessons.lessons)
     book = Posterior().applied(Book().add(taught, born=0).edit(lessons.edits).book)
     text = "\n".join([task.instruction, *(f"- {lesson.text}" for lesson in book.served)])
     program = dspy.Predict(task.program().signature.with_instructions(text))
