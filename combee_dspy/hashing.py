@@ -11,7 +11,8 @@ anyone can recompute. Values that JSON lacks are first replaced:
 | ``dspy.Example``, ``dspy.Prediction`` | its fields, inputs and labels alike, without ``dspy_…`` |
 | pydantic model (``dspy.Image``, …) | class name and ``model_dump`` |
 | dataclass, other object without a ``repr`` of its own | class name and state |
-| bytes, array, picture | SHA-256 of the bytes, with type, shape and mode; of an array of objects its members |
+| bytes, array, picture | SHA-256 of the bytes, with type, shape and mode |
+| array of objects | its members |
 | set | its members, sorted by their canonical JSON |
 | date, ``Decimal``, ``Fraction``, ``UUID``, path, enum, NaN, ±inf | class name and text |
 | anything else | class name and ``repr`` |

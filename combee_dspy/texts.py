@@ -18,8 +18,8 @@ _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
 _FORMULA = re.compile(r"[=+*/^<>≤≥×÷−]|\s-\s")
 _UNIT = re.compile(r"[%$€£]")
 # Lessons that differ in one of these say different things, however alike they look.
-_POLAR_WORDS = """no not never none nor without cannot dont doesnt isnt arent wont shouldnt mustnt avoid always only
-    except unless before after above below more less higher lower"""
+_POLAR_WORDS = """no not never none nor without cannot dont doesnt isnt arent wont shouldnt mustnt
+    avoid always only except unless before after above below more less higher lower"""
 _POLAR = frozenset(_POLAR_WORDS.split())
 
 # Characters at a time: what is held while they are hashed takes about 50 bytes each.
@@ -32,8 +32,8 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _Pair = tuple[str, str]
 
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
-_SMALL = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen"""
+_SMALL = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen"""
 _TENS = """twenty thirty forty fifty sixty seventy eighty ninety"""
 _NUMBER_WORDS = {word: str(value) for value, word in enumerate(_SMALL.split())}
 _NUMBER_WORDS |= {word: str(10 * value) for value, word in enumerate(_TENS.split(), start=2)}

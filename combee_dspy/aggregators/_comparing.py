@@ -26,11 +26,11 @@ _COMMON = 0.2
 # Other forms of a word begin like it.
 _STEM = 5
 # They stand in lessons about anything.
-_FUNCTION_TEXT = """a about after all also always an and any are as at be been before both but by can do does each even
-    every everything for from give given has have how if in into is it its make may more most must never no not of on
-    only or other out over same should so some such than that the their them then there these they thing this those to
-    under until up use used when where whether which while who whose why will with would you your answer answers
-    question"""
+_FUNCTION_TEXT = """a about after all also always an and any are as at be been before both but by
+    can do does each even every everything for from give given has have how if in into is it its
+    make may more most must never no not of on only or other out over same should so some such than
+    that the their them then there these they thing this those to under until up use used when where
+    whether which while who whose why will with would you your answer answers question"""
 _FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 EMPTY = "it tells the assistant nothing that it could do"
 

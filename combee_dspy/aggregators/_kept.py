@@ -31,9 +31,10 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _NUMBER = re.compile(r"\d")
 _FEWEST_WORDS = 3
 # What a verdict is made of: it says that something was wrong, not what to do about it.
-_VERDICT_WORDS = """a an and answer answered as be been but correct correctly error expected failed false for gave given
-    got had has have here in incorrect incorrectly instead is it its mistake not of on ok output predicted prediction
-    response result right score scored should that the this to trajectory true was were wrong yes no your you"""
+_VERDICT_WORDS = """a an and answer answered as be been but correct correctly error expected failed
+    false for gave given got had has have here in incorrect incorrectly instead is it its mistake
+    not of on ok output predicted prediction response result right score scored should that the this
+    to trajectory true was were wrong yes no your you"""
 _VERDICT = frozenset(_VERDICT_WORDS.split())
 
 _SIZES = (5,)

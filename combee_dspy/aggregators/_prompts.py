@@ -142,7 +142,8 @@ class AddLessons(dspy.Signature):
 
 class AddCitedLessons(AddLessons):
     __doc__ = f"""{AddLessons.__doc__}
-    Begin each line with the numbers of all examples that teach it, in square brackets, as in "[2, 5] …".
+    Begin each line with the numbers of all examples that teach it, in square brackets, as in \
+"[2, 5] …".
     """
 
     lessons: list[str] = dspy.OutputField(

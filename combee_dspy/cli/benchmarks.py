@@ -31,8 +31,8 @@ def benchmarks(
     """List the benchmarks: licence, size, where the rows come from, and whether they are here.
 
     \b
-        combee benchmarks                                  all of them; reads no rows, uses no network
-        combee benchmarks formula --path DIR               read these rows; their splits, digests and known noise
+        combee benchmarks                       all of them; reads no rows, uses no network
+        combee benchmarks formula --path DIR    read these rows: splits, digests and known noise
         combee benchmarks finer --path finer139.zip --param heldout=99
 
     Digests are what pin= takes: the same digests are the same rows in the same order.

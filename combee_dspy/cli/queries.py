@@ -129,12 +129,12 @@ def show(
     """Show a run with its costs, or one thing of it.
 
     \b
-        combee show runs/today               its figures, and what it has cost: by role and model, by
-                                             update, and for each accepted prompt all that was paid by then
-        combee show runs/today best          the candidate that was chosen, what it changed, and lines to look at
-        combee show runs/today 3f2a          a candidate, by the beginning of its id
-        combee show runs/today 1             … by its index, as combee candidates shows it
-        combee show runs/today effect/7      a rollout or an LM call, by the id that combee rollouts shows
+        combee show runs/today             its figures, and what it has cost: by role and model,
+                                           by update, and by each accepted prompt
+        combee show runs/today best        the chosen candidate, its changes, and lines to look at
+        combee show runs/today 3f2a        a candidate, by the beginning of its id
+        combee show runs/today 1           … by its index, as combee candidates shows it
+        combee show runs/today effect/7    a rollout or an LM call, by its id in combee rollouts
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     found: Any = _runs_of(run, task) if what is None else tracking.show(run, what, task)
     if as_json:

@@ -53,7 +53,8 @@ def run(
         program: my_package.qa:Program     # an object, a class, or a function
         metric: my_package.qa:metric       # (gold, pred, trace, pred_name, pred_trace)
         data:                              # .jsonl, .json or .csv; heldout is read once, at the end
-          {train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [question]}
+          {train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl,
+           inputs: [question]}
         lms:
           task: {model: openai/gpt-5-nano, temperature: 1.0, max_tokens: 16000}
           proposer: {model: openai/my-model, api_base: "http://gpu:8000/v1", api_key_env: MY_KEY}

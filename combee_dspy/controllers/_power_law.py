@@ -50,7 +50,7 @@ class PowerLaw(BatchController):
     of the law at b₀, τ = r·αA·b₀^(−α−1), fixed once three sizes are measured. The plateau is then
     b₀·(1/r)^(1/(α+1)): with r = 0.016, 15.7 times b₀ at α = 0.5, 9.9 times at α = 0.8, 7.9 times at
     α = 1; b₀ of 5 or 10 gives 40 to 158, and the paper reports picks of 64 to 94. Give ``tau``
-    where seconds mean something to you. ``combee bench sizes`` shows how much hangs on r and α.
+    where seconds mean something to you. ``docs/results/speed.md`` shows how much hangs on r and α.
 
     **What is measured.** What runs. The first batch fills the service. Where an epoch has room for
     larger ones, two more sizes up to the largest allowed follow, the one furthest from the others

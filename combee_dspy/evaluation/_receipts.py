@@ -65,10 +65,9 @@ def heldout_identity(
         SplitOverlapError: A row is in another split too.
     """
     hashes = [row_hash(row) for row in rows]
+    keys = [sorted(map(str, row.inputs().keys())) if hasattr(row, "inputs") else [] for row in rows]
     shown = [
-        f"{digest}"
-        f" {canonical_json(sorted(map(str, row.inputs().keys())) if hasattr(row, 'inputs') else [])}"
-        for row, digest in zip(rows, hashes, strict=True)
+        f"{digest} {canonical_json(names)}" for names, digest in zip(keys, hashes, strict=True)
     ]
     own, learned, compared = (tuple(item[:16] for item in of) for of in (hashes, train, validation))
     for name, other in (("trainset", learned), ("valset", compared)):

@@ -24,15 +24,15 @@ and kept for people and trackers to read.
 | ``batch`` | size, reason, fit, clamps |
 | ``update`` | parent, components, rows, started, seconds, skipped |
 | ``scan`` | aggregator, n, copies, nodes, lessons, retained |
-| ``book`` | lessons: the whole book of a component after an update, each with its evidence, state and reason |
-| ``tested`` | lesson, text, serve, together, rows, wins, losses, accepted: a line tried on validation rows |
+| ``book`` | lessons: a component's book after an update, with evidence, states and reasons |
+| ``tested`` | lesson, text, serve, together, rows, wins, losses, accepted: a line on trial |
 | ``void`` | count, reasons: what readers of numbered lessons said and code did not accept |
 | ``merge`` | candidate, parents, accepted |
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |
-| ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n, look |
-| ``per_point`` | baseline, points, costs of one; versus, margin, faster: speed beside its guarantee; text |
-| ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
+| ``receipt``, ``heldout`` | the held-out rows; before, after, difference, low, high, n, look |
+| ``per_point`` | baseline, points, costs of one; versus, margin, faster: a guarantee; text |
+| ``audit`` | who compiled what with which code: user, host, version, commit, program, metric, … |
 | ``granted`` | effect, most: what it may cost where that is limited, before it is sent |
 | ``pair`` | of a server: request (a hash), versions and scores of both, who scored |
 | ``shadows`` | of a server: how many shadows there were so far, by what became of them |

@@ -24,19 +24,22 @@ VERSION = 2
 
 SCHEMA = """
 CREATE TABLE run(
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL, finished REAL,
-    seed INTEGER, identity TEXT NOT NULL, description TEXT NOT NULL, result TEXT, crc INTEGER);
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL,
+    finished REAL, seed INTEGER, identity TEXT NOT NULL, description TEXT NOT NULL, result TEXT,
+    crc INTEGER);
 CREATE TABLE effect(
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, role TEXT, purpose TEXT,
-    step INTEGER, component TEXT, candidate TEXT, example TEXT, split TEXT, replicate INTEGER, score REAL, error TEXT,
-    failed_in TEXT, started REAL, ended REAL, queued REAL, value TEXT, crc INTEGER, UNIQUE(run, key));
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, role TEXT,
+    purpose TEXT, step INTEGER, component TEXT, candidate TEXT, example TEXT, split TEXT,
+    replicate INTEGER, score REAL, error TEXT, failed_in TEXT, started REAL, ended REAL,
+    queued REAL, value TEXT, crc INTEGER, UNIQUE(run, key));
 CREATE TABLE usage(
-    effect INTEGER NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL, calls INTEGER, errors INTEGER, cached INTEGER,
-    prompt_tokens INTEGER, completion_tokens INTEGER, dollars REAL, gpu_seconds REAL, seconds REAL, crc INTEGER);
+    effect INTEGER NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL, calls INTEGER,
+    errors INTEGER, cached INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER, dollars REAL,
+    gpu_seconds REAL, seconds REAL, crc INTEGER);
 CREATE INDEX usage_effect ON usage(effect);
 CREATE TABLE event(
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, step INTEGER, component TEXT, kind TEXT NOT NULL,
-    at REAL NOT NULL, data TEXT NOT NULL, crc INTEGER, UNIQUE(run, key));
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, step INTEGER, component TEXT,
+    kind TEXT NOT NULL, at REAL NOT NULL, data TEXT NOT NULL, crc INTEGER, UNIQUE(run, key));
 """
 
 SUMMED = {

@@ -228,16 +228,21 @@ class Outcome(NamedTuple):
 
 # A proposer or a metric of the user's that failed says so in its value.
 _OUTCOMES = """
-SELECT kind, candidate, role, CASE WHEN error IS NULL THEN NULL WHEN role = 'evaluator' THEN 'unscored'
+SELECT kind, candidate, role, CASE WHEN error IS NULL THEN NULL
+    WHEN role = 'evaluator' THEN 'unscored'
     WHEN failed_in = 'answer' OR error LIKE 'AdapterParseError%' THEN 'unparsed'
     WHEN substr(error, 1, instr(error, ':')) LIKE '%Timeout%' THEN 'timed out'
     WHEN failed_in = 'service' OR error LIKE 'LM%' THEN 'refused' ELSE 'raised' END AS cause,
   count(*) AS count, error, min(id)
-FROM (SELECT id, candidate, failed_in, CASE WHEN failed_in = 'metric' THEN 'evaluator' ELSE role END AS role,
-    CASE kind WHEN 'rollout' THEN replace(split, 'heldout', 'held-out') || ' rollouts' WHEN 'call' THEN role || ' calls'
+FROM (SELECT id, candidate, failed_in,
+    CASE WHEN failed_in = 'metric' THEN 'evaluator' ELSE role END AS role,
+    CASE kind WHEN 'rollout' THEN replace(split, 'heldout', 'held-out') || ' rollouts'
+      WHEN 'call' THEN role || ' calls'
       ELSE role || ' feedback' END AS kind,
-    CASE WHEN kind <> 'rollout' AND error IS NULL THEN json_extract(value, '$.value.error') ELSE error END AS error
-  FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback') AND id > ? AND id <= ? AND step <= ?)
+    CASE WHEN kind <> 'rollout' AND error IS NULL THEN json_extract(value, '$.value.error')
+      ELSE error END AS error
+  FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback')
+    AND id > ? AND id <= ? AND step <= ?)
 GROUP BY 1, 2, 3, 4 ORDER BY min(id)"""
 
 

@@ -2,19 +2,19 @@
 
 | module | what it is | it may touch |
 | --- | --- | --- |
-| ``_compile`` | one compilation: checked, opened, run in a loop of its own, closed | ``_run``, journal, slots |
+| ``_compile`` | one compilation, in a loop of its own | ``_run``, journal, slots |
 | ``_run`` | its parts, wired, from the probe to the report | everything below |
 | ``_describe`` | what a run may be resumed with; what people are told of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_under_way`` | an update under way, and what others wait for | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
-| ``_keeper``, ``_pareto``, ``_growing`` | the two ways to keep what was learned | pool, proposer, effects |
+| ``_keeper``, ``_pareto``, ``_growing`` | two ways to keep lessons | pool, proposer, effects |
 | ``_telling`` | what gepa's state and callbacks hear | effects, pool, gepa |
-| ``_propose``, ``_merge`` | children: operators', the user's proposer's, gepa's merge's | effects, learner, pool |
+| ``_propose``, ``_merge`` | children: operators', yours, merge's | effects, learner, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects, pool |
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
-| ``_batches`` | which rows an update runs, and the reasons why none begins any more | controller, effects, pool |
+| ``_batches`` | which rows an update runs, and why none begins | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |
 | ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |

@@ -12,8 +12,8 @@ Two updates at staleness 1, and what each moment waits for; ``|`` is a wait for 
 | began: its rollouts are asked for | at once | update 0 has begun |
 | selected: what it edits is known | its rollouts or lessons | the same, perhaps before update 0 |
 | proposed: its children are made | its lessons | its lessons, update 0's proposal |
-| gate: nothing begins any more that must not know of it | update 1 has begun | update 2 has begun, or none will |
-| committed: its children are in the pool | gate, their validation, the student's | gate, theirs, update 0's commit |
+| gate: later updates may know of it | update 1 has begun | update 2 has begun, or none will |
+| committed: children are in the pool | gate, all validations | the same, and update 0's commit |
 
 Update 2 begins once update 0 is committed. Where one text grows (a trunk) it begins once update 0
 has proposed, and a gate waits for two more updates to begin, since verdicts are read that much

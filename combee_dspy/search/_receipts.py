@@ -102,9 +102,8 @@ class Receipts:
         except HeldoutMovedError as error:
             if self._binds:
                 raise
-            return [
-                f"This run has neither a study name nor a log_dir, so it is not refused that {error}"
-            ]
+            why = "This run has neither a study name nor a log_dir, so it is not refused that"
+            return [f"{why} {error}"]
         return []
 
     def looks(self) -> list[Receipt]:

@@ -25,11 +25,14 @@ _DECISIONS = "decisions.json"
 _OF_LESSON = ("id", "text", "state", "reason", "sources", "born", "rule", "rivals")
 _TELLING = """
 SELECT e.id, e.candidate, e.started, e.ended, e.score, s.score AS before,
-       json_extract(e.value, '$.inputs') AS inputs, json_extract(e.value, '$.prediction') AS prediction,
+       json_extract(e.value, '$.inputs') AS inputs,
+       json_extract(e.value, '$.prediction') AS prediction,
        json_extract(e.value, '$.feedback') AS feedback,
-       (SELECT coalesce(sum(u.prompt_tokens + u.completion_tokens), 0) FROM usage u WHERE u.effect = e.id) AS tokens
+       (SELECT coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)
+          FROM usage u WHERE u.effect = e.id) AS tokens
 FROM effect e JOIN effect s ON s.run = e.run AND s.purpose = 'validation' AND s.example = e.example
-WHERE e.run = ? AND e.purpose = 'validation' AND e.candidate = ? AND s.candidate = ? AND e.score <> s.score
+WHERE e.run = ? AND e.purpose = 'validation' AND e.candidate = ? AND s.candidate = ?
+  AND e.score <> s.score
 GROUP BY e.example ORDER BY abs(e.score - s.score) DESC, e.id LIMIT 10
 """
 """Validation rows on which a candidate and the student differ most."""

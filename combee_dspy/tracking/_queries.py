@@ -352,7 +352,8 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
             }
         effect = str(what).removeprefix("effect/")
         # As text, which SQLite compares with an id: a number may have more digits than it can hold.
-        sql = f"SELECT e.*, {EVALUATOR} AS evaluator FROM effect e WHERE e.id = ?1 AND (?2 IS NULL OR e.run = ?2)"  # noqa: S608 - a constant
+        sql = f"""SELECT e.*, {EVALUATOR} AS evaluator FROM effect e
+            WHERE e.id = ?1 AND (?2 IS NULL OR e.run = ?2)"""  # noqa: S608 - a constant
         found = reader.rows(sql, (effect, number)) if effect.isdecimal() else []
         if found:
             return _effect(reader, found[0])
@@ -405,7 +406,8 @@ def run_number(reader: Reader, run: int | str | None) -> int:
     """
     first = "name" if isinstance(run, str) else "id"
     # SQLite compares a text with an id as a number.
-    sql = f"SELECT id FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?1 ORDER BY {first} = ?1 DESC, id DESC LIMIT 1"  # noqa: S608 - constants
+    sql = f"""SELECT id FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?1
+        ORDER BY {first} = ?1 DESC, id DESC LIMIT 1"""  # noqa: S608 - constants
     found = reader.rows(sql, (run,))
     if not found:
         names = [

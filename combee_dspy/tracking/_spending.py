@@ -15,9 +15,11 @@ from combee_dspy.tracking._sql import RUNS
 __all__ = ["bought_by", "spending", "spending_of", "spent_of"]
 
 _EFFECTS = """
-SELECT e.step, e.started, e.ended, e.kind = 'rollout' AS rollouts, s.tokens, s.dollars, s.gpu_seconds, s.unpriced
-FROM effect e LEFT JOIN (SELECT effect, sum(prompt_tokens + completion_tokens) AS tokens, total(dollars) AS dollars,
-    sum(gpu_seconds) AS gpu_seconds, sum(dollars IS NULL) AS unpriced FROM usage GROUP BY effect) s ON s.effect = e.id
+SELECT e.step, e.started, e.ended, e.kind = 'rollout' AS rollouts,
+    s.tokens, s.dollars, s.gpu_seconds, s.unpriced
+FROM effect e LEFT JOIN (SELECT effect, sum(prompt_tokens + completion_tokens) AS tokens,
+    total(dollars) AS dollars, sum(gpu_seconds) AS gpu_seconds, sum(dollars IS NULL) AS unpriced
+  FROM usage GROUP BY effect) s ON s.effect = e.id
 WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision' ORDER BY e.ended"""
 _AMOUNTS = ("rollouts", "tokens", "dollars", "gpu_seconds", "unpriced")
 _Row = Mapping[str, Any]

@@ -51,9 +51,9 @@ ROLLOUT = (
 """All rollouts."""
 
 _NAMES = """
-    abs avg coalesce count date datetime glob ifnull iif instr json json_array_length json_extract json_type -> ->>
-    julianday length like lower ltrim max min nullif replace round rtrim strftime substr substring sum total trim typeof
-    unixepoch upper"""
+    abs avg coalesce count date datetime glob ifnull iif instr json json_array_length
+    json_extract json_type -> ->> julianday length like lower ltrim max min nullif replace round
+    rtrim strftime substr substring sum total trim typeof unixepoch upper"""
 FUNCTIONS = frozenset(_NAMES.split())
 """Functions that a condition may call: they neither reach beyond the journal nor make texts of any
 length.
@@ -67,17 +67,23 @@ _HELDOUT = ", ".join(
     for name in ("before", "after", "difference", "low", "high", "n", "look")
 )
 RUNS = f"""
-SELECT r.id, r.name, r.state, r.created, r.finished, r.seed, json_extract(r.description, '$.simulated') AS simulated,
+SELECT r.id, r.name, r.state, r.created, r.finished, r.seed,
+  json_extract(r.description, '$.simulated') AS simulated,
   json_extract(r.description, '$.evaluator') AS evaluator,
   (SELECT count(*) FROM event WHERE run = r.id AND kind = 'update') AS updates,
-  (SELECT count(*) FROM effect WHERE run = r.id AND kind = 'rollout' AND purpose <> 'heldout') AS rollouts,
-  {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")} AS seed_score,
+  (SELECT count(*) FROM effect
+    WHERE run = r.id AND kind = 'rollout' AND purpose <> 'heldout') AS rollouts,
+  {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")}
+    AS seed_score,
   coalesce(json_extract(r.result, '$.best_score'),
-    {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")}) AS best_score,
+    {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")})
+    AS best_score,
   {_HELDOUT}, CASE WHEN {_EVENT.format("n", "heldout", "")} THEN
-    coalesce({_EVENT.format("text", "per_point", "ORDER BY id DESC")}, '{NO_BASELINE}') END AS per_point,
+    coalesce({_EVENT.format("text", "per_point", "ORDER BY id DESC")}, '{NO_BASELINE}') END
+    AS per_point,
   {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
-  {_OF_RUN.format(_DOLLARS)} AS dollars, {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason,
+  {_OF_RUN.format(_DOLLARS)} AS dollars,
+  {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason,
   -- As CombeeReport.supports_claims; a run that is not over, or has failed, is fit for none.
   coalesce(r.state = 'finished' AND json_type(r.result, '$.heldout') = 'object'
     AND json_array_length(r.result, '$.warnings') = 0, 0) AS supports_claims
@@ -112,7 +118,7 @@ def costs_by(*names: str) -> str:
     named = "".join(f"{column} AS {name}, " for column, name in zip(columns, names, strict=True))
     order = f"GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if names else ""
     return (
-        f"SELECT {named}{_SUMS}, {_DOLLARS} AS dollars, sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds,"  # noqa: S608 - constants
-        f" {_UNPRICED} AS unpriced"
+        f"SELECT {named}{_SUMS}, {_DOLLARS} AS dollars,"  # noqa: S608 - constants
+        f" sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds, {_UNPRICED} AS unpriced"
         f" FROM usage u JOIN effect e ON e.id = u.effect WHERE ?1 IS NULL OR e.run = ?1 {order}"
     )

@@ -187,13 +187,14 @@ def test_an_absurd_answer_leaves_the_book_as_it_was(answer):
     assert relations.void or not any(answer.values()) or not relations.edits
 
 
-UNLIKE = """Amounts stand in euros.|Name the capital of a country first.|Quote the title of each source.
-Dates have the year in front.|Spell colour as the British do.|Leave out greetings.|Addresses end with the postcode.
-Temperatures are in kelvin.|Cite the paragraph of the law.|Abbreviations are spelt out.|Tables get a caption.
-Vectors are bold.|Names of ships are italic.|Phone numbers have a prefix.|Refuse medical advice.|Code is indented.
-Thank the customer.|Poems rhyme in couplets.|Recipes list ingredients.|Maps need a scale.""".replace(
-    "\n", "|"
-).split("|")
+UNLIKE_TEXT = """\
+Amounts stand in euros.|Name the capital of a country first.|Quote the title of each source.
+Dates have the year in front.|Spell colour as the British do.|Leave out greetings.
+Addresses end with the postcode.|Temperatures are in kelvin.|Cite the paragraph of the law.
+Abbreviations are spelt out.|Tables get a caption.|Vectors are bold.|Names of ships are italic.
+Phone numbers have a prefix.|Refuse medical advice.|Code is indented.|Thank the customer.
+Poems rhyme in couplets.|Recipes list ingredients.|Maps need a scale."""
+UNLIKE = UNLIKE_TEXT.replace("\n", "|").split("|")
 DOORS = [
     f"Deliveries of {name} go through the {name} door."
     for name in ("marble", "copper", "velvet", "timber")

@@ -11,7 +11,22 @@ from dataclasses import dataclass
 
 # A name of these says neither what it holds nor what it does.
 PRIVATE_WORDS = frozenset(
-    "one found given said told made known kept shown heard taken begun asked meant".split()
+    (
+        "one",
+        "found",
+        "given",
+        "said",
+        "told",
+        "made",
+        "known",
+        "kept",
+        "shown",
+        "heard",
+        "taken",
+        "begun",
+        "asked",
+        "meant",
+    )
 )
 _LAYOUT = frozenset(
     (

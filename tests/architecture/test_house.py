@@ -50,8 +50,6 @@ TOO_LONG = {
     "combee_dspy/tracking/_progress.py": 2747,
     "combee_dspy/tracking/_queries.py": 2313,
     "combee_dspy/tracking/report/_facts.py": 3770,
-    "plugins/simulator/combee_simulator/endpoint.py": 2112,
-    "plugins/simulator/combee_simulator/writing.py": 2338,
     "plugins/strategist/combee_strategist/canary/_recording.py": 2435,
     "plugins/strategist/combee_strategist/canary/_serving.py": 2442,
 }

@@ -58,14 +58,9 @@ PRIVATE = {
     "plugins/appworld/combee_appworld/_setup.py": (
         "an environment is built in a temporary folder, then moved"
     ),
-    "plugins/bench/combee_bench/canary.py": "the files of its own servers, in a temporary folder",
-    "plugins/bench/combee_bench/damage.py": (
-        "damages copies in a temporary folder: it measures that"
-    ),
     "plugins/bench/combee_bench/pictures.py": (
         "a picture is drawn in memory, and written from there"
     ),
-    "plugins/bench/combee_bench/fuzz.py": "hostile files in a temporary folder: it measures that",
     "plugins/terminal-bench/combee_terminal_bench/harness": (
         "runs in Harbor's environment, in folders of its own"
     ),

@@ -82,10 +82,6 @@ def test_sections_that_cannot_be_used_are_refused(sections: tuple[str, ...]) -> 
         BulletText((), sections)
 
 
-# --- served from a book
-# -----------------------------------------------------------------------------------------
-
-
 def served(book: Book, text: str = "", **options: object) -> BulletText:
     return read_text(Playbook(**options).serve(text, book))  # type: ignore[arg-type]  # the options of a playbook
 

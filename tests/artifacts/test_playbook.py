@@ -116,10 +116,6 @@ def taught(n: int, **tags: str) -> list[Reflection]:
     ]
 
 
-# --- what a program shows
-# ---------------------------------------------------------------------------------------
-
-
 def test_a_student_without_a_playbook_begins_with_an_empty_one_and_is_built_as_it_is():
     artifact = Playbook()
     seed = artifact.seed(student())
@@ -240,9 +236,6 @@ def test_it_is_rebuilt_from_its_spec():
     assert Spec.of(artifact).build() == artifact
 
 
-# --- reflecting
-# -------------------------------------------------------------------------------------------------
-
 INSIGHT = {
     "bullet_tags": {"str-00001": "helpful"},
     "key_insight": " Use decimals. ",
@@ -359,10 +352,6 @@ def test_tags_of_bullets_that_were_not_shown_are_ignored_and_said():
     ((kind, data),) = service.events
     assert kind == "warning"
     assert "'ghost'" in data["text"]
-
-
-# --- learning
-# ---------------------------------------------------------------------------------------------------
 
 
 def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = "") -> Book:

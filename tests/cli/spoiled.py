@@ -8,7 +8,10 @@ import pytest
 import yaml
 
 RUN = yaml.safe_load("""
-data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 6, train: 12, validation: 12, heldout: 12}}}
+data:
+  benchmark:
+    name: formula-mini
+    params: {task: compute, formulas: 6, train: 12, validation: 12, heldout: 12}
 lms: {task: {model: simulated, time_scale: 0}}
 budget: {rollouts: 40}
 tracker: []

@@ -30,14 +30,17 @@ LEAST: dict[str, Any] = {"data": MINI, "lms": {"task": "embedded"}, "budget": {"
 
 EVERYTHING = """
 data: {train: rows.jsonl, validation: other.csv, heldout: held.json, inputs: [q]}
-lms: {task: {model: openai/m, temperature: 1.0}, proposer: {model: openai/n, api_key_env: THEIR_KEY}}
+lms:
+  task: {model: openai/m, temperature: 1.0}
+  proposer: {model: openai/n, api_key_env: THEIR_KEY}
 program: their_task:Program
 metric: their_task:metric
 adapter: json
 seed: 7
 num_threads: 3
 auto: light
-budget: {rollouts: 9, calls: 8, tokens: 7, dollars: 6, seconds: 5, gpu_seconds: 4, epochs: 3, updates: 2}
+budget:
+  {rollouts: 9, calls: 8, tokens: 7, dollars: 6, seconds: 5, gpu_seconds: 4, epochs: 3, updates: 2}
 strategies:
   artifact: instruction
   aggregator: {name: parallel-scan, params: {copies: 3}}
@@ -46,9 +49,13 @@ strategies:
   executor: asyncio
   stopping: [{name: patience, params: {updates: 5}}]
 search: {staleness: 1, children: 2, screen: 5, weigher: trusting, keep: pareto, replay: old}
-validation: {finalists: 2, draws: 2, probe: false, calibration: {reference: "their_task:metric", share: 0.5}}
+validation:
+  {finalists: 2, draws: 2, probe: false,
+   calibration: {reference: "their_task:metric", share: 0.5}}
 guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
-diversity: {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2, temperature: {start: 0.9}, restart: {}}
+diversity:
+  {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2,
+   temperature: {start: 0.9}, restart: {}}
 heldout: {target: 0.4, power: 0.5, confidence: 0.9, discordance: 0.5}
 costs: {prices: {openai/m: {prompt: 1, completion: 2}}, gpus: {task: 8}}
 tracker: progress

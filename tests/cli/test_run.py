@@ -83,10 +83,17 @@ def test_your_own_program_files_and_service_run_and_no_key_is_written(shell, tmp
         text = f"""
 program: their_task:Program
 metric: their_task:metric
-data: {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [question]}}
+data:
+  {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [question]}}
 lms:
-  task: {{model: openai/simulated, api_base: "{service.api_base}", api_key_env: THEIR_KEY, cache: false}}
-strategies: {{operators: [insert], controller: {{name: static, params: {{size: 4, reason: a test}}}}}}
+  task:
+    model: openai/simulated
+    api_base: "{service.api_base}"
+    api_key_env: THEIR_KEY
+    cache: false
+strategies:
+  operators: [insert]
+  controller: {{name: static, params: {{size: 4, reason: a test}}}}
 budget: {{rollouts: 20}}
 log_dir: log
 output: learned.json
@@ -164,7 +171,10 @@ tasks:
   one: {}
   other:
     seed: 3
-    data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 3, train: 9, validation: 6, heldout: 6}}}
+    data:
+      benchmark:
+        name: formula-mini
+        params: {task: compute, formulas: 3, train: 9, validation: 6, heldout: 6}
 at_once: 2
 output: out/{name}.json
 log_dir: log

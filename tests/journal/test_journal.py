@@ -20,8 +20,6 @@ from typing import Any
 
 import pytest
 
-from combee_bench import damage
-from combee_bench.options import DamageOptions
 from combee_dspy.exceptions import (
     ArgumentValueError,
     JournalDamagedError,
@@ -241,14 +239,6 @@ def test_a_flipped_bit_is_found_before_anything_is_written(tmp_path: Path, colum
     ):
         within(tmp_path, lambda log: None)
     assert path.read_bytes() == before
-
-
-def test_no_damage_is_taken_for_what_was_written() -> None:
-    options = DamageOptions(times=30, effects=30)
-    found = list(damage.run(options))
-    assert damage.passed(options, found), found
-    assert sum(one.found for one in found) > 100
-    assert sum(one.harmless for one in found) > 0
 
 
 def _as_format_1(folder: Path) -> Path:

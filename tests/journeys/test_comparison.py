@@ -14,11 +14,15 @@ from tests.journeys.server import Server
 OWN = """
 program: own_sorting:program
 metric: own_sorting:metric
-data: {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [message]}}
+data:
+  {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [message]}}
 lms:
   task: {{model: openai/student, api_base: "{base}", api_key_env: NO_KEY, temperature: 0.0}}
   proposer: {{model: openai/teacher, api_base: "{base}", api_key_env: NO_KEY, temperature: 0.0}}
-costs: {{prices: {{openai/student: {{prompt: 1, completion: 1}}, openai/teacher: {{prompt: 1, completion: 1}}}}}}
+costs:
+  prices:
+    openai/student: {{prompt: 1, completion: 1}}
+    openai/teacher: {{prompt: 1, completion: 1}}
 """
 
 

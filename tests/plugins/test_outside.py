@@ -19,7 +19,10 @@ SOURCES = Path(__file__).parent / "outside"
 KINDS = {"most-seen-first": "operator", "word-pairs": "embedder", "enough-candidates": "stopping"}
 
 CONFIG = """
-data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 4, train: 12, validation: 8, heldout: 8}}}
+data:
+  benchmark:
+    name: formula-mini
+    params: {task: compute, formulas: 4, train: 12, validation: 8, heldout: 8}
 lms: {task: {model: simulated, time_scale: 0}}
 strategies:
   operators: [{name: most-seen-first, params: {most: 6}}]

@@ -140,7 +140,7 @@ def full(start: int) -> Adaptive:
     return limit
 
 
-def test_burst_that_is_rejected_lowers_the_limit_by_the_effects_rejected_and_no_further_for_their_repetitions():
+def test_a_rejected_burst_lowers_the_limit_once_by_its_effects_and_not_for_their_repetitions():
     limit = full(64)
     for _ in range(5):
         for who in range(27):

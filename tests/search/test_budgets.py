@@ -255,7 +255,10 @@ def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
 
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
     sums = {"tokens": "prompt_tokens + completion_tokens", "dollars": "dollars"}
-    sql = f"SELECT e.kind, sum({sums[name]}) AS cost FROM usage u JOIN effect e ON e.id = u.effect GROUP BY e.id"  # noqa: S608 - of two names
+    sql = (
+        f"SELECT e.kind, sum({sums[name]}) AS cost"  # noqa: S608 - of two names
+        " FROM usage u JOIN effect e ON e.id = u.effect GROUP BY e.id"
+    )
     given: dict[str, Any] = {
         "costs": prices,
         "reflection_minibatch_size": 24,

@@ -27,7 +27,8 @@ for _ in range(2):
     with mock.patch.dict("sys.modules", {"mlflow": mock.MagicMock()}):
         before = set(sys.modules)
         world.compile(train=6, validation=6, aggregator="parallel-scan", max_metric_calls=40)
-        print(sorted({name.split(".")[0] for name in set(sys.modules) - before} & {"numpy", "scipy", "combee_dspy"}))
+        new = {name.split(".")[0] for name in set(sys.modules) - before}
+        print(sorted(new & {"numpy", "scipy", "combee_dspy"}))
 """
 
 

@@ -101,7 +101,7 @@ class Program(dspy.Module):
 
     def forward(self, question):
         print("hanging", flush=True)
-        thread = threading.Thread(target=threading.Event().wait)  # no daemon: Python would wait for it
+        thread = threading.Thread(target=threading.Event().wait)  # no daemon: Python waits for it
         thread.start()
         thread.join()
 

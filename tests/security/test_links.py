@@ -32,7 +32,10 @@ DATABASE = ("", "-wal", "-shm", "-journal", ".lock")
 JOURNAL = [f"journal.sqlite{ending}" for ending in (*DATABASE, ".holder", ".reserve")]
 KINDS = ("link", "dangling", "hard link", "pipe", "folder")
 RUN = """
-data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 4, train: 8, validation: 8, heldout: 4}}}
+data:
+  benchmark:
+    name: formula-mini
+    params: {task: compute, formulas: 4, train: 8, validation: 8, heldout: 4}
 lms: {task: {model: simulated, time_scale: 0}}
 budget: {rollouts: 20}
 tracker: []

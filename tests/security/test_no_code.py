@@ -64,7 +64,8 @@ import dspy
 from combee_dspy.tracking import candidates, rollouts, runs, show, write_report
 from tests.worlds import World
 folder = Path(sys.argv[1])
-settings = {"log_dir": folder / "log", "cache": str(folder / "cache.sqlite"), "tracker": ["progress", "mlflow"]}
+settings = {"log_dir": folder / "log", "cache": str(folder / "cache.sqlite")}
+settings["tracker"] = ["progress", "mlflow"]
 for _ in range(2):
     program = World.made().compile(heldout=12, max_metric_calls=90, **settings)
 for read in (candidates, rollouts, runs):

@@ -45,10 +45,6 @@ class Says(StoppingRule):
         return self.answer
 
 
-# --- budgets
-# ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("limit", LIMITS)
 def test_each_limit_stops_when_it_is_reached_and_not_before(limit: str) -> None:
     budget = Budget(**{limit: 10})
@@ -115,10 +111,6 @@ def test_a_budget_in_gpu_seconds_needs_gpus() -> None:
     require_countable(Budget(seconds=1), unpriced={}, gpus=False)
 
 
-# --- what holds whatever happens
-# --------------------------------------------------------------------------------
-
-
 def test_limits_of_one_rule_or_another_are_the_smallest() -> None:
     rule = Budget(rollouts=10, epochs=2) | Budget(rollouts=4, seconds=9) | Patience(3)
     assert rule.limits() == Limits(rollouts=4, epochs=2, seconds=9)
@@ -134,10 +126,6 @@ def test_limits_of_both_rules_are_the_largest_where_both_have_one() -> None:
 def test_limits_of_nested_rules() -> None:
     assert ((Budget(rollouts=10) & Target(1)) | Budget(epochs=1)).limits() == Limits(epochs=1)
     assert ((Budget(rollouts=10) | Target(1)) & Budget(rollouts=20)).limits() == Limits(rollouts=20)
-
-
-# --- the algebra
-# ------------------------------------------------------------------------------------------------
 
 
 def test_algebra() -> None:

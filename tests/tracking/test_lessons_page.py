@@ -54,14 +54,17 @@ ENDLESS = "x" * 3_000
 REVERSED = "\u202eright to left\u202c \u05e9\u05dc\u05d5\u05dd \u2067never closed"
 # Which rows a filter leaves, and whether the lesson's text is wider than its cell.
 FILTERED = """(() => {
-  const which = document.getElementById("which"), rows = [...document.getElementById("book").tBodies[0].rows];
+  const which = document.getElementById("which");
+  const rows = [...document.getElementById("book").tBodies[0].rows];
   const shown = (value) => {
     which.value = value;
     which.dispatchEvent(new Event("input"));
-    return rows.filter((row) => row.offsetHeight).map((row) => row.querySelector(".state").textContent);
+    const visible = rows.filter((row) => row.offsetHeight);
+    return visible.map((row) => row.querySelector(".state").textContent);
   };
   return {all: shown(""), waiting: shown("waiting"), against: shown("against"), again: shown(""),
-    wide: [...document.querySelectorAll("#book td")].filter((cell) => cell.scrollWidth > cell.clientWidth + 1).length,
+    wide: [...document.querySelectorAll("#book td")].filter(
+      (cell) => cell.scrollWidth > cell.clientWidth + 1).length,
     marks: document.querySelectorAll("#book img, #book script, #book b").length,
     direction: getComputedStyle(document.querySelector("#book bdi")).unicodeBidi};
 })()"""

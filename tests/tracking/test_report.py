@@ -68,7 +68,10 @@ SLOTS = "SELECT count(*) AS n, sum(ended - started) AS seconds FROM effect WHERE
 # A chart is drawn when it comes into view: this brings each there, and says which were drawn.
 DRAWN = """(async () => {
   const figures = [...document.querySelectorAll("figure.plot")];
-  for (const one of figures) { one.scrollIntoView(); await new Promise((done) => setTimeout(done, 100)); }
+  for (const figure of figures) {
+    figure.scrollIntoView();
+    await new Promise((done) => setTimeout(done, 100));
+  }
   scrollTo(0, 0);
   return figures.map((one) => [one.id, one.querySelector("svg, canvas, table") != null]);
 })()"""

@@ -45,9 +45,8 @@ ALWAYS = {
     "test_gepa_compaction_on_a_react_program_and_custom_proposers_see_the_context_string": (
         COUNTS_PROPOSALS
     ),
-    "test_gepa_truncate_history_outputs_on_a_react_program_and_custom_proposers_see_the_context_string": (
-        COUNTS_PROPOSALS
-    ),
+    "test_gepa_truncate_history_outputs_on_a_react_program_and_custom_proposers"
+    "_see_the_context_string": COUNTS_PROPOSALS,
     "test_gepa_default_proposer_on_a_text_program": (
         "reads DSPy's prompt, and the log line of gepa's loop"
     ),

@@ -172,7 +172,7 @@ def _decimal(value: Fraction, form: str = "f") -> str:
 
 def _dollars(value: Fraction) -> str:
     """Return an amount such as ``$1,250`` or ``$2.40``."""
-    return f"${Decimal(value.numerator) / Decimal(value.denominator):,.{0 if value.denominator == 1 else 2}f}"
+    return f"${Decimal(value.numerator) / value.denominator:,.{2 if value.denominator > 1 else 0}f}"
 
 
 def _company(stream: random.Random) -> str:

@@ -380,10 +380,10 @@ def _state(fate: _Row, place: list[int] | None, top: bool) -> int:
 def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
     """Return what LM calls took by role and update, the held-out set apart."""
     sql = (
-        "SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before' ELSE '' || e.step END"  # noqa: S608 - constants
+        "SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out'"  # noqa: S608 - constants
+        " WHEN e.step < 0 THEN 'before' ELSE '' || e.step END"
         f' AS "when", {_WHAT.format("u.role")} AS what, sum(u.prompt_tokens + u.completion_tokens)'
-        " AS tokens,"
-        " sum(u.calls) AS calls, total(u.seconds) AS seconds"
+        " AS tokens, sum(u.calls) AS calls, total(u.seconds) AS seconds"
         " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2"
         " ORDER BY e.purpose = 'heldout', e.step, 2"
     )

@@ -13,8 +13,9 @@ _FENCE = re.compile(r"```[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
 _NOTHING = "(no code was given: nothing was carried out)"
 
 _HOW = """\
-You act in an environment by writing code. At each turn, write the next piece of code; it is carried out, and you
-see what it printed before the next turn. State stays between turns. Print what you need to see.
+You act in an environment by writing code. At each turn, write the next piece of code; it is carried
+out, and you see what it printed before the next turn. State stays between turns. Print what you
+need to see.
 Set `finished` to true with the last piece of code, when nothing is left to do."""
 
 

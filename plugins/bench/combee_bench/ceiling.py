@@ -1,6 +1,4 @@
-"""Floor and ceiling of a model on a benchmark: without lessons, and with all of them, written by
-hand.
-"""
+"""Floor and ceiling of a model: a benchmark without lessons, and with all written by hand."""
 
 from __future__ import annotations
 
@@ -26,8 +24,6 @@ from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.streams import derive
 
 __all__ = ["CeilingRow", "line", "run", "table"]
-
-_EMBEDDED = ("slots", "context", "sha256", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +60,9 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
         DataSourceError: The benchmark's rows cannot be read.
         OSError: The file of lessons cannot be read.
     """
-    own: dict[str, Any] = {name: getattr(options, name) for name in _EMBEDDED}
-    own["file"] = options.file.split(",") if options.file else None
-    where = {name: getattr(options, name) for name in ("api_base", "api_key_env", "max_tokens")}
-    embedded = options.lm == "embedded"
-    lm, _ = model_lm(options.lm, **(own if embedded else where))
+    lm, _ = model_lm(options.lm, **options.settings())
     # As in ``bench real``: a ceiling asked in another way would be that of another study.
-    adapter = ConstrainedJSONAdapter() if embedded else None
+    adapter = ConstrainedJSONAdapter() if options.lm == "embedded" else None
     for seed in options.seeds:
         benchmark = _loaded(options, seed)
         instructions = benchmark.signature.instructions
@@ -85,34 +77,34 @@ def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
     if options.choices:
         own["choices"] = True
     if options.path is None:
-        found = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed, **own)
+        benchmark = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed, **own)
     else:
-        found = load_benchmark(options.benchmark, path=str(options.path), **own)
-        rows = found.heldout.examples
+        benchmark = load_benchmark(options.benchmark, path=str(options.path), **own)
+        rows = benchmark.heldout.examples
         if options.heldout > len(rows):
             raise ArgumentValueError(
                 "heldout", options.heldout, f"is more than the {len(rows)} rows", "Give fewer."
             )
         drawn = derive(seed, "bench ceiling", options.benchmark).sample(rows, options.heldout)
-        found = replace(found, heldout=replace(found.heldout, examples=tuple(drawn)))
+        benchmark = replace(benchmark, heldout=replace(benchmark.heldout, examples=tuple(drawn)))
     if options.lessons is not None:
         lines = read_plain(options.lessons, follow=True).decode("utf-8").splitlines()
-        found = replace(found, lessons=tuple(filter(None, map(str.strip, lines))))
-    if not found.lessons:
+        benchmark = replace(benchmark, lessons=tuple(filter(None, map(str.strip, lines))))
+    if not benchmark.lessons:
         raise ArgumentValueError(
             "benchmark",
             options.benchmark,
             "has no lessons written by hand",
             "Give house-rules, or lessons.",
         )
-    if options.tolerant and found.tolerant_metric is None:
+    if options.tolerant and benchmark.tolerant_metric is None:
         raise ArgumentValueError(
             "tolerant", True, f"is no metric of {options.benchmark}", "Leave it out."
         )
     return (
-        replace(found, metric=found.tolerant_metric)
-        if options.tolerant and found.tolerant_metric
-        else found
+        replace(benchmark, metric=benchmark.tolerant_metric)
+        if options.tolerant and benchmark.tolerant_metric
+        else benchmark
     )
 
 
@@ -126,23 +118,25 @@ def _row(
     def answer(example: dspy.Example) -> tuple[float, str | None]:
         with dspy.context(**endpoint.settings()):
             try:
-                found = program(**example.inputs())
+                prediction = program(**example.inputs())
             except AdapterParseError:
                 return 0.0, None
-        return benchmark.metric(example, found).score, str(found[asked_for])
+        return benchmark.metric(example, prediction).score, str(prediction[asked_for])
 
     started = time.perf_counter()
     with endpoint.counting() as counted, ThreadPoolExecutor(slots) as pool:
-        asked = [
+        futures = [
             pool.submit(copy_context().run, answer, example)
             for example in benchmark.heldout.examples
         ]
-        answers = [one.result() for one in asked]
+        answers = [future.result() for future in futures]
     seconds = time.perf_counter() - started
-    scores, said = zip(*answers, strict=True)
+    scores, texts = zip(*answers, strict=True)
     read = sum(tally.prompt_tokens for tally in counted.tallies.values())
     wrote = sum(tally.completion_tokens for tally in counted.tallies.values())
-    return CeilingRow(str(endpoint.task_lm.model), prompt, seed, scores, said, read, wrote, seconds)
+    return CeilingRow(
+        str(endpoint.task_lm.model), prompt, seed, scores, texts, read, wrote, seconds
+    )
 
 
 def line(options: CeilingOptions, row: CeilingRow) -> str:

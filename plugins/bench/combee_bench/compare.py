@@ -144,7 +144,7 @@ def _run(
     task = BaselineTask(student, rows, endpoint.reflection_lm, options.budget, threads, seed)
     with dspy.context(**endpoint.settings()), quietly(), endpoint.counting() as counted:
         started = time.monotonic()
-        found = method.search(task)
+        result = method.search(task)
         seconds = (time.monotonic() - started) / endpoint.time_scale
     return CompareRun(
         method=method.name,
@@ -152,12 +152,12 @@ def _run(
         seconds=seconds,
         tokens=counted.tokens,
         dollars=counted.dollars,
-        rollouts=found.rollouts,
-        validation=found.validation,
-        note=found.note,
+        rollouts=result.rollouts,
+        validation=result.validation,
+        note=result.note,
         versions=dict(method.versions()),
         before=before,
-        after=scores_of(found.program, rows, endpoint, threads),
+        after=scores_of(result.program, rows, endpoint, threads),
         gpu_seconds=None if options.gpus is None else options.gpus * seconds,
         serial=method.serial,
     )
@@ -206,15 +206,12 @@ def mean_cost(side: Side[CompareRun], axis: str) -> float | None:
 
 
 def serial_of(sides: Sequence[Side[CompareRun]]) -> Side[CompareRun] | None:
-    """Return the serial baseline among methods, wherever it stands; ``None`` where there is
-    none.
-    """
+    """Return the serial baseline among methods, or ``None`` where there is none."""
     return next((side for side in sides if side.runs[0].serial), None)
 
 
 def point_cost(side: Side[CompareRun], serial: Side[CompareRun] | None, axis: str) -> float | None:
-    """Return what one held-out point above the serial baseline's result cost; ``None`` where none
-    can be stated.
+    """Return what a held-out point above the serial baseline's result cost, where that is known.
 
     The cost is the method's own, whole: it need not run the baseline first.
     """
@@ -260,14 +257,14 @@ def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     notes = ["★ Pareto-best: no other method has at least its held-out score for at most this cost"]
     if options.lm is None and options.config is None:
         notes.append(f"wall seconds × {1 / options.time_scale:g} = simulated seconds")
-    if any(one.versus is not None and not one.versus.comparable for one in sides):
+    if any(side.versus is not None and not side.versus.comparable for side in sides):
         notes.append(not_comparable(options.margin))
     if len(options.seeds) == 1:
         notes.append("one seed: intervals say nothing about other seeds")
     if serial is None:
         notes.append(f"cost of a point: {NO_BASELINE} (add gepa to the methods)")
     notes += [
-        f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note
+        f"{run.method}: {run.note}" for run in runs if run.seed == options.seeds[0] and run.note
     ]
     return by_columns(
         _title(options, runs), {side.method: _cells(side, serial, best) for side in sides}, notes
@@ -278,18 +275,18 @@ def _cells(
     side: Side[CompareRun], serial: Side[CompareRun] | None, best: dict[str, tuple[str, ...]]
 ) -> dict[str, str]:
     def cost(axis: str, form: str) -> str:
-        found = mean_cost(side, axis)
+        mean = mean_cost(side, axis)
         mark = "★ " if side.method in best[axis] else ""
-        return "unknown" if found is None else mark + form.format(found)
+        return "unknown" if mean is None else mark + form.format(mean)
 
     def per_point(axis: str, form: str) -> str:
-        found = point_cost(side, serial, axis)
-        if found is not None:
-            return form.format(found)
+        points = point_cost(side, serial, axis)
+        if points is not None:
+            return form.format(points)
         return "" if side is serial else "unknown" if mean_cost(side, axis) is None else "not above"
 
     points = {
-        f"{_said(axis)} per point above serial": per_point(axis, form)
+        f"{_axis_name(axis)} per point above serial": per_point(axis, form)
         for axis, form in _FORMS.items()
     }
     validation = mean_of([run.validation for run in side.runs])
@@ -300,19 +297,18 @@ def _cells(
         "held-out after, 95 %": str(side.heldout),
         "gain, 95 %": side.gain.signed,
         "held-out minus the first's": "" if side.versus is None else side.versus.difference.signed,
-        **{_said(axis): cost(axis, form) for axis, form in _FORMS.items()},
+        **{_axis_name(axis): cost(axis, form) for axis, form in _FORMS.items()},
         **({} if serial is None else points),
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
     }
 
 
-def _said(axis: str) -> str:
+def _axis_name(axis: str) -> str:
     return axis.replace("gpu_", "GPU-")
 
 
 def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> None:
-    """Draw held-out score against each cost that is known: a point and its 95 % interval per
-    method.
+    """Draw held-out score against each cost that is known: a point and its 95 % interval a method.
 
     The Pareto-best of a panel are filled; the others are rings.
     """
@@ -333,5 +329,5 @@ def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> Non
                     side.method, (cost, score.mean), (6, 4), textcoords="offset points", fontsize=8
                 )
             panel.set_xlim(left=0)
-            panel.set_xlabel(_said(axis))
+            panel.set_xlabel(_axis_name(axis))
         panels[0].set_ylabel("held-out score, 95 %")

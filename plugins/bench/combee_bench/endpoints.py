@@ -80,9 +80,9 @@ class Endpoint:
             prices = {} if self.price is None else dict.fromkeys(models, self.price)
             with metered(Tariff(self.costs or Costs(prices=prices))) as meter:
                 yield counted
-            found = totals(meter.usage())
-            counted.dollars = found.total.dollars
-            for role, sums in found.by_role.items():
+            sums_by_role = totals(meter.usage())
+            counted.dollars = sums_by_role.total.dollars
+            for role, sums in sums_by_role.by_role.items():
                 kind = "task" if role in ("task", "serving") else "reflect"
                 own = Tally(sums.calls, sums.prompt_tokens, sums.completion_tokens)
                 counted.tallies[kind] = counted.tallies.get(kind, Tally()) + own
@@ -175,12 +175,10 @@ def model_lm(
 
 
 def as_proposer(lm: dspy.LM) -> dspy.LM:
-    """Have an LM's calls counted as those of the proposer, whoever makes them: DSPy's optimizers
-    name no role.
-    """
+    """Count an LM's calls as the proposer's, since DSPy's optimizers name no role."""
     kind: Any = type(lm)
 
-    class Proposer(kind):
+    class CountedLM(kind):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             with role_scope("proposer"):
                 return super().__call__(*args, **kwargs)
@@ -189,5 +187,5 @@ def as_proposer(lm: dspy.LM) -> dspy.LM:
             with role_scope("proposer"):
                 return await super().acall(*args, **kwargs)
 
-    lm.__class__ = Proposer
+    lm.__class__ = CountedLM
     return lm

@@ -14,7 +14,7 @@ from combee_dspy.reflections import normalised
 from combee_dspy.streams import derive
 from combee_dspy.weighers import Posterior
 
-__all__ = ["Statement", "Tally", "serve", "state", "tally"]
+__all__ = ["ServedTally", "Statement", "serve", "state", "tally"]
 
 _CODES = range(1_000, 9_000)
 _CODE = re.compile(r"\bq\d+\b")
@@ -22,9 +22,7 @@ _CODE = re.compile(r"\bq\d+\b")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One reflection: a fact in one of three wordings, or with ``opposes`` another code for its
-    goods.
-    """
+    """One reflection: a fact in one of three wordings, or (``opposes``) another code."""
 
     fact: PlantedFact
     wording: int = 0
@@ -42,8 +40,8 @@ def state(facts: Sequence[PlantedFact], seed: int) -> tuple[Statement, ...]:
     words and opposed once, by a statement with another code.
     """
     stream = derive(seed, "planted statements")
-    taken = {code for fact in facts for code in (fact.code, fact.wrong)}
-    free = [code for code in map("Q{}".format, _CODES) if code not in taken]
+    used = {code for fact in facts for code in (fact.code, fact.wrong)}
+    free = [code for code in map("Q{}".format, _CODES) if code not in used]
     opposite = iter(stream.sample(free, len(facts)))
     statements: list[Statement] = []
     for place, fact in enumerate(facts):
@@ -56,7 +54,7 @@ def state(facts: Sequence[PlantedFact], seed: int) -> tuple[Statement, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ServedTally:
     """What the served lines hold of planted facts.
 
     Attributes:
@@ -75,9 +73,7 @@ class Tally:
 
 
 def serve(lessons: Lessons) -> list[Taught]:
-    """Return what a run would serve of an aggregation: its lessons in a book, related and
-    weighed.
-    """
+    """Return what a run would serve of an aggregation: its lessons related and weighed."""
     taught = [
         Taught(" ".join(lesson.text.split()), tuple(map(str, lesson.sources)))
         for lesson in lessons.lessons
@@ -90,10 +86,10 @@ def serve(lessons: Lessons) -> list[Taught]:
 
 def tally(
     facts: Sequence[PlantedFact], statements: Sequence[Statement], served: Sequence[Taught]
-) -> Tally:
+) -> ServedTally:
     """Count what the served lines hold of facts, by the statements that they were learned from."""
     stated = list(dict.fromkeys(statement.fact for statement in statements))
-    opposite = {one.opposes: one.fact for one in statements if one.opposes}
+    opposite = {statement.opposes: statement.fact for statement in statements if statement.opposes}
     held: Counter[str] = Counter()
     doubled = other = cited = correct = 0
     for line in served:
@@ -108,7 +104,9 @@ def tally(
         ends[_END[held[code] > 0, held[against.code] > 0]] += 1
     texts = [line.text for line in served]
     right = sum(held[fact.code] > 0 and not _is_contradicted(fact, texts) for fact in facts)
-    return Tally(right, {end: ends[end] for end in _END.values()}, doubled, other, (cited, correct))
+    return ServedTally(
+        right, {end: ends[end] for end in _END.values()}, doubled, other, (cited, correct)
+    )
 
 
 _END = {

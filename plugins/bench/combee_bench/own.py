@@ -1,6 +1,4 @@
-"""A user's own program, data and models, from a file of ``combee run``, as a benchmark and an
-endpoint.
-"""
+"""A user's own program, data and models, from a file of ``combee run``."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ __all__ = ["Own", "read_own"]
 
 
 class Own:
-    """What a file of ``combee run`` holds, of which a comparison takes program, metric, data,
-    adapter and models.
+    """Program, metric, data, adapter and models of a file of ``combee run``.
 
     Attributes:
         rows: Its program, metric and splits.
@@ -39,9 +36,7 @@ class Own:
 
     @contextmanager
     def endpoint(self, price: Price | None) -> Iterator[Endpoint]:
-        """Give the file's models. DSPy's cache is off: a call that it answers would flatter whoever
-        runs later.
-        """
+        """Give the file's models without DSPy's cache, which would flatter whoever runs later."""
         task = self._plan.tasks[0]
         with self._plan.lms() as lm_of:
             lm, writing = (
@@ -64,19 +59,19 @@ def read_own(path: Path) -> Own:
     """
     plan = planned(path)
     if len(plan.tasks) > 1:
-        names = sorted(one.task.name for one in plan.tasks)
+        names = sorted(planned_task.task.name for planned_task in plan.tasks)
         raise ArgumentValueError("config", names, "holds several tasks", "Give a file with one.")
     task = plan.tasks[0].task
     terms = task.heldout
     heldout = terms.rows if isinstance(terms, Heldout) else terms
-    found = {"train": task.trainset, "validation": task.valset, "heldout": heldout}
+    splits_by_name = {"train": task.trainset, "validation": task.valset, "heldout": heldout}
     splits = []
-    for name, given in found.items():
-        if not given:
+    for name, examples in splits_by_name.items():
+        if not examples:
             raise ArgumentValueError(
                 f"data.{name}", str(path), "is missing", "A comparison needs all three splits."
             )
-        splits.append(Split(name, tuple(given), tuple(map(row_hash, given))))
+        splits.append(Split(name, tuple(examples), tuple(map(row_hash, examples))))
     for split in splits[:2]:
         if shared := len({*split.row_hashes} & {*splits[2].row_hashes}):
             raise SplitOverlapError("heldout", f"data.{split.name}", shared)
@@ -102,10 +97,10 @@ def _in_full(metric: Any) -> Callable[..., dspy.Prediction]:
     def full(
         gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
     ) -> dspy.Prediction:
-        found = metric(gold, pred, trace, pred_name, pred_trace)
-        score = float(getattr(found, "score", found))
+        answer = metric(gold, pred, trace, pred_name, pred_trace)
+        score = float(getattr(answer, "score", answer))
         return dspy.Prediction(
-            score=score, feedback=getattr(found, "feedback", None) or f"The score is {score:g}."
+            score=score, feedback=getattr(answer, "feedback", None) or f"The score is {score:g}."
         )
 
     return full

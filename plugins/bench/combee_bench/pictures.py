@@ -16,8 +16,7 @@ __all__ = ["figure"]
 
 @contextmanager
 def figure(path: Path, title: str, panels: int, *, height: float = 3.6) -> Iterator[list[Any]]:
-    """Give axes side by side, and write them as SVG or PNG, by the file's name, when they are
-    drawn.
+    """Give axes side by side, and write them as SVG or PNG, by the file's name.
 
     Raises:
         MissingDistributionError: matplotlib is not installed.

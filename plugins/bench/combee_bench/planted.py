@@ -31,10 +31,9 @@ _FIRST_CODE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PlantedFact:
-    """An invented fact that no model can know: goods from a port have a code. ``wrong`` was
-    answered instead.
+    """An invented fact that no model can know: goods from a port have a code.
 
-    No two facts share a word or a code.
+    ``wrong`` is what was answered instead. No two facts share a word or a code.
     """
 
     code: str
@@ -74,19 +73,18 @@ def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
 
 
 def planted_record(fact: PlantedFact, index: int, wording: int = 0) -> Reflection:
-    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words
-    of its own.
+    """Return the reflection on a rollout that lacked the fact, which its feedback states.
 
     Args:
         fact: What it says.
         index: Its place.
         wording: In which words, of three (0, 1 or 2).
     """
-    told = _WORDINGS[wording].format(port=fact.port, goods=fact.goods, code=fact.code)
+    lesson = _WORDINGS[wording].format(port=fact.port, goods=fact.goods, code=fact.code)
     record = {
         "Inputs": {"question": fact.question},
         "Generated Outputs": {"code": fact.wrong},
-        "Feedback": f"Wrong: got {fact.wrong}. {told}",
+        "Feedback": f"Wrong: got {fact.wrong}. {lesson}",
     }
     return Reflection(index, record)
 
@@ -111,6 +109,7 @@ def planted_in(facts: Collection[PlantedFact], lines: Iterable[str]) -> frozense
 def planted_task(facts: Iterable[PlantedFact]) -> SimulatedTask:
     """Return what a simulated service must know to learn the facts."""
     questions = (
-        SimulatedQuestion(one.question, one.code, one.wrong, one.code, one.lesson) for one in facts
+        SimulatedQuestion(fact.question, fact.code, fact.wrong, fact.code, fact.lesson)
+        for fact in facts
     )
     return SimulatedTask(tuple(questions), ("code",), base_rate=0.0)

@@ -1,5 +1,4 @@
-"""Is it better than ``dspy.GEPA`` on a model? Methods at an equal budget in tokens, on rows that a
-rule can teach.
+"""Is it better than ``dspy.GEPA`` on a model? Methods at an equal budget in tokens.
 
 Each run of a method is one file in a folder, with its log beside it. A study that is interrupted
 goes on with the first run that has none.
@@ -176,8 +175,7 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
 
 
 def run(options: RealOptions) -> Iterator[RealRun]:
-    """Run what has not been run, in the order that was drawn when the study began; say the plan
-    first.
+    """Run what has not been run, in the order that was drawn when the study began.
 
     Raises:
         ArgumentValueError: The folder holds another study, or an option cannot be used.
@@ -237,9 +235,7 @@ def _endpoint(options: RealOptions) -> Endpoint:
 def _planned(
     options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, file: Path
 ) -> dict[str, Any]:
-    """Draw the order, measure the model, and say how long it will take; or read what an earlier
-    start has drawn.
-    """
+    """Draw the order and measure the model, or read what an earlier start has drawn."""
     chosen = json.loads(
         json.dumps(
             {name: one for name, one in asdict(options).items() if name != "folder"}, default=str
@@ -436,9 +432,7 @@ _HEADS = (
 
 
 def table(options: RealOptions, rows: Sequence[RealRun]) -> Table:
-    """Return the methods over the seeds that all have finished, and what may be concluded; write it
-    as a page too.
-    """
+    """Return the methods over the seeds that all have finished, and write them as a page too."""
     sides = _sides(rows)
     untouched = [one for one in rows if one.method == UNTOUCHED]
     cells = [

@@ -1,5 +1,4 @@
-"""How many planted lessons come back from an aggregator, by how many reflections it is given at
-once.
+"""How many planted lessons come back from an aggregator, by how many reflections it reads.
 
 Each reflection says one invented fact in words of its own, so what was kept is read off, not
 judged. This is context overload itself: no score has to rise for it, and a small model can show it.
@@ -22,12 +21,12 @@ from rich.table import Table
 
 from combee_bench.asking import asker, there
 from combee_bench.endpoints import model_lm
-from combee_bench.mixed import Statement, Tally, serve, state, tally
+from combee_bench.mixed import ServedTally, Statement, serve, state, tally
 from combee_bench.options import RetentionOptions
+from combee_bench.overload import LAWS
 from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_task
 from combee_bench.surroundings import LABEL, quietly
-from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Sample, fit_law, pooled
 from combee_dspy import registry
@@ -51,7 +50,7 @@ class RetentionRow:
         reflections: n, each with one fact that no other has; facts where they are ``mixed``.
         seed: Of the facts, and of the aggregator's own draws.
         by_level: Facts that are left after each level of calls, level 1 first.
-        kept: Facts in the result; those that are right in what is served, where they are ``mixed``.
+        retained: Facts in the result; where they are ``mixed``, those right in what is served.
         reads: Of each call that reads reflections, how many facts it was given and how many its
             answer holds.
         failed: Calls without a usable answer.
@@ -67,7 +66,7 @@ class RetentionRow:
     reflections: int
     seed: int
     by_level: tuple[int, ...]
-    kept: int
+    retained: int
     reads: tuple[tuple[int, int], ...]
     failed: int
     calls: int
@@ -75,7 +74,7 @@ class RetentionRow:
     completion_tokens: int
     seconds: float
     text: str
-    served: Tally | None = None
+    served: ServedTally | None = None
 
 
 def run(options: RetentionOptions) -> Iterator[RetentionRow]:
@@ -85,8 +84,8 @@ def run(options: RetentionOptions) -> Iterator[RetentionRow]:
         UnknownStrategyError: An aggregator is not installed.
         ArgumentValueError: A key is not set, or no aggregator has a fan-in.
     """
-    found = [registry.find("aggregator", name) for name in options.aggregators]
-    if options.fan_in and not any(hasattr(one, "fan_in") for one in found):
+    aggregators = [registry.find("aggregator", name) for name in options.aggregators]
+    if options.fan_in and not any(hasattr(aggregator, "fan_in") for aggregator in aggregators):
         names = ",".join(options.aggregators)
         raise ArgumentValueError(
             "fan_in", options.fan_in, f"is no setting of {names}", "Leave it out."
@@ -110,7 +109,7 @@ def _row(options: RetentionOptions, name: str, size: int, seed: int) -> Retentio
     served = serve(lessons)
     tallied = tally(facts, statements, served)
     text = "\n".join(line.text for line in served)
-    return replace(row, reflections=size, kept=tallied.right, text=text, served=tallied)
+    return replace(row, reflections=size, retained=tallied.right, text=text, served=tallied)
 
 
 @contextmanager
@@ -123,18 +122,12 @@ def _model(
             yield service.lm(), dspy.JSONAdapter()
         return
     if options.lm == "embedded":
-        files = options.file.split(",") if options.file else None
-        own: dict[str, Any] = {"file": files, "sha256": options.sha256, "context": options.context}
-        lm, _ = model_lm("embedded", slots=options.slots, max_tokens=options.max_tokens, **own)
+        lm, _ = model_lm("embedded", **options.settings())
         # Room for every fact, or its two copies, in one list.
         yield lm, ConstrainedJSONAdapter(max_items=max(64, 2 * len(facts)))
         return
-    where: dict[str, Any] = {
-        "api_base": options.api_base,
-        "api_key_env": options.api_key_env,
-        "max_tokens": options.max_tokens,
-    }
-    yield model_lm(options.lm, temperature=options.temperature, **where)[0], dspy.JSONAdapter()
+    lm, _ = model_lm(options.lm, temperature=options.temperature, **options.settings())
+    yield lm, dspy.JSONAdapter()
 
 
 async def _aggregated(
@@ -163,7 +156,7 @@ async def _aggregated(
         )
         lessons = await learn(there(reflections), context=context)
         seconds, total = time.monotonic() - since, ask.costs().total
-    final = [one.text for one in lessons.lessons] + (lessons.rewrite or "").splitlines()
+    final = [lesson.text for lesson in lessons.lessons] + (lessons.rewrite or "").splitlines()
     row = RetentionRow(
         name,
         len(facts),
@@ -187,20 +180,11 @@ def _lines(lessons: Sequence[str]) -> list[str]:
 
 def _by_level(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[int, ...]:
     levels = sorted({node.level for node in lessons.nodes})
-    return tuple(
-        len(
-            planted_in(
-                facts,
-                [
-                    line
-                    for node in lessons.nodes
-                    if node.level == one
-                    for line in _lines(node.lessons)
-                ],
-            )
-        )
-        for one in levels
-    )
+    texts = [
+        [text for node in lessons.nodes if node.level == level for text in node.lessons]
+        for level in levels
+    ]
+    return tuple(len(planted_in(facts, _lines(lessons))) for lessons in texts)
 
 
 def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, int], ...]:
@@ -215,36 +199,34 @@ def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, i
 def line(options: RetentionOptions, row: RetentionRow) -> str:
     """Say what one aggregation kept."""
     failed = f", {row.failed} calls failed" if row.failed else ""
-    kept = (
-        f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in"
+    outcome = (
+        f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.retained} kept in"
         f" {row.seconds:.0f} s{failed}"
     )
     if row.served is None:
-        return kept
+        return outcome
     ends = ", ".join(f"{count} {end}" for end, count in row.served.decided.items())
     cited, correct = row.served.citations
     return (
-        f"{kept}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other}"
+        f"{outcome}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other}"
         f" without a fact; {correct} of {cited} citations right"
     )
 
 
 def _samples(rows: Sequence[RetentionRow]) -> list[Sample]:
-    return [Sample(items, 1, kept) for row in rows for items, kept in row.reads]
+    return [Sample(items, 1, retained) for row in rows for items, retained in row.reads]
 
 
 def _calls(samples: Sequence[Sample], items: int) -> tuple[str, str, str]:
     """Return the calls that read so many, those of them that kept all, and those that kept none."""
-    kept = [one.kept for one in samples if one.items == items]
-    return str(len(kept)), str(kept.count(items)), str(kept.count(0))
+    retained = [sample.retained for sample in samples if sample.items == items]
+    return str(len(retained)), str(retained.count(items)), str(retained.count(0))
 
 
 def summary(options: RetentionOptions, rows: Sequence[RetentionRow]) -> dict[str, Any]:
-    """Return the share that is kept by aggregator and size, and the law of one call, as plain JSON
-    data.
-    """
+    """Return what is kept by aggregator and size, and the law of one call, as plain JSON data."""
     samples = _samples(rows)
-    law = fit_law(samples).law if len({one.items for one in samples}) > 1 else None
+    law = fit_law(samples).law if len({sample.items for sample in samples}) > 1 else None
     return {
         "kept": {
             name: {
@@ -266,7 +248,7 @@ def _some(rows: Sequence[RetentionRow], name: str, size: int) -> list[RetentionR
 
 def _share(rows: Sequence[RetentionRow], name: str, size: int) -> float:
     own = _some(rows, name, size)
-    return sum(row.kept for row in own) / (size * len(own))
+    return sum(row.retained for row in own) / (size * len(own))
 
 
 def _title(options: RetentionOptions) -> str:
@@ -278,24 +260,22 @@ def _title(options: RetentionOptions) -> str:
 
 
 def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
-    """Return what came back by aggregator and size, and what one reading call keeps beside the law
-    fitted to it.
-    """
-    kept = []
+    """Return what came back by aggregator and size, and what one call keeps beside its law."""
+    lines = []
     for name in options.aggregators:
         for size in options.sizes:
             if not (own := _some(rows, name, size)):
                 continue
-            shares = [row.kept / size for row in own]
-            levels = [sum(one) for one in zip(*(row.by_level for row in own), strict=False)]
-            kept.append(
+            shares = [row.retained / size for row in own]
+            levels = [sum(column) for column in zip(*(row.by_level for row in own), strict=False)]
+            lines.append(
                 (
                     name,
                     str(size),
                     str(len(own)),
                     f"{_share(rows, name, size):.0%}",
                     f"{min(shares):.0%} to {max(shares):.0%}",
-                    " ".join(f"{one / (size * len(own)):.0%}" for one in levels),
+                    " ".join(f"{count / (size * len(own)):.0%}" for count in levels),
                     *(
                         f"{sum(getattr(row, what) for row in own) / len(own):,.0f}"
                         for what in ("calls", "prompt_tokens", "completion_tokens", "seconds")
@@ -308,12 +288,12 @@ def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
         " read,written,seconds,failed"
     )
     parts: list[Table] = [
-        by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), kept)
+        by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), lines)
     ]
     if options.mixed:
         parts.append(_served_table(options, rows))
     samples = _samples(rows)
-    if len({one.items for one in samples}) > 1:
+    if len({sample.items for sample in samples}) > 1:
         fit = fit_law(samples)
         lines = [
             (
@@ -358,13 +338,14 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
             tallies = [row.served for row in _some(rows, name, size) if row.served is not None]
             if tallies:
                 decided = {
-                    end: sum(one.decided[end] for one in tallies) for end in tallies[0].decided
+                    end: sum(tallied.decided[end] for tallied in tallies)
+                    for end in tallies[0].decided
                 }
                 counts = (
                     *decided.values(),
-                    sum(one.doubled for one in tallies),
-                    sum(one.other for one in tallies),
-                    *map(sum, zip(*(one.citations for one in tallies), strict=True)),
+                    sum(tallied.doubled for tallied in tallies),
+                    sum(tallied.other for tallied in tallies),
+                    *map(sum, zip(*(tallied.citations for tallied in tallies), strict=True)),
                 )
                 right = f"{sum(one.right for one in tallies)} of {size * len(tallies)}"
                 lines.append((name, str(size), right, *map(str, counts)))
@@ -372,9 +353,7 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
 
 
 def draw(options: RetentionOptions, rows: Sequence[RetentionRow], path: Path) -> None:
-    """Draw the share that comes back against the number of reflections, a line for each
-    aggregator.
-    """
+    """Draw the share that comes back against the number of reflections, a line an aggregator."""
     with figure(path, f"Planted lessons that come back: {_title(options)}", 1) as (axes,):
         for name in options.aggregators:
             sizes = [size for size in options.sizes if _some(rows, name, size)]

@@ -1,6 +1,4 @@
-"""One scan, shown: which reflections each call read, what it made of them, and where lessons were
-lost.
-"""
+"""One scan, call by call: which reflections each read, what it wrote, and which it lost."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import ScanOptions
+from combee_bench.overload import LAWS
 from combee_bench.surroundings import load_rows, quietly
-from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search
 from combee_dspy.journal import Reader, journal_file
@@ -103,9 +101,7 @@ def line(options: ScanOptions, row: NodeRow) -> str:
 
 
 def table(options: ScanOptions, rows: Sequence[NodeRow]) -> Table:
-    """Return the scan, a call a line: a filled square is a reflection whose lesson is in the
-    result.
-    """
+    """Return the scan, a call a line: a filled square is a lesson that is in the result."""
     cells = [
         (
             str(row.level),

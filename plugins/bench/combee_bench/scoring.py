@@ -19,8 +19,8 @@ def scores_of(
     """Return the score of each held-out example, in order."""
 
     def metric(gold: dspy.Example, pred: Any) -> float:
-        found = rows.metric(gold, pred)
-        return float(getattr(found, "score", found))
+        answer = rows.metric(gold, pred)
+        return float(getattr(answer, "score", answer))
 
     with dspy.context(**endpoint.settings(endpoint.reading_lm)), quietly():
         evaluate = dspy.Evaluate(

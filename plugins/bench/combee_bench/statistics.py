@@ -1,6 +1,4 @@
-"""Methods side by side: intervals over seeds and examples, and whether one may be called faster
-than another.
-"""
+"""Methods side by side: intervals over seeds and examples, and which are faster."""
 
 from __future__ import annotations
 
@@ -153,13 +151,13 @@ def side_by_side(
     for run in runs:
         by_method.setdefault(run.method, {}).setdefault(run.seed, run)
     seeds = [
-        one
-        for one in dict.fromkeys(run.seed for run in runs)
-        if all(one in own for own in by_method.values())
+        seed
+        for seed in dict.fromkeys(run.seed for run in runs)
+        if all(seed in own for own in by_method.values())
     ]
     sides: list[Side[R]] = []
     for name, own in by_method.items() if seeds else ():
-        chosen = tuple(own[one] for one in seeds)
+        chosen = tuple(own[seed] for seed in seeds)
         before, after = (
             _table([run.before for run in chosen]),
             _table([run.after for run in chosen]),
@@ -168,12 +166,15 @@ def side_by_side(
         if sides:
             first = sides[0]
             difference = after - _table([run.after for run in first.runs])
-            found = paired_interval(difference)
-            comparable = found.low > -margin / 100 and difference.shape[1] >= fewest_examples(
+            interval = paired_interval(difference)
+            comparable = interval.low > -margin / 100 and difference.shape[1] >= fewest_examples(
                 margin
             )
             versus = Comparison(
-                first.method, found, comparable, times(first.runs, chosen) if comparable else None
+                first.method,
+                interval,
+                comparable,
+                times(first.runs, chosen) if comparable else None,
             )
         heldout = crossed_interval(after, derive_seed(seed, "heldout", name))
         sides.append(
@@ -211,8 +212,7 @@ def not_comparable(margin: float) -> str:
 
 
 def paired_interval(changes: Table) -> Interval:
-    """Return the mean of paired differences with its 95 % interval, from a table of seeds ×
-    examples.
+    """Return the mean of paired differences with its 95 % interval, of seeds × examples.
 
     Over examples it is Tango's score interval ("Equivalence test and confidence interval for the
     difference in proportions for the paired-sample design", Statistics in Medicine 17, 1998): for
@@ -221,8 +221,8 @@ def paired_interval(changes: Table) -> Interval:
     of the mean change where it is below. Scores span at most 1. Over seeds it is Student's interval
     of their means, and the two are joined as independent parts of one error (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008), which counts noise that belongs to both twice and so errs on
-    the wide side. With one seed nothing is said about others. ``combee bench verdicts`` shows how
-    often it errs.
+    the wide side. With one seed nothing is said about others. How often it errs stands
+    in ``docs/results/statistics.md``.
 
     Args:
         changes: One row a seed, one column an example; values from -1 to 1.
@@ -241,9 +241,7 @@ def paired_interval(changes: Table) -> Interval:
 
 
 def _tango(mean: float, squared: float, n: int) -> tuple[float, float]:
-    """Return the two differences, -1 to 1, from which a mean change is 1.96 standard errors
-    away.
-    """
+    """Return the two differences from which a mean change is 1.96 standard errors away."""
     from scipy.optimize import brentq
 
     differ = min(1.0, max(squared, abs(mean)))  # the share of pairs that differ
@@ -296,18 +294,18 @@ def pareto_best(points: Mapping[str, tuple[float | None, float]]) -> tuple[str, 
         points: Name to (cost, score): less cost and more score are better. A point without a cost
             takes no part.
     """
-    known = {name: (cost, score) for name, (cost, score) in points.items() if cost is not None}
+    measured = {name: (cost, score) for name, (cost, score) in points.items() if cost is not None}
     return tuple(
         name
-        for name, (cost, score) in known.items()
+        for name, (cost, score) in measured.items()
         if not any(
             other != (cost, score) and other[0] <= cost and other[1] >= score
-            for other in known.values()
+            for other in measured.values()
         )
     )
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """Return the mean; ``None`` where one of the values is not known."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured and len(measured) == len(values) else None

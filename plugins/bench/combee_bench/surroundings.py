@@ -43,9 +43,7 @@ _MADE_TO_SIZE = ("formula-mini",)
 
 
 def environment() -> dict[str, Any]:
-    """Return date, machine and versions as plain JSON data: what a reader needs to judge a
-    figure.
-    """
+    """Return date, machine and versions: what a reader needs to judge a figure."""
     # The client's own work counts in the seconds, so a busy machine must show.
     load = [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
     machine = {
@@ -64,11 +62,11 @@ def environment() -> dict[str, Any]:
 
 def versions_of(distributions: tuple[str, ...]) -> dict[str, str]:
     """Return the version of each distribution that is installed."""
-    found = {}
+    versions = {}
     for name in distributions:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def _processor() -> str:
@@ -139,8 +137,7 @@ def own_module(name: str, *arguments: str) -> dict[str, Any]:
 
 
 def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
-    """Run a module in a process of its own, so that its memory is its own, and return the JSON that
-    it writes last.
+    """Run a module in a process of its own, and return the JSON that it writes last.
 
     Raises:
         ServiceError: It failed.
@@ -150,14 +147,12 @@ def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
     )
     if done.returncode:
         raise ServiceError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()[-800:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held, in MiB; 0 where the system does not
-    say.
-    """
+    """Return the most memory that this process has held, in MiB; 0 where that is unknown."""
     status = Path("/proc/self/status")
     if status.exists():
         # Not ru_maxrss: it begins with what the process that started this one held.

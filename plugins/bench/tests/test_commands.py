@@ -22,11 +22,6 @@ APP.command("tune-scan")(commands.tune_scan)
     "command",
     [
         "bench speed",
-        "bench client",
-        "bench scale",
-        "bench sweep",
-        "bench placement",
-        "bench capacity",
         "bench ceiling",
         "compare",
         "tune-scan",
@@ -36,7 +31,7 @@ def test_every_option_has_help(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(APP, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "--json" in result.output
-    assert ("--picture" in result.output) is (command in ("bench speed", "bench scale", "compare"))
+    assert ("--picture" in result.output) is (command in ("bench speed", "compare"))
 
 
 def test_a_measurement_prints_a_table_and_writes_a_file_that_repeats_it(tmp_path: Path) -> None:
@@ -80,28 +75,12 @@ def test_a_switch_is_repeated_as_it_is_given(
     assert asked[0] == asked[1]
 
 
-def test_sizes_shows_what_hangs_on_tau_and_on_the_law(tmp_path: Path) -> None:
-    file = tmp_path / "sizes.json"
-    given = "bench sizes --noise 0 --alphas 0.5,1 --floors 0,0.1"
-    result = CliRunner().invoke(APP, [*given.split(), "--json", str(file)])
-    assert result.exit_code == 0, result.exception
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    assert [round(row["exponent"], 2) for row in rows] == [0.5, 1.0] * 2
-    assert [round(row["floor"], 2) for row in rows] == [0.0, 0.0, 0.1, 0.1]
-    # b0 · (1/r)^(1/(α+1)).
-    assert [round(pick["plateau"]) for pick in rows[1]["picks"]] == [158, 112, 79, 56, 40]
-    # τ is that of the first three sizes, whose law is a little flatter for the floor.
-    assert [round(pick["plateau"]) for pick in rows[3]["picks"]] == [168, 119, 84, 59, 42]
-
-
 @pytest.mark.parametrize(
     ("given", "argument"),
     [
         ("bench speed --seeds one", "--seeds"),
         ("bench speed --json no/such/folder/x.json", "--json"),
-        ("bench client --rows nothing", "rows"),
-        ("bench capacity --modes nothing", "CapacityOptions.modes"),
-        ("bench sweep --sizes 3,1000", "sizes"),
+        ("bench scan --law nothing", "ScanOptions.law"),
         ("compare --prices 1,x", "--prices"),
         ("tune-scan --fan-in 1,8", "TuneScanOptions.fan_in"),
         ("tune-scan --api-base http://gpu:8000", "lm"),

@@ -18,11 +18,11 @@ def test_what_a_law_lets_through_comes_back() -> None:
     options = RetentionOptions(sizes=(5, 20), seeds=(0, 1), law="attention")
     rows = {(row.aggregator, row.reflections, row.seed): row for row in retention.run(options)}
     assert len(rows) == 5 * 2 * 2
-    assert all(row.kept == 5 for (_, size, _), row in rows.items() if size == 5)
+    assert all(row.retained == 5 for (_, size, _), row in rows.items() if size == 5)
     # One call takes in twelve; a union of several has them all.
-    assert rows["single-call", 20, 0].kept == 12
-    assert rows["union", 20, 0].kept == 20
-    assert rows["parallel-scan", 20, 0].by_level[0] == 20 > rows["parallel-scan", 20, 0].kept
+    assert rows["single-call", 20, 0].retained == 12
+    assert rows["union", 20, 0].retained == 20
+    assert rows["parallel-scan", 20, 0].by_level[0] == 20 > rows["parallel-scan", 20, 0].retained
     shares = retention.summary(options, list(rows.values()))["kept"]
     assert shares["single-call"] == {5: 1.0, 20: 0.6}
     assert retention.table(options, list(rows.values())).renderables
@@ -41,7 +41,7 @@ def test_a_model_that_writes_platitudes_keeps_nothing(monkeypatch: pytest.Monkey
     )
     for row in retention.run(options):
         # A code without what it is for is no lesson.
-        assert (row.kept, row.failed) == (0, 0), row.text
+        assert (row.retained, row.failed) == (0, 0), row.text
         assert row.calls > 0
 
 
@@ -65,11 +65,11 @@ def test_what_cannot_be_measured_is_refused(given: dict[str, object]) -> None:
 
 def test_calls_that_keep_all_or_nothing_are_told_from_calls_that_keep_a_part() -> None:
     options = RetentionOptions(
-        sizes=(5, 20), seeds=(0, 1, 2), aggregators=("union",), law="platitudes"
+        sizes=(5, 20), seeds=tuple(range(8)), aggregators=("union",), law="platitudes"
     )
     rows = list(retention.run(options))
     reads = [one for row in rows for one in row.reads]
-    assert {kept in (0, given) for given, kept in reads} == {True}
+    assert {retained in (0, given) for given, retained in reads} == {True}
     calls = retention.table(options, rows).renderables[1].columns[1:4]
     told = [[int(cell) for cell in column.cells] for column in calls]
     sizes = sorted({given for given, _ in reads})
@@ -119,7 +119,7 @@ def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.Monkey
     names = ("union", "reference-scan")
     options = RetentionOptions(lm="openai/m", sizes=(8,), seeds=(0,), mixed=True, aggregators=names)
     union, scan = retention.run(options)
-    assert (union.reflections, union.kept, scan.kept) == (8, 6, 8)
+    assert (union.reflections, union.retained, scan.retained) == (8, 6, 8)
     assert union.served is not None
     assert scan.served is not None
     assert union.served.decided == {"right": 0, "wrong": 0, "both": 2, "neither": 0}

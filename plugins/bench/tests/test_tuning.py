@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from combee_bench import tuning
 from combee_bench.options import TuneScanOptions
 from combee_bench.planted import plant, planted_in, planted_record
-from combee_bench.tuning.laws import Fit, Law, Laws, Sample, fit_law, pooled
+from combee_bench.tuning.laws import CallLaw, CallLaws, Fit, Sample, fit_law, pooled
 from combee_bench.tuning.run import best_of, choices
 from combee_bench.tuning.survival import plan_scan, predicted_survival
 
 
-def drawn(law: Law, sizes: tuple[int, ...], copies: int = 1, calls: int = 20) -> list[Sample]:
+def drawn(law: CallLaw, sizes: tuple[int, ...], copies: int = 1, calls: int = 20) -> list[Sample]:
     stream = random.Random(7)
     return [
         Sample(m, copies, sum(stream.random() < law.q(m, copies) for _ in range(m)))
@@ -26,7 +26,7 @@ def drawn(law: Law, sizes: tuple[int, ...], copies: int = 1, calls: int = 20) ->
     ]
 
 
-def known(law: Law) -> Fit:
+def known(law: CallLaw) -> Fit:
     return Fit(law, (law, law))
 
 
@@ -36,19 +36,19 @@ def known(law: Law) -> Fit:
 def test_q_is_a_probability_that_copies_do_not_lower(
     items: int, copies: int, rate: float, reads: float, writes: float
 ) -> None:
-    q = Law(rate, reads, writes).q(items, copies)
+    q = CallLaw(rate, reads, writes).q(items, copies)
     assert 0 <= q <= rate + 1e-9
     # As many more entries as there are more copies: each thing is read as often.
-    assert Law(1.0, reads * copies).q(items, copies) >= Law(1.0, reads).q(items) - 1e-9
+    assert CallLaw(1.0, reads * copies).q(items, copies) >= CallLaw(1.0, reads).q(items) - 1e-9
 
 
 def test_without_copies_the_law_is_a_limit_over_the_size() -> None:
-    law = Law(0.9, 12)
+    law = CallLaw(0.9, 12)
     assert [law.q(m) for m in (4, 12, 24, 48)] == pytest.approx([0.9, 0.9, 0.45, 0.225])
 
 
 def test_a_law_is_found_again_from_calls() -> None:
-    law = Law(0.9, 12)
+    law = CallLaw(0.9, 12)
     fit = fit_law(drawn(law, (4, 8, 16, 32, 64)))
     assert fit.law.rate == pytest.approx(0.9, abs=0.06)
     assert fit.law.reads == pytest.approx(12, abs=1.5)
@@ -57,7 +57,7 @@ def test_a_law_is_found_again_from_calls() -> None:
 
 
 def test_a_limit_on_writing_is_told_from_one_on_reading_by_copies() -> None:
-    law = Law(1.0, 60, 10)
+    law = CallLaw(1.0, 60, 10)
     sizes = (4, 8, 16, 32, 48)
     fit = fit_law([*drawn(law, sizes), *drawn(law, sizes, copies=2)])
     assert fit.law.writes == pytest.approx(10, abs=1.5)
@@ -72,23 +72,23 @@ def test_pooled_shares_have_intervals_and_no_law() -> None:
 
 
 def test_a_scan_that_loses_nothing_keeps_everything() -> None:
-    laws = Laws(known(Law()), known(Law()))
+    laws = CallLaws(known(CallLaw()), known(CallLaw()))
     assert predicted_survival(laws, plan_scan(40, 2, 16)).survival == pytest.approx(1.0)
 
 
 def test_two_copies_and_one_merge_follow_the_formula() -> None:
-    laws = Laws(known(Law(0.5)), known(Law(1.0, 20)))
+    laws = CallLaws(known(CallLaw(0.5)), known(CallLaw(1.0, 20)))
     plan = plan_scan(40, 2, 16)
     assert plan.calls == (6, 1)
     found = predicted_survival(laws, plan, max_lessons=100)
     # Each of 80 copies is kept with probability one half, so a merge is given 40 lines.
-    once, twice = Law(1.0, 20).read(40, 1), Law(1.0, 20).read(40, 2)
+    once, twice = CallLaw(1.0, 20).read(40, 1), CallLaw(1.0, 20).read(40, 2)
     assert found.survival == pytest.approx(0.5 * once + 0.25 * twice)
     assert found.level_one == pytest.approx(0.75)
 
 
 def test_the_cheapest_of_the_best_is_named_and_what_is_too_much_is_not() -> None:
-    laws = Laws(known(Law(0.7)), known(Law()))
+    laws = CallLaws(known(CallLaw(0.7)), known(CallLaw()))
     options = TuneScanOptions(copies=(1, 3), fan_in=(8, 16), reflections=60)
     found = choices(laws, options)
     best = best_of(found)

@@ -14,7 +14,7 @@ from combee_dspy.aggregators._prompts import AddLessons, MergeLessons
 from combee_dspy.operators._rewrite import RewriteWithLessons
 from combee_dspy.streams import derive
 from studies.weighing.laws import answer, edit, learn, merge, relate
-from studies.weighing.prompts import Record
+from studies.weighing.prompts import ReadRecord
 from studies.weighing.service import Service
 from studies.weighing.tasks import KINDS, Laws, make_task
 from studies.weighing.words import (
@@ -63,9 +63,11 @@ def record(number: int, case: Case, code: str, *, failed: bool = True) -> dict[s
     }
 
 
-def failures(count: int) -> list[Record]:
+def failures(count: int) -> list[ReadRecord]:
     return [
-        Record(number, Case(category, ("urgent", "heavy"), "fax"), f"D{number + 1}", failed=True)
+        ReadRecord(
+            number, Case(category, ("urgent", "heavy"), "fax"), f"D{number + 1}", failed=True
+        )
         for number, category in enumerate(CATEGORIES[:count])
     ]
 
@@ -108,10 +110,10 @@ def test_a_reader_misses_a_tenth_and_attends_to_a_few_records() -> None:
 
 
 def test_a_row_that_contradicts_becomes_an_exception() -> None:
-    odd = Record(1, Case("drum", ("antique", "foreign"), "fax"), "D7", failed=True)
+    odd = ReadRecord(1, Case("drum", ("antique", "foreign"), "fax"), "D7", failed=True)
     (lesson,) = learn([odd], [rule("drum", "D3")], SURE, derive(0))
     assert lesson.meaning in (rule("drum", "D7", "antique"), rule("drum", "D7", "foreign"))
-    usual = [Record(n, DRUM, "D3", failed=False) for n in (2, 3)]
+    usual = [ReadRecord(n, DRUM, "D3", failed=False) for n in (2, 3)]
     (beside,) = learn([odd, *usual], [], SURE, derive(0))
     assert beside.meaning is not None
     assert beside.meaning.condition in odd.case.attributes

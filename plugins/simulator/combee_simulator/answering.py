@@ -21,7 +21,7 @@ from combee_simulator.shapes import (
     request_shape,
 )
 from combee_simulator.stats import Kind
-from combee_simulator.writing import Writer
+from combee_simulator.writing import LessonWriter
 
 __all__ = ["Reply", "SimulatedModel"]
 
@@ -68,7 +68,7 @@ class SimulatedModel:
         self._joiner = task.joiner if task else None
         self._seed = seed
         self._targets = [words_of(question.target) for question in self._questions]
-        self._writer = Writer(
+        self._writer = LessonWriter(
             self._index, self._questions, lessons, capacity, seed, wording or WordingLaw()
         )
         self._demonstrated = lru_cache(maxsize=_DEMONSTRATIONS_KEPT)(self._keys_demonstrated)

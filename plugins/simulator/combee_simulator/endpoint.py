@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 from aiohttp import web
 from pydantic import Field
@@ -17,6 +15,7 @@ from combee_dspy.strategies import parameters
 from combee_simulator.answering import SimulatedModel
 from combee_simulator.capacity import CapacityModel
 from combee_simulator.laws import FailureRates, LatencyLaw, ReasoningLaw, Status, WordingLaw
+from combee_simulator.replies import MODEL, completion, cut_text, error_body, respond, to_json
 from combee_simulator.requests import (
     BadRequestError,
     ChatRequest,
@@ -27,9 +26,7 @@ from combee_simulator.requests import (
 )
 from combee_simulator.stats import CallRecord, Counters, Kind
 
-__all__ = ["MODEL", "Endpoint", "SimulatedConfig"]
-
-MODEL = "simulated"
+__all__ = ["RequestHandler", "SimulatedConfig"]
 
 _BODY_LIMIT = 256 * 1024 * 1024
 _GARBLED = "This simulated reply is malformed on purpose and holds no field."
@@ -88,7 +85,7 @@ class _Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Endpoint:
+class RequestHandler:
     """The service without its socket and thread. Runs on the event loop alone."""
 
     def __init__(self, config: SimulatedConfig, model: SimulatedModel, counters: Counters) -> None:
@@ -115,10 +112,10 @@ class Endpoint:
 
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": MODEL}
-        return _response(HTTPStatus.OK, _json({"object": "list", "data": [model]}))
+        return respond(HTTPStatus.OK, to_json({"object": "list", "data": [model]}))
 
     async def _stats(self, _: web.Request) -> web.Response:
-        return _response(HTTPStatus.OK, _json(self._counters.snapshot().to_dict()))
+        return respond(HTTPStatus.OK, to_json(self._counters.snapshot().to_dict()))
 
     async def _complete(self, http: web.Request) -> web.Response:
         try:
@@ -126,7 +123,7 @@ class Endpoint:
         except ConnectionError:
             # Whoever asked was killed with half the question sent: there is no call to count, and
             # nobody to answer.
-            return _response(HTTPStatus.BAD_REQUEST, b"")
+            return respond(HTTPStatus.BAD_REQUEST, b"")
         arrived = asyncio.get_running_loop().time()
         self._counters.note()
         try:
@@ -134,9 +131,9 @@ class Endpoint:
             self._check_window(request)
         except BadRequestError as error:
             self._counters.ended(Kind.OTHER, Status.BAD_REQUEST, (0, 0), 0.0)
-            return _response(
-                HTTPStatus.BAD_REQUEST, _error(str(error), "invalid_request_error", _code(error))
-            )
+            code = "context_length_exceeded" if "context length" in str(error) else None
+            body = error_body(str(error), "invalid_request_error", code)
+            return respond(HTTPStatus.BAD_REQUEST, body)
         reply = self._reply(request)
         full = self._in_flight >= self._slots
         if full and self._config.reject_when_full and reply.status is not Status.RATE_LIMITED:
@@ -159,7 +156,7 @@ class Endpoint:
         )
         # Counted before it is sent: who has the answer finds it in the counters.
         self._counters.ended(reply.kind, status, reply.tokens, reply.seconds, record)
-        return _response(reply.code, reply.body, reply.headers)
+        return respond(reply.code, reply.body, reply.headers)
 
     async def _held(self, seconds: float, arrived: float) -> float:
         """Wait for a slot, hold it as long as the answer takes, and return when it was taken."""
@@ -214,14 +211,14 @@ class Endpoint:
             self._model.reply(request, occurrence, choice) for choice in range(request.choices)
         ]
         texts = [_GARBLED if status is Status.MALFORMED else reply.text for reply in replies]
-        parts = [_cut(text, request.max_tokens, status) for text in texts]
+        parts = [cut_text(text, request.max_tokens, status) for text in texts]
         thought = config.thinking if replies[0].kind is Kind.REFLECT else 0
         written = [text_tokens(text) + thought for text, _ in parts]
         tokens = (prompt_tokens(request.messages), sum(written))
         seconds = config.latency.seconds(max(written), config.seed, content, occurrence)
         if status is Status.SLOW:
             seconds += config.failures.slow_seconds
-        body = _json(_completion(f"{content}-{attempt}", parts, tokens))
+        body = to_json(completion(f"{content}-{attempt}", parts, tokens))
         text = "\n".join(text for text, _ in parts)
         reply = _Reply(replies[0].kind, status, HTTPStatus.OK, body, tokens, seconds, text)
         if status is Status.RATE_LIMITED:
@@ -236,7 +233,10 @@ class Endpoint:
     def _refused(self, reply: _Reply, status: Status, code: HTTPStatus) -> _Reply:
         wait = f"{self._config.failures.retry_after * self._config.time_scale:.3f}"
         kind = "rate_limit_error" if code == HTTPStatus.TOO_MANY_REQUESTS else "server_error"
-        body, headers = _error(f"simulated {code.phrase.lower()}", kind), (("retry-after", wait),)
+        body, headers = (
+            error_body(f"simulated {code.phrase.lower()}", kind),
+            (("retry-after", wait),),
+        )
         return replace(
             reply, status=status, code=code, body=body, tokens=(0, 0), seconds=0.0, headers=headers
         )
@@ -262,52 +262,3 @@ class Endpoint:
             messages,
             reply.text,
         )
-
-
-def _cut(text: str, max_tokens: int | None, status: Status) -> tuple[str, str]:
-    """Return the text that fits and its finish reason."""
-    keep = len(text) if max_tokens is None else 4 * max_tokens
-    if status is Status.TRUNCATED:
-        keep = min(keep, len(text) // 2)
-    return text[:keep], "length" if keep < len(text) else "stop"
-
-
-def _completion(name: str, parts: list[tuple[str, str]], tokens: tuple[int, int]) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-simulated-{name}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": MODEL,
-        "system_fingerprint": MODEL,
-        "choices": [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": text},
-                "finish_reason": reason,
-            }
-            for index, (text, reason) in enumerate(parts)
-        ],
-        "usage": {
-            "prompt_tokens": tokens[0],
-            "completion_tokens": tokens[1],
-            "total_tokens": sum(tokens),
-        },
-    }
-
-
-def _response(
-    code: HTTPStatus, body: bytes, headers: tuple[tuple[str, str], ...] = ()
-) -> web.Response:
-    return web.Response(status=code, body=body, headers=headers, content_type="application/json")
-
-
-def _code(error: BadRequestError) -> str | None:
-    return "context_length_exceeded" if "context length" in str(error) else None
-
-
-def _error(message: str, kind: str, code: str | None = None) -> bytes:
-    return _json({"error": {"message": message, "type": kind, "code": code}})
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-__all__ = ["Hit", "QuestionIndex", "Scan", "stretches_of", "words_of"]
+__all__ = ["Hit", "QuestionIndex", "TextScan", "stretches_of", "words_of"]
 
 Words = tuple[str, ...]
 
@@ -79,7 +79,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class TextScan:
     """What was found in a text, each in order of appearance.
 
     Attributes:
@@ -131,13 +131,13 @@ class QuestionIndex:
         for offset, window in chosen:
             self._anchors.setdefault(window, set()).add((offset, len(words)))
 
-    def scan(self, text: str) -> Scan:
+    def scan(self, text: str) -> TextScan:
         """Find the known questions and the lesson keys of a text."""
         # Instructions and demonstrations come back with every request; a prompt full of records
         # comes once.
         return self._cached_scan(text) if len(text) <= _SCAN_KEPT_CHARS else self._scan(text)
 
-    def _scan(self, text: str) -> Scan:
+    def _scan(self, text: str) -> TextScan:
         words = words_of(text)
         keys = tuple(
             (place, self._markers[word])
@@ -149,7 +149,7 @@ class QuestionIndex:
         for number, (start, end, question) in enumerate(spans):
             stop = spans[number + 1][0] if number + 1 < len(spans) else len(words)
             hits.append(Hit(start, end, question, words[end : min(stop, end + _TAIL)]))
-        return Scan(tuple(hits), keys)
+        return TextScan(tuple(hits), keys)
 
     def _spans(self, words: Words) -> set[tuple[int, int, int]]:
         spans = set()

@@ -13,8 +13,9 @@ from aiohttp import web
 
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
 from combee_simulator.answering import SimulatedModel
-from combee_simulator.endpoint import MODEL, Endpoint, SimulatedConfig
+from combee_simulator.endpoint import RequestHandler, SimulatedConfig
 from combee_simulator.knowledge import SimulatedTask
+from combee_simulator.replies import MODEL
 from combee_simulator.stats import CallRecord, Counters, ServiceStats
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class SimulatedService:
             model = self._model(
                 self._task, config.capacity, config.seed, config.reasoning, config.wording
             )
-            self._running = Running(Endpoint(config, model, self._counters), config.port)
+            self._running = Running(RequestHandler(config, model, self._counters), config.port)
         return self
 
     def stop(self) -> None:

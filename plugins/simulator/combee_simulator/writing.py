@@ -14,6 +14,7 @@ from combee_simulator.filling import REASONING, REASONING_FIELDS, filler, lesson
 from combee_simulator.knowledge import SimulatedQuestion
 from combee_simulator.laws import WordingLaw
 from combee_simulator.matching import QuestionIndex, stretches_of
+from combee_simulator.reading import read_examples, read_limit, split_instruction
 from combee_simulator.requests import ChatRequest, text_tokens
 from combee_simulator.shapes import (
     OutputField,
@@ -24,15 +25,8 @@ from combee_simulator.shapes import (
 )
 from combee_simulator.tagging import PLATITUDE, Tagger, without_playbook
 
-__all__ = ["PLATITUDE", "Writer"]
+__all__ = ["PLATITUDE", "LessonWriter"]
 
-_HEADER = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
-_VARIABLE = re.compile(r"<VARIABLE>(.*?)</VARIABLE>", re.DOTALL)
-_FENCE = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
-_LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNORECASE)
-_CHARS = {"characters": 1, "tokens": 4}
-# The first field of a record where the reader is to say which records a lesson comes from.
-_EXAMPLE = re.compile(r'\{\s*\\*"example\\*":\s*(\d{1,6})\b')
 # A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons,
 # most_words, …
 _MOST = re.compile(r"^\[\[ ## most_(\w+) ## \]\]\s*(\d{1,9})\s*$", re.MULTILINE)
@@ -67,7 +61,7 @@ class _Prompt:
     taught_by: Mapping[str, str]
 
 
-class Writer:
+class LessonWriter:
     """Writes lessons under a capacity law. Stateless and safe to share.
 
     The items of the prompt are its known questions and its lesson lines, in
@@ -132,7 +126,7 @@ class Writer:
         last = final_user_message(request.messages)
         user = request.messages[last].text
         text, playbook = without_playbook(without_requirements(user))
-        current, rest = _split(text, shape.style)
+        current, rest = split_instruction(text, shape.style)
         earlier = (
             message.text for message in request.messages[:last] if message.role != "assistant"
         )
@@ -151,7 +145,7 @@ class Writer:
             attended=tuple(item.key for item in attended),
             examples={key: list(numbers) for key, numbers in examples.items()},
             overloaded=self._capacity.crowded(len(items), self._seed, *place, **sizes),
-            limit=_limit(user),
+            limit=read_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
             place=place,
             taught_by=self._taught_by(rest) if self._wording.quoting else {},
@@ -187,7 +181,7 @@ class Writer:
             asked_keys = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
             items = sorted(chain(asked_keys, scan.keys), key=lambda item: item[0])
             places = [place for place, _ in items]
-            numbers = _examples_at(text, places)
+            numbers = read_examples(text, places)
             listed += (_Item(key, number) for (_, key), number in zip(items, numbers, strict=True))
             records += len(asked_keys)
             if self._capacity.attended_tokens is not None:
@@ -220,58 +214,8 @@ class Writer:
         return ""
 
 
-def _split(user: str, style: Style) -> tuple[str, str]:
-    """Return the current instruction in a user's text, or "", and the text without it."""
-    if style is Style.FENCED:
-        fence = _FENCE.search(user)
-        return (
-            ("", user)
-            if fence is None
-            else (fence[1].strip(), user[: fence.start()] + user[fence.end() :])
-        )
-    if style is Style.TAGGED:
-        variable = _VARIABLE.search(user)
-        if variable is None:
-            return "", user
-        return variable[1].strip(), user[: variable.start()] + user[variable.end() :]
-    headers = list(_HEADER.finditer(user))
-    ends = [*(header.start() for header in headers[1:]), len(user)][: len(headers)]
-    sections = [
-        (header[1].lower(), header.end(), end)
-        for header, end in zip(headers, ends, strict=True)
-        if "instruction" in header[1].lower() and not header[1].lower().startswith("additional")
-    ]
-    if not sections:
-        return "", user
-    _, start, end = next(
-        (section for section in sections if section[0].startswith("current")), sections[0]
-    )
-    return user[start:end].strip(), user[:start] + user[end:]
-
-
-def _examples_at(text: str, places: Sequence[int]) -> list[int | None]:
-    """Return the number of the record that each of these words stands in.
-
-    ``None`` where records have no numbers.
-    """
-    if not places or not _EXAMPLE.search(text.lower()):
-        return [None] * len(places)
-    numbers: list[int | None] = []
-    latest: int | None = None
-    # What stands before a place decides about it, so the last piece tells nothing.
-    for piece in stretches_of(text, (0, *places))[:-1]:
-        latest = int(numbers_read[-1]) if (numbers_read := _EXAMPLE.findall(piece)) else latest
-        numbers.append(latest)
-    return numbers
-
-
 def _cited(line: str, examples: Sequence[int]) -> str:
     return f"[{', '.join(map(str, examples))}] {line}" if examples else line
-
-
-def _limit(user: str) -> int | None:
-    limit = _LIMIT.search(user)
-    return int(limit[1].replace(",", "") or 0) * _CHARS[limit[2].lower()] if limit else None
 
 
 def _within(lines: Sequence[str], most: Mapping[str, int]) -> list[str]:

@@ -20,8 +20,7 @@ __all__ = ["Ace"]
 
 @parameters
 class Ace(Baseline):
-    """ACE's playbook learned offline, one example at a time (arXiv 2510.04618), until the budget is
-    spent.
+    """ACE's playbook, learned offline, an example at a time, within the budget (arXiv 2510.04618).
 
     Each example is run with the playbook so far, reflected on in one call and read in
     another. It has no search: whenever as many examples were learned from as the validation set has

@@ -92,16 +92,14 @@ def compiled(optimizer: Any, task: BaselineTask) -> Any:
 
 
 class Counting:
-    """A metric as DSPy's own optimizers reckon with it, a plain number, that counts how often it is
-    asked.
-    """
+    """A metric that answers DSPy's optimizers with a plain number and counts its calls."""
 
     def __init__(self, metric: Callable[..., Any]) -> None:
         self._metric = metric
         # next() of a counter is atomic, which adding is not.
-        self._asked = itertools.count()
+        self._calls = itertools.count()
         self.rollouts = 0
 
     def __call__(self, gold: dspy.Example, pred: Any, trace: Any = None) -> float:
-        self.rollouts = max(self.rollouts, next(self._asked) + 1)
+        self.rollouts = max(self.rollouts, next(self._calls) + 1)
         return float(self._metric(gold, pred, trace).score)

@@ -42,16 +42,16 @@ def build_baseline(name: str) -> Baseline:
         raise UnknownStrategyError("baseline", name, baseline_names())
     distribution = point.dist.name if point.dist else "combee-bench"
     try:
-        found = point.load()
+        baseline = point.load()
     except Exception as error:
         raise PluginError(
             "baseline", name, distribution, f"{type(error).__name__}: {error}"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Baseline)):
+    if not (isinstance(baseline, type) and issubclass(baseline, Baseline)):
         raise PluginError(
             "baseline",
             name,
             distribution,
             f"{point.value} is not a subclass of {Baseline.__name__}",
         )
-    return found()
+    return baseline()

@@ -73,8 +73,8 @@ def sides_of(
         if not took:
             return None
         return statistics.median(
-            took[peer.method, peer.seed] / took[one.method, one.seed]
-            for peer, one in zip(first, own, strict=True)
+            took[peer.method, peer.seed] / took[run.method, run.seed]
+            for peer, run in zip(first, own, strict=True)
         )
 
     return side_by_side(runs, times, margin=options.margin), took
@@ -98,7 +98,7 @@ def line(options: SpeedOptions, run: SpeedRun) -> str:
     )
 
 
-def _said(options: SpeedOptions) -> str:
+def _describe(options: SpeedOptions) -> str:
     if options.auto is None:
         return f"One epoch of {options.examples} examples"
     return f"auto={options.auto!r} on {options.examples} and {options.validation} examples"
@@ -107,7 +107,7 @@ def _said(options: SpeedOptions) -> str:
 def table(options: SpeedOptions, runs: Sequence[SpeedRun]) -> Table:
     """Return the figures of all methods, one column each."""
     sides, took = sides_of(options, runs)
-    title = f"{_said(options)}, {options.slots} slots\n{options.lm or LABEL}"
+    title = f"{_describe(options)}, {options.slots} slots\n{options.lm or LABEL}"
     return by_columns(
         title, {side.method: _cells(options, side, took) for side in sides}, _notes(options, sides)
     )
@@ -117,23 +117,23 @@ def _cells(
     options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, int], float]
 ) -> dict[str, str]:
     def median(figure: Callable[[SpeedRun], float | None], form: str = "{:,.0f}") -> str:
-        known = [value for run in side.runs if (value := figure(run)) is not None]
-        return form.format(statistics.median(known)) if len(known) == len(side.runs) else "n/a"
+        values = [value for run in side.runs if (value := figure(run)) is not None]
+        return form.format(statistics.median(values)) if len(values) == len(side.runs) else "n/a"
 
     def counted(what: str, kind: str) -> str:
         return median(lambda run: getattr(run, what).get(kind, 0))
 
     seconds = {run.seed: took.get((side.method, run.seed)) for run in side.runs}
-    known = [one for one in seconds.values() if one is not None]
+    measured = [value for value in seconds.values() if value is not None]
     of_seeds = seconds if len(seconds) > 1 else {}
     return {
         f"{'' if options.lm else 'simulated '}s": (
-            _seconds(statistics.median(known)) if known else "n/a"
+            _seconds(statistics.median(measured)) if measured else "n/a"
         ),
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
         **{
-            f"… seed {seed}, s": "n/a" if one is None else _seconds(one)
-            for seed, one in of_seeds.items()
+            f"… seed {seed}, s": "n/a" if value is None else _seconds(value)
+            for seed, value in of_seeds.items()
         },
         "updates": median(lambda run: run.updates),
         "task calls": counted("calls", "task"),
@@ -175,9 +175,9 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
         f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and"
         " seeds, 95 %"
     )
-    if any(one.versus is not None and not one.versus.comparable for one in sides):
+    if any(side.versus is not None and not side.versus.comparable for side in sides):
         notes.append(not_comparable(options.margin))
-    return [*notes, *(f"{one.method}: {METHODS[one.method].said}" for one in sides)]
+    return [*notes, *(f"{side.method}: {METHODS[side.method].said}" for side in sides)]
 
 
 def _seconds(value: float) -> str:
@@ -192,30 +192,35 @@ def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
     """
     sides, took = sides_of(options, runs)
     places = range(len(sides))
-    title = f"{_said(options)}, {options.slots} slots: {options.lm or LABEL}"
+    title = f"{_describe(options)}, {options.slots} slots: {options.lm or LABEL}"
     with figure(path, title, 2, height=1.2 + 0.4 * len(sides)) as (seconds, difference):
         medians = [
-            statistics.median(took.get((one.method, run.seed), 0.0) for run in one.runs)
-            for one in sides
+            statistics.median(took.get((side.method, run.seed), 0.0) for run in side.runs)
+            for side in sides
         ]
         bars = seconds.barh(
-            places, medians, color=["#507080" if one.versus is None else "#3366aa" for one in sides]
+            places,
+            medians,
+            color=["#507080" if side.versus is None else "#3366aa" for side in sides],
         )
-        said = [
-            f"{one:,.0f}" + (f" · {side.versus}" if side.versus else "")
-            for one, side in zip(medians, sides, strict=True)
+        labels = [
+            f"{median:,.0f}" + (f" · {side.versus}" if side.versus else "")
+            for median, side in zip(medians, sides, strict=True)
         ]
-        seconds.bar_label(bars, said, padding=3, fontsize=8)
+        seconds.bar_label(bars, labels, padding=3, fontsize=8)
         if min(medians, default=0.0) > 0:
             seconds.set_xscale("log")
             seconds.set_xlim(right=max(medians) * 6)
         seconds.set_xlabel("seconds" if options.lm else "simulated seconds")
-        seconds.set_yticks(places, [one.method for one in sides])
-        for place, one in enumerate(sides):
-            if one.versus is not None:
-                found, style = one.versus.difference, "full" if one.versus.comparable else "none"
-                difference.plot([found.low, found.high], [place, place], color="#3366aa")
-                difference.plot(found.mean, place, "o", color="#3366aa", fillstyle=style)
+        seconds.set_yticks(places, [side.method for side in sides])
+        for place, side in enumerate(sides):
+            if side.versus is not None:
+                interval, style = (
+                    side.versus.difference,
+                    "full" if side.versus.comparable else "none",
+                )
+                difference.plot([interval.low, interval.high], [place, place], color="#3366aa")
+                difference.plot(interval.mean, place, "o", color="#3366aa", fillstyle=style)
         for value, style in ((0.0, "-"), (-options.margin / 100, "--")):
             difference.axvline(value, color="#888888", linewidth=0.8, linestyle=style)
         difference.set_xlabel("held-out minus the first's, 95 %")

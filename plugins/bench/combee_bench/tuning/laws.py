@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from combee_dspy.streams import derive_seed
 
-__all__ = ["Fit", "Law", "Laws", "Sample", "fit_law", "pooled"]
+__all__ = ["CallLaw", "CallLaws", "Fit", "Sample", "fit_law", "pooled"]
 
 Floats = NDArray[np.float64]
 Sizes = dict[tuple[int, int], list[int]]
@@ -29,16 +29,16 @@ class Sample:
     Attributes:
         items: m, the different things the call was given.
         copies: In how many places of the input each of those stands.
-        kept: How many of them its answer holds.
+        retained: How many of them its answer holds.
     """
 
     items: int
     copies: int
-    kept: int
+    retained: int
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class CallLaw:
     """The probability that one call keeps one of the things it is given.
 
     The simplest law that bends where prompts get crowded. A call takes in
@@ -66,9 +66,7 @@ class Law:
     writes: float = math.inf
 
     def q(self, items: float, copies: int = 1) -> float:
-        """Return the probability of keeping one of ``items`` different things with ``copies``
-        entries each.
-        """
+        """Return the chance of keeping one of ``items`` things with ``copies`` entries each."""
         read = self.read(items * copies, copies)
         return self.rate * read * min(1.0, self.writes / max(items * read, _EDGE))
 
@@ -91,8 +89,8 @@ class Fit:
         replicates: Laws fitted to bootstrap samples of the calls, for intervals.
     """
 
-    law: Law
-    replicates: tuple[Law, ...]
+    law: CallLaw
+    replicates: tuple[CallLaw, ...]
 
     def interval(self, items: int, copies: int = 1) -> tuple[float, float]:
         """Return the 95 % interval of q at a size."""
@@ -101,7 +99,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Laws:
+class CallLaws:
     """The two kinds of call in a scan.
 
     Attributes:
@@ -129,22 +127,22 @@ def fit_law(samples: Sequence[Sample], *, replicates: int = _REPLICATES, seed: i
     """
     sizes: Sizes = {}
     for sample in samples:
-        sizes.setdefault((sample.items, sample.copies), []).append(sample.kept)
+        sizes.setdefault((sample.items, sample.copies), []).append(sample.retained)
     total = np.array([items * len(calls) for (items, _), calls in sizes.items()], dtype=float)
-    kept = np.array([sum(calls) for calls in sizes.values()], dtype=float)
-    law = _likeliest(tuple(sizes), kept, total)
+    retained = np.array([sum(calls) for calls in sizes.values()], dtype=float)
+    law = _likeliest(tuple(sizes), retained, total)
     dispersion = _dispersion(sizes, law)
     draws = np.maximum(1.0, np.round(total / dispersion))
     q = (np.array([law.q(*size) for size in sizes]) * draws + 0.5) / (draws + 1.0)
     generator = np.random.default_rng(derive_seed(seed, "retention", "bootstrap"))
     drawn = (generator.binomial(draws.astype(int), q).astype(float) for _ in range(replicates))
-    laws = tuple(_likeliest(tuple(sizes), one, draws, near=law) for one in drawn)
+    laws = tuple(_likeliest(tuple(sizes), resampled, draws, near=law) for resampled in drawn)
     return Fit(law, laws)
 
 
 def _likeliest(
-    places: Sequence[tuple[int, int]], kept: Floats, total: Floats, near: Law | None = None
-) -> Law:
+    places: Sequence[tuple[int, int]], retained: Floats, total: Floats, near: CallLaw | None = None
+) -> CallLaw:
     from scipy.optimize import minimize
 
     most = float(max(items * copies for items, copies in places))
@@ -156,26 +154,26 @@ def _likeliest(
         *([(0.0, math.log(widest) + _EDGE)] * separate),
     ]
 
-    def law(point: Sequence[float]) -> Law:
-        return Law(
+    def law(point: Sequence[float]) -> CallLaw:
+        return CallLaw(
             float(point[0]), math.exp(point[1]), math.exp(point[2]) if separate else math.inf
         )
 
     def loss(point: Sequence[float]) -> float:
-        one = law(point)
-        q = np.clip([one.q(items, copies) for items, copies in places], _EDGE, 1.0 - _EDGE)
-        return float(-(np.log(q) * kept + np.log1p(-q) * (total - kept)).sum())
+        candidate = law(point)
+        q = np.clip([candidate.q(items, copies) for items, copies in places], _EDGE, 1.0 - _EDGE)
+        return float(-(np.log(q) * retained + np.log1p(-q) * (total - retained)).sum())
 
     starts = _starts(bounds) if near is None else [_point(near, separate)]
     # The likelihood has a kink at each limit: several starts, and no derivatives.
     best = sorted(starts, key=loss)[:3]
-    found = [
+    fits = [
         minimize(
             loss, start, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-3, "fatol": 1e-3}
         )
         for start in best
     ]
-    return law(min(found, key=lambda one: float(one.fun)).x)
+    return law(min(fits, key=lambda fit: float(fit.fun)).x)
 
 
 def _starts(bounds: Sequence[tuple[float, float]]) -> list[list[float]]:
@@ -185,21 +183,19 @@ def _starts(bounds: Sequence[tuple[float, float]]) -> list[list[float]]:
     return [[*point, write] for point in points for write in axes[1]] if len(axes) > 1 else points
 
 
-def _point(law: Law, separate: bool) -> list[float]:
+def _point(law: CallLaw, separate: bool) -> list[float]:
     return [law.rate, math.log(max(law.reads, 1.0)), *([math.log(max(law.writes, 1.0))] * separate)]
 
 
-def _dispersion(sizes: Sizes, law: Law) -> float:
-    """Return Pearson's ratio of the variance between calls to that of independent draws, at least
-    1.
-    """
+def _dispersion(sizes: Sizes, law: CallLaw) -> float:
+    """Return Pearson's ratio of the variance between calls to that of draws, at least 1."""
     pearson, telling = 0.0, 0
     for (items, copies), calls in sizes.items():
         mean = items * law.q(items, copies)
         variance = mean * (1.0 - mean / items)
         # Where the law is certain, a deviation says that it is wrong, not that calls vary.
         if variance > _TELLING:
-            pearson += sum((kept - mean) ** 2 / variance for kept in calls)
+            pearson += sum((retained - mean) ** 2 / variance for retained in calls)
             telling += len(calls)
     free = telling - (3 if any(copies > 1 for _, copies in sizes) else 2)
     return max(1.0, pearson / free) if free > 0 else 1.0
@@ -214,12 +210,12 @@ def pooled(samples: Sequence[Sample]) -> dict[tuple[int, int], tuple[int, int, f
     """
     from scipy.stats import binomtest
 
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for sample in sorted(samples, key=lambda one: (one.copies, one.items)):
-        kept, total = found.get((sample.items, sample.copies), (0, 0))
-        found[sample.items, sample.copies] = (kept + sample.kept, total + sample.items)
+    counts: dict[tuple[int, int], tuple[int, int]] = {}
+    for sample in sorted(samples, key=lambda item: (item.copies, item.items)):
+        retained, total = counts.get((sample.items, sample.copies), (0, 0))
+        counts[sample.items, sample.copies] = (retained + sample.retained, total + sample.items)
     result = {}
-    for size, (kept, total) in found.items():
-        interval = binomtest(kept, total).proportion_ci(method="wilson")
-        result[size] = (kept, total, float(interval.low), float(interval.high))
+    for size, (retained, total) in counts.items():
+        interval = binomtest(retained, total).proportion_ci(method="wilson")
+        result[size] = (retained, total, float(interval.low), float(interval.high))
     return result

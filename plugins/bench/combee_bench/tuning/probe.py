@@ -61,12 +61,12 @@ async def probe(
 
     async def read(m: int, call: int) -> Sample | None:
         chosen = derive(seed, "read", m, call).sample(list(facts), m)
-        return await kept(LearnFromExamples, _read_input(chosen), chosen, 1, ("read", m, call))
+        return await measure(LearnFromExamples, _read_input(chosen), chosen, 1, ("read", m, call))
 
     async def merge(m: int, copies: int, call: int) -> Sample | None:
         stream = derive(seed, "merge", m, copies, call)
         chosen = stream.sample(list(facts), m)
-        return await kept(
+        return await measure(
             MergeLessons,
             _merge_input(chosen, copies, stream),
             chosen,
@@ -74,7 +74,7 @@ async def probe(
             ("merge", m, copies, call),
         )
 
-    async def kept(
+    async def measure(
         signature: Any,
         inputs: dict[str, Any],
         chosen: Sequence[PlantedFact],
@@ -92,11 +92,11 @@ async def probe(
     merges = [
         merge(m, x, call) for m in sizes for x in _COPIES for call in range(calls) if m * x > 1
     ]
-    found = await asyncio.gather(*reads, *merges)
-    first, rest = found[: len(reads)], found[len(reads) :]
+    samples = await asyncio.gather(*reads, *merges)
+    first, rest = samples[: len(reads)], samples[len(reads) :]
     return Probe(
-        tuple(one for one in first if one is not None),
-        tuple(one for one in rest if one is not None),
+        tuple(sample for sample in first if sample is not None),
+        tuple(sample for sample in rest if sample is not None),
         tuple(failed),
     )
 

@@ -1,6 +1,4 @@
-"""``combee tune-scan``: measures what one call keeps, and says which copies and fan-in keep most of
-a scan.
-"""
+"""``combee tune-scan``: which copies and fan-in keep most of a scan on this model."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from combee_bench.options import TuneScanOptions
 from combee_bench.planted import PlantedFact, plant, planted_task
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.tables import by_rows
-from combee_bench.tuning.laws import Fit, Laws, Sample, fit_law, pooled
+from combee_bench.tuning.laws import CallLaws, Fit, Sample, fit_law, pooled
 from combee_bench.tuning.probe import Probe, probe
-from combee_bench.tuning.survival import Plan, Survival, plan_scan, predicted_survival
+from combee_bench.tuning.survival import ScanPlan, Survival, plan_scan, predicted_survival
 from combee_dspy.exceptions import ServiceError
 from combee_simulator import SimulatedConfig, SimulatedService
 
@@ -73,7 +71,7 @@ class TunedScan:
     """
 
     probe: Probe
-    laws: Laws
+    laws: CallLaws
     choices: tuple[Choice, ...]
     best: Choice | None
 
@@ -86,13 +84,15 @@ def run(options: TuneScanOptions) -> Iterator[TunedScan]:
     """
     facts = plant(4 * max(options.sizes), options.seed)
     with _model(options, facts) as (lm, adapter), quietly():
-        found = asyncio.run(_probed(options, facts, lm, adapter))
-    if not found.reads or not found.merges:
-        last = found.failed[-1] if found.failed else "no call of one kind was asked for"
-        raise ServiceError(f"nothing was measured, {len(found.failed)} calls failed: {last}")
-    laws = Laws(fit_law(found.reads, seed=options.seed), fit_law(found.merges, seed=options.seed))
+        probe = asyncio.run(_probed(options, facts, lm, adapter))
+    if not probe.reads or not probe.merges:
+        last = probe.failed[-1] if probe.failed else "no call of one kind was asked for"
+        raise ServiceError(f"nothing was measured, {len(probe.failed)} calls failed: {last}")
+    laws = CallLaws(
+        fit_law(probe.reads, seed=options.seed), fit_law(probe.merges, seed=options.seed)
+    )
     compared = choices(laws, options)
-    yield TunedScan(found, laws, compared, best_of(compared))
+    yield TunedScan(probe, laws, compared, best_of(compared))
 
 
 @contextmanager
@@ -119,15 +119,15 @@ async def _probed(
         return await probe(ask, facts, options.sizes, options.calls, options.seed)
 
 
-def choices(laws: Laws, options: TuneScanOptions) -> tuple[Choice, ...]:
+def choices(laws: CallLaws, options: TuneScanOptions) -> tuple[Choice, ...]:
     """Return the settings of ``parallel-scan`` with the survival that they lead one to expect."""
-    found = []
+    choices = []
     for p in sorted(set(options.copies)):
         for fan_in in sorted(set(options.fan_in)):
             plan = plan_scan(options.reflections, p, fan_in, seed=options.seed)
             predicted = predicted_survival(laws, plan)
             calls = sum(plan.calls)
-            found.append(
+            choices.append(
                 Choice(
                     copies=p,
                     fan_in=fan_in,
@@ -138,22 +138,20 @@ def choices(laws: Laws, options: TuneScanOptions) -> tuple[Choice, ...]:
                     affordable=options.max_calls is None or calls <= options.max_calls,
                 )
             )
-    return tuple(found)
+    return tuple(choices)
 
 
 def best_of(compared: Sequence[Choice]) -> Choice | None:
-    """Return the cheapest (fewest calls, then tokens) of those near the highest survival that is
-    affordable.
-    """
+    """Return the cheapest (fewest calls, then tokens) of those near the best survival."""
     affordable = [choice for choice in compared if choice.affordable]
     if not affordable:
         return None
     highest = max(choice.predicted.survival for choice in affordable)
     good = [choice for choice in affordable if choice.predicted.survival >= highest - _TOLERANCE]
-    return min(good, key=lambda one: (one.calls, one.tokens, one.copies, one.fan_in))
+    return min(good, key=lambda choice: (choice.calls, choice.tokens, choice.copies, choice.fan_in))
 
 
-def _tokens(plan: Plan, predicted: Survival, reflection_tokens: int) -> int:
+def _tokens(plan: ScanPlan, predicted: Survival, reflection_tokens: int) -> int:
     entries = sum(map(len, plan.shards))
     written = sum(predicted.lines)
     # Every line of a level but the root's is read once by the level above.
@@ -174,13 +172,13 @@ def summary(options: TuneScanOptions, rows: Sequence[TunedScan]) -> dict[str, An
                 "call": kind,
                 "items": m,
                 "copies": x,
-                "kept": kept,
+                "kept": retained,
                 "total": total,
                 "low": low,
                 "high": high,
             }
             for kind, samples in (("read", tuned.probe.reads), ("merge", tuned.probe.merges))
-            for (m, x), (kept, total, low, high) in pooled(samples).items()
+            for (m, x), (retained, total, low, high) in pooled(samples).items()
         ],
         "laws": {
             # JSON has no infinity: a limit that was not found is null.
@@ -211,12 +209,12 @@ def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
     )
     measured, notes = [], []
     for kind, samples, fit in kinds:
-        for (items, copies), (kept, total, low, high) in pooled(samples).items():
-            own = f"{kept / total:.3f} [{low:.3f}, {high:.3f}]"
+        for (items, copies), (retained, total, low, high) in pooled(samples).items():
+            own = f"{retained / total:.3f} [{low:.3f}, {high:.3f}]"
             fitted = "{:.3f} [{:.3f}, {:.3f}]".format(
                 fit.law.q(items, copies), *fit.interval(items, copies)
             )
-            measured.append((kind, str(items), str(copies), f"{kept}/{total}", own, fitted))
+            measured.append((kind, str(items), str(copies), f"{retained}/{total}", own, fitted))
     failed = tuned.probe.failed
     if failed:
         notes.append(
@@ -224,15 +222,16 @@ def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
         )
     expected = [
         (
-            str(one.copies),
-            str(one.fan_in),
-            "+".join(map(str, one.levels)),
-            f"{one.tokens:,}",
-            f"{one.predicted.survival:.3f} [{one.predicted.low:.3f}, {one.predicted.high:.3f}]",
-            f"{one.predicted.level_one:.3f}",
-            "best" if one is tuned.best else "" if one.affordable else "too many calls",
+            str(choice.copies),
+            str(choice.fan_in),
+            "+".join(map(str, choice.levels)),
+            f"{choice.tokens:,}",
+            f"{fate.survival:.3f} [{fate.low:.3f}, {fate.high:.3f}]",
+            f"{fate.level_one:.3f}",
+            "best" if choice is tuned.best else "" if choice.affordable else "too many calls",
         )
-        for one in tuned.choices
+        for choice in tuned.choices
+        for fate in [choice.predicted]
     ]
     heads = ["<call", "items m", "copies", "kept", "q(m), 95 % interval", "fitted, 95 % interval"]
     scans = ["p", "fan-in", "calls", "tokens", "survival, 95 % interval", "after level 1", ""]
@@ -247,13 +246,13 @@ def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
 def _advice(best: Choice | None) -> list[str]:
     if best is None:
         return ["No setting respects --max-calls."]
-    found = best.predicted
-    expected = f"{found.survival:.1%} of the lessons expected ({found.low:.1%} to {found.high:.1%})"
+    fate = best.predicted
+    expected = f"{fate.survival:.1%} of the lessons expected ({fate.low:.1%} to {fate.high:.1%})"
     cost = f"{best.calls} calls, about {best.tokens:,} tokens a scan"
-    said = [f"Take copies={best.copies}, fan_in={best.fan_in}: {expected}, {cost}."]
-    if found.level_one > found.survival + _WORTH:
+    advice = [f"Take copies={best.copies}, fan_in={best.fan_in}: {expected}, {cost}."]
+    if fate.level_one > fate.survival + _WORTH:
         left = (
-            f"After level 1 {found.level_one:.1%} are expected to be left: merging loses the rest."
+            f"After level 1 {fate.level_one:.1%} are expected to be left: merging loses the rest."
         )
-        said.append(f"{left} The union aggregator joins without a call.")
-    return said
+        advice.append(f"{left} The union aggregator joins without a call.")
+    return advice

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from combee_bench.tuning.laws import Law, Laws
+from combee_bench.tuning.laws import CallLaw, CallLaws
 from combee_dspy.aggregators import even_runs, shard_count
 from combee_dspy.shuffle import plan_shards
 from combee_dspy.streams import derive
 
-__all__ = ["Plan", "Survival", "plan_scan", "predicted_survival"]
+__all__ = ["ScanPlan", "Survival", "plan_scan", "predicted_survival"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScanPlan:
     """A scan by ``parallel-scan``, without a limit on tokens.
 
     Attributes:
@@ -39,7 +39,7 @@ class Plan:
 
 def plan_scan(
     n: int, copies: int, fan_in: int, merge_fan_in: int | None = None, *, seed: int = 0
-) -> Plan:
+) -> ScanPlan:
     """Return how ``parallel-scan`` deals and merges n reflections where no call is too long."""
     k = shard_count(n, copies, fan_in, merge_fan_in)
     shards = plan_shards(n, copies, k, derive(seed, "tune-scan", n, copies))
@@ -49,7 +49,7 @@ def plan_scan(
         runs = even_runs([1] * width, width, merge_fan_in)
         merges.append(tuple(tuple(range(*run)) for run in runs))
         width = len(runs)
-    return Plan(n, shards, tuple(merges))
+    return ScanPlan(n, shards, tuple(merges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,9 @@ class Survival:
     lines: tuple[float, ...]
 
 
-def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None) -> Survival:
+def predicted_survival(
+    laws: CallLaws, plan: ScanPlan, *, max_lessons: int | None = None
+) -> Survival:
     """Predict the survival of a lesson through a plan.
 
     It is the survival of a lesson that one reflection teaches: the worst case,
@@ -83,8 +85,8 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None
     Above. A merge takes in M lines, the sum of what its children are expected
     to write. A lesson stands in x of them, x being the number of children that
     hold it, by the Poisson-binomial law of their probabilities. The merge keeps a lesson that
-    stands in x lines with the probability of :class:`Law`, and writes it once. With two copies in
-    shards of m, one merge and no limit on writing:
+    stands in x lines with the probability of :class:`CallLaw`, and writes it once. With two
+    copies in shards of m, one merge and no limit on writing:
 
         P = 2q(1 − q) · r(1) + q² · r(2),   q = q_read(m), r(x) = q_merge(M, x).
 
@@ -108,10 +110,8 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None
     return Survival(float(levels[-1].mean()), float(low), float(high), float(first.mean()), lines)
 
 
-def _levels(read: Law, merge: Law, plan: Plan, max_lessons: int | None) -> list[Floats]:
-    """Return, per level, the probability that each node (row) holds each reflection's lesson
-    (column).
-    """
+def _levels(read: CallLaw, merge: CallLaw, plan: ScanPlan, max_lessons: int | None) -> list[Floats]:
+    """Return, per level, the chance that each node (row) holds each lesson (column)."""
     capped = (
         read if max_lessons is None else replace(read, writes=min(read.writes, float(max_lessons)))
     )
@@ -124,7 +124,7 @@ def _levels(read: Law, merge: Law, plan: Plan, max_lessons: int | None) -> list[
     return levels
 
 
-def _merged(law: Law, children: Floats) -> Floats:
+def _merged(law: CallLaw, children: Floats) -> Floats:
     if len(children) == 1:
         only: Floats = children[0]
         return only
@@ -135,9 +135,9 @@ def _merged(law: Law, children: Floats) -> Floats:
         counts[1:] = counts[1:] * (1.0 - held) + counts[:-1] * held
         counts[0] *= 1.0 - held
     entries = float(children.sum())
-    taken = np.zeros(children.shape[1])
+    counted = np.zeros(children.shape[1])
     for count in range(1, len(counts)):
-        taken += counts[count] * law.read(max(entries, float(count)), count)
-    distinct = float(taken.sum())
-    result: Floats = law.rate * taken * (min(1.0, law.writes / distinct) if distinct > 0 else 1.0)
+        counted += counts[count] * law.read(max(entries, float(count)), count)
+    distinct = float(counted.sum())
+    result: Floats = law.rate * counted * (min(1.0, law.writes / distinct) if distinct > 0 else 1.0)
     return result

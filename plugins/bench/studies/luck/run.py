@@ -14,10 +14,10 @@ from typing import Annotated
 import dspy
 import orjson
 import typer
-from combee_simulator import Kind, SimulatedService
 
 from combee_bench.speed.methods import METHODS, OneEpoch, Terms
 from combee_bench.surroundings import quietly
+from combee_simulator import Kind, SimulatedService
 from studies.luck.clock import Clock
 from studies.luck.service import (
     EXAMPLES,

@@ -11,6 +11,10 @@ from typing import Any, ClassVar
 
 import dspy
 import orjson
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
+from combee_bench.surroundings import load_rows
+from combee_dspy.benchmarks import LoadedBenchmark
 from combee_simulator import (
     CapacityModel,
     Kind,
@@ -30,10 +34,6 @@ from combee_simulator.requests import (
     prompt_tokens,
     text_tokens,
 )
-from dspy.lm15 import Message, Request, Response, TextPart, Usage
-
-from combee_bench.surroundings import load_rows
-from combee_dspy.benchmarks import LoadedBenchmark
 from studies.luck.clock import Clock
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from studies.weighing.prompts import Record
+from studies.weighing.prompts import ReadRecord
 from studies.weighing.tasks import Laws
 from studies.weighing.words import (
     CHANNELS,
@@ -26,7 +26,7 @@ Line = tuple[str, Meaning | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TaughtLine:
     """A lesson of a reading call, with the numbers of the examples that teach it."""
 
     text: str
@@ -39,13 +39,13 @@ class Taught:
 
 
 def learn(
-    records: Sequence[Record],
+    records: Sequence[ReadRecord],
     known: Sequence[Meaning],
     laws: Laws,
     stream: random.Random,
     *,
     proposes: bool = False,
-) -> list[Taught]:
+) -> list[TaughtLine]:
     """Read records beside an instruction that says what is ``known``, and write lessons.
 
     Failing records that name the same code for a category teach one lesson: a rule of the category
@@ -59,7 +59,7 @@ def learn(
             attended[place] for place in sorted(stream.sample(range(len(attended)), laws.span))
         ]
     miss = laws.miss_proposing if proposes else laws.miss
-    groups: dict[tuple[str, str], list[Record]] = {}
+    groups: dict[tuple[str, str], list[ReadRecord]] = {}
     for record in attended:
         if record.failed and stream.random() >= miss:
             groups.setdefault((record.case.category, record.code), []).append(record)
@@ -74,19 +74,19 @@ def learn(
         lessons.append((harmful(stream.choice(CHANNELS)), (stream.choice(attended).number,)))
     numbers = [record.number for record in records]
     written = [
-        Taught(word(meaning, stream), meaning, _misquoted(examples, numbers, laws, stream))
+        TaughtLine(word(meaning, stream), meaning, _misquoted(examples, numbers, laws, stream))
         for meaning, examples in lessons
     ]
     if stream.random() < laws.empty:
-        written.append(Taught(stream.choice(EMPTY_LINES), None, (stream.choice(numbers),)))
+        written.append(TaughtLine(stream.choice(EMPTY_LINES), None, (stream.choice(numbers),)))
     return written
 
 
 def _condition(
     category: str,
     code: str,
-    group: Sequence[Record],
-    attended: Sequence[Record],
+    group: Sequence[ReadRecord],
+    attended: Sequence[ReadRecord],
     known: Sequence[Meaning],
     replace: float,
     stream: random.Random,
@@ -193,7 +193,7 @@ def answer(case: Case, instruction: Sequence[Meaning], stream: random.Random) ->
 
 
 @dataclass(slots=True)
-class Relations:
+class RelatedLines:
     """What a judge answers about numbered lessons."""
 
     same: list[list[int]]
@@ -202,7 +202,7 @@ class Relations:
     empty: list[int]
 
 
-def relate(lessons: Sequence[tuple[int, str]], laws: Laws, stream: random.Random) -> Relations:
+def relate(lessons: Sequence[tuple[int, str]], laws: Laws, stream: random.Random) -> RelatedLines:
     """Say by numbers which lessons say the same, contradict, are exceptions, or say nothing."""
     said = [
         (number, meaning)
@@ -218,7 +218,7 @@ def relate(lessons: Sequence[tuple[int, str]], laws: Laws, stream: random.Random
     by_case: dict[tuple[str, str, str], list[int]] = {}
     for meaning, numbers in by_meaning.items():
         by_case.setdefault(meaning.case, []).append(numbers[0])
-    relations = Relations(
+    relations = RelatedLines(
         same=[numbers for numbers in by_meaning.values() if len(numbers) > 1],
         contradictory=[numbers for numbers in by_case.values() if len(numbers) > 1],
         narrower=[

@@ -32,7 +32,7 @@ FEEDBACK_WRONG = "Wrong: the right code is {code}."
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ReadRecord:
     """A record in a reading call: the row, what its feedback says is right, and if it failed."""
 
     number: int
@@ -77,7 +77,7 @@ class Prompt:
         )
         return next(iter(first), None) == "Example"
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[ReadRecord]:
         """Return the records that say what is right, with their numbers or else their places."""
         if self.layout == "fenced":
             parts = _MARKDOWN_RECORD.split(self.fields["examples_with_feedback"])[1:]
@@ -129,16 +129,16 @@ def _fields(text: str) -> dict[str, str]:
     }
 
 
-def _records(texts: Mapping[int, str]) -> list[Record]:
+def _records(texts: Mapping[int, str]) -> list[ReadRecord]:
     records = []
     for number, text in texts.items():
         case, right = read_case(text), _RIGHT.search(text)
         if case is None:
             continue
         if right is not None:
-            records.append(Record(number, case, right[1], failed=True))
+            records.append(ReadRecord(number, case, right[1], failed=True))
         elif FEEDBACK_RIGHT in text and (
             answer := _ANSWER.search(text.rpartition("Generated Outputs")[2])
         ):
-            records.append(Record(number, case, answer[1], failed=False))
+            records.append(ReadRecord(number, case, answer[1], failed=False))
     return records

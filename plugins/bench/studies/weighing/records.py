@@ -29,7 +29,7 @@ RECORDS, RULES, ROWS = 2_000, 60, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReducedRecords:
     """What an aggregator's lessons are worth, and what they cost."""
 
     right: int
@@ -73,7 +73,7 @@ async def reduce_records(aggregator: Aggregator, task: Task, reader: dspy.BaseLM
     return await aggregator.aggregate(reflections, context)
 
 
-def measure(name: str, task: Task) -> Outcome:
+def measure(name: str, task: Task) -> ReducedRecords:
     """Give a task's records to an aggregator, serve its lines, and count."""
     reader, worker = Service(task.laws, task.seed), Service(task.laws, task.seed)
     aggregator = cast("Aggregator", resolve("aggregator", name))
@@ -85,7 +85,9 @@ def measure(name: str, task: Task) -> Outcome:
     with dspy.context(lm=worker):
         right = sum(program(case=row.case.text(row.slip)).code == row.code for row in task.heldout)
     lines = task.count_lines(text)
-    return Outcome(right, reader.calls.total(), len(text.split()), lines["lines"], lines["wrong"])
+    return ReducedRecords(
+        right, reader.calls.total(), len(text.split()), lines["lines"], lines["wrong"]
+    )
 
 
 def main(

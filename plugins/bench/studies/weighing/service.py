@@ -38,11 +38,11 @@ class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
     """
 
     def __init__(self, laws: Laws, seed: int, wait: Callable[[], None] = lambda: None) -> None:
-        engine = _Engine(laws, seed, wait)
+        engine = _ScriptedEngine(laws, seed, wait)
         super().__init__(
             _MODEL,
             engine=engine,
-            async_engine=_AsyncEngine(engine),
+            async_engine=_AsyncScriptedEngine(engine),
             cache=False,
             num_retries=0,
             temperature=0.0,
@@ -51,7 +51,7 @@ class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
         self.tokens = engine.tokens
 
 
-class _Engine:
+class _ScriptedEngine:
     supported_params = frozenset({"temperature"})
     supports_response_schema = False
 
@@ -77,8 +77,8 @@ class _Engine:
         )
 
 
-class _AsyncEngine:
-    def __init__(self, engine: _Engine) -> None:
+class _AsyncScriptedEngine:
+    def __init__(self, engine: _ScriptedEngine) -> None:
         self._engine = engine
         self.supported_params = engine.supported_params
         self.supports_response_schema = False

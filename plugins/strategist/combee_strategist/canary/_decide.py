@@ -237,7 +237,8 @@ def promote(
         raise PromotionRefusedError(registry.name, standing.missing)
     reason = (
         why
-        or f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f}, at least {standing.low:+.4f}"
+        or f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f},"
+        f" at least {standing.low:+.4f}"
     )
     registry.move("promote", standing.production, standing.challenger, who, reason)
     return standing

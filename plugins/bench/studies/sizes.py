@@ -1,6 +1,4 @@
-"""Which batch size the controller picks, by delays of stated laws or of recorded runs, and how much
-hangs on τ.
-"""
+"""Which batch size the controller picks, by laws or recorded runs, and what hangs on τ."""
 
 from __future__ import annotations
 
@@ -9,18 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-
-from combee_bench.options import SizesOptions
-from combee_bench.tables import by_rows
+from combee_bench.options import AboveZero, Count, Rate, Scale
 from combee_dspy.controllers import BatchView, PowerLaw
 from combee_dspy.controllers._fits import Law
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.records import Measurement
+from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
-
-__all__ = ["Pick", "SizesRow", "line", "run", "table"]
 
 _PAPER = "84, 94, 80 and 64"
 _LADDER = (10, 20, 40, 80, 160, 320)
@@ -28,10 +22,41 @@ _SECONDS = 100.0
 """Of one update of ten examples, without what a floor adds: sizes do not depend on it."""
 
 
+@parameters
+class SizesOptions:
+    """Which batch size the controller picks, by laws or recorded runs, and what hangs on τ.
+
+    Args:
+        taus: τ, by comma, each a share of the law's slope at the base.
+        alphas: Exponents of the laws, by comma.
+        floors: Floors of the laws, by comma: shares of an epoch at ten examples a batch that no
+            size saves.
+        base: The size whose slope is the reference.
+        examples: Training examples: N.
+        noise: Standard deviation of the log of a delay.
+        log_dirs: Folders of recorded runs, by comma, whose delays are taken as well.
+        seed: Seed of the noise.
+    """
+
+    taus: tuple[AboveZero, ...] = (
+        0.004,
+        0.008,
+        0.016,
+        0.032,
+        0.064,
+    )
+    alphas: tuple[AboveZero, ...] = (0.3, 0.5, 0.7, 0.84, 1.0)
+    floors: tuple[Rate, ...] = (0.0, 0.1)
+    base: Count = 10
+    examples: Count = 1000
+    noise: Scale = 0.05
+    log_dirs: tuple[str, ...] = ()
+    seed: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What is picked at one τ: plateau in examples, what the bounds leave of it, and seconds of an
-    epoch there.
+    """What one τ picks: plateau in examples, what the bounds leave of it, seconds of an epoch.
 
     ``seconds`` are by the true law, or by the one fitted to what was recorded.
     """
@@ -40,6 +65,9 @@ class Pick:
     plateau: float
     size: int
     seconds: float
+
+    def __str__(self) -> str:
+        return f"τ {self.relative_tau:.1%}: {self.plateau:,.0f} ({self.seconds:,.0f} s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +121,15 @@ def run(options: SizesOptions) -> Iterator[SizesRow]:
 
 def _recorded(folder: str) -> list[Measurement]:
     with Reader(journal_file(folder)) as reader:
-        found = [
+        updates = [
             json.loads(row["data"])
             for row in reader.rows("SELECT data FROM event WHERE kind = 'update'", ())
         ]
-    return [Measurement(one["rows"], one["seconds"]) for one in found if not one["skipped"]]
+    return [
+        Measurement(update["rows"], update["seconds"])
+        for update in updates
+        if not update["skipped"]
+    ]
 
 
 def _row(
@@ -127,40 +159,3 @@ def _row(
             Pick(share, size, decision.size, law.delay(size) if delay is None else delay(size))
         )
     return SizesRow(origin, law.exponent, law.floor / law.delay(10), tuple(picks))
-
-
-def line(options: SizesOptions, row: SizesRow) -> str:
-    """Return what is said of one row when it is there."""
-    return (
-        f"{row.origin}: α {row.exponent:.2f} fitted, sizes"
-        f" {', '.join(f'{one.plateau:.0f}' for one in row.picks)}"
-    )
-
-
-def table(options: SizesOptions, rows: Sequence[SizesRow]) -> Table:
-    """Return one line a law or run, one column a τ."""
-    heads = ["<delays", "α fitted", "floor fitted", *(f"τ {share:.1%}" for share in options.taus)]
-    shown = [
-        (
-            row.origin,
-            f"{row.exponent:.2f}",
-            f"{row.floor:.0%}",
-            *(f"{one.plateau:,.0f} ({one.seconds:,.0f} s)" for one in row.picks),
-        )
-        for row in rows
-    ]
-    notes = [
-        "examples a batch before the bounds, and seconds of an epoch at that size",
-        (
-            f"τ is a share of the slope at b₀ = {options.base}; the paper reports picks of {_PAPER}"
-            " at 1.6 %"
-        ),
-        f"N / 4 would cut what is above {options.examples // 4} of {options.examples}",
-        (
-            "laws: T(bs) = T(10)·((1 − floor)·(bs/10)^(−α) + floor), each delay ×"
-            f" lognormal({options.noise:g})"
-        ),
-    ]
-    return by_rows(
-        "The controller's sizes; laws are assumed, runs are recorded", heads, shown, notes
-    )

@@ -6,6 +6,10 @@ under test reduces them, and its lessons are inserted; the next minibatch runs
 with the new instruction. No child is refused and no parent is chosen, so that
 what differs between two rows is the aggregator and the size, and nothing else.
 The held-out score is that of the last instruction.
+
+On the simulated service the planted lessons are known, and how much one call takes in is a law. All
+laws but platitudes are assumed, and the law decides who wins: so the table decides nothing. Which
+aggregator is best for a model is measured with --lm.
 """
 
 from __future__ import annotations
@@ -15,47 +19,63 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 import numpy as np
-from rich.table import Table
 
 from combee_bench.asking import Asker, asker, there
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
-from combee_bench.options import SweepOptions
+from combee_bench.options import Count, Names, Numbers, OverloadLaw, ServiceOptions, Sizes
+from combee_bench.overload import LAWS
 from combee_bench.statistics import Interval, crossed_interval
-from combee_bench.surroundings import LABEL, quietly
-from combee_bench.tables import by_rows
+from combee_bench.surroundings import quietly
 from combee_dspy import registry
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.operators import Insert, OperatorInput
 from combee_dspy.records import Edit, Reflection, Rollout
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import RolloutJob
-from combee_dspy.strategies import StrategyContext
+from combee_dspy.strategies import StrategyContext, parameters
 from combee_dspy.streams import derive, derive_seed
-from combee_simulator import CapacityModel, SimulatedConfig, SimulatedTask
-
-__all__ = ["LAWS", "SweepRow", "line", "run", "summary", "table"]
-
-LAWS: Mapping[str, CapacityModel] = {
-    "attention": CapacityModel.attention(),
-    "writing": CapacityModel.writing(),
-    "reading": CapacityModel.reading(),
-    "collapse": CapacityModel.collapse(),
-    "dilution": CapacityModel.diluted(),
-    "platitudes": CapacityModel.platitudes(),
-    "unlimited": CapacityModel.unlimited(),
-}
-"""At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens
-attended a call, which is as many records of Formula but many more short lines; a call of more than
-24 records keeps 8 % of them, by which the paper's result holds; a call of N items keeps N^(-0.55)
-of them, by which it fails; no limit, by which no aggregator is needed.
-"""
+from combee_simulator import SimulatedConfig, SimulatedTask
 
 _VARIANTS = 5
+
+
+@parameters
+class SweepOptions(ServiceOptions):
+    """Batch size × aggregator: what one epoch teaches when every update is kept.
+
+    Args:
+        aggregators: Names, by comma, each with its constructor's defaults.
+        sizes: Examples a minibatch, by comma.
+        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse,
+            dilution, platitudes, unlimited.
+        seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
+        examples: Training examples: one epoch.
+        heldout: Held-out examples, read at the end of each run.
+        task: Task of formula-mini: compute or route.
+        workers: Calls in flight.
+    """
+
+    aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
+    sizes: Sizes = (3, 10, 40, 120, 240)
+    laws: tuple[OverloadLaw, ...] = get_args(OverloadLaw)
+    seeds: Numbers = tuple(range(10))
+    examples: Count = 240
+    heldout: Count = 60
+    task: str = "compute"
+    workers: Count = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if max(self.sizes) > self.examples:
+            raise ArgumentValueError(
+                "sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +87,7 @@ class SweepRow:
         size: Examples a minibatch.
         law: The service's law, or the model's name.
         seed: The seed.
-        kept: Planted lessons in the last instruction; ``None`` where none are planted.
+        retained: Planted lessons in the last instruction; ``None`` where none are planted.
         taught: Planted lessons that the epoch's failures could teach.
         result_tokens: Estimated tokens of the last instruction.
         before: Mean held-out score of the seed instruction.
@@ -80,7 +100,7 @@ class SweepRow:
     size: int
     law: str
     seed: int
-    kept: int | None
+    retained: int | None
     taught: int | None
     result_tokens: int
     before: float
@@ -135,9 +155,7 @@ def _endpoint(
 
 
 def _planted(rows: LoadedBenchmark, seed: int) -> SimulatedTask:
-    """Plant five lessons per formula, each needed by a fifth of its questions, so that there are
-    many to lose.
-    """
+    """Plant five lessons per formula, each needed by a fifth of its questions."""
     examples = [row for split in rows.splits for row in split.examples]
     question, answer = (
         next(iter(rows.signature.input_fields)),
@@ -169,27 +187,25 @@ class _Epoch:
         workers: int,
         before: float | None,
     ) -> SweepRow:
-        """Learn for one epoch, and read the held-out set; the student's score where it is not
-        known.
-        """
+        """Learn for one epoch, and read the held-out set; the student's too where it is new."""
         async with asker(endpoint.reflection_lm, workers, endpoint.adapter) as ask:
             heldout = self.rows.heldout.examples
             text = str(next(iter(self.rows.program().predictors())).signature.instructions)
             if before is None:
-                before = fmean(one.score for one in await self._run(text, heldout, ask))
+                before = fmean(rollout.score for rollout in await self._run(text, heldout, ask))
             examples = list(self.rows.train.examples)
             derive(self.seed, "sweep order").shuffle(examples)
             for update, start in enumerate(range(0, len(examples), self.size)):
                 text = await self._updated(text, examples[start : start + self.size], update, ask)
-            after = fmean(one.score for one in await self._run(text, heldout, ask))
+            after = fmean(rollout.score for rollout in await self._run(text, heldout, ask))
             spent = ask.costs().total
-        kept, taught = _counted(task, text, self.failed)
+        retained, taught = _count(task, text, self.failed)
         return SweepRow(
             aggregator=self.aggregator.name,
             size=self.size,
             law=law,
             seed=self.seed,
-            kept=kept,
+            retained=retained,
             taught=taught,
             result_tokens=estimate_tokens(text),
             before=before,
@@ -239,22 +255,22 @@ def _reflection(index: int, example: dspy.Example, rollout: Rollout) -> Reflecti
     return Reflection(index, record, rollout.example_id)
 
 
-def _counted(
+def _count(
     task: SimulatedTask | None, text: str, failed: Sequence[dspy.Example]
 ) -> tuple[int | None, int | None]:
     if task is None:
         return None, None
-    asked = {" ".join(str(value) for value in row.inputs().values()) for row in failed}
+    questions_failed = {" ".join(str(value) for value in row.inputs().values()) for row in failed}
     taught = {
-        question.key for question in task.questions if any(question.text in one for one in asked)
+        question.key
+        for question in task.questions
+        if any(question.text in text for text in questions_failed)
     }
     return sum(f"[{key}]" in text for key in taught), len(taught)
 
 
 def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
-    """Return one record per law, size and aggregator: means over the seeds with 95 % bootstrap
-    intervals.
-    """
+    """Return means over the seeds with 95 % intervals, by law, size and aggregator."""
     cells: dict[tuple[str, int, str], list[SweepRow]] = {}
     for row in rows:
         cells.setdefault((row.law, row.size, row.aggregator), []).append(row)
@@ -265,7 +281,11 @@ def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, A
             "aggregator": name,
             "seeds": len(group),
             "kept": _interval(
-                [row.kept / row.taught for row in group if row.kept is not None and row.taught]
+                [
+                    row.retained / row.taught
+                    for row in group
+                    if row.retained is not None and row.taught
+                ]
             ),
             "heldout": _interval([row.after for row in group]),
             "before": fmean(row.before for row in group),
@@ -279,47 +299,3 @@ def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, A
 
 def _interval(values: Sequence[float]) -> Interval | None:
     return crossed_interval(np.array([values], dtype=float), 0) if values else None
-
-
-def line(options: SweepOptions, row: SweepRow) -> str:
-    """Return what is said of one row when it is there."""
-    kept = "" if row.kept is None else f", {row.kept} of {row.taught} lessons kept"
-    return (
-        f"{row.law}, seed {row.seed}, {row.aggregator}, {row.size}: held-out {row.after:.2f}{kept}"
-    )
-
-
-def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
-    """Return the means, with a mark where parallel-scan or union is below another aggregator."""
-    cells = summary(options, rows)
-    title = f"One epoch of {options.examples} examples, every update kept: {options.lm or LABEL}"
-    heads = "<law,batch,<aggregator,lessons kept,held-out,result tokens,LM calls,LM tokens,<"
-    shown = []
-    for cell in cells:
-        rivals = [one for one in cells if (one["law"], one["size"]) == (cell["law"], cell["size"])]
-        figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
-        kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
-        shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
-    notes = (
-        []
-        if options.lm
-        else [
-            "All laws but platitudes are assumed: until a real model has, this table decides nothing."
-        ]
-    )
-    return by_rows(title, heads.split(","), shown, notes)
-
-
-def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
-    """Say where one of ours is below the best of the others on held-out, their intervals apart or
-    not.
-    """
-    ours = ("parallel-scan", "union")
-    others = [one for one in rivals if one["aggregator"] not in ours]
-    if cell["aggregator"] not in ours or not others:
-        return ""
-    best = max(others, key=lambda one: float(one["heldout"].mean))
-    if best["heldout"].mean <= cell["heldout"].mean:
-        return ""
-    clear = best["heldout"].low > cell["heldout"].high
-    return f"{'loses to' if clear else 'below, intervals overlap:'} {best['aggregator']}"

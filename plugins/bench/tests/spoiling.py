@@ -21,8 +21,6 @@ from aiohttp import ClientSession, web
 
 from combee_simulator.laws import uniform
 
-__all__ = ["FAULTS", "Fault", "Spoiling"]
-
 Spoil = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 """Answers a request whose right reply is known."""
 
@@ -144,7 +142,7 @@ async def _short(http: web.Request, right: dict[str, Any]) -> web.StreamResponse
     return web.json_response({"error": error}, status=400)
 
 
-def _begun(
+def _send_part(
     data: bytes, seconds: float = 0.0, most: int | None = None
 ) -> Callable[[web.Request], Any]:
     async def sent(http: web.Request) -> web.StreamResponse:
@@ -164,12 +162,12 @@ def _begun(
 
 async def _half(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
     data = json.dumps(right).encode()
-    response: web.StreamResponse = await _begun(data, most=len(data) // 2)(http)
+    response: web.StreamResponse = await _send_part(data, most=len(data) // 2)(http)
     return response
 
 
 async def _drip(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
-    response: web.StreamResponse = await _begun(json.dumps(right).encode(), _DRIP)(http)
+    response: web.StreamResponse = await _send_part(json.dumps(right).encode(), _DRIP)(http)
     return response
 
 
@@ -190,7 +188,7 @@ def _changed(change: Callable[[dict[str, Any]], Any]) -> Spoil:
     return spoil
 
 
-def _said(text: str | None, finish: str = "stop", **more: Any) -> Spoil:
+def _answer(text: str | None, finish: str = "stop", **more: Any) -> Spoil:
     def change(right: dict[str, Any]) -> None:
         right["choices"][0] |= {
             "message": {"role": "assistant", "content": text, **more},
@@ -200,7 +198,7 @@ def _said(text: str | None, finish: str = "stop", **more: Any) -> Spoil:
     return _changed(change)
 
 
-async def _said_in_large(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+async def _answer_in_large(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
     # Written once: what takes its time must be who reads it.
     return web.Response(body=_large(), content_type="application/json")
 
@@ -273,12 +271,12 @@ FAULTS: dict[str, Fault] = {
     "invalid-utf8": Fault("service", _bad_encoding),
     "nan-usage": Fault("service", _with_usage(math.nan)),
     "1e999-usage": Fault("service", _infinite),
-    "empty-text": Fault("model", _said("")),
-    "refusal": Fault("model", _said(None, refusal="I cannot help with that.")),
-    "1-mb": Fault("model", _said("word " * 200_000)),
-    "50-mb": Fault("model", _said_in_large),
-    "nested-answer": Fault("model", _said('{"a":' * 10_000)),
-    "another-language": Fault("model", _said("Я не могу ответить на этот вопрос. 对不起。")),
+    "empty-text": Fault("model", _answer("")),
+    "refusal": Fault("model", _answer(None, refusal="I cannot help with that.")),
+    "1-mb": Fault("model", _answer("word " * 200_000)),
+    "50-mb": Fault("model", _answer_in_large),
+    "nested-answer": Fault("model", _answer('{"a":' * 10_000)),
+    "another-language": Fault("model", _answer("Я не могу ответить на этот вопрос. 对不起。")),
     "length": Fault("model", _changed(_cut)),
     "nul": Fault("model", _changed(_nul)),
     "long-prompts": Fault("model", _short, always=True),

@@ -1,5 +1,7 @@
-"""``combee bench canary``: what callers of a canary notice, how fast servers follow, how often its
-rule is wrong.
+"""What callers of a canary notice, how fast servers follow, and how often its rule is wrong.
+
+No language model is involved: the program sleeps, and scores are drawn, so the truth is known.
+Latencies are real, of this machine, over loopback. All parts but the rule need MLflow.
 """
 
 from __future__ import annotations
@@ -13,18 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 import numpy as np
 from aiohttp import ClientSession, web
 
-from combee_bench.options import CanaryOptions
-from combee_bench.tables import by_rows
-from combee_dspy.exceptions import PromotionRefusedError, RegistryError
+from combee_bench.options import AboveZero, Count, Rate, Scale
+from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError, RegistryError
+from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
 from combee_strategist.canary import (
     CanaryPlan,
@@ -37,15 +39,63 @@ from combee_strategist.canary import (
     status,
 )
 
-__all__ = ["Row", "line", "run", "table"]
-
 _LEVEL = 0.05
 _WAIT = 180.0  # seconds until an MLflow server must answer
 _INCUMBENT, _NEW = "Answer.", "Answer. Be new."
 
 
+@parameters
+class CanaryOptions:
+    """What callers of a canary notice, how fast servers follow, and how often its rule is wrong.
+
+    Args:
+        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite,
+            and one that is killed while it changes what serves), server (the same on an MLflow
+            server).
+        canaries: Simulated canaries for each true difference.
+        pairs: Pairs that each of them may have.
+        looks: How often each is looked at.
+        epsilons: Margins, in points.
+        discordance: Percent of pairs whose two scores differ.
+        requests: Requests of each load.
+        concurrency: Requests at once.
+        shadow: Share of requests that are shadowed.
+        answer_seconds: What the simulated program takes.
+        ttl: Seconds between two looks of a server at the registry.
+        kills: How often a process is killed that promotes and rolls back.
+        seed: Seed of the simulated canaries and of the moments of kills.
+    """
+
+    parts: tuple[Literal["rule", "calls", "load", "switch", "server"], ...] = (
+        "rule",
+        "calls",
+        "load",
+        "switch",
+        "server",
+    )
+    canaries: Count = 1000
+    pairs: Count = 20_000
+    looks: Count = 10
+    epsilons: tuple[float, ...] = (0.5, 2.0)
+    discordance: float = 10.0
+    requests: Count = 2000
+    concurrency: Count = 16
+    shadow: Rate = 0.05
+    answer_seconds: Scale = 0.02
+    ttl: AboveZero = 1.0
+    kills: Count = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if max(self.epsilons) > self.discordance:
+            remedy = "No more points can be lost than pairs differ."
+            raise ArgumentValueError(
+                "epsilons", self.epsilons, f"hold more than {self.discordance:g} points", remedy
+            )
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
+class CanaryRow:
     """One measurement: of what, in which case, and its figures by name."""
 
     part: str
@@ -53,10 +103,8 @@ class Row:
     figures: dict[str, Any]
 
 
-class Moody(dspy.Module):
-    """A program that takes its time and asks no LM. With the challenger's instruction it does as it
-    is told.
-    """
+class _Moody(dspy.Module):
+    """A program that asks no LM, takes its time, and fails by its mood as the challenger."""
 
     def __init__(self, mood: str, seconds: float) -> None:
         super().__init__()
@@ -71,14 +119,14 @@ class Moody(dspy.Module):
         return self.seconds + {"hangs": 3600.0, "late": 0.2}.get(self.mood, 0.0), "new"
 
     def forward(self, question: str) -> dspy.Prediction:
-        seconds, said = self._part()
+        seconds, answer = self._part()
         time.sleep(seconds)
-        return dspy.Prediction(answer=said)
+        return dspy.Prediction(answer=answer)
 
     async def aforward(self, question: str) -> dspy.Prediction:
-        seconds, said = self._part()
+        seconds, answer = self._part()
         await asyncio.sleep(seconds)
-        return dspy.Prediction(answer=said)
+        return dspy.Prediction(answer=answer)
 
 
 def _better(gold: Any, pred: Any, *more: Any) -> float:
@@ -90,9 +138,7 @@ def _worse(gold: Any, pred: Any, *more: Any) -> float:
 
 
 def _published(name: str, uri: str) -> Registry:
-    """Register two versions as a run would have: the second says that it was right on all held-out
-    rows.
-    """
+    """Register two versions as a run would: the second was right on all held-out rows."""
     registry = Registry(name, uri)
     plan = CanaryPlan(epsilon=0.05, pairs=50, hours=0, target=0.0, errors=1.0).to_dict()
     for alias, text in (("production", _INCUMBENT), ("challenger", _NEW)):
@@ -111,7 +157,7 @@ def _published(name: str, uri: str) -> Registry:
     return registry
 
 
-def run(options: CanaryOptions) -> Iterator[Row]:
+def run(options: CanaryOptions) -> Iterator[CanaryRow]:
     """Yield one row a case."""
     if "rule" in options.parts:
         yield from _rule(options)
@@ -133,11 +179,11 @@ def run(options: CanaryOptions) -> Iterator[Row]:
                 yield from _changes(options, "an MLflow server", address, Path(folder, "b"))
 
 
-def _rule(options: CanaryOptions) -> Iterator[Row]:
+def _rule(options: CanaryOptions) -> Iterator[CanaryRow]:
     looks = np.linspace(options.pairs / options.looks, options.pairs, options.looks).astype(int)
     for margin in options.epsilons:
         for truth in dict.fromkeys((-1.0, -margin, 0.0, 1.0)):
-            found = {"promoted": 0, "worse": 0, "undecided": 0, "promoted by plug-in bets": 0}
+            counts = {"promoted": 0, "worse": 0, "undecided": 0, "promoted by plug-in bets": 0}
             up = (options.discordance + truth) / 200
             for study in range(options.canaries):
                 stream = np.random.default_rng(
@@ -145,10 +191,10 @@ def _rule(options: CanaryOptions) -> Iterator[Row]:
                 )
                 chances = [options.discordance / 100 - up, 1 - options.discordance / 100, up]
                 pairs = stream.choice([-1.0, 0.0, 1.0], size=options.pairs, p=chances)
-                found[_verdict(pairs, looks, margin)] += 1
-                found["promoted by plug-in bets"] += _plugged_in(pairs, looks, margin)
-            rates = {what: count / options.canaries for what, count in found.items()}
-            yield Row("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
+                counts[_verdict(pairs, looks, margin)] += 1
+                counts["promoted by plug-in bets"] += _plugged_in(pairs, looks, margin)
+            rates = {what: count / options.canaries for what, count in counts.items()}
+            yield CanaryRow("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
 
 
 def _verdict(pairs: Any, looks: Any, margin: float) -> str:
@@ -163,8 +209,7 @@ def _verdict(pairs: Any, looks: Any, margin: float) -> str:
 
 
 def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
-    """Say whether the standard test promotes: stakes from the variance so far, as the same paper
-    has them.
+    """Return whether the standard test promotes: stakes from the variance so far.
 
     Source: Waudby-Smith and Ramdas, JRSS-B 86 (2024): their hedged capital, one-sided.
     """
@@ -178,14 +223,14 @@ def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
     return bool((capital[looks - 1] >= -np.log(_LEVEL)).any())
 
 
-def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
+def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[CanaryRow]:
     """Call programs that take no time, in turn: what is left is the caller's own wait."""
     _published("calls", uri)
-    programs: dict[str, Any] = {"bare": Moody("answers", 0.0)}
+    programs: dict[str, Any] = {"bare": _Moody("answers", 0.0)}
     for shadow in (0.0, options.shadow, 1.0):
         serving = Serving(shadow=shadow, ttl=3600.0)
         programs[f"shadow {shadow:.0%}"] = CanaryProgram(
-            "calls", Moody("answers", 0.0), judge=_better, serving=serving, log_dir=folder, uri=uri
+            "calls", _Moody("answers", 0.0), judge=_better, serving=serving, log_dir=folder, uri=uri
         )
     for case, program in programs.items():
         seconds, own = [], []
@@ -203,12 +248,12 @@ def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
         figures["processor ms"] = 1000 * float(
             np.median(own)
         )  # the caller's thread alone, whatever runs beside it
-        yield Row("calls", case, {name: round(value, 3) for name, value in figures.items()})
+        yield CanaryRow("calls", case, {name: round(value, 3) for name, value in figures.items()})
 
 
-async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: str) -> Row:
+async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: str) -> CanaryRow:
     """Ask a server on loopback, whose challenger behaves in one way."""
-    program: Any = Moody(mood, options.answer_seconds)
+    program: Any = _Moody(mood, options.answer_seconds)
     if mood != "bare":
         name = folder.name + "-" + way
         _published(name, uri)
@@ -222,12 +267,12 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
     canary = isinstance(program, CanaryProgram)
 
     async def handle(request: web.Request) -> web.Response:
-        given = {"question": "?", **({"request_id": request.query["id"]} if canary else {})}
+        inputs = {"question": "?", **({"request_id": request.query["id"]} if canary else {})}
         if way == "async":
-            found = await program.acall(**given)
+            prediction = await program.acall(**inputs)
         else:
-            found = await asyncio.to_thread(program, **given)
-        return web.Response(text=found.answer)
+            prediction = await asyncio.to_thread(program, **inputs)
+        return web.Response(text=prediction.answer)
 
     app = web.Application()
     app.router.add_get("/", handle)
@@ -252,7 +297,7 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
     if canary:
         await asyncio.to_thread(program.close, 10.0)
         counts = dict(program.counts())
-    ended = sum(counts.get(one, 0) for one in ("dropped", "answered", "raised", "timed out"))
+    ended = sum(counts.get(end, 0) for end in ("dropped", "answered", "raised", "timed out"))
     figures = {
         "not the incumbent's answer": len(answers) - answers.count("old"),
         "median ms": round(1000 * float(np.median(seconds)), 2),
@@ -260,30 +305,28 @@ async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: 
         "shadows": counts,
         "not accounted for": counts.get("sampled", 0) - ended,
     }
-    return Row("load", f"{way}, {mood}", figures)
+    return CanaryRow("load", f"{way}, {mood}", figures)
 
 
 def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
-    """Serve in a process of its own, and write when each kind of answer was given last before
-    another.
-    """
+    """Serve in a process of its own, and write every answer with its time."""
     program = CanaryProgram(
         name,
-        Moody("answers", 0.002),
+        _Moody("answers", 0.002),
         judge=_better,
         log_dir=folder,
         uri=uri,
         serving=Serving(shadow=1.0, ttl=ttl, queue=10_000),
     )
-    said: list[tuple[float, str]] = []
+    answers: list[tuple[float, str]] = []
     while not stop.is_set():
         answer = program(question="?").answer
-        said.append((time.time(), answer))
+        answers.append((time.time(), answer))
     program.close()
-    Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(said))
+    Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(answers))
 
 
-def _changes(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
+def _changes(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[CanaryRow]:
     yield from _switch(options, where, uri, folder)
     yield _kills(options, where, uri, f"killed-{folder.name}")
 
@@ -299,17 +342,15 @@ def _move(name: str, uri: str, ready: Any) -> None:
         ready.set()
 
 
-def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
-    """Kill a process that promotes and rolls back, at moments that are drawn, and say how it left
-    the registry.
-    """
+def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> CanaryRow:
+    """Kill a process that promotes and rolls back, and return how it left the registry."""
     registry, stream = (
         _published(name, uri),
         np.random.default_rng(derive_seed(options.seed, "canary", "kills")),
     )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlflow", __name__])
-    found = {
+    counts = {
         "killed": options.kills,
         "old serves": 0,
         "new serves": 0,
@@ -326,7 +367,7 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
         mover.kill()
         mover.join()
         stands = registry.at("production")
-        found[
+        counts[
             (
                 "neither"
                 if stands not in (1, 2)
@@ -335,25 +376,24 @@ def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
                 else "new serves"
             )
         ] += 1
-        found["not told"] += any("no audit line" in one for one in status(registry).missing)
-        found["cut short"] += not registry.audit()[-1]["carried_out"]
-    return Row("kills", where, found)
+        counts["not told"] += any("no audit line" in line for line in status(registry).missing)
+        counts["cut short"] += not registry.audit()[-1]["carried_out"]
+    return CanaryRow("kills", where, counts)
 
 
-def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
-    """Promote and roll back while two processes serve; yield the time until the last answer of the
-    version before.
-    """
+def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[CanaryRow]:
+    """Promote and roll back under two servers; yield how late each answers by the old version."""
     registry = _published(f"switch-{folder.name}", uri)
     folder.mkdir()
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
-    given = (registry.name, uri, str(folder), options.ttl, stop)
+    arguments = (registry.name, uri, str(folder), options.ttl, stop)
     servers = [
-        context.Process(target=_serve, args=given, name=f"server{number}") for number in range(2)
+        context.Process(target=_serve, args=arguments, name=f"server{number}")
+        for number in range(2)
     ]
-    for one in servers:
-        one.start()
+    for process in servers:
+        process.start()
     try:
         moved = [_until(lambda: promote(registry, folder, why="measured"))]
         time.sleep(3 * options.ttl)
@@ -362,18 +402,18 @@ def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Itera
         time.sleep(3 * options.ttl)
     finally:
         stop.set()
-        for one in servers:
-            one.join(60)
-    for one in servers:
-        said = json.loads(Path(folder, f"{one.name}.json").read_text())
+        for process in servers:
+            process.join(60)
+    for process in servers:
+        answers = json.loads(Path(folder, f"{process.name}.json").read_text())
         for (what, old), at in zip((("promotion", "old"), ("rollback", "new")), moved, strict=True):
             end = moved[1] if what == "promotion" else time.time()
-            later = [when - at for when, answer in said if answer == old and at < when < end]
+            later = [when - at for when, answer in answers if answer == old and at < when < end]
             figures = {
                 "seconds until the last old answer": round(max(later, default=0.0), 3),
                 "ttl": options.ttl,
             }
-            yield Row("switch", f"{where}, {one.name}, {what}", figures)
+            yield CanaryRow("switch", f"{where}, {process.name}, {what}", figures)
 
 
 def _until(done: Any) -> float:
@@ -420,29 +460,3 @@ def _mlflow_server(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
-
-
-def line(options: CanaryOptions, row: Row) -> str:
-    """Return what is said when a row is there."""
-    return (
-        f"{row.part}: {row.case}:"
-        f" {', '.join(f'{name} {value}' for name, value in row.figures.items())}"
-    )
-
-
-def table(options: CanaryOptions, rows: Sequence[Row]) -> Any:
-    """Return all figures, one row a case."""
-    shown = [
-        [row.part, row.case, "; ".join(f"{name}: {value}" for name, value in row.figures.items())]
-        for row in rows
-    ]
-    rule = (
-        f"rule: simulated; {options.discordance:g} % of pairs differ, {options.looks} looks at up"
-        f" to {options.pairs:,} pairs, {options.canaries:,} canaries a case, level {_LEVEL:g}"
-    )
-    load = (
-        f"load: a simulated program of {options.answer_seconds:g} s, {options.requests:,} requests"
-        f" over loopback, {options.concurrency} at once, {options.shadow:.0%} shadowed; real clocks"
-        " of this machine"
-    )
-    return by_rows("Canaries", ["<part", "<case", "<figures"], shown, [rule, load])

@@ -1,5 +1,4 @@
-"""Rollouts a second that one process sustains, and what each costs it, on a service that answers at
-once.
+"""Rollouts a second that one process sustains, and their CPU, where a service answers at once.
 
 No waiting hides here what a client costs: every row asks the same service, in a
 process of its own, and is itself measured in a fresh process.
@@ -20,17 +19,14 @@ from functools import partial
 from typing import Any
 
 import dspy
-from rich.table import Table
 
-from combee_bench.options import ClientOptions
+from combee_bench.options import Count, Names
 from combee_bench.surroundings import in_own_process, own_module, peak_mib, quietly
-from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Validation
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
 from combee_dspy.lms import pooled
 from combee_dspy.rollouts import Asyncio, Executor, Fixed, RolloutJob, Slots, Threads, patient
-
-__all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "table"]
+from combee_dspy.strategies import parameters
 
 ANSWER = "42"
 """What every question is answered with."""
@@ -41,6 +37,30 @@ _CHAT = f"[[ ## answer ## ]]\n{ANSWER}\n\n[[ ## completed ## ]]\n"
 _BASELINE = "evaluate-plain"
 # Rollouts of one call: as many as a large validation set.
 _BATCH = 1_000
+
+
+@parameters
+class ClientOptions:
+    """Rollouts a second that one process sustains, and their CPU, where a service answers at once.
+
+    Args:
+        rows: What is measured, by comma.
+        rollouts: Rollouts of one measurement, of one call each.
+        workers: Rollouts at once.
+        times: Measurements of each row; the median counts.
+    """
+
+    rows: Names = (
+        "evaluate-plain",
+        "evaluate-pooled",
+        "threads-plain",
+        "threads-pooled",
+        "asyncio-pooled",
+        "compile-pooled",
+    )
+    rollouts: Count = 2_000
+    workers: Count = 64
+    times: Count = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +101,10 @@ def _rows(options: ClientOptions) -> Iterator[ClientRow]:
     with instant_service() as api_base:
         for name in options.rows:
             arguments = (name, api_base, str(options.rollouts), str(options.workers))
-            found = [in_own_process(__name__, *arguments) for _ in range(options.times)]
-            found.sort(key=lambda one: one["rate"])
-            middle = found[(len(found) - 1) // 2]
-            yield ClientRow(name, lowest=found[0]["rate"], highest=found[-1]["rate"], **middle)
+            figures = [in_own_process(__name__, *arguments) for _ in range(options.times)]
+            figures.sort(key=lambda row: row["rate"])
+            middle = figures[(len(figures) - 1) // 2]
+            yield ClientRow(name, lowest=figures[0]["rate"], highest=figures[-1]["rate"], **middle)
 
 
 @contextmanager
@@ -192,8 +212,8 @@ def _slots(api_base: str, workers: int, kind: str, executor: Executor) -> Iterat
 def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     """A compile that validates a student: journal, books, memo and all."""
     lm, probe = _lm(api_base, kind), Validation(probe=False)
-    known: dict[str, Any] = {"num_threads": workers, "validation": probe, "tracker": ()}
-    optimizer = Combee(_metric, budget=Budget(updates=1), reflection_lm=lm, **known)
+    settings: dict[str, Any] = {"num_threads": workers, "validation": probe, "tracker": ()}
+    optimizer = Combee(_metric, budget=Budget(updates=1), reflection_lm=lm, **settings)
 
     def run(batch: Sequence[dspy.Example]) -> list[float]:
         student = dspy.Predict("question -> answer")
@@ -217,7 +237,7 @@ a batch.
 """
 
 
-def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, float]:
+def measure(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, float]:
     """Run so many rollouts and measure them, after one warm-up of a rollout a worker.
 
     Returns:
@@ -251,35 +271,11 @@ def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str,
     }
 
 
-def line(options: ClientOptions, row: ClientRow) -> str:
-    """Return what is said of one row when it is there."""
-    return f"{row.name}: {row.rate:,.0f} rollouts a second"
-
-
-def table(options: ClientOptions, rows: Sequence[ClientRow]) -> Table:
-    """Return one line a row."""
-    base = next((row.rate for row in rows if row.name == _BASELINE), None)
-    heads = f"<,rollouts a second,lowest to highest,CPU ms a rollout,peak MiB,of {_BASELINE}"
-    shown = (
-        (
-            row.name,
-            f"{row.rate:,.0f}",
-            f"{row.lowest:,.0f} to {row.highest:,.0f}",
-            f"{row.cpu_ms:.2f}",
-            f"{row.peak_mib:,.0f}",
-            "" if base is None else f"{row.rate / base:.2f} ×",
-        )
-        for row in rows
-    )
-    return by_rows(f"{options.workers} workers", heads.split(","), shown)
-
-
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_serve())
     else:
         sys.stdout.write(
-            json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
-            + "\n"
+            json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))) + "\n"
         )

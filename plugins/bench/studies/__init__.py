@@ -1,0 +1,1 @@
+"""Studies of this project's own parts, in no wheel."""

@@ -1,0 +1,23 @@
+"""Studies of this project's own parts. From plugins/bench: ``python -m studies NAME``."""
+
+from __future__ import annotations
+
+import typer
+
+from combee_bench.commands import command
+from studies import canary, client, placement, sizes, sweep
+
+app = typer.Typer(help="Measure this project's own parts.", no_args_is_help=True)
+for module, options in (
+    (canary, canary.CanaryOptions),
+    (client, client.ClientOptions),
+    (placement, placement.PlacementOptions),
+    (sizes, sizes.SizesOptions),
+    (sweep, sweep.SweepOptions),
+):
+    name = module.__name__.rpartition(".")[2]
+    run = command(f"python -m studies {name}", options, module.__name__)
+    app.command(name, help=f"{run.__doc__}\n\n{module.__doc__}")(run)
+
+if __name__ == "__main__":
+    app()

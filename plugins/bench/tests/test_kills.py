@@ -1,0 +1,272 @@
+"""A run that is killed again and again ends as one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_bench.surroundings import load_rows, quietly
+from combee_dspy import Budget, Combee, Search, Task, Validation, compile_many
+from combee_dspy.exceptions import CombeeError
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.streams import derive
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
+
+SEED = 0
+EVERY = 0.002
+RUNS: dict[str, dict[str, Any]] = {
+    "pareto": {"search": Search(keep="pareto", staleness=1)},
+    "trunk": {"search": Search(keep="trunk", staleness=1)},
+    "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
+    # Three tasks in one journal.
+    "many": {"search": Search(keep="pareto", staleness=1)},
+    # Killed after a call of a scan, in a commit, and while MLflow hears of it; others anywhere.
+    "scan": {"search": Search(keep="trunk", staleness=1), "aggregator": "parallel-scan"},
+    "commit": {"search": Search(keep="pareto", staleness=1)},
+    "mlflow": {"search": Search(keep="trunk", staleness=1), "tracker": "mlflow"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_is_killed_ends_as_one_that_is_not(name: str, tmp_path: Path) -> None:
+    from plugins.bench.tests.sizes import show, size
+
+    train, validation, workers = size("examples", 16), size("validation", 4), size("workers", 4)
+    source = ("formula-mini", {"task": "compute"})
+    rows = load_rows(*source, train=train, validation=validation, heldout=1)
+    task = benchmark_task(rows, SEED, params=source[1], base_rate=0.0)
+    with SimulatedService(
+        SimulatedConfig(seed=SEED, slots=workers, time_scale=0.02), task
+    ) as service:
+        arguments: dict[str, Any] = {
+            "folder": str(tmp_path / "whole"),
+            "api_base": service.api_base,
+            "run": name,
+            "source": source,
+            "workers": workers,
+            "sizes": [train, validation],
+        }
+        start(arguments).wait()
+        whole = read_run(tmp_path / "whole")
+        service.reset_stats()
+        arguments["folder"] = str(tmp_path / "killed")
+        kills = kill(arguments, whole["counts"], size("kills", 1), derive(SEED, "kills", name))
+        killed = read_run(tmp_path / "killed")
+        answered = service.stats().calls
+    bought = killed["books"][0]
+    show({"run": name, "kills": kills, "calls": bought, "answered": answered})
+    for facts in (whole, killed):
+        assert set(facts["states"].values()) == {"finished"}
+    # The number of files depends on when a run was killed.
+    for facts in (whole, killed):
+        facts["mlflow"].pop("files", None)
+    for fact in ("results", "effects", "books", "mlflow"):
+        assert killed[fact] == whole[fact], fact
+    if name == "mlflow":
+        assert killed["mlflow"]["rows"] == killed["rollouts"]
+    if name in ("scan", "commit", "mlflow"):
+        assert kills
+    # As many as there are workers may be on the way, and as many answered and not on disk yet.
+    assert answered - bought <= 2 * kills * workers
+
+
+def kill(
+    arguments: dict[str, Any], counts: dict[str, int], kills: int, stream: random.Random
+) -> int:
+    """Run to the end, killed so often on the way; return how often it was."""
+    folder, died = Path(arguments["folder"]), 0
+    most = counts.get(arguments["run"], 0)
+    for at in sorted(stream.sample(range(1, counts["effects"] - arguments["workers"]), kills)):
+        # In each part a few of what it dies at, so that every part comes to it.
+        inside = {"dies_at": stream.randint(1, max(1, most // (kills + 1)))} if most else {}
+        process = start(arguments | inside)
+        while process.poll() is None and (most or count_effects(folder) < at):
+            time.sleep(EVERY)
+        process.send_signal(signal.SIGKILL)
+        died += process.wait() == -signal.SIGKILL
+    start(arguments).wait()
+    return died
+
+
+def start(arguments: dict[str, Any]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, __file__, json.dumps(arguments)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # MLflow writes artifacts below the folder that it is started in.
+    return subprocess.Popen(command, cwd=Path(arguments["folder"]).parent, env=environ)  # noqa: S603 - this file
+
+
+def compile_once(arguments: dict[str, Any]) -> None:
+    """Compile in a process of its own."""
+    train, validation = arguments["sizes"]
+    if "dies_at" in arguments:
+        die(arguments["run"], arguments["dies_at"])
+    rows = load_rows(*arguments["source"], train=train, validation=validation, heldout=1)
+    lm = dspy.LM(
+        "openai/simulated",
+        api_base=arguments["api_base"],
+        api_key="simulated",
+        cache=False,
+        temperature=0.0,
+    )
+    settings = {"tracker": (), **RUNS[arguments["run"]]}
+    if settings["tracker"]:
+        from combee_dspy.tracking import MLflowTracker
+
+        settings["tracker"] = MLflowTracker(
+            tracking_uri=f"sqlite:///{store_file(Path(arguments['folder']))}"
+        )
+    combee = Combee(
+        rows.metric,
+        reflection_lm=lm,
+        budget=Budget(epochs=1),
+        reflection_minibatch_size=-(-train // 4),
+        num_threads=arguments["workers"],
+        seed=SEED,
+        log_dir=arguments["folder"],
+        validation=Validation(probe=False),
+        **settings,
+    )
+    examples, checked = list(rows.train.examples), list(rows.validation.examples)
+    with dspy.context(lm=lm), quietly():
+        if arguments["run"] == "many":
+            tasks = [
+                Task(f"part {part}", rows.program(), examples[part::3], checked)
+                for part in range(3)
+            ]
+            compile_many(tasks, combee=combee)
+        else:
+            combee.compile(rows.program(), trainset=examples, valset=checked)
+
+
+def die(where: str, times: int) -> None:
+    """Have this process die, as if it was killed, where it comes to a place for so many times."""
+    from combee_dspy.journal import _writer
+
+    left = [times]
+
+    def dies() -> None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def written(self: Any, connection: Any, statements: Any) -> None:
+        rows = [row for sql, row in statements if "INTO effect" in sql]
+        transact(
+            self,
+            connection,
+            list(statements) if where != "commit" else Armed(statements, [dies] * len(rows)),
+        )
+        for row in rows:
+            if where == "scan" and row[2] == "call":
+                dies()
+
+    def log(self: Any, *values: Any, **options: Any) -> None:
+        if left[0] % 2:
+            dies()
+        log_batch(self, *values, **options)
+        dies()
+
+    if where == "mlflow":
+        import mlflow
+
+        log_batch = mlflow.MlflowClient.log_batch
+        mlflow.MlflowClient.log_batch = log  # the point of it
+    else:
+        transact = _writer.Writer._transact
+        _writer.Writer._transact = written  # type: ignore[method-assign]  # the point of it
+
+
+class Armed(list[Any]):
+    """Statements that spring traps when all are done and nothing is committed."""
+
+    def __init__(self, statements: Any, traps: Sequence[Callable[[], None]]) -> None:
+        super().__init__(statements)
+        self._traps = traps
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        for trap in self._traps:
+            trap()
+
+
+def count_effects(folder: Path) -> int:
+    try:
+        with Reader(journal_file(folder)) as reader:
+            return int(reader.rows("SELECT count(*) FROM effect")[0][0])
+    except (CombeeError, sqlite3.Error):
+        return 0  # not made yet
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return what a run came to, of its journal and of MLflow's store."""
+    with Reader(journal_file(folder), checked=True) as reader:
+        runs = reader.rows("SELECT name, state, result FROM run ORDER BY name")
+        effects = sorted(
+            tuple(row)
+            for row in reader.rows("SELECT r.name, key FROM effect JOIN run r ON r.id = run")
+        )
+        sums = "SELECT sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM usage"
+        books = tuple(reader.rows(sums)[0])
+        kinds = dict(map(tuple, reader.rows("SELECT kind, count(*) FROM effect GROUP BY kind")))
+    mlflow = read_mlflow(folder) if store_file(folder).exists() else {}
+    return {
+        "states": {name: state for name, state, _ in runs},
+        "results": {name: {**json.loads(result), "seconds": None} for name, _, result in runs},
+        "effects": effects,
+        "books": books,
+        "mlflow": mlflow,
+        "rollouts": kinds["rollout"],
+        # How often a run comes to each place where it can die.
+        "counts": {
+            "effects": len(effects),
+            "commit": len(effects),
+            "scan": kinds["call"],
+            "mlflow": 3 * mlflow.get("files", 0),
+        },
+    }
+
+
+def store_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-mlflow.db")
+
+
+def read_mlflow(folder: Path) -> dict[str, Any]:
+    """Return how many rollouts MLflow has, each another, and the steps of each metric."""
+    import mlflow
+    import pyarrow.parquet
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{store_file(folder)}")
+    experiment = client.get_experiment_by_name("combee_dspy")
+    (run,) = client.search_runs([experiment.experiment_id])
+    files = [file.path for file in client.list_artifacts(run.info.run_id, "rollouts")]
+    ids = [
+        row["id"]
+        for file in files
+        for row in pyarrow.parquet.read_table(
+            client.download_artifacts(run.info.run_id, file)
+        ).to_pylist()
+    ]
+    assert len(ids) == len(set(ids))
+    steps = {
+        name: [point.step for point in client.get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+    }
+    status = run.info.status
+    return {"rows": len(ids), "files": len(files), "steps": steps, "status": status}
+
+
+if __name__ == "__main__":
+    compile_once(json.loads(sys.argv[1]))
