@@ -18,10 +18,11 @@ from combee_dspy.journal import _writer
 from combee_dspy.records import Rollout
 from combee_dspy.search._run import Run
 from tests.invariants.test_resume import said
+from tests.slow import slow_but
 from tests.worlds import World
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_but((5,), range(6)))
 def test_a_random_run_that_ends_at_a_random_effect_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

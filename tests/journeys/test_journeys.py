@@ -22,6 +22,7 @@ from combee_dspy.tracking import runs
 from combee_dspy.tracking._metrics import end_metrics
 from tests.journeys.minds import JOURNEYS, Journey
 from tests.journeys.server import Asked, Failure, Server
+from tests.slow import slow_but
 from tests.worlds import rows
 
 
@@ -83,7 +84,7 @@ def _counts_agree(
         )
 
 
-@pytest.mark.parametrize("name", JOURNEYS)
+@pytest.mark.parametrize("name", slow_but(("classification",), JOURNEYS))
 def test_a_new_users_first_run_learns_no_less_than_gepa(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
