@@ -109,6 +109,7 @@ def test_a_process_that_is_forked_after_a_compile_goes_on_with_its_run_and_begin
 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.slow
 def test_what_a_run_holds_does_not_grow_with_its_rollouts(
     monkeypatch: pytest.MonkeyPatch, keep: str
 ) -> None:

@@ -40,6 +40,7 @@ def shown(module: Any, options: Any, rows: Any) -> str:
 
 
 @pytest.mark.usefixtures("no_pauses")
+@pytest.mark.slow
 def test_faults_of_the_service_change_nothing_and_answers_of_a_model_are_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -59,6 +60,7 @@ def test_faults_of_the_service_change_nothing_and_answers_of_a_model_are_scored(
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("client", ["pooled", "asyncio"])
+@pytest.mark.slow
 def test_the_fast_client_goes_through_the_same(client: Any) -> None:
     options = FaultsOptions(faults=("message-null", "outage"), client=client, outage=0.1, **SMALL)
     rows = list(faults.run(options))
@@ -111,6 +113,7 @@ class Forked:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_a_run_that_is_killed_ends_as_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "_started", Forked)
     options = KillsOptions(
@@ -123,6 +126,7 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(monkeypatch: pytest.Monkey
     assert "in a commit" in shown(kills, options, rows)
 
 
+@pytest.mark.slow
 def test_what_a_process_holds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     class Here:
         """Stands for a process; does its work when its output is read."""

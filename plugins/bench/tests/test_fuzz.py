@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from combee_bench import fuzz
 from combee_bench.options import FuzzOptions
 
 
+@pytest.mark.slow
 def test_nothing_hostile_breaks_a_run_a_reader_or_a_pattern() -> None:
     options = FuzzOptions(outputs=150, files=25, texts=25, longest=50_000)
     rows = list(fuzz.run(options))

@@ -18,6 +18,7 @@ from combee_bench.scale import ScaleRow
 from combee_dspy.exceptions import ArgumentError
 
 
+@pytest.mark.slow
 def test_a_scan_is_measured_in_a_process_of_its_own() -> None:
     options = ScaleOptions(sizes=(12,), aggregators=("union",), time_scale=0.001)
     (row,) = scale.run(options)
@@ -129,6 +130,7 @@ def test_the_limit_finds_what_a_service_takes() -> None:
     assert all(0 < phase.busy <= 6 for phase in row.phases)
 
 
+@pytest.mark.slow
 def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
     with client.instant_service() as api_base:
         for name in ("evaluate-plain", "threads-plain", "asyncio-pooled", "compile-pooled"):
