@@ -14,11 +14,17 @@ export LITELLM_LOCAL_MODEL_COST_MAP := True
 BIN := .venv/bin
 STAMP := .venv/.combee-synced
 
-.PHONY: help setup demo test test-plugins docs check bench format lock clean
+# How many processes run the tests, each file in one of them.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+.PHONY: help setup demo test test-slow test-all test-versions test-plugins docs check bench format lock clean
 
 help:
 	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples; then one scan"
-	@echo "make test    lint, types and the whole test suite"
+	@echo "make test    lint, types and all tests but the slow ones (WORKERS=2 processes)"
+	@echo "make test-all  the same, and then the slow ones"
+	@echo "make test-versions  what we rely on of DSPy, gepa and MLflow, with the oldest and the newest of each"
 	@echo "make test-plugins  the suites of the plugins that need environments of their own (SUITES=\"ray appworld\")"
 	@echo "make docs    the site, into docs/_build: warnings are errors"
 	@echo "make check   lint and types only"
@@ -41,7 +47,16 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-slow: setup
+	$(PYTEST) -m slow
+
+test-all: test test-slow
+
+# Two environments of their own below .versions, from the index.
+test-versions: setup
+	@bash tests/versions/run.sh
 
 # Each builds what it needs in the user's cache. One that cannot run here fails; MISSING=skip only lists it.
 test-plugins: setup
@@ -64,4 +79,4 @@ lock:
 	@bash tests/bootstrap.sh lock
 
 clean:
-	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist docs/_build docs/api docs/tutorials docs/cli.md
+	rm -rf .venv .versions .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist docs/_build docs/api docs/tutorials docs/cli.md

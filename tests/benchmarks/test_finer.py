@@ -102,6 +102,7 @@ def test_archives_that_are_none_are_refused(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_the_hub_id_means_its_zip_file_at_the_pinned_commit(monkeypatch, tmp_path):
     asked = []
     rows = {
@@ -268,6 +269,7 @@ def test_the_raw_form_is_mostly_labels_and_the_shared_form_is_not():
     assert sizes[1] < sizes[0] / 3
 
 
+@pytest.mark.slow
 def test_aces_files_keep_what_they_share_and_say_it(tmp_path):
     shared = record(5_000)
     same_sentences = dict(shared, target=record(5_001)["target"])

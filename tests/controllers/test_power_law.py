@@ -12,6 +12,7 @@ from combee_dspy.controllers import BatchView, PowerLaw
 from combee_dspy.controllers._power_law import next_size, other_size
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.records import BatchDecision, Measurement
+from tests.slow import slow_but
 
 WIDE = {"workers": 10_000}
 START = BatchView(update=0, trainset_size=240, **WIDE)
@@ -229,7 +230,7 @@ def test_a_capacity_that_becomes_known_is_measured_below_too():
 
 
 @pytest.mark.parametrize("smallest", [5, 10])
-@pytest.mark.parametrize("exponent", [0.5, 0.7, 0.84, 1.0])
+@pytest.mark.parametrize("exponent", slow_but((0.5, 0.84), [0.5, 0.7, 0.84, 1.0]))
 def test_sizes_from_the_paper_are_met_whatever_the_scale_of_the_delays(smallest, exponent):
     """Of the slope at 5 or 10, 1.6 % give 40 to 158; the paper picked 64 to 94."""
     for scale in (20.0, 2000.0):

@@ -14,6 +14,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms._weights import find_weights
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_it_runs_and_says_what_it_did(tmp_path, monkeypatch):
     pytest.importorskip("xllamacpp", reason="the embedded model needs the extra 'local'")

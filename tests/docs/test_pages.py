@@ -146,8 +146,21 @@ def names(data, service):
     }
 
 
+def each(pages, *slow):
+    return [
+        pytest.param(page, marks=pytest.mark.slow) if named(page) in slow else page
+        for page in pages
+    ]
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))], ids=named
+    "page",
+    each(
+        [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))],
+        "README.md",
+        "docs/how_to/mlflow.md",
+    ),
+    ids=named,
 )
 def test_the_python_of_a_page_runs(page, reader, data, service):
     here = names(data, service)
@@ -186,7 +199,15 @@ def combee(*arguments):
     return ended.value.code
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=named)
+@pytest.mark.parametrize(
+    "page",
+    each(
+        [page for page in PAGES if commands(page)],
+        "docs/how_to/benchmark.md",
+        "docs/how_to/plan.md",
+    ),
+    ids=named,
+)
 def test_the_commands_of_a_page_run(page, reader, made, capfd):
     shutil.copytree(made, reader, dirs_exist_ok=True)
     for line in commands(page):

@@ -20,6 +20,7 @@ from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import CombeeError
 from combee_dspy.rollouts import _patient
 from combee_simulator import FailureRates, SimulatedConfig, SimulatedService
+from tests.slow import slow_but
 from tests.worlds import GATES, TwoSteps, gate_metric, gate_rows, rows
 
 FAILING = FailureRates(
@@ -139,7 +140,9 @@ def counted(services: Services) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(
+    "config", slow_but(("plain", "stale children", "asyncio", "playbook"), CONFIGS)
+)
 def test_the_books_equal_what_the_services_counted(
     steady: Services, tmp_path: Path, config: str
 ) -> None:

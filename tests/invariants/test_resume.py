@@ -14,6 +14,7 @@ from combee_dspy import Budget, Search
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import _writer
 from tests.invariants.killed import CASES, WORKERS, compiled, compiled_many
+from tests.slow import slow_but
 from tests.worlds import events, rows
 
 LIMITS = (1, 32, 57, 80)
@@ -43,7 +44,7 @@ def _plain(event: dict[str, Any]) -> str:
     return str(sorted(event.items(), key=lambda item: item[0]))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "calls"])
+@pytest.mark.parametrize("case", slow_but(("pareto",), (case for case in CASES if case != "calls")))
 def test_a_killed_run_goes_on_and_buys_nothing_twice(
     service: Any, tmp_path: Path, case: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_killed_run_goes_on_and_buys_nothing_twice(
         assert service.stats().calls == paid.calls - (kept["calls"] or 0), limit
 
 
+@pytest.mark.slow
 def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_path: Path) -> None:
     def told(place: Path) -> Any:
         service.reset_stats()
@@ -108,6 +110,7 @@ def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_p
         assert service.stats().calls == paid - kept["calls"]
 
 
+@pytest.mark.slow
 def test_a_budget_in_calls_holds_over_kills(service: Any, tmp_path: Path) -> None:
     # In the middle of a commit, so what is in it was paid for and is lost, unless it is a decision.
     service.reset_stats()
@@ -173,7 +176,7 @@ def test_a_finished_run_is_read_and_nothing_is_bought(service: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-@pytest.mark.parametrize("rollouts", [20, 27, 33, 45])
+@pytest.mark.parametrize("rollouts", slow_but((27, 45), [20, 27, 33, 45]))
 def test_a_tight_budget_is_as_tight_when_the_run_is_read_again(
     service: Any, tmp_path: Path, rollouts: int, staleness: int
 ) -> None:

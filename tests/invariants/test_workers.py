@@ -18,6 +18,7 @@ import pytest
 from combee_dspy import Budget, Combee, Diversity, Search
 from combee_dspy.diversity import Temperature
 from combee_dspy.testing import ScriptedRequest
+from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
     World,
@@ -187,7 +188,9 @@ def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", slow_but(("plain", "stale children", "stale trunk", "own parts"), CASES)
+)
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, case: str) -> None:
     found = [
         run(tmp_path / str(workers), workers, jitter, **CASES[case])

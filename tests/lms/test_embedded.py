@@ -75,6 +75,7 @@ def test_it_is_a_dspy_lm_without_a_cache() -> None:
     )
 
 
+@pytest.mark.slow
 def test_answers_are_held_to_the_schema_on_parallel_slots() -> None:
     lm = small(max_tokens=30)
     predict = dspy.Predict(Route)
@@ -88,6 +89,7 @@ def test_answers_are_held_to_the_schema_on_parallel_slots() -> None:
     assert len(lm.history) == 3
 
 
+@pytest.mark.slow
 def test_typed_outputs_always_parse() -> None:
     with dspy.context(
         lm=small(max_tokens=120), adapter=ConstrainedJSONAdapter(max_items=2, max_chars=12)
@@ -185,6 +187,7 @@ print("leaving")
 
 
 @pytest.mark.parametrize("state", ["busy", "forked"])
+@pytest.mark.slow
 def test_the_interpreter_exits_quietly(state: str) -> None:
     done = subprocess.run(  # noqa: S603 - this interpreter, our own script
         [sys.executable, "-c", LEAVE, state],

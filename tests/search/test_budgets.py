@@ -27,6 +27,7 @@ from combee_dspy.search import _run
 from combee_dspy.search._budget import Purse
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from combee_dspy.testing import ScriptedLM
+from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
     World,
@@ -101,6 +102,7 @@ def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bo
 
 
 @pytest.mark.parametrize("auto", ["light"])
+@pytest.mark.slow
 def test_presets_buy_what_gepas_presets_buy(world: World, auto: Any) -> None:
     stock = dspy.GEPA(metric, auto=auto, reflection_lm=world.proposer_lm)
     theirs = stock.auto_budget(
@@ -157,7 +159,7 @@ def test_a_row_that_a_sampler_never_draws_counts_when_it_is_tried(tmp_path: Path
         assert bought["n"] <= limit
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("staleness", slow_but((2,), [0, 2]))
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 def test_calls_end_a_run_and_are_not_passed(tmp_path: Path, keep: Any, staleness: int) -> None:
     for limit in (30, 45, 60):
@@ -241,7 +243,7 @@ def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 @pytest.mark.parametrize("name", ["tokens", "dollars"])
-@pytest.mark.parametrize("share", [0.3, 1.5])
+@pytest.mark.parametrize("share", slow_but((0.3,), [0.3, 1.5]))
 def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
     tmp_path: Path, share: float, name: str, keep: Any
 ) -> None:
@@ -408,7 +410,7 @@ def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("heldout", [False, True])
+@pytest.mark.parametrize("heldout", slow_but((True,), [False, True]))
 def test_a_run_that_a_limit_cut_off_ends_as_it_did_when_it_is_compiled_again(
     tmp_path: Path, heldout: bool
 ) -> None:

@@ -27,6 +27,7 @@ from combee_dspy.exceptions import InfrastructureError, LMUnreachableError, TooM
 from combee_dspy.operators import Operator
 from combee_dspy.rollouts import _patient
 from combee_dspy.stopping import StoppingRule
+from tests.slow import slow_but
 from tests.worlds import World, events, examples, metric, proposer_answer, rows, task_answer
 
 
@@ -168,7 +169,7 @@ class Outage:
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-@pytest.mark.parametrize("up", [0, 5, 20, 40])
+@pytest.mark.parametrize("up", slow_but((0, 20), [0, 5, 20, 40]))
 def test_an_outage_is_never_scored_and_the_run_goes_on_where_it_ended(
     tmp_path: Path, up: int, staleness: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from combee_dspy.exceptions import (
     JournalMismatchError,
     SplitOverlapError,
 )
+from tests.slow import slow_but
 from tests.worlds import World, events, examples, metric, rows
 
 
@@ -58,7 +59,12 @@ def looks_of(place: Path) -> list[tuple[int, float]]:
     return [(event["look"], event["after"]) for event in events(place, "heldout")]
 
 
-@pytest.mark.parametrize("kind", ["rollouts", "updates", "tokens", "calls", "dollars", "seconds"])
+@pytest.mark.parametrize(
+    "kind",
+    slow_but(
+        ("rollouts", "dollars"), ["rollouts", "updates", "tokens", "calls", "dollars", "seconds"]
+    ),
+)
 def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_path: Path) -> None:
     """A second look is counted, warned of and shown beside the first."""
     world = World.made()

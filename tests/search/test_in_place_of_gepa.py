@@ -32,6 +32,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_compile_loads_nothing_that_loads_only_once() -> None:
     # mock.patch.dict forgets what was imported meanwhile, and numpy refuses to be loaded again.
     done = subprocess.run(  # noqa: S603 - this interpreter and the code above

@@ -15,6 +15,7 @@ import pytest
 
 from combee_dspy import load_candidate
 from tests.search.hanging import UP
+from tests.slow import slow_but
 from tests.worlds import rows
 
 BOUND = 30
@@ -55,7 +56,7 @@ def interrupted(*arguments: str | Path, again: str = "") -> tuple[int, str, str]
     return process.returncode, said + more, heard + told
 
 
-@pytest.mark.parametrize("way", ["one", "many", "asyncio"])
+@pytest.mark.parametrize("way", slow_but(("one",), ["one", "many", "asyncio"]))
 def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far(
     way: str, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ ENDLESS = (
 )
 
 
+@pytest.mark.slow
 def test_the_second_interrupt_of_a_compile_ends_it_whatever_the_first_waits_for(
     tmp_path: Path,
 ) -> None:

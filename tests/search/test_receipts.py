@@ -111,6 +111,7 @@ def test_a_metric_that_scores_otherwise_is_told_by_the_untouched_programs_scores
     assert any("the untouched program scores otherwise on" in text for text in report.warnings)
 
 
+@pytest.mark.slow
 def test_looks_are_counted_by_rows_in_all_processes(world: World) -> None:
     script = (
         "import dspy; from tests.worlds import *; w = World.made()\nwith dspy.context(lm=w.task_lm,"

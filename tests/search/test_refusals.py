@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dspy
+import pytest
 
 from combee_dspy import Combee
 from combee_simulator import FailureRates, LatencyLaw, SimulatedConfig, SimulatedService
 from tests.worlds import GATES, events, gate_metric, gate_rows
 
 
+@pytest.mark.slow
 def test_a_third_of_requests_refused_by_chance_leaves_the_limit_where_it_began_or_above(tmp_path):
     config = SimulatedConfig(
         slots=256,

@@ -21,6 +21,7 @@ from combee_dspy.exceptions import (
     JournalError,
     TaskCancelledError,
 )
+from tests.slow import slow_but
 from tests.worlds import TwoSteps, World, events, examples, metric, rows
 
 
@@ -138,7 +139,7 @@ def optimizer(world: World, **kwargs: Any) -> Combee:
     return world.combee(**given)
 
 
-@pytest.mark.parametrize("at_once", [None, 1])
+@pytest.mark.parametrize("at_once", slow_but((None,), [None, 1]))
 def test_each_program_is_what_it_would_be_alone(
     world: World, tmp_path: Path, at_once: int | None
 ) -> None:

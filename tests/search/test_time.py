@@ -177,6 +177,7 @@ def test_a_full_service_is_not_waited_for_beyond_the_budget(scripted: Any) -> No
     assert isinstance(outcome, ArgumentValueError)
 
 
+@pytest.mark.slow
 def test_the_process_can_exit_while_threads_hang() -> None:
     code = (
         "from tests.search.test_time import *;"

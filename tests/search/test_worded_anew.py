@@ -14,6 +14,7 @@ from combee_simulator import (
     SimulatedTask,
     WordingLaw,
 )
+from tests.slow import slow_but
 from tests.worlds import events
 
 SUBJECTS = (
@@ -58,7 +59,7 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
     return dspy.Prediction(score=float(right), feedback="Right." if right else f"Wrong. {line}")
 
 
-@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
 @pytest.mark.parametrize("operator", [Insert(max_tokens=SECTION), Rewrite(max_tokens=SECTION)])
 def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, operator, tmp_path):
     examples = [

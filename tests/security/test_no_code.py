@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     ROOT / "combee_dspy",
@@ -78,6 +80,7 @@ print("pickled:", seen)
 """
 
 
+@pytest.mark.slow
 def test_a_run_its_resume_its_cache_mlflow_and_its_readers_unpickle_nothing(tmp_path: Path) -> None:
     environment = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",

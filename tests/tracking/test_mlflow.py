@@ -22,6 +22,7 @@ from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
 from combee_dspy.tracking._queries import candidates_of, chosen_of
+from tests.slow import slow_but
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 from tests.worlds import examples
 
@@ -303,7 +304,7 @@ def test_told_at_once_or_update_by_update_comes_to_the_same(tmp_path, store):
     assert piecewise == at_once
 
 
-@pytest.mark.parametrize("write", range(1, 26))
+@pytest.mark.parametrize("write", slow_but(range(1, 26, 5), range(1, 26)))
 def test_whoever_dies_before_any_write_each_row_arrives_once(tmp_path, store, write, monkeypatch):
     story = Story(tmp_path)
     story.write("begin", "first")

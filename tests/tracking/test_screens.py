@@ -29,6 +29,7 @@ from rich.text import Text
 from combee_dspy import Budget, Combee, load_benchmark
 from combee_dspy.tracking import MLflowTracker
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
+from tests.slow import slow_but
 from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
@@ -100,7 +101,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learned(tmp_path_factory.mktemp("terminal"), tracker=())
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("columns", slow_but((80,), [80, 100, 120]))
 def test_tables_in_a_terminal(finished: Path, tmp_path: Path, shots: Path, columns: int) -> None:
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True)
     for command in COMMANDS:
@@ -169,6 +170,7 @@ def answers(port: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts below the folder it is in

@@ -37,6 +37,7 @@ def runs() -> list[CompareRun]:
     return list(compare.run(TINY))
 
 
+@pytest.mark.slow
 def test_every_method_stays_within_its_budget_and_is_billed(runs: list[CompareRun]) -> None:
     assert tuple(run.method for run in runs) == METHODS
     for run in runs:

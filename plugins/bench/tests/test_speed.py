@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow import slow_but
 
 from combee_bench import speed
 from combee_bench.endpoints import model_endpoint
@@ -77,7 +78,7 @@ def test_multiples_are_medians_over_seeds(runs: list[SpeedRun]) -> None:
     assert side.versus.times_faster == 5.0
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", slow_but(("gepa", "combee"), list(METHODS)))
 def test_every_method_runs_an_epoch(method: str) -> None:
     (run,) = speed.run(replace(TINY, methods=(method,), time_scale=0.0))
     assert (run.method, run.seconds, run.slot_use) == (method, None, None)

@@ -140,6 +140,7 @@ def test_a_demonstration_written_into_the_instruction_teaches(service: Simulated
     )
 
 
+@pytest.mark.slow
 def test_the_base_rate_is_a_property_of_the_question() -> None:
     task = SimulatedTask(tuple(question(number) for number in range(400)), base_rate=0.3)
     with (

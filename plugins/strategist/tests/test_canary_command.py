@@ -13,6 +13,7 @@ from combee_strategist.canary import CanaryProgram, Serving
 from plugins.strategist.tests.canaries import PROGRAM, ask, compiled, lm_for, metric
 
 
+@pytest.mark.slow
 def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
     run = compiled(tmp_path / "run", heldout=True)
     # A score on rows that were learned from or chosen by promotes nothing, and terms that try

@@ -27,6 +27,7 @@ def test_bounds_close_in_on_the_mean_and_mirror():
     assert interval(pairs[::-1]) == pytest.approx((low, high))
 
 
+@pytest.mark.slow
 def test_looking_after_every_pair_promotes_no_more_often_than_stated():
     # At the margin itself. A t-test at each look would promote about a third of these.
     wrong = 0

@@ -217,6 +217,7 @@ def test_what_can_claim_nothing_is_refused_before_it_is_searched(
     assert said in err
 
 
+@pytest.mark.slow
 def test_a_run_and_its_serial_form_are_really_searched_and_verified_again_for_nothing(
     shell, tmp_path
 ):

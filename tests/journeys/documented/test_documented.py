@@ -24,6 +24,7 @@ from tests.journeys.documented import (
 )
 from tests.journeys.documented.scene import Optimizer
 from tests.journeys.server import Server
+from tests.slow import slow_but
 
 PAGES = {
     page.__name__.rpartition(".")[2]: page.PAGE
@@ -50,7 +51,7 @@ def gepa_until_it_has_learned(**arguments: Any) -> dspy.GEPA:
 
 
 @pytest.mark.parametrize("optimizer", [gepa_until_it_has_learned, Combee], ids=["GEPA", "Combee"])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", slow_but(("facility", "word_limit"), PAGES))
 def test_a_documented_program_learns(name: str, optimizer: Optimizer) -> None:
     page = PAGES[name]
     with Server(page.mind) as server:

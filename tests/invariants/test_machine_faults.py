@@ -18,10 +18,11 @@ from combee_dspy.journal import _writer
 from combee_dspy.records import Rollout
 from combee_dspy.search._run import Run
 from tests.invariants.test_resume import said
+from tests.slow import slow_but
 from tests.worlds import World
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_but((5,), range(6)))
 def test_a_random_run_that_ends_at_a_random_effect_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_process_that_is_forked_after_a_compile_goes_on_with_its_run_and_begin
 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.slow
 def test_what_a_run_holds_does_not_grow_with_its_rollouts(
     monkeypatch: pytest.MonkeyPatch, keep: str
 ) -> None:

@@ -22,6 +22,7 @@ from combee_dspy.tracking import runs
 from combee_dspy.tracking._metrics import end_metrics
 from tests.journeys.minds import JOURNEYS, Journey
 from tests.journeys.server import Asked, Failure, Server
+from tests.slow import slow_but
 from tests.worlds import rows
 
 
@@ -83,7 +84,7 @@ def _counts_agree(
         )
 
 
-@pytest.mark.parametrize("name", JOURNEYS)
+@pytest.mark.parametrize("name", slow_but(("classification",), JOURNEYS))
 def test_a_new_users_first_run_learns_no_less_than_gepa(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +154,7 @@ def test_reflections_that_cannot_be_read_end_the_run_and_say_so(tmp_path: Path) 
     assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_refusals_by_chance_cost_no_row_its_score(tmp_path: Path) -> None:
     journey, chance = JOURNEYS["facts"], random.Random(0)
 
@@ -193,7 +195,7 @@ def test_a_metric_that_raises_on_one_row_is_named_and_ends_nothing(tmp_path: Pat
     ],
     ids=["html", "plain", "torn", "empty"],
 )
-@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("passes", slow_but((False,), [False, True]))
 def test_a_reply_that_is_none_of_the_apis_is_no_wrong_answer(
     page: Failure, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def compare(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_methods_are_compared_on_a_users_own_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

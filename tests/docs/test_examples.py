@@ -13,11 +13,13 @@ import pytest
 import yaml
 
 from combee_dspy.cli import main
+from tests.slow import slow_but
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tutorials", "examples")
 SCRIPTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
+QUICK = (ROOT / "tutorials" / "02_write_a_strategy.py",)
 MODELS = sorted((ROOT / "examples" / "models").glob("*.yaml"))
 FORMULA = sorted(
     (ROOT / "examples" / "benchmarks").glob("run_f*.yaml")
@@ -42,7 +44,8 @@ def combee(capsys, *arguments):
     return out
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=named)
+# Each needs an interpreter of its own, and several seconds to load what it uses.
+@pytest.mark.parametrize("script", slow_but(QUICK, SCRIPTS), ids=named)
 def test_a_script_runs_and_says_that_it_is_simulated(script, tmp_path):
     if "fastapi" in script.name:
         pytest.importorskip("fastapi")
