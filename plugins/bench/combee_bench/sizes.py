@@ -14,7 +14,7 @@ from rich.table import Table
 from combee_bench.options import SizesOptions
 from combee_bench.tables import by_rows
 from combee_dspy.controllers import BatchView, PowerLaw
-from combee_dspy.controllers._fits import Law
+from combee_dspy.controllers._fits import DelayLaw
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.records import Measurement
@@ -121,7 +121,7 @@ def _row(
             raise ArgumentValueError(
                 "log_dirs", origin, decision.reason, "Name a run with sizes that differ."
             )
-        law = Law(decision.fit.scale, decision.fit.exponent, decision.fit.floor)
+        law = DelayLaw(decision.fit.scale, decision.fit.exponent, decision.fit.floor)
         size = max(1.0, decision.fit.plateau)
         picks.append(
             Pick(share, size, decision.size, law.delay(size) if delay is None else delay(size))
