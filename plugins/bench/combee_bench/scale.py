@@ -120,7 +120,7 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
 
     from combee_bench.asking import asker, there
     from combee_dspy import registry
-    from combee_dspy.aggregators import kept
+    from combee_dspy.aggregators import measure_retention
     from combee_dspy.operators import Insert, OperatorInput
     from combee_dspy.records import Refusal
     from combee_dspy.strategies import StrategyContext
@@ -139,7 +139,7 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
         # Now, because the edit may make a call of its own.
         served = json.loads(urlopen(f"{job['url']}/stats").read())  # noqa: S310 - a service of this machine
         total, spent = ask.costs().total, time.process_time()
-        retained = kept(lessons, reflections) if lessons.rewrite is None else ()
+        retained = measure_retention(lessons, reflections) if lessons.rewrite is None else ()
         kept_cpu = time.process_time() - spent
         given = OperatorInput(
             instruction=INSTRUCTION, demonstrations=(), signature=None, lessons=lessons
