@@ -139,11 +139,11 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
     "union-4": (
         "Combee, union, four reflections a call",
-        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="all")),
+        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(view="all")),
     ),
     "union-4-feedback": (
         "Combee, union, four a call, without the program's answers",
-        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="feedback")),
+        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(view="feedback")),
     ),
     "parallel-scan": ("Combee, parallel-scan", partial(_combee, aggregator="parallel-scan")),
     "single-call": ("Combee, single-call", partial(_combee, aggregator="single-call")),
