@@ -137,7 +137,7 @@ class Strategy(ABC):
 
 
 AskFn = Callable[
-    [type["dspy.Signature"], Mapping[str, Any], tuple[str | int, ...], Role],
+    [type["dspy.Signature"], Mapping[str, object], tuple[str | int, ...], Role],
     Awaitable["dspy.Prediction | FailedCall"],
 ]
 """The only way from a strategy to an LM: one call, which the journal answers where it was paid for
@@ -194,7 +194,7 @@ class StrategyContext:
     async def ask(
         self,
         signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *place: str | int,
         role: Role = "proposer",
     ) -> dspy.Prediction | FailedCall:

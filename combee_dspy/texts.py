@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 # Decimal marks stay inside numbers, and what a formula is written with counts as a word.
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
@@ -159,7 +159,7 @@ def ngram_counts(
     return sparse.vstack(parts, format="csr")
 
 
-def unit_length(rows: Any) -> NDArray[np.float32]:
+def unit_length(rows: ArrayLike) -> NDArray[np.float32]:
     """Return a matrix's rows scaled to length 1; a row of zeros stays one."""
     # Scaled by the largest entry first, so that squares neither overflow nor vanish.
     values = np.asarray(rows, dtype=np.float64)

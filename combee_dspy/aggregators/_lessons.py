@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 from combee_dspy.records import Lesson
 from combee_dspy.reflections import NearDuplicates, normalised
@@ -19,7 +18,7 @@ _BULLET = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 _NOTHING = frozenset({"none", "n/a", "null", "no lessons", "no new lessons"})
 
 
-def parse_lessons(value: Any, most: int | None = None) -> tuple[list[str], list[str]]:
+def parse_lessons(value: object, most: int | None = None) -> tuple[list[str], list[str]]:
     """Return the lessons in an LM's answer, cleaned, and what had to be changed.
 
     The answer is hostile until then.

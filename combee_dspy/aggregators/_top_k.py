@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -119,7 +119,7 @@ def informativeness(reflections: Sequence[Reflection]) -> list[float]:
     ]
 
 
-def _score(record: Mapping[str, Any]) -> float | None:
+def _score(record: Mapping[str, object]) -> float | None:
     """Return the score that a record shows, ``None`` where it shows none."""
     for key, value in record.items():
         if (

@@ -157,7 +157,7 @@ class OnlinePlaybook:
 
         async def call(
             signature: type[dspy.Signature],
-            inputs: Mapping[str, Any],
+            inputs: Mapping[str, object],
             place: tuple[str | int, ...],
             role: Role,
         ) -> dspy.Prediction | FailedCall:

@@ -51,7 +51,7 @@ class Embedder(Strategy):
         return None
 
 
-def unit_rows(values: Any, count: int) -> Vectors:
+def unit_rows(values: object, count: int) -> Vectors:
     """Return vectors as an embedder must: ``float32``, one row a text, rows of length 1 (or 0).
 
     ``values`` is a matrix of ``count`` rows, one for each text, as an array or as nested sequences.

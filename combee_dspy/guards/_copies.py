@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any
 
 import dspy
 import numpy as np
@@ -63,7 +62,7 @@ class CopyIndex:
         max_words: The longest run that is no copy, at least 1.
     """
 
-    def __init__(self, examples: Iterable[Any], max_words: int = 12) -> None:
+    def __init__(self, examples: Iterable[object], max_words: int = 12) -> None:
         by_size: defaultdict[int, list[Hashes]] = defaultdict(list)
         count = 0
         for count, example in enumerate(examples, start=1):  # noqa: B007 - how many there were
@@ -193,9 +192,9 @@ def _run_hashes(words: Sequence[str], size: int) -> Hashes:
     return runs
 
 
-def _values(value: Any) -> Iterator[str]:
+def _values(value: object) -> Iterator[str]:
     """Yield the texts of an example, one per value; a list of texts is one text."""
-    inside: Iterable[Any] = ()
+    inside: Iterable[object] = ()
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple)):

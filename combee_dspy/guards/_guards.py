@@ -85,8 +85,9 @@ class Guards:
 
 def _text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
     """Return the estimated tokens that count against a component's budget."""
-    visible = (own_description(name, text) for name, text in descriptions.items())
-    return estimate_tokens(instruction) + sum(map(estimate_tokens, visible))
+    return estimate_tokens(instruction) + sum(
+        estimate_tokens(own_description(*item)) for item in descriptions.items()
+    )
 
 
 def check_program(

@@ -79,7 +79,7 @@ class Operator(Strategy):
 async def ask(
     context: StrategyContext,
     signature: type[dspy.Signature],
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
     *place: str | int,
 ) -> Any | Refusal:
     """Return the value of the answer's output field, or why there is none.

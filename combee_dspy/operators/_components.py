@@ -84,7 +84,7 @@ def decode_fields(text: str) -> dict[str, str]:
     return _decode("fields", text) if text else {}
 
 
-def _holds(what: str, value: Any) -> bool:
+def _holds(what: str, value: object) -> bool:
     if what == "fields":
         return isinstance(value, dict) and all(
             isinstance(text, str) for pair in value.items() for text in pair
@@ -98,7 +98,7 @@ def _holds(what: str, value: Any) -> bool:
     )
 
 
-def _encode(what: str, value: Any) -> str:
+def _encode(what: str, value: object) -> str:
     try:
         # ASCII keeps lone surrogates and line separators harmless in whatever file this ends up in.
         text = json.dumps(
@@ -137,8 +137,8 @@ class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves
 
 
 def demonstration_of(
-    inputs: Mapping[str, Any],
-    outputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
+    outputs: Mapping[str, object],
     signature: Any,
     example_id: str | None = None,
 ) -> Demonstration:
@@ -154,14 +154,14 @@ def demonstration_of(
     )
 
 
-def _json_values(values: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+def _json_values(values: Mapping[str, object], names: Mapping[str, object]) -> dict[str, Any]:
     missing = [name for name in names if values.get(name) is None]
     if missing:
         raise NotJSON(f"field {missing[0]!r} has no value")
     return {name: _json_value(values[name], name) for name in names}
 
 
-def _json_value(value: Any, name: str) -> Any:
+def _json_value(value: object, name: str) -> Any:
     if isinstance(value, str):
         return value
     try:
@@ -182,7 +182,7 @@ def demonstration_tokens(demonstrations: Iterable[Demonstration]) -> int:
     )
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """Return canonical JSON of a JSON value; it tells whether two demonstrations ask the same."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 

@@ -45,7 +45,7 @@ def estimate_tokens(text: str) -> int:
 _key_tokens = functools.lru_cache(estimate_tokens)  # the same few names in every record
 
 
-def estimate_record_tokens(value: Any) -> int:
+def estimate_record_tokens(value: object) -> int:
     """Estimate the tokens of a record or of any value in it, keys and punctuation included.
 
     Media count :data:`MEDIA_TOKENS` each, whatever their size in bytes.
@@ -94,7 +94,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Yield the texts in a record or in any value of it, media and names of fields left out."""
     if isinstance(value, str):
         yield value
