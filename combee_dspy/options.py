@@ -125,8 +125,8 @@ class Privacy:
     does the task LM. Two things follow: feedback is the metric's on the whole program, never asked
     for again for one predictor, and a calibration's reference judges the answer with its marks.
     Texts alone are looked at, no numbers, names or images; what patterns miss is measured by
-    ``docs/results/reliability.md``. DSPy's own cache and the LM service are not ours: they hold what
-    they are sent.
+    ``docs/results/reliability.md``. DSPy's own cache and the LM service are not ours: they hold
+    what they are sent.
 
     ``"hashes"`` also writes inputs, outputs, feedback, errors and LM answers as hashes alone. Their
     key lives in the run's memory, so that they tell equal from different within a run and can be

@@ -34,9 +34,7 @@ def fields_key(component: str) -> str:
 
 
 def is_hidden(key: str) -> bool:
-    """Whether a key names demonstrations or field descriptions rather than a text that a proposer
-    edits.
-    """
+    """Return whether a key names demonstrations or field descriptions."""
     return key.endswith((_DEMONSTRATIONS, _FIELDS))
 
 
@@ -184,9 +182,7 @@ class Reflection:
     perfect: bool = False
 
     def source(self, update: int) -> str:
-        """Return what tells its example apart from others, in a run in which it belongs to this
-        update.
-        """
+        """Return what tells its example apart from others, in a run's update."""
         return self.example_id or f"{update}/{self.index}"
 
 
@@ -311,16 +307,15 @@ _TOO_LONG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """An LM call that failed after all retries, in the place of its prediction: ``"ClassName:
-    message"``.
-    """
+    """An LM call that failed after all retries: ``"ClassName: message"``."""
 
     error: str
 
     @property
     def too_long(self) -> bool:
-        """Whether the prompt was longer than the model, or its server, takes. DSPy knows it by some
-        codes alone.
+        """Whether the prompt was longer than the model, or its server, takes.
+
+        DSPy knows it by some codes alone.
         """
         return _TOO_LONG.match(self.error) is not None
 
@@ -358,9 +353,7 @@ class FailureCount:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The delay of one iteration at one batch size, from its first rollout to the child's last
-    check.
-    """
+    """The delay of one iteration at one batch size, from first rollout to last check."""
 
     batch_size: int
     seconds: float
@@ -387,9 +380,7 @@ class PowerLawFit:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """One bound that changed a batch size, such as ``"budget"``; its reason holds the figures it
-    came from.
-    """
+    """One bound that changed a batch size, such as ``"budget"``, and its reason in figures."""
 
     name: str
     before: int

@@ -108,8 +108,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A strategy as plain data: enough to build it again. A strategy among its parameters is a
-    ``Spec`` too.
+    """A strategy as plain data: enough to build it again.
+
+    A strategy among its parameters is a ``Spec`` too.
+
+    Example:
+        >>> from combee_dspy.aggregators import Union
+        >>> from combee_dspy.registry import Spec
+        >>> Spec.of(Union(fan_in=8)).build() == Union(fan_in=8)
+        True
     """
 
     kind: str
@@ -217,17 +224,17 @@ def _class_of(entry: Entry) -> type[Strategy]:
     """
     problem = partial(PluginError, entry.kind, entry.name, entry.distribution)
     try:
-        found = _load(entry.target)
+        cls = _load(entry.target)
     except Exception as error:
         raise problem(f"{type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, _load(KINDS[entry.kind]))):
+    if not (isinstance(cls, type) and issubclass(cls, _load(KINDS[entry.kind]))):
         raise problem(f"{entry.target} is not a subclass of {KINDS[entry.kind].replace(':', '.')}")
-    name = getattr(found, "name", None)
+    name = getattr(cls, "name", None)
     if name != entry.name:
         raise problem(
             f"{entry.target} calls itself {name!r}; the entry point and `name` must agree"
         )
-    return found
+    return cls
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -277,19 +284,19 @@ def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Stra
     Raises:
         ArgumentTypeError: ``params`` do not fit its constructor.
     """
-    found, given = find(kind, name), params or {}
-    if not isinstance(given, Mapping):
+    cls, arguments = find(kind, name), params or {}
+    if not isinstance(arguments, Mapping):
         raise ArgumentTypeError(
-            f"{kind}.params", given, "are no mapping", "Give each parameter with its name."
+            f"{kind}.params", arguments, "are no mapping", "Give each parameter with its name."
         )
     try:
-        return found(**given)
+        return cls(**arguments)
     except ArgumentTypeError:
         raise  # it names the parameter
     except TypeError as error:
-        remedy = f"See help({found.__module__}.{found.__qualname__}) for its parameters."
+        remedy = f"See help({cls.__module__}.{cls.__qualname__}) for its parameters."
         raise ArgumentTypeError(
-            kind, {name: dict(given)}, f"cannot be built: {error}", remedy
+            kind, {name: dict(arguments)}, f"cannot be built: {error}", remedy
         ) from error
 
 
@@ -329,25 +336,25 @@ def installed() -> tuple[Entry, ...]:
     Loads all of them. Never raises for a broken plugin: its ``problem`` says
     what happened. A name taken by an earlier entry is a problem too.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for kind in KINDS:
-        taken: dict[str, str] = {}
+        owners: dict[str, str] = {}
         for entry in _entries(kind):
             problem: str | None = None
-            if entry.name in taken:
-                problem = f"the name is already taken by distribution {taken[entry.name]!r}"
+            if entry.name in owners:
+                problem = f"the name is already taken by distribution {owners[entry.name]!r}"
             else:
-                taken[entry.name] = entry.distribution
+                owners[entry.name] = entry.distribution
                 try:
                     entry = replace(entry, does=_first_sentence(_class_of(entry)))
                 except PluginError as error:
                     problem = error.reason
-            found.append(replace(entry, version=entry.version or _own_version(), problem=problem))
-    return tuple(found)
+            entries.append(replace(entry, version=entry.version or _own_version(), problem=problem))
+    return tuple(entries)
 
 
-def _first_sentence(found: type) -> str:
-    return " ".join((inspect.getdoc(found) or "").partition("\n\n")[0].split())
+def _first_sentence(cls: type) -> str:
+    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
 
 
 def _own_version() -> str:

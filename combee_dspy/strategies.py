@@ -1,6 +1,4 @@
-"""What all strategies and options share: checked parameters, identity, and the context they work
-in.
-"""
+"""What strategies and options share: checked parameters, identity, and their context."""
 
 from __future__ import annotations
 
@@ -41,18 +39,17 @@ _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_defa
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(Field, field))
 def parameters(cls: type[T]) -> type[T]:
-    """Make a class, a strategy or options, a frozen set of parameters that pydantic checks when it
-    is made.
+    """Make a class a frozen set of parameters that pydantic checks when it is made.
 
     Ranges are written in the annotations (``copies: Annotated[int, Field(ge=1)] = 2``), relations
     between fields in ``__post_init__``, which may raise an :class:`ArgumentError`. What pydantic
     refuses is raised as :class:`ArgumentTypeError` or :class:`ArgumentValueError` with the
     parameter's name. ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
     """
-    made: Any = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(
-        cls
-    )
-    unchecked = made.__init__
+    checked_class: Any = pydantic.dataclasses.dataclass(
+        frozen=True, eq=False, repr=False, config=_CONFIG
+    )(cls)
+    unchecked = checked_class.__init__
 
     @functools.wraps(unchecked)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -60,15 +57,15 @@ def parameters(cls: type[T]) -> type[T]:
             unchecked(self, *args, **kwargs)
         except ValidationError as error:
             raise _argument_error(
-                cls.__name__, tuple(inspect.signature(made).parameters), error
+                cls.__name__, tuple(inspect.signature(checked_class).parameters), error
             ) from error
 
-    made.__init__ = checked
-    if not issubclass(made, Strategy):
+    checked_class.__init__ = checked
+    if not issubclass(checked_class, Strategy):
         for name in ("__eq__", "__hash__", "__repr__"):
-            setattr(made, name, getattr(Strategy, name))
-        made.params = Strategy.params
-    return cast("type[T]", made)
+            setattr(checked_class, name, getattr(Strategy, name))
+        checked_class.params = Strategy.params
+    return cast("type[T]", checked_class)
 
 
 def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) -> ArgumentError:
@@ -140,7 +137,7 @@ class Strategy(ABC):
 
 
 AskFn = Callable[
-    [type["dspy.Signature"], Mapping[str, Any], tuple[str | int, ...], Role],
+    [type["dspy.Signature"], Mapping[str, object], tuple[str | int, ...], Role],
     Awaitable["dspy.Prediction | FailedCall"],
 ]
 """The only way from a strategy to an LM: one call, which the journal answers where it was paid for
@@ -197,7 +194,7 @@ class StrategyContext:
     async def ask(
         self,
         signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *place: str | int,
         role: Role = "proposer",
     ) -> dspy.Prediction | FailedCall:
@@ -215,9 +212,7 @@ class StrategyContext:
         return await self.call(signature, inputs, (self.component, *self.place, *place), role)
 
     def at(self, *place: str | int) -> StrategyContext:
-        """Return this context for one part of the work: calls and streams of different parts never
-        meet.
-        """
+        """Return this context for one part of the work, with calls and streams of its own."""
         return replace(self, place=(*self.place, *place))
 
     def stream(self, *place: str | int) -> random.Random:

@@ -11,15 +11,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 # Decimal marks stay inside numbers, and what a formula is written with counts as a word.
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
 _FORMULA = re.compile(r"[=+*/^<>≤≥×÷−]|\s-\s")
 _UNIT = re.compile(r"[%$€£]")
 # Lessons that differ in one of these say different things, however alike they look.
-_POLAR_WORDS = """no not never none nor without cannot dont doesnt isnt arent wont shouldnt mustnt
-    avoid always only except unless before after above below more less higher lower"""
+_POLAR_WORDS = """
+    no not never none nor without cannot dont doesnt isnt arent wont shouldnt mustnt avoid
+    always only except unless before after above below more less higher lower
+"""
 _POLAR = frozenset(_POLAR_WORDS.split())
 
 # Characters at a time: what is held while they are hashed takes about 50 bytes each.
@@ -32,8 +34,10 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _Pair = tuple[str, str]
 
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
-_SMALL = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-    fifteen sixteen seventeen eighteen nineteen"""
+_SMALL = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen
+"""
 _TENS = """twenty thirty forty fifty sixty seventy eighty ninety"""
 _NUMBER_WORDS = {word: str(value) for value, word in enumerate(_SMALL.split())}
 _NUMBER_WORDS |= {word: str(10 * value) for value, word in enumerate(_TENS.split(), start=2)}
@@ -41,9 +45,7 @@ _NUMBER_WORDS |= {"hundred": "100", "thousand": "1000", "million": "1000000"}
 
 
 def normalised(text: str) -> str:
-    """Return a text reduced to its lower-case words, numbers and operators: equal results say the
-    same thing.
-    """
+    """Return a text as lower-case words, numbers and operators; equal results say the same."""
     folded = (
         unicodedata.normalize("NFKC", text)
         .casefold()
@@ -81,15 +83,8 @@ class NearDuplicates:
         # Texts that differ in a telling word are never one, so they are not compared at all.
         self._holders: dict[frozenset[str], defaultdict[_Pair, list[int]]] = {}
 
-    def add(self, text: str) -> bool:
-        """Take a text in. Returns whether it was new."""
-        distinct = self._distinct
-        return self.place(text) == distinct
-
     def place(self, text: str) -> int:
-        """Take a text in. Returns its number among the distinct texts, from 0: a repeated one has
-        its first one's.
-        """
+        """Take a text in, and return its number among the distinct texts, from 0."""
         exact = normalised(text)
         if exact not in self._exact:
             self._exact[exact] = self._nearest(text, exact)
@@ -151,9 +146,9 @@ def ngram_counts(
     parts = [sparse.csr_matrix((0, buckets), dtype=np.float32)]
     for chunk in _chunks(texts):
         characters, owners = _characters(chunk)
-        found = [_ngrams(characters, owners, size) for size in sizes]
-        hashes = np.concatenate([part for part, _ in found])
-        rows = np.concatenate([of for _, of in found])
+        ngrams = [_ngrams(characters, owners, size) for size in sizes]
+        hashes = np.concatenate([part for part, _ in ngrams])
+        rows = np.concatenate([of for _, of in ngrams])
         columns = (hashes % np.uint64(buckets)).astype(np.int32)
         data = np.where(hashes >> np.uint64(63), 1.0, -1.0) if signed else np.ones(len(hashes))
         # From coordinates to CSR, equal places are added up.
@@ -164,7 +159,7 @@ def ngram_counts(
     return sparse.vstack(parts, format="csr")
 
 
-def unit_length(rows: Any) -> NDArray[np.float32]:
+def unit_length(rows: ArrayLike) -> NDArray[np.float32]:
     """Return a matrix's rows scaled to length 1; a row of zeros stays one."""
     # Scaled by the largest entry first, so that squares neither overflow nor vanish.
     values = np.asarray(rows, dtype=np.float64)
@@ -176,12 +171,12 @@ def unit_length(rows: Any) -> NDArray[np.float32]:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    first, taken = 0, 0
+    first, length = 0, 0
     for number, text in enumerate(texts, start=1):
-        taken += len(text)
-        if taken >= _CHUNK or number == len(texts):
+        length += len(text)
+        if length >= _CHUNK or number == len(texts):
             yield texts[first:number]
-            first, taken = number, 0
+            first, length = number, 0
 
 
 def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
+"""From many reflections to lessons: the scan, the union, the baselines, and what a scan retains."""
 
 from combee_dspy.aggregators._base import (
     Aggregator,
@@ -9,11 +9,12 @@ from combee_dspy.aggregators._base import (
     shard_count,
     together,
 )
-from combee_dspy.aggregators._kept import Coverage, kept, text_lines
+from combee_dspy.aggregators._coverage import Coverage, text_lines
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons, RelateLessons
 from combee_dspy.aggregators._reference_scan import ReferenceScan
+from combee_dspy.aggregators._retention import measure_retention
 from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
@@ -35,7 +36,7 @@ __all__ = [
     "data_room",
     "even_runs",
     "gathered",
-    "kept",
+    "measure_retention",
     "parse_lessons",
     "shard_count",
     "text_lines",

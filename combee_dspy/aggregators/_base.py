@@ -1,6 +1,4 @@
-"""The aggregator contract, many awaitable reflections in and lessons out, and how reflections are
-dealt into calls.
-"""
+"""The aggregator contract, and how reflections are dealt into calls."""
 
 from __future__ import annotations
 
@@ -59,8 +57,7 @@ class Aggregator(Strategy):
         """
 
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
-        """Return edits that relate new lessons, by their texts, to each other and to the rest of
-        ``context.book``.
+        """Return edits that relate new lessons to each other and to the rest of ``context.book``.
 
         The book holds them already. Asked where :meth:`aggregate` saw ``context.related_later``:
         comparisons then run beside the next rollouts, and the text of update i knows those of
@@ -69,8 +66,9 @@ class Aggregator(Strategy):
         return ()
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
-        """Return the positions of n reflections that each reading call is given, planned before any
-        is there.
+        """Return the positions of n reflections that each reading call gets.
+
+        They are planned before any reflection is there.
 
         ``None``, as by default: this aggregator decides when it has seen them.
         """
@@ -78,23 +76,26 @@ class Aggregator(Strategy):
 
 
 async def gathered(reflections: Iterable[Awaitable[Reflection | None]]) -> list[Reflection]:
-    """Return all reflections that teach something, in order, once the last is there; none where no
-    rollout failed.
+    """Return all reflections that teach something, in order.
+
+    It waits for the last one. None come back where no rollout failed.
     """
-    found = [one for one in await arrived(reflections) if one is not None]
-    return [] if all(one.perfect for one in found) else found
+    ready = [reflection for reflection in await arrived(reflections) if reflection is not None]
+    return [] if all(reflection.perfect for reflection in ready) else ready
 
 
 async def arrived(awaitables: Iterable[Awaitable[T]]) -> list[T]:
-    """Return the results of awaitables that belong to others: to be cancelled here does not cancel
-    them.
+    """Return the results of awaitables that belong to others.
+
+    Cancelling this call does not cancel them.
     """
     return await asyncio.gather(*map(asyncio.shield, awaitables))
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines at once and return their results in order; the first exception cancels the
-    others.
+    """Run coroutines at once and return their results in order.
+
+    The first exception cancels the others.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
@@ -108,9 +109,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 @parameters
 class Dealt(Aggregator):
-    """An aggregator over shards that are dealt from their number; each of its children says what
-    the parameters are.
-    """
+    """An aggregator over shards that are planned from the number of reflections."""
 
     copies: Annotated[int, Field(ge=1)] = 2
     placement: Placement = "distinct"
@@ -140,9 +139,7 @@ class Dealt(Aggregator):
         return tuple(shard for shard in dealt if shard)
 
     def mergeable(self) -> int | None:
-        """Return how many lists of lessons one call merges; ``None`` where no number bounds
-        that.
-        """
+        """Return how many lists of lessons one call merges; ``None`` for no limit."""
         return None
 
 
@@ -179,19 +176,19 @@ def shard_count(
     return fewest(min(k, reach))
 
 
-def data_room(max_call_tokens: int, *told: str) -> int:
-    """Return the estimated tokens that the data of one call may take beside the prompt and what
-    else is told.
+def data_room(max_call_tokens: int, *others: str) -> int:
+    """Return the estimated tokens that data may take in one call.
+
+    ``others`` are the texts that stand beside the data.
     """
     # Where what is told fills a call by itself, some data must still stand beside it.
     return max(
-        max_call_tokens - _PROMPT_TOKENS - sum(map(estimate_tokens, told)), max_call_tokens // 2
+        max_call_tokens - _PROMPT_TOKENS - sum(map(estimate_tokens, others)), max_call_tokens // 2
     )
 
 
 def even_runs(sizes: Sequence[int], room: int, most: int | None = None) -> list[tuple[int, int]]:
-    """Cut a row into the fewest consecutive runs that fit a call, the longest of them as short as
-    that allows.
+    """Cut a row into the fewest consecutive runs that fit a call, as even as possible.
 
     A run takes at most ``room`` of the sizes, estimated tokens, and ``most`` items; an item above
     the room gets a run of its own. Returns first and last + 1 of each run.
@@ -209,10 +206,10 @@ def even_runs(sizes: Sequence[int], room: int, most: int | None = None) -> list[
 def _filled(sizes: Sequence[int], room: int, most: int | None) -> list[tuple[int, int]]:
     """Return consecutive runs, each as long as the limits allow."""
     runs: list[tuple[int, int]] = []
-    first = taken = 0
+    first = used = 0
     for number, size in enumerate(sizes):
-        if number > first and (taken + size > room or number - first == most):
+        if number > first and (used + size > room or number - first == most):
             runs.append((first, number))
-            first, taken = number, 0
-        taken += size
+            first, used = number, 0
+        used += size
     return [*runs, (first, len(sizes))]

@@ -1,5 +1,6 @@
-"""Which examples a lesson comes from: the numbers that its reader cites, else the example that is
-nearest. Pure.
+"""Which examples a lesson comes from. Pure.
+
+The numbers that its reader cites decide, else the nearest example.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from combee_dspy.lessons import word_vectors
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import texts_in
 
-__all__ = ["NUMBER", "cited"]
+__all__ = ["NUMBER", "read_citations"]
 
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
@@ -27,9 +28,8 @@ _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 _MOST_CHARS = 4_000
 
 
-def cited(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
-    """Return the lessons in texts of one call, each with the indices of the reflections that teach
-    it.
+def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
+    """Return the lessons in one call's texts, each with the reflections that teach it.
 
     Numbers outside the call are void. A text that cites no valid number comes from the reflection
     that it shares most words with.
@@ -41,11 +41,11 @@ def cited(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
     lessons: list[Lesson] = []
     orphans: list[int] = []
     for text in texts:
-        found = _LEADING.match(text) or _TRAILING.search(text)
-        wording = text[: found.start()] + text[found.end() :] if found else text
+        citation = _LEADING.match(text) or _TRAILING.search(text)
+        wording = text[: citation.start()] + text[citation.end() :] if citation else text
         if not any(character.isalnum() for character in wording):
             continue
-        numbers = {int(number) for number in _NUMBER.findall(found[1])} if found else set()
+        numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
         if not sources:
             orphans.append(len(lessons))
@@ -58,9 +58,7 @@ def cited(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
 
 
 def _nearest(texts: Sequence[str], items: Sequence[Reflection]) -> list[int]:
-    """Return for each text the index of the reflection that it shares most words with, the first of
-    equals.
-    """
+    """Return for each text the reflection that shares most words with it, by index."""
     records = [" ".join(texts_in(item.record))[:_MOST_CHARS] for item in items]
     vectors = word_vectors([*texts, *records])
     likeness = (vectors[: len(texts)] @ vectors[len(texts) :].T).toarray().round(6)

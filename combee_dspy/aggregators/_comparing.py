@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from combee_dspy.lessons import BookEdit, BookLesson, Contradict, Narrow, Retire, Unite
 from combee_dspy.reflections import normalised
 
-__all__ = ["Relations", "Vocabulary", "read_relations"]
+__all__ = ["LessonRelations", "Vocabulary", "read_relations"]
 
 # So many opinions on one question are none.
 _MOST_OPINIONS = 12
@@ -26,20 +26,20 @@ _COMMON = 0.2
 # Other forms of a word begin like it.
 _STEM = 5
 # They stand in lessons about anything.
-_FUNCTION_TEXT = """a about after all also always an and any are as at be been before both but by
-    can do does each even every everything for from give given has have how if in into is it its
-    make may more most must never no not of on only or other out over same should so some such than
-    that the their them then there these they thing this those to under until up use used when where
-    whether which while who whose why will with would you your answer answers question"""
+_FUNCTION_TEXT = """
+    a about after all also always an and any are as at be been before both but by can do does
+    each even every everything for from give given has have how if in into is it its make may
+    more most must never no not of on only or other out over same should so some such than that
+    the their them then there these they thing this those to under until up use used when where
+    whether which while who whose why will with would you your answer answers question
+"""
 _FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 EMPTY = "it tells the assistant nothing that it could do"
 
 
 @dataclass(frozen=True, slots=True)
-class Relations:
-    """What one answer says, as edits in the order in which they apply, and what of it is void, a
-    sentence each.
-    """
+class LessonRelations:
+    """One answer as edits, in the order in which they apply, and the parts that are void."""
 
     edits: tuple[BookEdit, ...] = ()
     void: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Relations:
 
 def read_relations(
     answer: Mapping[str, object], lessons: Sequence[BookLesson], vocabulary: Vocabulary
-) -> Relations:
+) -> LessonRelations:
     """Return the edits in an answer about lessons that were numbered from 1.
 
     The answer is hostile. A number that no lesson has is void, and so is a group that is left with
@@ -67,11 +67,15 @@ def read_relations(
         for name in ("same", "contradictory", "narrower")
     }
     useless = next(iter(_groups([answer.get("empty")], len(ids), "empty", void)), ())
-    asked = sum(map(len, groups.values())) + len(useless)
-    if len(void) > max(asked, 1):
-        return Relations(void=(f"all of an answer: {len(void)} of its parts name no lessons",))
-    if asked > 3 * len(ids):
-        return Relations(void=(f"all of an answer: {asked} relations among {len(ids)} lessons",))
+    relations = sum(map(len, groups.values())) + len(useless)
+    if len(void) > max(relations, 1):
+        return LessonRelations(
+            void=(f"all of an answer: {len(void)} of its parts name no lessons",)
+        )
+    if relations > 3 * len(ids):
+        return LessonRelations(
+            void=(f"all of an answer: {relations} relations among {len(ids)} lessons",)
+        )
     subjects = [vocabulary.subject(lesson.text) for lesson in lessons]
     alike = _coherent(groups["same"], subjects)
     edits: list[BookEdit] = [Unite(tuple(ids[number] for number in group)) for group in alike]
@@ -90,7 +94,11 @@ def read_relations(
             edits.append(Contradict(tuple(ids[number] for number in group)))
         else:
             void.append(f"contradictory: {len(group)} of {len(ids)} lessons, not about one thing")
-    untaught = [number for number in useless if _may_be_empty(lessons[number])]
+    untaught = [
+        number
+        for number in useless
+        if not lessons[number].own and lessons[number].helpful <= _MOST_EXAMPLES
+    ]
     if len(untaught) > max(1, _MOST_EMPTY * len(ids)):
         void.append(f"empty: {len(untaught)} of {len(ids)} lessons")
         untaught = []
@@ -99,7 +107,7 @@ def read_relations(
             f"empty: {len(useless) - len(untaught)} lessons that examples or the user speak for"
         )
     edits += [Retire(ids[number], EMPTY) for number in untaught]
-    return Relations(tuple(edits), tuple(void))
+    return LessonRelations(tuple(edits), tuple(void))
 
 
 def _groups(value: object, lessons: int, name: str, void: list[str]) -> list[tuple[int, ...]]:
@@ -109,7 +117,7 @@ def _groups(value: object, lessons: int, name: str, void: list[str]) -> list[tup
         if not isinstance(item, (list, tuple)):
             void.append(f"{name}: {item!r:.40} is no list of numbers")
             continue
-        numbers = list(dict.fromkeys(number for number in item if _is_number(number)))
+        numbers = list(dict.fromkeys(number for number in item if type(number) is int))
         valid = tuple(number - 1 for number in numbers if 1 <= number <= lessons)
         if len(valid) < len(item):
             void.append(
@@ -118,10 +126,6 @@ def _groups(value: object, lessons: int, name: str, void: list[str]) -> list[tup
         if len(valid) > (name != "empty"):
             groups.setdefault(valid)
     return list(groups)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +149,7 @@ class Vocabulary:
         return cls(len(words), Counter(word for each in words for word in each))
 
     def subject(self, text: str) -> dict[str, float]:
-        """Return what each word of a lesson weighs that tells its subject, as its likeness to
-        others counts it.
-        """
+        """Return the weight of each word of a lesson that tells its subject."""
         most = max(_FEW, _COMMON * self.lessons)
         counts = {word: self.holders.get(word, 1) for word in _words(text)}
         return {
@@ -168,9 +170,7 @@ def _likeness(first: Mapping[str, float], second: Mapping[str, float]) -> float:
 
 
 def _share_subject(group: Sequence[int], subjects: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether lessons may hold in the same cases: each shares a word with the first that
-    tells a subject.
-    """
+    """Return whether each lesson shares a word that tells a subject with the first."""
     return all(subjects[group[0]].keys() & subjects[member].keys() for member in group[1:])
 
 
@@ -191,7 +191,3 @@ def _coherent(
             coherent.append(group)
             united = [*(other for other in united if other not in touched), (first, *others)]
     return coherent
-
-
-def _may_be_empty(lesson: BookLesson) -> bool:
-    return not lesson.own and lesson.helpful <= _MOST_EXAMPLES

@@ -1,13 +1,10 @@
-"""Lists of lessons: read out of what an LM returned, and joined by code with the sources of each.
-Pure.
-"""
+"""Lists of lessons: read out of an LM's answer, and joined with their sources. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 from combee_dspy.records import Lesson
 from combee_dspy.reflections import NearDuplicates, normalised
@@ -21,9 +18,10 @@ _BULLET = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s+")
 _NOTHING = frozenset({"none", "n/a", "null", "no lessons", "no new lessons"})
 
 
-def parse_lessons(value: Any, most: int | None = None) -> tuple[list[str], list[str]]:
-    """Return the lessons in an LM's answer, cleaned, and what had to be changed. The answer is
-    hostile until then.
+def parse_lessons(value: object, most: int | None = None) -> tuple[list[str], list[str]]:
+    """Return the lessons in an LM's answer, cleaned, and what had to be changed.
+
+    The answer is hostile until then.
 
     Bullets and numbering are removed, white space is made single, empty items and repeated ones are
     dropped. An item that holds several bullets becomes one lesson for each. What is neither a list
@@ -52,17 +50,17 @@ def _lessons_in(text: str) -> list[str]:
     lines = [
         line for line in map(str.strip, text.splitlines()) if line and not line.startswith("```")
     ]
-    found = [" ".join(lines)]
+    items = [" ".join(lines)]
     if sum(1 for line in lines if _BULLET.match(line)) > 1:
-        found = []
+        items = []
         for line in lines:
             if _BULLET.match(line):
-                found.append(line)
-            elif found:
+                items.append(line)
+            elif items:
                 # A bullet that wraps goes on here; what stands before the first bullet introduces
                 # the list.
-                found[-1] += " " + line
-    texts = [" ".join(_printable(_BULLET.sub("", line)).split()) for line in found]
+                items[-1] += " " + line
+    texts = [" ".join(_printable(_BULLET.sub("", line)).split()) for line in items]
     return [
         text
         for text in texts
@@ -71,18 +69,13 @@ def _lessons_in(text: str) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    return (
-        text
-        if text.isprintable()
-        else "".join(character if character.isprintable() else " " for character in text)
-    )
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
-def joined(
+def join_lessons(
     lists: Iterable[Iterable[Lesson]], similarity: float | None = None
 ) -> tuple[Lesson, ...]:
-    """Return all lessons in order, each once, at its first place and with the sources of all lists
-    that hold it.
+    """Return all lessons in order, each once, with the sources of all lists that hold it.
 
     With a ``similarity``, near-duplicates are one lesson too (see
     :class:`combee_dspy.reflections.NearDuplicates`), which takes the longest of its wordings: it
@@ -92,21 +85,22 @@ def joined(
     place: Callable[[str], str | int] = (
         normalised if similarity is None else NearDuplicates(similarity).place
     )
-    found: dict[str | int, Lesson] = {}
+    lessons: dict[str | int, Lesson] = {}
     for lesson in chain.from_iterable(lists):
         key = place(lesson.text)
-        same = found.get(key, lesson)
+        same = lessons.get(key, lesson)
         # Of equal length, the first stays.
         text = same.text if similarity is None else max(same.text, lesson.text, key=len)
-        found[key] = Lesson(text, tuple(sorted({*same.sources, *lesson.sources})))
-    return tuple(found.values())
+        lessons[key] = Lesson(text, tuple(sorted({*same.sources, *lesson.sources})))
+    return tuple(lessons.values())
 
 
-def traced(
+def trace_lessons(
     texts: Sequence[str], lists: Iterable[Iterable[Lesson]], every: tuple[int, ...]
 ) -> tuple[Lesson, ...]:
-    """Give each text that an LM made of lists the sources of the lesson it equals, or all where it
-    was reworded.
+    """Return texts that an LM made of lists as lessons.
+
+    Each has the sources of the lesson that it equals, or all of them where it was reworded.
     """
-    known = {normalised(lesson.text): lesson.sources for lesson in joined(lists)}
-    return tuple(Lesson(text, known.get(normalised(text), every)) for text in texts)
+    sources = {normalised(lesson.text): lesson.sources for lesson in join_lessons(lists)}
+    return tuple(Lesson(text, sources.get(normalised(text), every)) for text in texts)

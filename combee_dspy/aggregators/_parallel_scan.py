@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, ClassVar
 
+import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import Dealt, even_runs, together
 from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
-from combee_dspy.aggregators._scan import Node, Question, Scan
-from combee_dspy.records import Lessons, Reflection
+from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._scan import Node, ScanState
+from combee_dspy.records import FailedCall, Lessons, Reflection
 from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -28,6 +30,15 @@ class ParallelScan(Dealt):
     so.
 
     Of the paper's it differs in where copies lie: see ``placement``.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.aggregators import ParallelScan
+        >>> from combee_dspy.testing import arriving, context, reflections
+        >>> async def learn():
+        ...     return await ParallelScan(copies=1).aggregate(arriving(reflections(9)), context())
+        >>> [node.level for node in asyncio.run(learn()).nodes]
+        [1, 1, 1, 2]
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
@@ -58,10 +69,10 @@ class ParallelScan(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the lessons of the root."""
-        scan = Scan(context, self.max_call_tokens)
+        scan = ScanState(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         most = self.max_lessons or max(map(len, shards), default=1)
-        await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": most}))
+        await scan.read(reflections, shards, ReadingTask(LearnFromExamples, {"most_lessons": most}))
         while len(scan.top) > 1:
             await self._merge(scan)
         return scan.result()
@@ -70,9 +81,8 @@ class ParallelScan(Dealt):
         """Return ``merge_fan_in``."""
         return self.merge_fan_in
 
-    async def _merge(self, scan: Scan) -> None:
-        """Add the next level: the fewest merges of consecutive lists that respect the limits, all
-        in flight at once.
+    async def _merge(self, scan: ScanState) -> None:
+        """Add the next level: the fewest merges of consecutive lists that respect the limits.
 
         A merge that fails or returns nothing is replaced by code: nothing found is lost. So is the
         last one where whoever gets the lessons reads them all in a call of its own, and a level in
@@ -92,7 +102,7 @@ class ParallelScan(Dealt):
         else:
             groups = [scan.top[first:last] for first, last in runs]
             answers = await together(
-                _asked(scan, number, group) for number, group in enumerate(groups)
+                _ask_merge(scan, number, group) for number, group in enumerate(groups)
             )
             level = [
                 scan.reduced(
@@ -107,10 +117,12 @@ class ParallelScan(Dealt):
             scan.levels.append(level)
 
 
-async def _asked(scan: Scan, number: int, children: Sequence[Node]) -> object | None:
+async def _ask_merge(
+    scan: ScanState, number: int, children: Sequence[Node]
+) -> dspy.Prediction | FailedCall | None:
     """Return the answer of a merge, or ``None`` where fewer than two children hold something."""
     lists = [list(child.output.lessons) for child in children if child.lessons]
     if len(lists) < 2:
         return None
-    given = {"current_instruction": scan.context.text, "lesson_lists": lists}
-    return await scan.context.ask(MergeLessons, given, "merge", len(scan.levels) + 1, number)
+    inputs = {"current_instruction": scan.context.text, "lesson_lists": lists}
+    return await scan.context.ask(MergeLessons, inputs, "merge", len(scan.levels) + 1, number)

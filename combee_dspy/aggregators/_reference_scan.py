@@ -1,5 +1,6 @@
-"""A scan whose reduce cannot forget: readers above the first level name lessons by number, and code
-edits.
+"""A scan whose reduce cannot forget.
+
+Readers above the first level name lessons by number, and code edits.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
+import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import Dealt, together
 from combee_dspy.aggregators._comparing import Vocabulary, read_relations
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
-from combee_dspy.aggregators._scan import Node, Question, Scan
+from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._scan import ScanState
 from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
 from combee_dspy.lessons import Book, BookLesson, Taught, deal_alike, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
@@ -36,6 +39,15 @@ class ReferenceScan(Dealt):
 
     The scan relates lessons. Which side of a contradiction is served is for a weigher to say, by
     the examples on each side, all updates together (see :mod:`combee_dspy.weighers`).
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.aggregators import ReferenceScan
+        >>> from combee_dspy.testing import arriving, context, reflections
+        >>> async def learn():
+        ...     return await ReferenceScan().aggregate(arriving(reflections(9)), context())
+        >>> len(asyncio.run(learn()).lessons)
+        8
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
@@ -63,16 +75,18 @@ class ReferenceScan(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
-        scan = Scan(context, self.max_call_tokens)
-        question = Question(AddCitedLessons, {"most_lessons": self.max_lessons}, cites=True)
+        scan = ScanState(context, self.max_call_tokens)
+        question = ReadingTask(AddCitedLessons, {"most_lessons": self.max_lessons}, cites=True)
         await scan.read(reflections, self.shards(len(reflections), context) or (), question)
         if not scan.levels:
             return scan.result()
         scan.join(self.similarity)
         if context.related_later:
             return scan.result()
-        draft = Draft.of(context.book, scan.top[0].lessons, context.update)
-        draft = await self._compared(scan, draft, [[level] for level in range(self.levels)])
+        fresh = {lesson_id(lesson.text): lesson for lesson in scan.top[0].lessons}
+        taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in fresh.values())
+        draft = Draft(context.book, context.book.add(taught, context.update), fresh)
+        draft = await self._compare_levels(scan, draft, [[level] for level in range(self.levels)])
         lessons = draft.lessons()
         return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
 
@@ -83,15 +97,15 @@ class ReferenceScan(Dealt):
         compares again what later lessons are near to.
         """
         lessons = {lesson_id(text): Lesson(text) for text in fresh}
-        scan = Scan(context, self.max_call_tokens)
+        scan = ScanState(context, self.max_call_tokens)
         draft = Draft(context.book, context.book, lessons)
-        return (await self._compared(scan, draft, [range(min(_DEALINGS, self.levels))])).edits
+        return (await self._compare_levels(scan, draft, [range(min(_DEALINGS, self.levels))])).edits
 
-    async def _compared(self, scan: Scan, draft: Draft, rounds: Iterable[Sequence[int]]) -> Draft:
-        """Compare new lessons with those nearest to them, in rounds of levels, until a round
-        changes nothing.
-        """
-        asked: set[tuple[str, ...]] = set()
+    async def _compare_levels(
+        self, scan: ScanState, draft: Draft, rounds: Iterable[Sequence[int]]
+    ) -> Draft:
+        """Compare new lessons with the nearest ones until a round changes nothing."""
+        compared: set[tuple[str, ...]] = set()
         for levels in rounds:
             groups: list[tuple[tuple[int, int], list[BookLesson]]] = []
             for level in levels:
@@ -101,16 +115,17 @@ class ReferenceScan(Dealt):
                     texts = tuple(lesson.text for lesson in group)
                     # What was asked word for word has its answer: a few lessons are dealt into one
                     # group each time.
-                    if texts not in asked:
-                        asked.add(texts)
+                    if texts not in compared:
+                        compared.add(texts)
                         groups.append(((level, number), group))
             if not groups:
                 break
             answers = await together(_compare(scan, group, *place) for place, group in groups)
             after, vocabulary = draft, Vocabulary.of(lesson.text for lesson in draft.book.lessons)
             for number, ((_, group), answer) in enumerate(zip(groups, answers, strict=True)):
-                after = after.told(scan, number, group, answer, vocabulary)
-            scan.levels.append([_node(scan, after)])
+                after = after.apply(scan, number, group, answer, vocabulary)
+            sources = scan.top[0].output.sources if scan.top else ()
+            scan.levels.append([scan.node(0, after.lessons(), sources)])
             if after.book == draft.book:
                 break
             draft = after
@@ -133,21 +148,14 @@ class Draft:
     fresh: dict[str, Lesson]
     edits: tuple[BookEdit, ...] = ()
 
-    @classmethod
-    def of(cls, before: Book, lessons: Iterable[Lesson], update: int) -> Draft:
-        """Return the draft of a book with an update's lessons that nobody has related yet."""
-        fresh = {lesson_id(lesson.text): lesson for lesson in lessons}
-        taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in fresh.values())
-        return cls(before, before.add(taught, update), fresh)
-
-    def groups(self, scan: Scan, most: int, level: int) -> list[list[BookLesson]]:
+    def groups(self, scan: ScanState, most: int, level: int) -> list[list[BookLesson]]:
         """Return groups of lessons to compare: each new one with those that are nearest to it.
 
         A lesson is new where this update brought it or a wording of it. One that came word for word
         was compared then.
         """
         support = {lesson.id: lesson.support for lesson in self.book.lessons}
-        shown = [
+        comparable = [
             lesson
             for lesson in self.book.lessons
             if lesson.decided
@@ -157,31 +165,34 @@ class Draft:
         ]
         fresh = [
             place
-            for place, lesson in enumerate(shown)
+            for place, lesson in enumerate(comparable)
             if lesson.worded == scan.context.update and self.fresh.keys() & set(lesson.wordings)
         ]
         longest = (
-            max((estimate_tokens(lesson.text) for lesson in shown), default=0) + _NUMBER_TOKENS
+            max((estimate_tokens(lesson.text) for lesson in comparable), default=0) + _NUMBER_TOKENS
         )
         most = max(2, min(most, scan.room // longest))
         dealt = deal_alike(
-            [lesson.text for lesson in shown], fresh, most, scan.context.stream("compare", level)
+            [lesson.text for lesson in comparable],
+            fresh,
+            most,
+            scan.context.stream("compare", level),
         )
-        return [[shown[place] for place in group] for group in dealt]
+        return [[comparable[place] for place in group] for group in dealt]
 
-    def told(
+    def apply(
         self,
-        scan: Scan,
+        scan: ScanState,
         number: int,
         group: Sequence[BookLesson],
-        answer: object,
+        answer: dspy.Prediction | FailedCall,
         vocabulary: Vocabulary,
     ) -> Draft:
         """Return the draft after one answer about a group; unchanged where the call failed."""
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
             return self
-        fields = {name: getattr(answer, name, None) for name in RelateLessons.output_fields}
+        fields = {name: answer.get(name) for name in RelateLessons.output_fields}
         relations = read_relations(fields, group, vocabulary)
         edited = self.book.edit(relations.edits)
         void = (*relations.void, *edited.refused)
@@ -190,9 +201,7 @@ class Draft:
         return replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
 
     def lessons(self) -> tuple[Lesson, ...]:
-        """Return the new lessons: one for all new wordings that say the same, with the examples of
-        all of them.
-        """
+        """Return the new lessons: one for all new wordings that say the same."""
         joined: list[Lesson] = []
         for held in self.book.lessons:
             wordings = [self.fresh[wording] for wording in held.wordings if wording in self.fresh]
@@ -208,9 +217,7 @@ class Draft:
         return tuple(joined)
 
     def relations(self, lessons: Sequence[Lesson]) -> tuple[BookEdit, ...]:
-        """Return the edits that bring the book before to the draft, once these lessons are
-        added.
-        """
+        """Return the edits that bring the earlier book to the draft, once lessons are added."""
         ids = [lesson_id(lesson.text) for lesson in lessons]
         new = {held.id: lesson for lesson in ids if (held := self.book.find(lesson))}
         unions: dict[str, dict[str, None]] = {}
@@ -233,9 +240,7 @@ class Draft:
         return tuple(edits)
 
     def _renamed(self, edit: BookEdit, name: dict[str, str]) -> BookEdit | None:
-        """Return an edit by the ids that stand after the unions; ``None`` where they have made it
-        void.
-        """
+        """Return an edit by the ids that remain after the unions; ``None`` where it is void."""
 
         def now(lesson: str) -> str:
             held = self.book.find(lesson)
@@ -258,13 +263,11 @@ _NUMBER_TOKENS = 4
 _NAMED = 5
 
 
-async def _compare(scan: Scan, group: Sequence[BookLesson], level: int, number: int) -> object:
+async def _compare(
+    scan: ScanState, group: Sequence[BookLesson], level: int, number: int
+) -> dspy.Prediction | FailedCall:
     inputs = {
         "current_instruction": scan.context.text,
         "lessons": [f"{place}. {lesson.text}" for place, lesson in enumerate(group, start=1)],
     }
     return await scan.context.ask(RelateLessons, inputs, "compare", level, number)
-
-
-def _node(scan: Scan, draft: Draft) -> Node:
-    return scan.node(0, draft.lessons(), scan.top[0].output.sources if scan.top else ())

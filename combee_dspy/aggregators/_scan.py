@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import chain
 
 import dspy
 
 from combee_dspy.aggregators._base import arrived, data_room, even_runs, together
-from combee_dspy.aggregators._citations import NUMBER, cited
-from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
+from combee_dspy.aggregators._citations import NUMBER
+from combee_dspy.aggregators._lessons import join_lessons, parse_lessons, trace_lessons
 from combee_dspy.aggregators._prompts import quoting
+from combee_dspy.aggregators._reading import ReadingTask
 from combee_dspy.aggregators._unread import is_passed_over
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
-
-T = TypeVar("T")
 
 LESSON_TOKENS = 40
 """What a lesson of one or two sentences takes."""
@@ -30,6 +29,10 @@ _HALVINGS = 2
 _SHOWN = 5
 
 
+Reads = list[tuple[list[Reflection], dspy.Prediction | FailedCall]]
+"""What each call read, and its answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node of a scan: what the journal keeps of it, and its lessons with their sources."""
@@ -38,28 +41,7 @@ class Node:
     lessons: tuple[Lesson, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What every call that reads reflections is asked, by a signature whose one output field holds
-    a list of texts.
-
-    ``limits`` are the values of its further input fields; the first of them says how many texts may
-    come back. Where it ``cites``, examples carry numbers, and each text begins with those that it
-    comes from.
-    """
-
-    signature: type[dspy.Signature]
-    limits: Mapping[str, int]
-    cites: bool = False
-
-    @property
-    def field(self) -> str:
-        """The output field."""
-        (name,) = self.signature.output_fields
-        return str(name)
-
-
-class Scan:
+class ScanState:
     """The calls of one aggregation, and the nodes that they made: by level, level 1 first.
 
     ``room`` is what the data of one call may take in estimated tokens, ``share`` what one
@@ -79,9 +61,7 @@ class Scan:
         return self.levels[-1] if self.levels else []
 
     def result(self) -> Lessons:
-        """Return the lessons of the root, which stands alone at the top, and the outputs of all
-        nodes.
-        """
+        """Return the lessons of the root, and the outputs of all nodes."""
         nodes = tuple(node.output for level in self.levels for node in level)
         return Lessons(
             self.context.component, self.top[0].lessons if self.levels else (), nodes=nodes
@@ -90,23 +70,24 @@ class Scan:
     def node(
         self,
         number: int,
-        lessons: Iterable[Lesson],
+        lessons: Sequence[Lesson],
         sources: tuple[int, ...],
         failed: str | None = None,
     ) -> Node:
         """Make a node of the next level from the lessons it holds and the reflections below it."""
-        found = tuple(lessons)
-        texts = tuple(lesson.text for lesson in found)
-        return Node(NodeOutput(len(self.levels) + 1, number, sources, texts, failed), found)
+        texts = tuple(lesson.text for lesson in lessons)
+        return Node(
+            NodeOutput(len(self.levels) + 1, number, sources, texts, failed), tuple(lessons)
+        )
 
     def join(self, similarity: float | None = None) -> None:
-        """Add a level of one node over all nodes of the highest, whose lessons are joined by
-        code.
-        """
+        """Add a level of one node, whose lessons code joins from the level below."""
         self.levels.append(
             [
                 self.node(
-                    0, joined((node.lessons for node in self.top), similarity), _below(self.top)
+                    0,
+                    join_lessons((node.lessons for node in self.top), similarity),
+                    _below(self.top),
                 )
             ]
         )
@@ -120,17 +101,18 @@ class Scan:
         notes: list[str] = []
         limit = self.room // len(reflections)
         trimmed = fit_reflections(reflections, limit, notes.append, max_parts=1)
-        self._tell(notes)
+        self._warn_of_cuts(notes)
         return trimmed
 
-    def _tell(self, notes: Sequence[str]) -> None:
+    def _warn_of_cuts(self, notes: Sequence[str]) -> None:
         if notes:
             more = f"; and {len(notes) - _SHOWN} more" if len(notes) > _SHOWN else ""
             self.context.emit("warning", text="; ".join(notes[:_SHOWN]) + more)
 
     def tokens(self, items: Iterable[Reflection]) -> list[int]:
-        """Estimate what each reflection takes of a call; what passes it, as media may, has one of
-        its own.
+        """Estimate what each reflection takes of a call.
+
+        Media may pass a whole call; they count as one.
         """
         return [min(estimate_record_tokens(item.record), self.room) for item in items]
 
@@ -138,46 +120,48 @@ class Scan:
         self,
         reflections: Sequence[Awaitable[Reflection | None]],
         shards: Iterable[Sequence[int]],
-        question: Question,
+        question: ReadingTask,
     ) -> None:
-        """Read every shard as soon as its own reflections are there, and add what was learned as
-        level 1.
+        """Read every shard as soon as its reflections are there, and add level 1.
 
         A shard too long for one call is read by the fewest that it fits. Nodes are numbered in the
         order of the shards and of the calls of each.
         """
         fitted: dict[int, tuple[list[Reflection], list[str]]] = {}
 
-        async def shard(
-            number: int, positions: Sequence[int]
-        ) -> list[tuple[list[Reflection], Any]]:
-            found = await arrived(reflections[position] for position in positions)
-            for position, reflection in zip(positions, found, strict=True):
+        async def read_shard(number: int, positions: Sequence[int]) -> Reads:
+            ready = await arrived(reflections[position] for position in positions)
+            for position, reflection in zip(positions, ready, strict=True):
                 if position not in fitted:
                     notes: list[str] = []
-                    given = [] if reflection is None else [reflection]
-                    fitted[position] = fit_reflections(given, self.share, notes.append), notes
+                    items = [] if reflection is None else [reflection]
+                    fitted[position] = fit_reflections(items, self.share, notes.append), notes
             items = [part for position in positions for part in fitted[position][0]]
             if all(item.perfect for item in items):
                 return []  # no mistake among them: a call would be paid for nothing
             calls = [items[first:last] for first, last in even_runs(self.tokens(items), self.room)]
-            return _flat(
-                await together(
-                    self._asked(question, call, number, part) for part, call in enumerate(calls)
+            return list(
+                chain.from_iterable(
+                    await together(
+                        self._read_call(question, call, number, part)
+                        for part, call in enumerate(calls)
+                    )
                 )
             )
 
-        read = await together(shard(number, positions) for number, positions in enumerate(shards))
-        self._tell([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
-        self._heard(question, _flat(read))
+        read = await together(
+            read_shard(number, positions) for number, positions in enumerate(shards)
+        )
+        self._warn_of_cuts([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
+        self._add_level(question, list(chain.from_iterable(read)))
 
-    async def read_items(self, items: list[Reflection], question: Question) -> None:
+    async def read_items(self, items: list[Reflection], question: ReadingTask) -> None:
         """Read reflections that fit one call, and add what was learned as level 1."""
-        self._heard(question, await self._asked(question, items, 0, 0))
+        self._add_level(question, await self._read_call(question, items, 0, 0))
 
-    async def _asked(
-        self, question: Question, items: list[Reflection], *place: int, halvings: int = _HALVINGS
-    ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
+    async def _read_call(
+        self, question: ReadingTask, items: list[Reflection], *place: int, halvings: int = _HALVINGS
+    ) -> Reads:
         """Read reflections by one call.
 
         They are read in halves where the model finds the call too long, since tokens are estimated
@@ -202,9 +186,7 @@ class Scan:
             return await self._halves(question, parts, place, halvings)
         if not question.cites or halvings == 0 or len(items) < 2:
             return whole
-        lessons = _lessons_of(
-            question, items, parse_lessons(getattr(answer, question.field, None), None)[0]
-        )
+        lessons = question.lessons(items, parse_lessons(answer.get(question.field))[0])
         if not is_passed_over(items, lessons, self.context.text):
             return whole
         self._passed_over += 1
@@ -212,22 +194,20 @@ class Scan:
         return whole if all(isinstance(answer, FailedCall) for _, answer in halves) else halves
 
     async def _halves(
-        self, question: Question, parts: list[Reflection], place: tuple[int, ...], halvings: int
-    ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
+        self, question: ReadingTask, parts: list[Reflection], place: tuple[int, ...], halvings: int
+    ) -> Reads:
         half = len(parts) // 2
         reads = [
-            self._asked(question, part, *place, side, halvings=halvings)
+            self._read_call(question, part, *place, side, halvings=halvings)
             for side, part in enumerate((parts[:half], parts[half:]))
             if not all(item.perfect for item in part)
         ]
-        return _flat(await together(reads))
+        return list(chain.from_iterable(await together(reads)))
 
     async def ask(
-        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
+        self, signature: type[dspy.Signature], inputs: Mapping[str, object], *place: str | int
     ) -> dspy.Prediction | FailedCall:
-        """Ask who reads examples, or what was noted of them, and say how much of an example a
-        lesson may quote.
-        """
+        """Ask a reader, with the most words that a lesson may quote from an example."""
         if self.context.longest_quote is not None:
             signature, inputs = (
                 quoting(signature),
@@ -235,80 +215,67 @@ class Scan:
             )
         return await self.context.ask(signature, inputs, *place)
 
-    def _heard(self, question: Question, read: Sequence[tuple[Sequence[Reflection], Any]]) -> None:
+    def _add_level(self, question: ReadingTask, reads: Reads) -> None:
         most = next(iter(question.limits.values()))
         level: list[Node] = []
-        for number, (items, answer) in enumerate(read):
+        for number, (items, answer) in enumerate(reads):
             sources = tuple(sorted({item.index for item in items}))
             texts, failed = self.texts(number, answer, most, question.field)
-            level.append(self.node(number, _lessons_of(question, items, texts), sources, failed))
+            level.append(self.node(number, question.lessons(items, texts), sources, failed))
         if level:
             self.levels.append(level)
         if self._too_long:
-            more = (
-                "longer than the model takes, and read in halves. Lower the aggregator's"
-                " max_call_tokens"
+            self.context.emit(
+                "warning",
+                text=f"{self._too_long} calls were longer than the model takes, and read in halves."
+                " Lower the aggregator's max_call_tokens",
             )
-            self.context.emit("warning", text=f"{self._too_long} calls were {more}")
         if self._passed_over:
-            more = "passed over nearly all examples, which were read again in halves"
-            self.context.emit("warning", text=f"{self._passed_over} answers {more}")
+            self.context.emit(
+                "warning",
+                text=f"{self._passed_over} answers passed over nearly all examples, which were read"
+                " again in halves",
+            )
 
     def reduced(
         self,
         number: int,
         lists: Sequence[Sequence[Lesson]],
         below: Sequence[Node],
-        answer: Any,
+        answer: dspy.Prediction | FailedCall | None,
         empty: str,
     ) -> Node:
-        """Make a node of the next level from lists of the nodes below, which a call was to reduce
-        to one.
+        """Return a node of the next level from lists that one call was to reduce.
 
         Where the call failed, returned nothing (``empty`` says so) or had nothing to reduce (no
         answer), the lists are joined by code.
         """
         sources = _below(below)
-        lessons, failed = joined(lists), None
+        lessons, failed = join_lessons(lists), None
         if answer is not None:
             texts, failed = self.texts(number, answer, sum(map(len, lists)))
             if texts:
-                lessons = traced(texts, lists, sources)
+                lessons = trace_lessons(texts, lists, sources)
             else:
                 failed = failed or f"EmptyAnswer: {empty}"
         return self.node(number, lessons, sources, failed)
 
     def texts(
-        self, number: int, answer: Any, most: int, name: str = "lessons"
+        self, number: int, answer: dspy.Prediction | FailedCall, most: int, name: str = "lessons"
     ) -> tuple[list[str], str | None]:
-        """Return the texts in a field of a prediction, or why there are none; what is cut beyond
-        ``most`` is said.
+        """Return the texts in a field of a prediction, or why there are none.
+
+        It warns of what is cut beyond ``most``.
         """
         if isinstance(answer, FailedCall):
             return [], answer.error
-        value = getattr(answer, name, None)
+        value = answer.get(name)
         if value is None:
             return [], f"EmptyAnswer: the answer has no {name} field"
         texts, notes = parse_lessons(value, most)
         for note in notes:
             self.warn(number, note)
         return texts, None
-
-
-def _lessons_of(
-    question: Question, items: Sequence[Reflection], texts: Sequence[str]
-) -> list[Lesson]:
-    """Return what a call learned from items, each lesson with the reflections that teach it, as far
-    as that is said.
-    """
-    if question.cites:
-        return cited(texts, items)
-    sources = tuple(sorted({item.index for item in items}))
-    return [Lesson(text, sources) for text in texts]
-
-
-def _flat(lists: Iterable[Iterable[T]]) -> list[T]:
-    return [one for each in lists for one in each]
 
 
 def _below(nodes: Iterable[Node]) -> tuple[int, ...]:

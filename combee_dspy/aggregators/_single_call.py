@@ -9,7 +9,7 @@ from pydantic import Field
 
 from combee_dspy.aggregators._base import Aggregator, gathered
 from combee_dspy.aggregators._prompts import RewriteInstruction, RewriteWithinConstraints
-from combee_dspy.aggregators._scan import Scan
+from combee_dspy.aggregators._scan import ScanState
 from combee_dspy.records import FailedCall, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import render_records
 from combee_dspy.strategies import StrategyContext, parameters
@@ -17,11 +17,19 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 @parameters
 class SingleCall(Aggregator):
-    """Shows all reflections to one call, which writes a whole new instruction, as GEPA's proposer
-    does.
+    """Shows all reflections to one call, which writes a new instruction, as GEPA does.
 
     The baseline that a scan is measured against: one prompt that grows with the minibatch, and an
     answer as long as the instruction.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.aggregators import SingleCall
+        >>> from combee_dspy.testing import arriving, context, reflections
+        >>> async def learn():
+        ...     return await SingleCall().aggregate(arriving(reflections(9)), context())
+        >>> asyncio.run(learn()).rewrite is not None
+        True
 
     Args:
         max_call_tokens: Estimated tokens the call may take, the prompt included. Each reflection is
@@ -36,23 +44,21 @@ class SingleCall(Aggregator):
     async def aggregate(
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
-        """Return the new instruction as ``rewrite``; without one when the call failed or wrote
-        nothing.
-        """
+        """Return the new instruction as ``rewrite``; none where the call failed."""
         items = await gathered(reflections)
         if not items:
             return Lessons(context.component)
         if self.max_call_tokens is not None:
-            items = Scan(context, self.max_call_tokens).trim_evenly(items)
-        given: dict[str, Any] = {
+            items = ScanState(context, self.max_call_tokens).trim_evenly(items)
+        inputs: dict[str, Any] = {
             "current_instruction": context.text,
             "examples_with_feedback": render_records(items),
         }
         if context.notes:
             # This call writes the text itself, so what the text must respect is said to it.
-            given["constraints"] = context.notes
+            inputs["constraints"] = context.notes
         signature = RewriteWithinConstraints if context.notes else RewriteInstruction
-        answer = await context.ask(signature, given, "read", 0, 0)
+        answer = await context.ask(signature, inputs, "read", 0, 0)
         written = getattr(answer, "new_instruction", None)
         rewrite = (written.strip() or None) if isinstance(written, str) else None
         empty = (

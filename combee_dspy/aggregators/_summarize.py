@@ -1,6 +1,4 @@
-"""Summaries before the reduce: each shard is compressed first, then one call reads all
-summaries.
-"""
+"""Summaries before the reduce: one for each shard, then one call that reads them all."""
 
 from __future__ import annotations
 
@@ -16,7 +14,8 @@ from combee_dspy.aggregators._prompts import (
     LearnFromSummaries,
     SummarizeExamples,
 )
-from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan
+from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._scan import LESSON_TOKENS, ScanState
 from combee_dspy.records import Lesson, Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.shuffle import plan_shards
@@ -29,8 +28,7 @@ _LEAST_SUMMARY_TOKENS = 5 * LESSON_TOKENS
 
 @parameters
 class Summarize(Aggregator):
-    """Compresses each shard by one call, all at once, then lets one call write the lessons from all
-    summaries.
+    """Compresses each shard by one call, then writes the lessons from all summaries.
 
     A shard holds few enough reflections that its reader sees each of them; one too long for a call
     is read by several. Summaries share the room of the last call equally: each is told how many
@@ -39,6 +37,15 @@ class Summarize(Aggregator):
     grow instead. A single shard needs no summary: one call reads it and writes the lessons. A
     summary that fails is missing from the last call; if that fails or returns nothing, the points
     themselves are the lessons.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.aggregators import Summarize
+        >>> from combee_dspy.testing import arriving, context, reflections
+        >>> async def learn():
+        ...     return await Summarize(shard_items=4).aggregate(arriving(reflections(9)), context())
+        >>> [node.level for node in asyncio.run(learn()).nodes]
+        [1, 1, 1, 2]
 
     Args:
         shard_items: The most reflections one summary is made of, which may have two points for
@@ -55,19 +62,19 @@ class Summarize(Aggregator):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the lessons that the last call wrote."""
-        scan = Scan(context, self.max_call_tokens)
+        scan = ScanState(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         if len(shards) < 2:
             await scan.read(
                 reflections,
                 shards,
-                Question(LearnFromExamples, {"most_lessons": self._most_points()}),
+                ReadingTask(LearnFromExamples, {"most_lessons": self._most_points()}),
             )
             if len(scan.top) > 1:
                 scan.join()
             return scan.result()
         words = max(int(self._share(scan, len(shards)) * _WORDS_PER_TOKEN), 1)
-        question = Question(
+        question = ReadingTask(
             SummarizeExamples, {"most_points": self._most_points(), "most_words": words}
         )
         await scan.read(reflections, shards, question)
@@ -86,30 +93,30 @@ class Summarize(Aggregator):
     def _most_points(self) -> int:
         return 2 * self.shard_items
 
-    def _share(self, scan: Scan, summaries: int) -> int:
+    def _share(self, scan: ScanState, summaries: int) -> int:
         return min(scan.room // summaries, self._most_points() * 2 * LESSON_TOKENS)
 
-    async def _learn(self, scan: Scan) -> None:
+    async def _learn(self, scan: ScanState) -> None:
         share = self._share(scan, len(scan.top))
-        lists = [_shown(node.lessons, share) for node in scan.top]
-        for node, shown in zip(scan.top, lists, strict=True):
-            if lost := len(node.lessons) - len(shown):
+        lists = [_take_share(node.lessons, share) for node in scan.top]
+        for node, leading in zip(scan.top, lists, strict=True):
+            if lost := len(node.lessons) - len(leading):
                 scan.warn(
                     0,
                     f"{lost} points of summary {node.output.node} pass its share of {share:,}"
                     " tokens",
                 )
-        points = [[point.text for point in shown] for shown in lists if shown]
+        points = [[point.text for point in leading] for leading in lists if leading]
         answer = None
         if points:
-            given = {"current_instruction": scan.context.text, "summaries": points}
-            answer = await scan.ask(LearnFromSummaries, given, "learn")
+            inputs = {"current_instruction": scan.context.text, "summaries": points}
+            answer = await scan.ask(LearnFromSummaries, inputs, "learn")
         scan.levels.append(
             [scan.reduced(0, lists, scan.top, answer, "the summaries gave no lessons")]
         )
 
 
-def _shown(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:
+def _take_share(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:
     """Return what a summary may take of the last call: its first points, at least one."""
-    taken = accumulate(estimate_tokens(point.text) for point in points)
-    return points[: max(1, sum(size <= share for size in taken))]
+    running = accumulate(estimate_tokens(point.text) for point in points)
+    return points[: max(1, sum(size <= share for size in running))]

@@ -6,14 +6,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from combee_dspy.aggregators._base import Aggregator, CallTokens, gathered
 from combee_dspy.aggregators._prompts import LearnFromExamples
-from combee_dspy.aggregators._scan import Question, Scan
+from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._scan import ScanState
 from combee_dspy.aggregators._vectors import Vectors, reflection_vectors, similarities
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
@@ -43,6 +44,15 @@ class TopK(Aggregator):
 
     One call, whatever the number of reflections; what the k do not show cannot be learned.
 
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.aggregators import TopK
+        >>> from combee_dspy.testing import arriving, context, reflections
+        >>> async def learn():
+        ...     return await TopK(k=3).aggregate(arriving(reflections(9)), context())
+        >>> asyncio.run(learn()).nodes[0].sources
+        (1, 3, 7)
+
     Args:
         k: How many reflections the call sees. 10 is the smallest of the prompt sizes (10, 20 and 30
             documents) of Liu et al. 2023 (arXiv 2307.03172), who find that what stands in the
@@ -70,14 +80,14 @@ class TopK(Aggregator):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return what the chosen reflections teach."""
-        scan = Scan(context, self.max_call_tokens)
-        given = await gathered(reflections)
-        if len(given) > self.k:
-            taken = choose(reflection_vectors(given), informativeness(given), self.k, self.mode)
-            given = [given[position] for position in sorted(taken)]
-        if given:
-            question = Question(LearnFromExamples, {"most_lessons": self.max_lessons})
-            await scan.read_items(scan.trim_evenly(given), question)
+        scan = ScanState(context, self.max_call_tokens)
+        items = await gathered(reflections)
+        if len(items) > self.k:
+            chosen = choose(reflection_vectors(items), informativeness(items), self.k, self.mode)
+            items = [items[position] for position in sorted(chosen)]
+        if items:
+            question = ReadingTask(LearnFromExamples, {"most_lessons": self.max_lessons})
+            await scan.read_items(scan.trim_evenly(items), question)
             if len(scan.top) > 1:
                 scan.join()
         return scan.result()
@@ -92,15 +102,15 @@ def informativeness(reflections: Sequence[Reflection]) -> list[float]:
     than a rare one. With W the sum and M the mean of all sums, the weight is W / (W + M). A record
     that shows the best score counts half beside those that failed.
     """
-    words = [set(_WORD.findall(feedback_text(one).casefold())) for one in reflections]
-    held = Counter(word for found in words for word in found)
+    words = [set(_WORD.findall(feedback_text(reflection).casefold())) for reflection in reflections]
+    held = Counter(word for own in words for word in own)
     # Sets of text come in another order in every process, and sums of floats depend on it.
     sums = [
-        math.fsum(min(1.0, math.log((1 + len(words)) / held[word])) for word in found)
-        for found in words
+        math.fsum(min(1.0, math.log((1 + len(words)) / held[word])) for word in own)
+        for own in words
     ]
     middle = math.fsum(sums) / len(sums) or 1.0
-    scores = [_score(one.record) for one in reflections]
+    scores = [_score(reflection.record) for reflection in reflections]
     best = max((score for score in scores if score is not None), default=0.0)
     failed = any(score is not None and score < best for score in scores)
     return [
@@ -109,7 +119,7 @@ def informativeness(reflections: Sequence[Reflection]) -> list[float]:
     ]
 
 
-def _score(record: Mapping[str, Any]) -> float | None:
+def _score(record: Mapping[str, object]) -> float | None:
     """Return the score that a record shows, ``None`` where it shows none."""
     for key, value in record.items():
         if (
@@ -121,8 +131,8 @@ def _score(record: Mapping[str, Any]) -> float | None:
     feedback = next(
         (value for key, value in record.items() if "feedback" in str(key).casefold()), None
     )
-    found = _SCORE.search(feedback) if isinstance(feedback, str) else None
-    return float(found[1]) if found else None
+    match = _SCORE.search(feedback) if isinstance(feedback, str) else None
+    return float(match[1]) if match else None
 
 
 def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> list[int]:
@@ -144,14 +154,16 @@ def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> li
     gains = weight * (near @ weight[references])
     nearest = np.zeros(len(references))
     distance = np.ones(len(vectors))
-    taken: list[int] = []
-    while len(taken) < min(k, len(vectors)):
-        gains[taken] = -1.0
-        taken.append(int(np.round(gains, 6).argmax()))
+    chosen: list[int] = []
+    while len(chosen) < min(k, len(vectors)):
+        gains[chosen] = -1.0
+        chosen.append(int(np.round(gains, 6).argmax()))
         if mode == "central":
-            nearest = np.maximum(nearest, near[taken[-1]])
+            nearest = np.maximum(nearest, near[chosen[-1]])
             gains = weight * (np.maximum(near - nearest, 0.0) @ weight[references])
         else:
-            distance = np.minimum(distance, 1.0 - similarities(vectors, vectors[[taken[-1]]])[:, 0])
+            distance = np.minimum(
+                distance, 1.0 - similarities(vectors, vectors[[chosen[-1]]])[:, 0]
+            )
             gains = weight * distance
-    return taken
+    return chosen

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from combee_dspy.aggregators._base import Dealt
 from combee_dspy.aggregators._prompts import AddLessons
-from combee_dspy.aggregators._scan import Question, Scan
+from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._scan import ScanState
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -27,6 +28,15 @@ class Union(Dealt):
     How long a list the text may hold is the operator's to say, which joins what says the same in
     other words (see :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and
     the joined list at level 2.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.aggregators import Union
+        >>> from combee_dspy.testing import arriving, context, reflections
+        >>> async def learn():
+        ...     return await Union(fan_in=8).aggregate(arriving(reflections(9)), context())
+        >>> len(asyncio.run(learn()).lessons)
+        6
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
@@ -59,8 +69,8 @@ class Union(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the joined lines."""
-        scan = Scan(context, self.max_call_tokens)
-        question = Question(AddLessons, {"most_lessons": self.max_lessons})
+        scan = ScanState(context, self.max_call_tokens)
+        question = ReadingTask(AddLessons, {"most_lessons": self.max_lessons})
         await scan.read(reflections, self.shards(len(reflections), context), question)
         if scan.levels:
             scan.join(self.similarity)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from combee_dspy.aggregators._kept import Coverage, teaches, text_lines
+from combee_dspy.aggregators._coverage import Coverage, text_lines
+from combee_dspy.aggregators._retention import teaches
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import feedback_text, normalised
 
@@ -33,7 +34,7 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
         text: What the program was told.
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
-    teaching = {index: said for index, said in feedback.items() if teaches(said)}
+    teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
     if len(lessons) >= 2 * max(len(teaching), 1):
         return False
     words = {word for lesson in lessons for word in normalised(lesson.text).split()}
@@ -41,7 +42,7 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     named = {index for index, own in telling.items() if own & words}
     if named or (lessons and not any(telling.values())):
         named |= {source for lesson in lessons for source in lesson.sources}
-    left = [said for index, said in teaching.items() if index not in named]
+    left = [comment for index, comment in teaching.items() if index not in named]
     if len(left) <= _MOST * len(teaching):
         return False
     lines = text_lines(text)
@@ -56,7 +57,7 @@ def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
 
     A number is none: it is the answer to a single example, which a good lesson leaves out.
     """
-    words = {index: set(normalised(said).split()) for index, said in feedback.items()}
+    words = {index: set(normalised(comment).split()) for index, comment in feedback.items()}
     holders = Counter(word for own in words.values() for word in own)
     return {
         index: {

@@ -28,22 +28,21 @@ _DECIMALS = 5
 
 
 def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
-    """Return one vector for each of n ≥ 1 reflections, so that the similarity of two is that of
-    their fields, weighted.
+    """Return one vector for each of n ≥ 1 reflections, from its weighted fields.
 
     Feedback counts one half, outputs one quarter, and everything else, the inputs, one quarter,
     however long each of them is.
     """
     parts = [
-        text_vectors([_text(one, kind) for one in reflections]) * np.float32(weight**0.5)
+        text_vectors([_text(reflection, kind) for reflection in reflections])
+        * np.float32(weight**0.5)
         for kind, weight in _WEIGHTS.items()
     ]
     return unit_length(np.concatenate(parts, axis=1))
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
-    """Return one vector for each of n ≥ 1 texts: hashed character 4-grams, by count and rarity
-    among the texts.
+    """Return one vector for each of n ≥ 1 texts: hashed 4-grams, by count and rarity.
 
     Weights are √(count) · ln((1 + n) / (texts that hold it)), the usual tf-idf with a damped count:
     what all texts share tells none of them apart.
@@ -53,9 +52,9 @@ def text_vectors(texts: Sequence[str]) -> Vectors:
     return unit_length(np.sqrt(counts) * np.log((1 + len(texts)) / held).astype(np.float32))
 
 
-def similarities(one: Vectors, other: Vectors) -> Vectors:
+def similarities(rows: Vectors, columns: Vectors) -> Vectors:
     """Return the cosine similarity of every row of one to every row of the other, in [0, 1]."""
-    return np.round(one @ other.T, _DECIMALS)
+    return np.round(rows @ columns.T, _DECIMALS)
 
 
 def _text(reflection: Reflection, kind: str) -> str:

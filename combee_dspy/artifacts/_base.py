@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,8 +31,7 @@ class Trajectory:
 
 
 class Artifact(Strategy):
-    """What a run edits: a candidate is a text for each component, and code makes programs of
-    candidates.
+    """What a run edits: texts by component, and the programs that code makes of them.
 
     All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed run
     that reads its calls from the journal builds the same programs.
@@ -57,8 +57,9 @@ class Artifact(Strategy):
         """Return the components that an update may be about, in a stated order."""
 
     def task(self, student: dspy.Module) -> str:
-        """Return what the student is told besides the candidate's texts; the search puts it into
-        ``context.notes``.
+        """Return what the student says besides the candidate's texts.
+
+        The search puts it into ``context.notes``.
         """
         return ""
 
@@ -95,3 +96,19 @@ class Artifact(Strategy):
         What the book holds and does not serve leaves the text. What the book does not hold stays in
         it.
         """
+
+
+async def aggregate_changed(
+    change: Callable[[Awaitable[Reflection | None]], Coroutine[None, None, Reflection | None]],
+    reflections: Sequence[Awaitable[Reflection | None]],
+    aggregator: Aggregator,
+    context: StrategyContext,
+) -> Lessons:
+    """Return what an aggregator makes of reflections, each changed as soon as it is there."""
+    tasks = [asyncio.ensure_future(change(reflection)) for reflection in reflections]
+    try:
+        return await aggregator.aggregate(tasks, context)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,11 +1,8 @@
-"""A playbook as text: sections of ACE's bullets, written, read and cut to a budget by code.
-Pure.
-"""
+"""A playbook as text: written, read and cut to a budget by code. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -48,9 +45,7 @@ class Bullet:
 
     @property
     def line(self) -> str:
-        """``[id] helpful=X harmful=Y :: content``, further lines of the content indented by
-        four.
-        """
+        """``[id] helpful=X harmful=Y :: content``, further lines indented by four."""
         content = self.content.replace("\n", f"\n{_MORE}")
         return f"[{self.id}] helpful={self.helpful} harmful={self.harmful} :: {content}"
 
@@ -86,16 +81,18 @@ class BulletText:
 
     def __str__(self) -> str:
         """Return the text that :func:`read_text` reads back, empty sections included."""
-        return _written(self.sections, self.bullets)
+        by_section: dict[str, list[str]] = {name: [f"## {name}"] for name in self.sections}
+        for bullet in self.bullets:
+            by_section[bullet.section].append(bullet.line)
+        return "\n\n".join(map("\n".join, by_section.values()))
 
     def within(self, max_tokens: int) -> BulletText:
-        """Return what a model reads of it within a budget of estimated tokens, without empty
-        sections.
+        """Return what a model reads of it within a budget of estimated tokens.
 
         Bullets are taken best first: by helpful minus harmful, then by helpful, then in their
         order. One that does not fit any more is left out, and the next is tried.
         """
-        taken: set[str] = set()
+        chosen: set[str] = set()
         headings: set[str] = set()
         left = max_tokens
         for bullet in sorted(self.bullets, key=lambda bullet: (-bullet.value, -bullet.helpful)):
@@ -106,24 +103,16 @@ class BulletText:
             cost = estimate_tokens(bullet.line + "\n") + heading
             if cost <= left:
                 left -= cost
-                taken.add(bullet.id)
+                chosen.add(bullet.id)
                 headings.add(bullet.section)
-        shown = tuple(bullet for bullet in self.bullets if bullet.id in taken)
+        bullets = tuple(bullet for bullet in self.bullets if bullet.id in chosen)
         return BulletText(
-            shown, tuple(name for name in self.sections if name in headings) or self.sections
+            bullets, tuple(name for name in self.sections if name in headings) or self.sections
         )
 
 
-def _written(sections: Iterable[str], bullets: Iterable[Bullet]) -> str:
-    by_section: dict[str, list[str]] = {name: [] for name in sections}
-    for bullet in bullets:
-        by_section[bullet.section].append(bullet.line)
-    return "\n\n".join("\n".join([f"## {name}", *lines]) for name, lines in by_section.items())
-
-
 def read_text(text: str) -> BulletText:
-    """Read a playbook from any text: ``## section`` lines, ACE's bullet lines, and what continues a
-    bullet.
+    """Read a playbook from any text: ``## section`` lines and ACE's bullets.
 
     A line without a mark right behind a bullet's belongs to the bullet: models break lines without
     asking. Anything else is ignored, and said to be. An id that stands twice keeps its first

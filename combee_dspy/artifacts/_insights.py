@@ -1,6 +1,4 @@
-"""What an aggregator reads of a playbook's reflections, and which of them each of its lessons comes
-from.
-"""
+"""What an aggregator reads of a playbook's reflections, and where its lessons come from."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ _HEADING = re.compile(r"^##.*$", re.MULTILINE)
 _MARK = re.compile(r"^\[[^\s\[\]]+\] helpful=\d+ harmful=\d+ ::", re.MULTILINE)
 
 
-async def insight(reflection: Awaitable[Reflection | None]) -> Reflection | None:
+async def extract_insight(reflection: Awaitable[Reflection | None]) -> Reflection | None:
     """Return a reflection with its key insight alone; ``None`` where it only judges bullets."""
     read = await asyncio.shield(reflection)
     if read is None or not read.record.get(INSIGHT):
@@ -29,7 +27,7 @@ async def insight(reflection: Awaitable[Reflection | None]) -> Reflection | None
     return replace(read, record={INSIGHT: read.record[INSIGHT]})
 
 
-def judged(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
+def collect_judgements(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
     """Return what reflections say about the bullets that they were shown."""
     votes: dict[str, dict[str, list[str]]] = {}
     for reflection in reflections:
@@ -43,22 +41,22 @@ def judged(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
 
 
 def lessons_in(
-    rewrite: str, known: Iterable[str], reflections: Sequence[Reflection]
+    rewrite: str, present: Iterable[str], reflections: Sequence[Reflection]
 ) -> tuple[Lesson, ...]:
-    """Return the lessons in a text that an aggregator wrote in the place of a playbook, but for
-    those known already.
+    """Return the new lessons in a text that an aggregator wrote in place of a playbook.
 
     A playbook is never written anew by a model, so what such a text leaves out stays.
     """
-    old = set(map(lesson_id, known))
+    old = set(map(lesson_id, present))
     texts, _ = parse_lessons(_MARK.sub("-", _HEADING.sub("", rewrite)))
     sources = tuple(reflection.index for reflection in reflections)
     return tuple(Lesson(text, sources) for text in texts if lesson_id(text) not in old)
 
 
-def filed(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> tuple[Lesson, ...]:
-    """Return lessons with the reflections that teach them, and the section of the one that is most
-    like each.
+def file_lessons(
+    lessons: Sequence[Lesson], reflections: Sequence[Reflection]
+) -> tuple[Lesson, ...]:
+    """Return lessons with the reflections that teach them, and the section of the nearest.
 
     A reflection holds one insight, so it teaches one lesson: of those that name it as a source, the
     one that it shares most words with. Every lesson keeps the source that it is most like.
@@ -67,7 +65,10 @@ def filed(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> tuple
     if not lessons or not read:
         return tuple(lessons)
     vectors = word_vectors(
-        [*(lesson.text for lesson in lessons), *(str(one.record[INSIGHT]) for one in read)]
+        [
+            *(lesson.text for lesson in lessons),
+            *(str(reflection.record[INSIGHT]) for reflection in read),
+        ]
     )
     likeness = (vectors[: len(lessons)] @ vectors[len(lessons) :].T).toarray().round(6)
     named = np.array(
@@ -76,15 +77,15 @@ def filed(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> tuple
     likeness[~named] = -1.0
     most = likeness.max(axis=0)
     teaches = named & (most > 0) & (np.arange(len(lessons))[:, None] == likeness.argmax(axis=0))
-    found: list[Lesson] = []
+    placed: list[Lesson] = []
     for row, lesson in enumerate(lessons):
         nearest = int(likeness[row].argmax())
         if not named[row, nearest]:
-            found.append(lesson)
+            placed.append(lesson)
             continue
         places = {nearest, *np.flatnonzero(teaches[row]).tolist()}
         sources = tuple(sorted({read[place].index for place in places}))
-        found.append(
+        placed.append(
             replace(lesson, sources=sources, section=str(read[nearest].record.get(SECTION, "")))
         )
-    return tuple(found)
+    return tuple(placed)

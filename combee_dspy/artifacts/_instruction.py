@@ -1,6 +1,4 @@
-"""The ``instruction`` artifact: what GEPA edits, with demonstrations and field descriptions beside
-it.
-"""
+"""The ``instruction`` artifact: what GEPA edits, with demonstrations and field descriptions."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from dspy.primitives.code_interpreter import CodeInterpreterError
 
 from combee_dspy._private import flex_sources, make_adapter
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.artifacts._base import Artifact, Trajectory
+from combee_dspy.artifacts._base import Artifact, Trajectory, aggregate_changed
 from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_section
 from combee_dspy.operators import Operator, apply_components, seed_components, visible
 from combee_dspy.records import Lessons, Reflection
@@ -29,8 +27,14 @@ _ANSWER = "Generated Outputs"
 class Instruction(Artifact):
     """GEPA's artifact: a predictor's instruction, and the code of ``dspy.Flex`` parts.
 
+    Example:
+        >>> import dspy
+        >>> from combee_dspy.artifacts import Instruction
+        >>> Instruction().seed(dspy.Predict(dspy.Signature("question -> answer", "Be brief.")))
+        {'self': 'Be brief.'}
+
     Args:
-        shown: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which
+        view: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which
             leaves out the program's answer; or ``"auto"``, which leaves out those fields of the
             answer that the feedback has word for word: they would stand there twice, and a small
             model takes a wrong answer that stands before it for the lesson (see the results on real
@@ -41,17 +45,18 @@ class Instruction(Artifact):
     """
 
     name: ClassVar[str] = "instruction"
-    shown: Literal["auto", "all", "feedback"] = "auto"
+    view: Literal["auto", "all", "feedback"] = "auto"
     operators: tuple[Operator, ...] = ()
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return instructions by predictor, code by path, then what is hidden."""
-        found = seed_components(student, self.operators)
-        return {**{name: found[name] for name in visible(found)}, **flex_sources(student), **found}
+        texts = seed_components(student, self.operators)
+        return {**{name: texts[name] for name in visible(texts)}, **flex_sources(student), **texts}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
-        """Return a copy of the student with a candidate's texts; one that only raises where its
-        code does not bind.
+        """Return a copy of the student with a candidate's texts.
+
+        Where the candidate's code does not bind, the copy only raises.
         """
         code = flex_sources(student)
         if not code:
@@ -75,7 +80,7 @@ class Instruction(Artifact):
         record = trajectory.record
         if record is None:
             return None
-        if self.shown == "feedback":
+        if self.view == "feedback":
             record = {name: value for name, value in record.items() if name != _ANSWER}
         return Reflection(trajectory.index, record, trajectory.rollout.example_id)
 
@@ -86,42 +91,30 @@ class Instruction(Artifact):
         context: StrategyContext,
     ) -> Lessons:
         """Return what the aggregator makes of the records, without what stands in them twice."""
-        if self.shown != "auto":
+        if self.view != "auto":
             return await aggregator.aggregate(reflections, context)
-        shorter = [
-            asyncio.ensure_future(_without_repeats(reflection)) for reflection in reflections
-        ]
-        try:
-            return await aggregator.aggregate(shorter, context)
-        finally:
-            for task in shorter:
-                task.cancel()
-            await asyncio.gather(*shorter, return_exceptions=True)
+        return await aggregate_changed(_without_repeats, reflections, aggregator, context)
 
     def read(self, text: str) -> Book:
         """Return the lessons of the section at an instruction's end."""
         return Book().add(map(Taught, read_section(text)[1]), born=-1)
 
     def serve(self, text: str, book: Book) -> str:
-        """Return an instruction whose section serves a book; operators may serve it in other
-        ways.
-        """
+        """Return an instruction whose section serves a book."""
         own, lines = read_section(text)
         foreign = [line for line in lines if book.find(lesson_id(line)) is None]
         return write_section(own, [*foreign, *(lesson.text for lesson in book.served)])
 
 
 async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflection | None:
-    """Return a reflection without the fields of the program's answer that its feedback has word for
-    word.
-    """
+    """Return a reflection without the answer's fields that its feedback repeats."""
     # It belongs to others: to be cancelled here must not cancel it for them.
     whole = await asyncio.shield(asyncio.ensure_future(reflection))
     answer = None if whole is None else whole.record.get(_ANSWER)
     if whole is None or not isinstance(answer, Mapping) or not answer:
         return whole
     feedback = f" {normalised(feedback_text(whole))} "
-    new = {name: value for name, value in answer.items() if not _is_said(value, feedback)}
+    new = {name: value for name, value in answer.items() if not _repeats(value, feedback)}
     if len(new) == len(answer):
         return whole
     record = {name: value for name, value in whole.record.items() if name != _ANSWER or new}
@@ -130,7 +123,7 @@ async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflecti
     )
 
 
-def _is_said(value: object, feedback: str) -> bool:
+def _repeats(value: object, feedback: str) -> bool:
     """Return whether a feedback has a value; a single letter or digit may stand there by chance."""
     words = normalised(value) if isinstance(value, str) else ""
     return len(words) > 1 and f" {words} " in feedback

@@ -35,8 +35,7 @@ _NOW = (0,)
 
 
 class OnlinePlaybook:
-    """Serves requests with a playbook, and learns from each batch after it was answered; without a
-    search.
+    """Serves requests with a playbook and learns from each batch, without a search.
 
     ::
 
@@ -93,23 +92,20 @@ class OnlinePlaybook:
 
     @property
     def online_score(self) -> float | None:
-        """Mean score of all answers, each made before its example was learned from; ``None`` before
-        the first.
-        """
+        """Mean score of all answers, each before its example taught anything; ``None`` at first."""
         return sum(self._scores) / len(self._scores) if self._scores else None
 
     @property
     def rollouts(self) -> tuple[Rollout, ...]:
         """Those of the batch that was answered last and not learned from yet."""
-        return tuple(one.rollout for one in self._served)
+        return tuple(trajectory.rollout for trajectory in self._served)
 
     def program(self) -> dspy.Module:
         """Return the program with what has been learned so far."""
         return serving(self._artifact.build(self._student, {COMPONENT: self.text}))
 
     def predict(self, batch: Sequence[dspy.Example]) -> tuple[Any, ...]:
-        """Answer every example with what was learned from earlier ones; ``None`` where the program
-        raised.
+        """Answer every example with what was learned before; ``None`` where the program raised.
 
         All are answered at once. A batch that was not learned from is forgotten.
 
@@ -123,20 +119,20 @@ class OnlinePlaybook:
         jobs = [
             RolloutJob(
                 program,
-                one,
-                row_hash(one),
+                example,
+                row_hash(example),
                 self._metric,
                 self._failure_score,
                 sees_trace=sees_trace,
                 role="serving",
             )
-            for one in batch
+            for example in batch
         ]
 
-        async def answered(slots: Slots) -> list[Rollout]:
+        async def answer_all(slots: Slots) -> list[Rollout]:
             return await asyncio.gather(*(slots.rollout(job, _NOW) for job in jobs))
 
-        rollouts = self._run(answered)
+        rollouts = self._run(answer_all)
         self._served = tuple(map(Trajectory, range(len(batch)), batch, rollouts))
         self._scores += [rollout.score for rollout in rollouts]
         return tuple(output_of(rollout) for rollout in rollouts)
@@ -148,7 +144,7 @@ class OnlinePlaybook:
             InfrastructureError: The service kept failing; the batch can be learned from again.
         """
         if self._served:
-            self.book = self._run(self._learned)
+            self.book = self._run(self._learn_batch)
             self.text = self._artifact.serve(self.text, self.book)
             self._served = ()
             self._batch += 1
@@ -156,12 +152,12 @@ class OnlinePlaybook:
                 write_plain(self._path, self.text)
         return self.text
 
-    async def _learned(self, slots: Slots) -> Book:
+    async def _learn_batch(self, slots: Slots) -> Book:
         adapter = adapter_for(self._lm)
 
         async def call(
             signature: type[dspy.Signature],
-            inputs: Mapping[str, Any],
+            inputs: Mapping[str, object],
             place: tuple[str | int, ...],
             role: Role,
         ) -> dspy.Prediction | FailedCall:
@@ -171,11 +167,18 @@ class OnlinePlaybook:
 
         task = self._artifact.task(self._student)
         context = StrategyContext(
-            COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task, book=self.book
+            COMPONENT,
+            self.text,
+            call,
+            _log_event,
+            self._batch,
+            self._seed,
+            notes=task,
+            book=self.book,
         )
         reflections = [
-            asyncio.ensure_future(self._artifact.reflect(one, COMPONENT, context))
-            for one in self._served
+            asyncio.ensure_future(self._artifact.reflect(trajectory, COMPONENT, context))
+            for trajectory in self._served
         ]
         try:
             lessons = await self._artifact.learn(reflections, self._aggregator, context)
@@ -183,13 +186,13 @@ class OnlinePlaybook:
                 reflection for reflection in await arrived(reflections) if reflection is not None
             ]
         finally:
-            for one in reflections:
-                one.cancel()
+            for trajectory in reflections:
+                trajectory.cancel()
         new = self.book.add(taught(lessons, read, self._batch), self._batch)
         return Posterior().applied(new.edit(lessons.edits).book)
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:
-        async def slotted() -> T:
+        async def run_in_slots() -> T:
             slots = Slots(Threads().start(self._num_threads), Fixed(self._num_threads))
             try:
                 return await work(slots)
@@ -199,14 +202,14 @@ class OnlinePlaybook:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(slotted())
+            return asyncio.run(run_in_slots())
         # A notebook's loop is running already: this one has a thread of its own, with the caller's
         # DSPy settings.
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(contextvars.copy_context().run, asyncio.run, slotted()).result()
+            return pool.submit(contextvars.copy_context().run, asyncio.run, run_in_slots()).result()
 
 
-def _told(kind: str, **data: Any) -> None:
+def _log_event(kind: str, **data: Any) -> None:
     logger.warning(
         "playbook: %s: %s", kind, ", ".join(f"{name}={value}" for name, value in data.items())
     )

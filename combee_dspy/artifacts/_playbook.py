@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Mapping, Sequence
@@ -13,10 +12,15 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, arrived
-from combee_dspy.artifacts._base import Artifact, Trajectory
+from combee_dspy.artifacts._base import Artifact, Trajectory, aggregate_changed
 from combee_dspy.artifacts._bullets import SECTIONS, Bullet, BulletText, read_text
-from combee_dspy.artifacts._insights import filed, insight, judged, lessons_in
-from combee_dspy.artifacts._reflecting import bullets_for, reflected
+from combee_dspy.artifacts._insights import (
+    collect_judgements,
+    extract_insight,
+    file_lessons,
+    lessons_in,
+)
+from combee_dspy.artifacts._reflecting import bullets_for, reflect_on
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Book, BookLesson, lesson_id
 from combee_dspy.records import Lessons, Reflection
@@ -33,13 +37,14 @@ _HOW = (
     "Advice from earlier tasks. Where you explain yourself, name the ids of the bullets that you"
     " follow."
 )
-_SHOWN = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILINE)
+_VISIBLE = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILINE)
 
 
 @parameters
 class Playbook(Artifact):
-    """A playbook of bullets (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247), served from
-    the book of lessons.
+    """A playbook of bullets, served from the book of lessons.
+
+    From ACE (arXiv 2510.04618) and Combee on ACE (arXiv 2604.04247).
 
     Every predictor of the program reads the same playbook. Each trajectory is reflected on by a
     call of its own; the aggregator reads the key insights and returns lessons, and edits of the
@@ -47,6 +52,13 @@ class Playbook(Artifact):
     careless rewrite. ACE's counters are the examples that speak for a bullet (they teach it, or it
     helped with them) and those that it harmed, each once. A student that shows a playbook already,
     because an earlier run returned it, goes on with it.
+
+    Example:
+        >>> import dspy
+        >>> from combee_dspy.artifacts import Playbook
+        >>> student = dspy.Predict("question -> answer")
+        >>> print(Playbook(sections=("FORMATS",)).seed(student)["playbook"])
+        ## FORMATS
 
     Args:
         max_tokens: Estimated tokens that predictors and readers see of it. Bullets beyond that stay
@@ -77,8 +89,7 @@ class Playbook(Artifact):
         BulletText((), self.sections)
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
-        """Return the playbook that the student shows, as text; one without bullets where it shows
-        none.
+        """Return the playbook in the student, as text; without bullets where it has none.
 
         Of a program that a run has returned it is the whole one, bullets beyond the budget
         included.
@@ -88,47 +99,45 @@ class Playbook(Artifact):
         """
         named = dict(student.named_predictors())
         standing = [
-            self._apart(predictor.signature.instructions)[1] for predictor in named.values()
+            self._take_apart(predictor.signature.instructions)[1] for predictor in named.values()
         ]
         if self.field is not None:
-            held = [
+            fields = [
                 predictor.signature.input_fields.get(self.field) for predictor in named.values()
             ]
-            if not any(held):
+            if not any(fields):
                 remedy = "Name an input field of one of the program's predictors, or leave it out."
                 raise ArgumentValueError(
                     "field", self.field, "is no input field of the program", remedy
                 )
             standing += [
-                self._read(one.default)
-                for one in held
-                if one is not None and isinstance(one.default, str)
+                self._read(field.default)
+                for field in fields
+                if field is not None and isinstance(field.default, str)
             ]
         whole = next((read for read in standing if read.bullets), BulletText((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
             before = self._read(noted)
-            shown = {_as_shown(bullet) for bullet in before.bullets if bullet.id in seen}
+            visible = {_as_shown(bullet) for bullet in before.bullets if bullet.id in seen}
             # Where somebody has edited what stands there, that is meant.
-            if shown == set(map(_as_shown, whole.bullets)):
+            if visible == set(map(_as_shown, whole.bullets)):
                 whole = before
         return {COMPONENT: str(whole)}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
-        """Return a copy of the student whose predictors show the playbook, as far as the budget
-        allows.
-        """
+        """Return a copy of the student whose predictors read the playbook, within the budget."""
         text = candidate[COMPONENT]
         within = self._read(text).within(self.max_tokens)
-        shown = str(within) if within.bullets else ""
+        advice = str(within) if within.bullets else ""
         program: Any = student.deepcopy()
         for _, predictor in program.named_predictors():
-            task, _ = self._apart(predictor.signature.instructions)
-            if self.field is None and shown:
-                task = f"{task}\n\n{_BEGIN}\n{_HOW}\n\n{shown}\n{_END}"
+            task, _ = self._take_apart(predictor.signature.instructions)
+            if self.field is None and advice:
+                task = f"{task}\n\n{_BEGIN}\n{_HOW}\n\n{advice}\n{_END}"
             predictor.signature = predictor.signature.with_instructions(task)
             if self.field is not None and self.field in predictor.signature.input_fields:
-                predictor.signature = _with_default(predictor.signature, self.field, shown)
+                predictor.signature = _with_default(predictor.signature, self.field, advice)
         setattr(program, _WHOLE, text)
         setattr(program, _SEEN, tuple(bullet.id for bullet in within.bullets))
         return program
@@ -140,23 +149,23 @@ class Playbook(Artifact):
     def task(self, student: dspy.Module) -> str:
         """Return what the student is told without a playbook, for reflectors and readers."""
         predictors = student.named_predictors()
-        told = [
-            (name, self._apart(predictor.signature.instructions)[0])
+        instructions = [
+            (name, self._take_apart(predictor.signature.instructions)[0])
             for name, predictor in predictors
         ]
         return (
-            told[0][1] if len(told) == 1 else "\n\n".join(f"{name}: {text}" for name, text in told)
+            instructions[0][1]
+            if len(instructions) == 1
+            else "\n\n".join(f"{name}: {text}" for name, text in instructions)
         )
 
     async def reflect(
         self, trajectory: Trajectory, component: str, context: StrategyContext
     ) -> Reflection | None:
-        """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it
-        used.
-        """
+        """Ask a reflector for a trajectory's key insight, and to judge the bullets it used."""
         bullets = bullets_for(trajectory, context.text, self.max_tokens, self.most_bullets)
         sections = self._read(context.text).sections
-        return await reflected(
+        return await reflect_on(
             trajectory,
             bullets,
             sections,
@@ -171,41 +180,34 @@ class Playbook(Artifact):
         aggregator: Aggregator,
         context: StrategyContext,
     ) -> Lessons:
-        """Return what the aggregator makes of the key insights, and how the bullets that were shown
-        were judged.
-        """
-        shown = self._read(context.text).within(self.max_tokens)
-        told = "\n\n".join(
-            part for part in (context.notes, str(shown) if shown.bullets else "") if part
+        """Return what the aggregator makes of the key insights, and the judged bullets."""
+        visible = self._read(context.text).within(self.max_tokens)
+        text = "\n\n".join(
+            part for part in (context.notes, str(visible) if visible.bullets else "") if part
         )
-        insights = [asyncio.ensure_future(insight(reflection)) for reflection in reflections]
-        try:
-            learned = await aggregator.aggregate(insights, replace(context, text=told, notes=""))
-        finally:
-            for task in insights:
-                task.cancel()
-            await asyncio.gather(*insights, return_exceptions=True)
+        at_work = replace(context, text=text, notes="")
+        learned = await aggregate_changed(extract_insight, reflections, aggregator, at_work)
         read = [reflection for reflection in await arrived(reflections) if reflection is not None]
         lessons = learned.lessons
         if learned.rewrite is not None:
-            known = [
+            present = [
                 *context.notes.splitlines(),
                 *(bullet.content for bullet in self._read(context.text).bullets),
             ]
-            lessons += lessons_in(learned.rewrite, known, read)
+            lessons += lessons_in(learned.rewrite, present, read)
         # A success counts as well: what it was shown may have helped.
-        edits = (*learned.edits, *judged(read, context.update))
-        return replace(learned, lessons=filed(lessons, read), rewrite=None, edits=edits)
+        edits = (*learned.edits, *collect_judgements(read, context.update))
+        return replace(learned, lessons=file_lessons(lessons, read), rewrite=None, edits=edits)
 
     def read(self, text: str) -> Book:
         """Return the bullets of a playbook as lessons, with the counts that they have."""
         bullets = self._read(text).bullets
-        taken = {bullet.id for bullet in bullets}
+        ids = {bullet.id for bullet in bullets}
         lessons: list[BookLesson] = []
         for bullet in bullets:
             wording = lesson_id(bullet.content)
-            wordings = (bullet.id,) if wording in taken else (bullet.id, wording)
-            taken.add(wording)
+            wordings = (bullet.id,) if wording in ids else (bullet.id, wording)
+            ids.add(wording)
             lessons.append(
                 BookLesson(
                     bullet.id,
@@ -236,8 +238,9 @@ class Playbook(Artifact):
         return str(BulletText((*foreign, *served), before.sections))
 
     def _read(self, text: str) -> BulletText:
-        """Read a playbook as a run goes on with it: the artifact's last section takes what fits
-        nowhere else.
+        """Read a playbook as a run goes on with it.
+
+        The artifact's last section takes what fits nowhere else.
         """
         if not text.strip():
             return BulletText((), self.sections)
@@ -247,13 +250,13 @@ class Playbook(Artifact):
         own = (name for name in read.sections if name not in self.sections)
         return BulletText(read.bullets, (*own, *self.sections))
 
-    def _apart(self, instruction: str) -> tuple[str, BulletText]:
+    def _take_apart(self, instruction: str) -> tuple[str, BulletText]:
         """Take an instruction apart into itself without a playbook, and the playbook in it."""
-        found = _SHOWN.search(instruction)
-        if found is None:
+        match = _VISIBLE.search(instruction)
+        if match is None:
             return instruction, BulletText((), self.sections)
-        around = (instruction[: found.start()], instruction[found.end() :])
-        return "\n\n".join(part for part in around if part), self._read(found[1].removeprefix(_HOW))
+        around = (instruction[: match.start()], instruction[match.end() :])
+        return "\n\n".join(part for part in around if part), self._read(match[1].removeprefix(_HOW))
 
 
 def _as_shown(bullet: Bullet) -> str:
@@ -263,8 +266,8 @@ def _as_shown(bullet: Bullet) -> str:
 
 def _with_default(signature: Any, field: str, text: str) -> Any:
     # A copy: DSPy hands out the same field objects to signatures that share them.
-    found = signature.with_updated_fields(field)
-    info = found.input_fields[field]
+    changed = signature.with_updated_fields(field)
+    info = changed.input_fields[field]
     fresh = dspy.InputField(desc=(info.json_schema_extra or {}).get("desc"), default=text)
-    order = list(found.input_fields).index(field)
-    return found.delete(field).insert(order, field, fresh, type_=info.annotation)
+    order = list(changed.input_fields).index(field)
+    return changed.delete(field).insert(order, field, fresh, type_=info.annotation)

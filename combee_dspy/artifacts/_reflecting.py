@@ -26,7 +26,7 @@ _MOST_CHARACTERS = 4_000
 _NOTED = 120
 _TRAJECTORY_TOKENS = 12_000
 _KNOWN_TAGS = ("helpful", "harmful", "neutral")
-_TOLD = 2_000
+_MOST_COMPARED = 2_000
 _ALIKE = CharNgrams(dimensions=4_096)
 
 
@@ -78,7 +78,7 @@ class ReflectOnTrajectoryWithTruth(ReflectOnTrajectory):
     ground_truth: dict[str, Any] = dspy.InputField(desc="What the result should have been.")
 
 
-async def reflected(
+async def reflect_on(
     trajectory: Trajectory,
     bullets: tuple[Bullet, ...],
     sections: Sequence[str],
@@ -87,32 +87,29 @@ async def reflected(
     ground_truth: bool,
     rounds: int,
 ) -> Reflection | None:
-    """Ask about one trajectory and some bullets, and again where it taught something and several
-    rounds are asked for.
+    """Ask about one trajectory and its bullets, again for each further round.
 
     The context's notes are what the program is told besides the playbook. Returns a reflection
     whose record holds the key insight with its section, and the tag of each bullet by id; ``None``
     where there is neither, or the call failed for good.
     """
     rollout = trajectory.rollout
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "current_instruction": context.notes,
         "trajectory": _record(trajectory, context),
-        "feedback": rollout.feedback or _judged(rollout),
+        "feedback": rollout.feedback or _describe_score(rollout),
         "bullets_used": [bullet.line for bullet in bullets],
         "sections": list(sections),
         "earlier_reflection": "",
     }
     signature: type[dspy.Signature] = ReflectOnTrajectory
     if ground_truth:
-        signature, given["ground_truth"] = (
-            ReflectOnTrajectoryWithTruth,
-            dict(trajectory.example.labels().items()),
-        )
-    found: dict[str, Any] = {}
+        signature = ReflectOnTrajectoryWithTruth
+        inputs["ground_truth"] = dict(trajectory.example.labels().items())
+    record: dict[str, Any] = {}
     for look in range(rounds):
         answer = await context.ask(
-            signature, given, "reflect", trajectory.index, look, role="reflector"
+            signature, inputs, "reflect", trajectory.index, look, role="reflector"
         )
         if isinstance(answer, FailedCall):
             # A later look that fails leaves what the first one found.
@@ -125,32 +122,33 @@ async def reflected(
             context.emit("warning", text=f"reflection {trajectory.index}: {note} was ignored")
         insight = getattr(answer, "key_insight", None)
         insight = insight.strip()[:_MOST_CHARACTERS] if isinstance(insight, str) else ""
-        found = {INSIGHT: insight, TAGS: tags}
+        record = {INSIGHT: insight, TAGS: tags}
         # Models spell a section's name in their own way; what names none belongs to the last.
-        asked = str(getattr(answer, "section", "")).strip().casefold()
+        wanted = str(getattr(answer, "section", "")).strip().casefold()
         if insight and (
-            section := next((name for name in sections if name.casefold() == asked), "")
+            section := next((name for name in sections if name.casefold() == wanted), "")
         ):
-            found[SECTION] = section
+            record[SECTION] = section
         if not insight:
             break
-        given = {**given, "earlier_reflection": insight}
-    taught = found.get(INSIGHT) or found.get(TAGS)
-    return Reflection(trajectory.index, found, rollout.example_id) if taught else None
+        inputs = {**inputs, "earlier_reflection": insight}
+    taught = record.get(INSIGHT) or record.get(TAGS)
+    return Reflection(trajectory.index, record, rollout.example_id) if taught else None
 
 
-def _judged(rollout: Rollout) -> str:
+def _describe_score(rollout: Rollout) -> str:
     if rollout.failed_in == "metric":
         return (
             f"The metric could not score this, which says nothing about the result: {rollout.error}"
         )
-    told = f"This trajectory got a score of {rollout.score:g}"
-    return f"{told}." if rollout.error is None else f"{told}, since it failed: {rollout.error}"
+    verdict = f"This trajectory got a score of {rollout.score:g}"
+    return (
+        f"{verdict}." if rollout.error is None else f"{verdict}, since it failed: {rollout.error}"
+    )
 
 
-def read_tags(answer: object, shown: Collection[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the tag of each bullet in a reflector's answer, and what was ignored, one sentence
-    each.
+def read_tags(answer: object, ids: Collection[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the tag of each bullet in a reflector's answer, and what was ignored.
 
     The answer should be a mapping from ids that the reflector was shown to tags; anything else in
     it is ignored.
@@ -160,28 +158,27 @@ def read_tags(answer: object, shown: Collection[str]) -> tuple[dict[str, str], l
     tags: dict[str, str] = {}
     ignored: list[str] = []
     for name, tag in answer.items():
-        bullet, said = str(name).strip().strip("[]"), str(tag).strip().casefold()
-        if bullet not in shown:
+        bullet, verdict = str(name).strip().strip("[]"), str(tag).strip().casefold()
+        if bullet not in ids:
             ignored.append(f"a tag for {bullet[:_NOTED]!r}, which was not shown")
-        elif said not in _KNOWN_TAGS:
-            ignored.append(f"the tag {said[:_NOTED]!r} for {bullet}")
+        elif verdict not in _KNOWN_TAGS:
+            ignored.append(f"the tag {verdict[:_NOTED]!r} for {bullet}")
         else:
-            tags[bullet] = said
+            tags[bullet] = verdict
     return tags, ignored
 
 
 def _record(trajectory: Trajectory, context: StrategyContext) -> dict[str, Any]:
-    """Return what the program was given and did, fitted: its inputs, then each step where there are
-    several.
+    """Return the program's inputs and steps, fitted to a call.
 
     DSPy types (images, files) stay what they are and reach the LM as such.
     """
     rollout = trajectory.rollout
-    found: dict[str, Any] = {"Inputs": dict(trajectory.example.inputs().items())}
+    record: dict[str, Any] = {"Inputs": dict(trajectory.example.inputs().items())}
     if len(rollout.calls) == 1:
-        found["Generated Outputs"] = _outputs(rollout.calls[0])
+        record["Generated Outputs"] = _outputs(rollout.calls[0])
     elif rollout.calls:
-        found["Steps"] = [
+        record["Steps"] = [
             {
                 "Step": call.predictor or "call",
                 "Inputs": dict(call.inputs),
@@ -190,10 +187,10 @@ def _record(trajectory: Trajectory, context: StrategyContext) -> dict[str, Any]:
             for call in rollout.calls
         ]
     elif rollout.prediction is not None:
-        found["Generated Outputs"] = dict(rollout.prediction)
+        record["Generated Outputs"] = dict(rollout.prediction)
     if rollout.error is not None:
-        found["Error"] = rollout.error
-    whole = Reflection(trajectory.index, found)
+        record["Error"] = rollout.error
+    whole = Reflection(trajectory.index, record)
     fitted = fit_reflections(
         [whole], _TRAJECTORY_TOKENS, lambda note: context.emit("warning", text=note), max_parts=1
     )
@@ -213,23 +210,25 @@ def bullets_for(
     ids the trajectory's outputs cite; where it cites none, those most like its inputs by their runs
     of characters.
     """
-    bullets, vectors = _shown(text, max_tokens)
+    bullets, vectors = _read_visible(text, max_tokens)
     calls, prediction = trajectory.rollout.calls, trajectory.rollout.prediction
-    said = "\n".join(map(str, [_outputs(call) for call in calls] or [dict(prediction or {})]))
+    outputs = "\n".join(map(str, [_outputs(call) for call in calls] or [dict(prediction or {})]))
     # A short id without brackets, such as "1", stands in any text.
     chosen = [
-        one for one in bullets if f"[{one.id}]" in said or (len(one.id) >= 8 and one.id in said)
+        bullet
+        for bullet in bullets
+        if f"[{bullet.id}]" in outputs or (len(bullet.id) >= 8 and bullet.id in outputs)
     ]
     if not chosen and bullets:
-        given = " ".join(str(value) for value in trajectory.example.inputs().values())
-        alike = vectors @ _ALIKE.embed([given[:_TOLD]])[0]
+        inputs = " ".join(str(value) for value in trajectory.example.inputs().values())
+        alike = vectors @ _ALIKE.embed([inputs[:_MOST_COMPARED]])[0]
         best = sorted(range(len(bullets)), key=lambda place: -float(alike[place]))[:most]
         chosen = [bullets[place] for place in sorted(best) if alike[place] > 0]
     return tuple(chosen[:most])
 
 
 @lru_cache(maxsize=8)
-def _shown(text: str, max_tokens: int) -> tuple[tuple[Bullet, ...], Vectors]:
+def _read_visible(text: str, max_tokens: int) -> tuple[tuple[Bullet, ...], Vectors]:
     """Return the bullets in sight and their vectors: all trajectories of a minibatch share them."""
     bullets = read_text(text).within(max_tokens).bullets
     return bullets, _ALIKE.embed([bullet.content for bullet in bullets])

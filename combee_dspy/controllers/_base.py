@@ -1,6 +1,4 @@
-"""The batch controller's contract, what is known in and a size out, and the bounds on a size.
-Pure.
-"""
+"""The batch controller's contract, and the bounds on a size. Pure."""
 
 from __future__ import annotations
 
@@ -77,19 +75,15 @@ class BatchController(Strategy):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The largest size, in examples, that one consideration allows, below 1 as 1; what was not
-    measured has none.
-    """
+    """The largest size that one consideration allows, in examples; below 1 counts as 1."""
 
     name: str
     limit: int
     reason: str
 
 
-def clamped(size: int, bounds: Iterable[Bound | None]) -> tuple[int, tuple[Clamp, ...]]:
-    """Bring a size under every bound, in order; return it with one clamp per bound that changed
-    it.
-    """
+def clamp(size: int, bounds: Iterable[Bound | None]) -> tuple[int, tuple[Clamp, ...]]:
+    """Bring a size under every bound, in order; return it with each clamp that changed it."""
     clamps: list[Clamp] = []
     for bound in bounds:
         if bound is not None and size > max(1, bound.limit):
@@ -126,15 +120,16 @@ def capacity_bound(view: BatchView, waves: int) -> Bound:
 
 
 def variance_bound(view: BatchView, least: int) -> Bound | None:
-    """Bound by what tells the mean score to a standard error of 0.05: variance / 0.05², never below
-    ``least``.
+    """Bound by what tells the mean score to a standard error of 0.05: variance / 0.05².
+
+    Never below ``least``.
     """
-    found = view.score_variance
-    if found is None or not math.isfinite(found) or found <= 0:
+    variance = view.score_variance
+    if variance is None or not math.isfinite(variance) or variance <= 0:
         return None
-    needed = math.ceil(round(found / _STANDARD_ERROR**2, 9))
+    needed = math.ceil(round(variance / _STANDARD_ERROR**2, 9))
     reason = (
-        f"{needed} scores of variance {found:.3g} give their mean to a standard error of"
+        f"{needed} scores of variance {variance:.3g} give their mean to a standard error of"
         f" {_STANDARD_ERROR}"
     )
     return Bound("variance", max(least, needed), reason)

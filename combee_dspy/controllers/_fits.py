@@ -1,6 +1,4 @@
-"""Laws of an epoch's delay by batch size: fitted, compared, and where one more example stops saving
-time. Pure.
-"""
+"""Laws of an epoch's delay by batch size: fitted, compared, and their plateau. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _FLOORED = (
 )
 
 
-class Law(NamedTuple):
+class DelayLaw(NamedTuple):
     """T(bs) = scale · bs^(−exponent) + floor, seconds an epoch."""
 
     scale: float
@@ -34,9 +32,7 @@ class Law(NamedTuple):
         return self.scale * size**-self.exponent + self.floor
 
     def slope(self, size: float) -> float:
-        """Return −T′(bs) = αA·bs^(−α−1), the seconds an epoch that one more example a batch saves;
-        0 where α ≤ 0.
-        """
+        """Return −T′(bs) = αA·bs^(−α−1), the seconds that one more example saves; 0 for α ≤ 0."""
         if self.exponent <= 0:
             return 0.0
         return _exp(
@@ -44,8 +40,9 @@ class Law(NamedTuple):
         )
 
     def plateau(self, tau: float) -> float:
-        """Return bs = (αA/τ)^(1/(α+1)), not rounded, where one more example a batch saves τ (Combee
-        §3.3).
+        """Return bs = (αA/τ)^(1/(α+1)), where one more example saves τ (Combee §3.3).
+
+        It is not rounded.
 
         It solves −T′(bs) = τ: below it one more example saves more than τ, above it less. 0 where α
         ≤ 0, since then no batch is better than a smaller one.
@@ -75,7 +72,7 @@ def epoch_delays(measurements: Iterable[Measurement], trainset_size: int) -> dic
     return {size: delay for size, delay in delays.items() if 0 < delay < math.inf}
 
 
-def fit_power_law(delays: Mapping[int, float]) -> Law | None:
+def fit_power_law(delays: Mapping[int, float]) -> DelayLaw | None:
     """Fit T(bs) = A · bs^(−α) to seconds an epoch by batch size, both above 0 (Combee §3.3).
 
     Least squares on logarithms, where the law is a line: delays spread by a factor, not by seconds,
@@ -85,14 +82,14 @@ def fit_power_law(delays: Mapping[int, float]) -> Law | None:
     if len(delays) < 2:
         return None
     line = statistics.linear_regression(
-        [math.log(size) for size in delays], [math.log(one) for one in delays.values()]
+        [math.log(size) for size in delays], [math.log(delay) for delay in delays.values()]
     )
     if not math.isfinite(line.slope) or not abs(line.intercept) <= _LOG_LIMIT:
         return None
-    return Law(math.exp(line.intercept), -line.slope)
+    return DelayLaw(math.exp(line.intercept), -line.slope)
 
 
-def fit_law(measurements: Iterable[Measurement], trainset_size: int) -> Law | None:
+def fit_law(measurements: Iterable[Measurement], trainset_size: int) -> DelayLaw | None:
     """Fit the power law, or the one with a floor, A·bs^(−α) + B, where that is better by AICc.
 
     The power law goes through the median of each size. The two are compared on all delays by their
@@ -103,9 +100,9 @@ def fit_law(measurements: Iterable[Measurement], trainset_size: int) -> Law | No
     delays = epoch_delays(measured, trainset_size)
     plain = fit_power_law(delays)
     points = [
-        (one.batch_size, one.seconds * trainset_size / one.batch_size)
-        for one in measured
-        if one.batch_size in delays and 0 < one.seconds < math.inf
+        (measurement.batch_size, measurement.seconds * trainset_size / measurement.batch_size)
+        for measurement in measured
+        if measurement.batch_size in delays and 0 < measurement.seconds < math.inf
     ]
     # What is steeper than any service, or as extreme as a clock that is broken, has no floor worth
     # finding.
@@ -115,9 +112,9 @@ def fit_law(measurements: Iterable[Measurement], trainset_size: int) -> Law | No
         return plain
     floored = _fit_floored(points, plain)
     line = statistics.linear_regression(
-        [math.log(size) for size, _ in points], [math.log(one) for _, one in points]
+        [math.log(size) for size, _ in points], [math.log(measurement) for _, measurement in points]
     )
-    straight = Law(math.exp(line.intercept), -line.slope)
+    straight = DelayLaw(math.exp(line.intercept), -line.slope)
     return (
         floored
         if _aicc(points, floored, _FLOORED) < _aicc(points, straight, _FLOORED - 1)
@@ -125,13 +122,13 @@ def fit_law(measurements: Iterable[Measurement], trainset_size: int) -> Law | No
     )
 
 
-def _fit_floored(points: list[tuple[int, float]], near: Law) -> Law:
+def _fit_floored(points: list[tuple[int, float]], near: DelayLaw) -> DelayLaw:
     from scipy.optimize import least_squares
 
     least = min(delay for _, delay in points)
 
-    def errors(found: tuple[float, float, float]) -> list[float]:
-        law = Law(_exp(found[0]), found[1], found[2] * least)
+    def errors(parameters: tuple[float, float, float]) -> list[float]:
+        law = DelayLaw(_exp(parameters[0]), parameters[1], parameters[2] * least)
         return [math.log(law.delay(size) / delay) for size, delay in points]
 
     # The floor is a share of the shortest delay.
@@ -140,10 +137,10 @@ def _fit_floored(points: list[tuple[int, float]], near: Law) -> Law:
         (math.log(near.scale), near.exponent + 0.1, 0.5),
         bounds=((-100, 0.01, 0), (100, 10, 1)),
     )
-    return Law(_exp(float(fitted.x[0])), float(fitted.x[1]), float(fitted.x[2]) * least)
+    return DelayLaw(_exp(float(fitted.x[0])), float(fitted.x[1]), float(fitted.x[2]) * least)
 
 
-def _aicc(points: list[tuple[int, float]], law: Law, k: int) -> float:
+def _aicc(points: list[tuple[int, float]], law: DelayLaw, k: int) -> float:
     n = len(points)
     rss = sum(math.log(law.delay(size) / delay) ** 2 for size, delay in points)
     return n * math.log(max(rss / n, _EXACT**2)) + 2 * k + 2 * k * (k + 1) / (n - k - 1)

@@ -1,6 +1,4 @@
-"""The paper's controller, as large a batch as still saves time: sizes to measure, a law fitted to
-their delays.
-"""
+"""The paper's controller: as large a batch as still saves time."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from combee_dspy.controllers._base import (
     BatchView,
     budget_bound,
     capacity_bound,
-    clamped,
+    clamp,
     trainset_bound,
     updates_bound,
     variance_bound,
 )
-from combee_dspy.controllers._fits import Law, epoch_delays, fit_law, fit_power_law
+from combee_dspy.controllers._fits import DelayLaw, epoch_delays, fit_law, fit_power_law
 from combee_dspy.records import BatchDecision, Clamp, PowerLawFit
 from combee_dspy.strategies import parameters
 
@@ -66,6 +64,11 @@ class PowerLaw(BatchController):
     ``capacity`` (``waves`` times what runs at once), ``variance`` (the mean score known to 0.05),
     ``budget`` and ``even``. While sizes are measured, ``variance`` does not cut.
 
+    Example:
+        >>> from combee_dspy.controllers import BatchView, PowerLaw
+        >>> PowerLaw(min_updates=8).plan(BatchView(update=0, trainset_size=240, workers=8)).size
+        10
+
     Args:
         tau: τ, seconds an epoch that one more example must save; ``None`` for ``relative_tau``.
         relative_tau: r, the same as a share of the law's slope at b₀.
@@ -90,63 +93,57 @@ class PowerLaw(BatchController):
     def plan(self, view: BatchView) -> BatchDecision:
         """Return the next size to measure, or the plateau."""
         count = self.profile or (_SIZES if self.tau is not None else None)
-        measuring = self._filling(view) if count is None else self._profiling(view, count)
-        return measuring or self._chosen(view)
+        measuring = self._fill(view) if count is None else self._profile(view, count)
+        return measuring or self._choose(view)
 
-    def _filling(self, view: BatchView) -> BatchDecision | None:
-        """Return a size between what fills the service and the largest allowed that is far from
-        those taken.
-        """
-        at_once = (
-            min(view.workers, _UNKNOWN)
-            if view.capacity is None
-            else min(view.workers, view.capacity)
-        )
+    def _fill(self, view: BatchView) -> BatchDecision | None:
+        """Return a size between what fills the service and the largest allowed."""
+        at_once = min(view.workers, _UNKNOWN if view.capacity is None else view.capacity)
         bounds = (
             updates_bound(view, self.min_updates),
             capacity_bound(view, self.waves),
             budget_bound(view),
         )
-        largest, _ = clamped(view.trainset_size, bounds)
-        first, taken = (
+        largest, _ = clamp(view.trainset_size, bounds)
+        first, sizes = (
             max(self.base, at_once),
-            {*view.planned, *(one.batch_size for one in view.measurements)},
+            {*view.planned, *(measurement.batch_size for measurement in view.measurements)},
         )
-        if len(taken) >= _SIZES or first * _APART > largest or view.seen >= view.trainset_size:
+        if len(sizes) >= _SIZES or first * _APART > largest or view.seen >= view.trainset_size:
             return None
         ladder = (first, round(math.sqrt(first * largest)), largest)
-        size = max(ladder, key=lambda one: _furthest(one, taken))
-        if size in taken:
+        size = max(ladder, key=lambda measurement: _distance(measurement, sizes))
+        if size in sizes:
             return None  # between two small numbers there is no third
         reason = (
-            f"measuring: size {len(taken) + 1} of {_SIZES}, from the {first} that fill the service"
+            f"measuring: size {len(sizes) + 1} of {_SIZES}, from the {first} that fill the service"
             f" to {largest}"
         )
         return BatchDecision(size, reason)
 
-    def _profiling(self, view: BatchView, count: int) -> BatchDecision | None:
+    def _profile(self, view: BatchView, count: int) -> BatchDecision | None:
         largest = _top(view.trainset_size, count, self.min_updates)
         # Sizes planned count, not sizes measured: a good student's minibatches are skipped, and
         # a ladder that waited for their delays would stay on its first rung.
-        taken = {*view.planned, *(one.batch_size for one in view.measurements)}
-        if not largest or len(taken) >= count or view.seen >= view.trainset_size:
+        sizes = {*view.planned, *(measurement.batch_size for measurement in view.measurements)}
+        if not largest or len(sizes) >= count or view.seen >= view.trainset_size:
             return None
-        wanted = next_size(taken, count, max(self.min_size, min(self.base, largest // 5)), largest)
+        wanted = next_size(sizes, count, max(self.min_size, min(self.base, largest // 5)), largest)
         bounds = trainset_bound(view), capacity_bound(view, self.waves), budget_bound(view)
-        size, clamps = clamped(wanted, bounds)
-        if size in taken:
-            found = other_size(taken, max(1, min(self.min_size, size - count + 1)), size)
-            if found is None:
+        size, clamps = clamp(wanted, bounds)
+        if size in sizes:
+            other = other_size(sizes, max(1, min(self.min_size, size - count + 1)), size)
+            if other is None:
                 return None
-            size = found
+            size = other
         reason = (
-            f"measuring: size {len(taken) + 1} of {count} from {min(taken, default=size)} up in the"
+            f"measuring: size {len(sizes) + 1} of {count} from {min(sizes, default=size)} up in the"
             " first epoch"
         )
         return BatchDecision(size, reason, clamps=clamps)
 
-    def _chosen(self, view: BatchView) -> BatchDecision:
-        fit, size, reason = self._wanted(view)
+    def _choose(self, view: BatchView) -> BatchDecision:
+        fit, size, reason = self._fit(view)
         raised: tuple[Clamp, ...] = ()
         if size < self.min_size:
             raised = (
@@ -160,7 +157,7 @@ class PowerLaw(BatchController):
             variance_bound(view, self.min_size),
             budget_bound(view),
         )
-        size, clamps = clamped(size, bounds)
+        size, clamps = clamp(size, bounds)
         left = view.trainset_size - view.seen % view.trainset_size
         updates = -(-left // size)
         even = -(-left // updates)
@@ -170,16 +167,16 @@ class PowerLaw(BatchController):
             size = even
         return BatchDecision(size, reason, fit, raised + clamps)
 
-    def _wanted(self, view: BatchView) -> tuple[PowerLawFit | None, int, str]:
+    def _fit(self, view: BatchView) -> tuple[PowerLawFit | None, int, str]:
         delays = epoch_delays(view.measurements, view.trainset_size)
         law = fit_law(view.measurements, view.trainset_size)
         if law is None or max(delays) < _APART * min(delays):
-            known = (
+            measured = (
                 f"delays are known at batch size {', '.join(map(str, delays))} only"
                 if delays
                 else "no delay is known"
             )
-            reason = f"not fitted: {known}; as large as the bounds allow"
+            reason = f"not fitted: {measured}; as large as the bounds allow"
             return None, view.trainset_size, reason
         tau = self._tau(view, law)
         fit = PowerLawFit(law.scale, law.exponent, tau, law.plateau(tau), law.floor)
@@ -197,10 +194,8 @@ class PowerLaw(BatchController):
         )
         return fit, math.floor(min(fit.plateau, _LARGEST)), reason
 
-    def _tau(self, view: BatchView, law: Law) -> float:
-        """Return τ by the law of the sizes measured first; by that of all of them where the first
-        had no slope.
-        """
+    def _tau(self, view: BatchView, law: DelayLaw) -> float:
+        """Return τ by the law of the first sizes, or of all sizes where the first had no slope."""
         if self.tau is not None:
             return self.tau
         first: dict[int, float] = {}
@@ -214,9 +209,9 @@ class PowerLaw(BatchController):
         return self.relative_tau * fixed.slope(min(first) if self.profile else self.base)
 
 
-def _furthest(size: int, taken: Collection[int]) -> float:
+def _distance(size: int, sizes: Collection[int]) -> float:
     """Return by what ratio a size is away from the nearest one taken."""
-    return min((max(size / one, one / size) for one in taken), default=math.inf)
+    return min((max(size / other, other / size) for other in sizes), default=math.inf)
 
 
 def _top(trainset_size: int, count: int, min_updates: int) -> int:
@@ -230,16 +225,16 @@ def _top(trainset_size: int, count: int, min_updates: int) -> int:
     return max(count, trainset_size // max(min_updates, count))
 
 
-def next_size(taken: Collection[int], count: int, first: int, largest: int) -> int:
+def next_size(sizes: Collection[int], count: int, first: int, largest: int) -> int:
     """Return the next step up a geometric ladder of ``count`` sizes.
 
     Sizes go from ``first``, less where ``count`` sizes would not fit, to large, so that the first
     lessons come soon. Each further step is planned from the largest size taken, so a rung that was
     cut short (by the end of an epoch, by a budget) moves the ones that follow.
     """
-    if not taken:
+    if not sizes:
         return max(1, min(first, largest - count + 1))
-    reached, missing = max(taken), count - len(taken)
+    reached, missing = max(sizes), count - len(sizes)
     if reached >= largest:
         return largest
     step = round(reached * (largest / reached) ** (1 / missing))
@@ -247,11 +242,10 @@ def next_size(taken: Collection[int], count: int, first: int, largest: int) -> i
     return max(reached + 1, min(step, largest - missing + 1))
 
 
-def other_size(taken: Collection[int], least: int, limit: int) -> int | None:
-    """Return the size from ``least`` to ``limit`` that is furthest, by ratio, from every size
-    taken, if there is one.
+def other_size(sizes: Collection[int], least: int, limit: int) -> int | None:
+    """Return the size within limits that is furthest by ratio from all others, if any.
 
     Used where the ladder cannot go on because a bound is in the way.
     """
-    free = [size for size in range(least, limit + 1) if size not in taken]
-    return max(free, key=lambda size: _furthest(size, taken), default=None)
+    free = [size for size in range(least, limit + 1) if size not in sizes]
+    return max(free, key=lambda size: _distance(size, sizes), default=None)

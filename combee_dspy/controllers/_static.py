@@ -10,7 +10,7 @@ from combee_dspy.controllers._base import (
     BatchController,
     BatchView,
     budget_bound,
-    clamped,
+    clamp,
     trainset_bound,
 )
 from combee_dspy.exceptions import ArgumentValueError
@@ -21,6 +21,11 @@ from combee_dspy.strategies import parameters
 @parameters
 class Static(BatchController):
     """The same size each update, clipped only to the trainset and to what the budget leaves.
+
+    Example:
+        >>> from combee_dspy.controllers import BatchView, Static
+        >>> Static(40, "as in our earlier runs").plan(BatchView(update=0, trainset_size=24)).size
+        24
 
     Args:
         size: Examples a minibatch.
@@ -39,5 +44,5 @@ class Static(BatchController):
 
     def plan(self, view: BatchView) -> BatchDecision:
         """Return ``size``, or what the trainset and the budget leave of it."""
-        size, clamps = clamped(self.size, (trainset_bound(view), budget_bound(view)))
+        size, clamps = clamp(self.size, (trainset_bound(view), budget_bound(view)))
         return BatchDecision(size, f"static: {self.reason.strip()}", clamps=clamps)

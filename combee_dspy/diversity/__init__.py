@@ -1,6 +1,4 @@
-"""Against collapse: embedders, the archive that refuses near copies, the temperature and
-restarts.
-"""
+"""Against collapse: embedders, an archive of candidates, temperature and restarts."""
 
 from combee_dspy.diversity._embedders import CharNgrams, DSPyEmbedder, Embedder, Vectors, unit_rows
 from combee_dspy.diversity._likeness import Archive, calibrate_threshold

@@ -35,8 +35,9 @@ class Embedder(Strategy):
 
     @abstractmethod
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector for each of n ≥ 0 texts of any length and script, which are not to be
-        changed.
+        """Return one vector for each of n ≥ 0 texts of any length and script.
+
+        The texts must not be changed.
 
         Called in a worker thread; the same text gives the same vector in any batch.
 
@@ -46,13 +47,11 @@ class Embedder(Strategy):
         """
 
     def threshold(self) -> float | None:
-        """Return the measured threshold of this embedder with these parameters, or ``None`` where
-        none is known.
-        """
+        """Return the threshold measured for these parameters; ``None`` where there is none."""
         return None
 
 
-def unit_rows(values: Any, count: int) -> Vectors:
+def unit_rows(values: object, count: int) -> Vectors:
     """Return vectors as an embedder must: ``float32``, one row a text, rows of length 1 (or 0).
 
     ``values`` is a matrix of ``count`` rows, one for each text, as an array or as nested sequences.
@@ -79,12 +78,16 @@ def unit_rows(values: Any, count: int) -> Vectors:
 
 @parameters
 class CharNgrams(Embedder):
-    """Counts character n-grams in hashed buckets; works offline, in any script, and sees spelling
-    only.
+    """Counts character n-grams in hashed buckets: offline, in any script, spelling only.
 
     The default. Two texts are alike as far as they share runs of characters, so it finds rewordings
     that keep most words, moved lines and changed punctuation. It does not know that two words mean
     the same: a paraphrase in other words passes. Case and runs of white space do not count.
+
+    Example:
+        >>> from combee_dspy.diversity import CharNgrams
+        >>> CharNgrams(dimensions=512).embed(["Round to two decimals."]).shape
+        (1, 512)
 
     Args:
         sizes: Lengths of the n-grams in characters.
@@ -105,9 +108,7 @@ class CharNgrams(Embedder):
     dimensions: Annotated[int, Field(ge=16)] = 2048
 
     def threshold(self) -> float | None:
-        """Return :attr:`MEASURED_THRESHOLD` for the default parameters; for others it was not
-        measured.
-        """
+        """Return :attr:`MEASURED_THRESHOLD` for the default parameters, else ``None``."""
         return self.MEASURED_THRESHOLD if self == CharNgrams() else None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -126,6 +127,11 @@ class DSPyEmbedder(Embedder):
     measure it once (:func:`combee_dspy.diversity.calibrate_threshold`) and give
     ``Diversity(threshold=…)``.
 
+    Example:
+        >>> from combee_dspy.diversity import DSPyEmbedder
+        >>> DSPyEmbedder(lambda texts: [[1.0, 0.0] for _ in texts]).embed(["one text"]).shape
+        (1, 2)
+
     Args:
         model: Name of a hosted model, as DSPy takes it: ``"openai/text-embedding-3-small"``. Or the
             import path of a function from a list of texts to a matrix:
@@ -140,8 +146,7 @@ class DSPyEmbedder(Embedder):
     batch_size: Annotated[int, Field(ge=1)] = 200
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the model's vectors, scaled to length 1. The model sees "." for a text that is
-        blank.
+        """Return the model's vectors, scaled to length 1. A blank text is sent as ".".
 
         Raises:
             ArgumentValueError: The import path leads nowhere, or the model returned no matrix of

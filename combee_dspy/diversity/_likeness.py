@@ -1,6 +1,4 @@
-"""How alike two candidates are, an archive that refuses one nearly there already, and its
-threshold, measured.
-"""
+"""How alike two candidates are, an archive that refuses near copies, and its threshold."""
 
 from __future__ import annotations
 
@@ -41,31 +39,30 @@ _MOST_NEW = 4
 
 
 def statements(texts: Mapping[str, str]) -> Statements:
-    """Return the statements of a candidate, in the order of components' names and of their first
-    appearance.
+    """Return the statements of a candidate, by component and first appearance.
 
     A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a field's
     description. What differs in punctuation, case, white space or the sign of a bullet is one
     statement; the same sentence in two components makes two, since content that was moved is a
     change. Demonstrations in another order say the same.
     """
-    found: dict[tuple[str, str], str] = {}
+    by_form: dict[tuple[str, str], str] = {}
     for component in sorted(texts):
         for sentence in _sentences(texts[component]):
             if form := normalised(sentence):
-                found.setdefault((component, form), sentence)
-    return found
+                by_form.setdefault((component, form), sentence)
+    return by_form
 
 
 def _sentences(text: str) -> list[str]:
     lines = text.splitlines()
     try:
         if text.startswith('{"demonstrations":'):
-            shown = [
-                {"inputs": one.inputs, "outputs": one.outputs}
-                for one in decode_demonstrations(text)
+            rows = [
+                {"inputs": row.inputs, "outputs": row.outputs}
+                for row in decode_demonstrations(text)
             ]
-            return sorted(json.dumps(one, sort_keys=True, ensure_ascii=False) for one in shown)
+            return sorted(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
         if text.startswith('{"fields":'):
             described = decode_fields(text)
             lines = [
@@ -101,7 +98,9 @@ def _group(component: str, form: str) -> tuple[str, frozenset[str]]:
 
 
 def likeness(
-    one: Statements, other: Statements, vectors: Callable[[Collection[str]], Mapping[str, Vectors]]
+    first: Statements,
+    second: Statements,
+    vectors: Callable[[Collection[str]], Mapping[str, Vectors]],
 ) -> float:
     """Return how alike two candidates are, from 0 to 1, the same either way round.
 
@@ -119,7 +118,7 @@ def likeness(
     texts.
     """
     comparisons: list[tuple[list[str], list[str]]] = []
-    for mine, theirs in ((one, other), (other, one)):
+    for mine, theirs in ((first, second), (second, first)):
         near, alone = defaultdict(list), defaultdict(list)
         for key, text in theirs.items():
             near[_group(*key)].append(text)
@@ -129,14 +128,14 @@ def likeness(
         if any(group not in near for group in alone):
             return 0.0
         comparisons.extend((texts, near[group]) for group, texts in alone.items())
-    known = (
+    vector_of = (
         vectors({text for pair in comparisons for texts in pair for text in texts})
         if comparisons
         else {}
     )
     least = 1.0
     for texts, others in comparisons:
-        rows, columns = (np.stack([known[text] for text in found]) for found in (texts, others))
+        rows, columns = (np.stack([vector_of[text] for text in side]) for side in (texts, others))
         least = min(least, float((rows @ columns.T).max(axis=1).min()))
     return max(least, 0.0)
 
@@ -157,13 +156,12 @@ class Archive:
         self._compared = options.build_embedder()
         self._seen: set[tuple[tuple[str, str], ...]] = set()
         self._recent: deque[Statements] = deque(maxlen=options.recent)
-        self._known: dict[str, Vectors] = {}
+        self._vector_of: dict[str, Vectors] = {}
 
     def refuses(
         self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False
     ) -> Refusal | None:
-        """Return why a child is refused as too similar to its parent or to a candidate added
-        before, or ``None``.
+        """Return why a child is too similar to its parent or an earlier candidate, or ``None``.
 
         Both are given as text per component, encoded demonstrations and field descriptions among
         them. Where the operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only
@@ -178,8 +176,8 @@ class Archive:
             return None
         child = statements(texts)
         others = [statements(parent), *reversed(self._recent)]
-        found = [likeness(child, other, self._vectors) for other in others]
-        similarity, place = max(found), found.index(max(found))
+        similarities = [likeness(child, other, self._vectors) for other in others]
+        similarity, place = max(similarities), similarities.index(max(similarities))
         if similarity <= threshold:
             return None
         whom = f"the candidate {place} before it" if place else "its parent"
@@ -192,38 +190,36 @@ class Archive:
         return tuple(statements(texts)) in self._seen
 
     def add(self, texts: Mapping[str, str]) -> None:
-        """Take a candidate in: the seed and every one that was proposed, in the order of updates
-        and children.
-        """
-        said = statements(texts) if self._compared is not None else {}
-        if said and tuple(said) not in self._seen:
-            self._seen.add(tuple(said))
-            self._recent.append(said)
+        """Add a candidate: the seed and every proposal, in the order of updates and children."""
+        added = statements(texts) if self._compared is not None else {}
+        if added and tuple(added) not in self._seen:
+            self._seen.add(tuple(added))
+            self._recent.append(added)
 
     def similarity(self, candidates: Sequence[Mapping[str, str]]) -> float | None:
-        """Return the mean similarity of each two candidates, 0 to 1; ``None`` below two, or without
-        an embedder.
-        """
+        """Return the mean similarity of each two candidates; ``None`` where there are no pairs."""
         if self._compared is None:
             return None
-        pairs = combinations([statements(one) for one in candidates], 2)
-        found = [likeness(one, other, self._vectors) for one, other in pairs]
-        return sum(found) / len(found) if found else None
+        pairs = combinations(map(statements, candidates), 2)
+        similarities = [likeness(*pair, self._vectors) for pair in pairs]
+        return sum(similarities) / len(similarities) if similarities else None
 
     def _vectors(self, texts: Collection[str]) -> Mapping[str, Vectors]:
         """Return the vector of each text, embedding those that are new in one go."""
-        new = sorted(text for text in texts if text not in self._known)
+        new = sorted(text for text in texts if text not in self._vector_of)
         if new and self._compared is not None:
-            if len(self._known) + len(new) > _REMEMBERED:
-                self._known = {text: self._known[text] for text in texts if text in self._known}
+            if len(self._vector_of) + len(new) > _REMEMBERED:
+                self._vector_of = {
+                    text: self._vector_of[text] for text in texts if text in self._vector_of
+                }
             # Lone surrogates are no Unicode text, and no tokenizer takes them.
             clean = [
                 text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in new
             ]
-            self._known.update(
+            self._vector_of.update(
                 zip(new, unit_rows(self._compared[0].embed(clean), len(new)), strict=True)
             )
-        return self._known
+        return self._vector_of
 
 
 def calibrate_threshold(
@@ -262,9 +258,9 @@ def calibrate_threshold(
     if pairs < 1 / _FALSE_REFUSALS:
         raise ArgumentValueError("pairs", pairs, "is below 100", "A 1 % quantile needs more.")
     vectors = unit_rows(embedder.embed(different), len(different))
-    known = dict(zip(different, vectors, strict=True))
+    vector_of = dict(zip(different, vectors, strict=True))
     alike = vectors @ vectors.T
-    found = []
+    similarities = []
     for number in range(pairs):
         stream = derive(seed, "similarity pairs", number)
         count = stream.choice([1, 1, 2, 3, _MOST_NEW])
@@ -272,11 +268,11 @@ def calibrate_threshold(
         shared = stream.randint(1, min(_MOST_SHARED, len(order) - _MOST_NEW))
         old, new = order[:shared], order[shared:]
         if number % 2:
-            new.sort(key=lambda one: -float(alike[one, old].max()))
-        said = {("", different[one]): different[one] for one in old}
-        more = {("", different[one]): different[one] for one in new[:count]}
-        found.append(likeness(said, {**said, **more}, lambda texts: known))
-    threshold = float(np.ceil(np.quantile(found, 1 - _FALSE_REFUSALS) * 1000) / 1000)
+            new.sort(key=lambda place: -float(alike[place, old].max()))
+        before = {("", different[place]): different[place] for place in old}
+        new_statements = {("", different[place]): different[place] for place in new[:count]}
+        similarities.append(likeness(before, {**before, **new_statements}, lambda texts: vector_of))
+    threshold = float(np.ceil(np.quantile(similarities, 1 - _FALSE_REFUSALS) * 1000) / 1000)
     if not 0 < threshold < 1:
         remedy = (
             "It gives different lessons the same vector, or unlike ones nothing in common: use"

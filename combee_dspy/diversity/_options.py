@@ -1,6 +1,4 @@
-"""What a run does against collapse: no near copies and, where asked for, a temperature schedule and
-restarts.
-"""
+"""What a run does against collapse: no near copies, a temperature schedule, restarts."""
 
 from __future__ import annotations
 
@@ -30,6 +28,11 @@ class Temperature:
 
     Not used unless asked for: some models take no temperature, and a cached answer is asked for
     again only at another temperature.
+
+    Example:
+        >>> from combee_dspy.diversity import Temperature
+        >>> Temperature(start=1.0, end=0.5, updates=3).at(1)
+        0.75
     """
 
     start: Degrees = 1.0
@@ -82,6 +85,11 @@ class Restart:
     below ``min_diversity`` in each; one of the two may be ``None``. The best candidates stay in the
     pool, so nothing that was learned is lost. After a restart the count begins anew: never twice
     within ``patience`` updates.
+
+    Example:
+        >>> from combee_dspy.diversity import Restart, UpdateView
+        >>> Restart(patience=1).due([UpdateView(0.5), UpdateView(0.5)])
+        'the best validation score rose by 0.0000 in 1 updates, less than 0.005'
     """
 
     patience: Annotated[int, Field(ge=1)] = 5
@@ -94,9 +102,7 @@ class Restart:
             raise ArgumentValueError("Restart.min_progress", None, "leaves no bound", remedy)
 
     def due(self, history: Sequence[UpdateView]) -> str | None:
-        """Return the reason to start again, or ``None``, from every finished update of the run in
-        order. Pure.
-        """
+        """Return the reason to start again, or ``None``, from every finished update. Pure."""
         since = next((n for n in range(len(history) - 1, -1, -1) if history[n].restarted), 0)
         # The update that was restarted is the first one of a new search.
         if len(history) - since < self.patience:
@@ -111,18 +117,24 @@ class Restart:
                 )
                 return f"{rose}, less than {self.min_progress:g}"
         if self.min_diversity is not None:
-            found = [1 - view.similarity for view in window if view.similarity is not None]
-            if len(found) == len(window) and max(found) < self.min_diversity:
-                was = (
-                    f"the front's diversity was {max(found):.3f} at most in {self.patience} updates"
+            diversities = [1 - view.similarity for view in window if view.similarity is not None]
+            if len(diversities) == len(window) and max(diversities) < self.min_diversity:
+                return (
+                    f"the front's diversity was {max(diversities):.3f} at most in {self.patience}"
+                    f" updates, below {self.min_diversity:g}"
                 )
-                return f"{was}, below {self.min_diversity:g}"
         return None
 
 
 @parameters
 class Diversity:
     """What a run does against collapse, in one place.
+
+    Example:
+        >>> from combee_dspy.diversity import Diversity
+        >>> embedder, threshold = Diversity(recent=16).build_embedder()
+        >>> threshold
+        0.728
 
     Attributes:
         embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`;
@@ -149,8 +161,7 @@ class Diversity:
         return cls(embedder=None, max_draws=1)
 
     def build_embedder(self) -> tuple[Embedder, float] | None:
-        """Return the embedder and the threshold that belongs to it; ``None`` where nothing is
-        compared.
+        """Return the embedder and its threshold; ``None`` where nothing is compared.
 
         Raises:
             ArgumentError: It is no embedder, not installed, or has no known threshold and none was

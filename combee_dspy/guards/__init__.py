@@ -1,6 +1,4 @@
-"""What no edit may break: a token budget, protected rules, placeholders, and no copies of training
-examples.
-"""
+"""What no edit may break: a token budget, protected rules, placeholders, no copies."""
 
 from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import (

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any
 
 import dspy
 import numpy as np
@@ -39,8 +38,7 @@ _COMMON_LEAST = 3
 
 
 class CopyIndex:
-    """The runs of words that training examples consist of, as 64-bit hashes. Immutable, safe to
-    share.
+    """The runs of words in training examples, as 64-bit hashes. Immutable, safe to share.
 
     A text copies an example when it shares more than ``max_words`` consecutive words with one of
     its values, inputs or labels, or contains a value of at least eight words as a whole. Case,
@@ -52,14 +50,20 @@ class CopyIndex:
 
     Built in one pass, in time linear in the words; 8 bytes a run are kept, each once.
 
+    Example:
+        >>> from combee_dspy.guards import CopyIndex
+        >>> index = CopyIndex([{"question": "Who guards the third gate at night?"}], max_words=4)
+        >>> index.copied("Ask: who guards the third gate.")
+        'who guards the third gate'
+
     Args:
         examples: ``dspy.Example`` objects or mappings. Texts inside lists and mappings count;
             images and other objects do not.
         max_words: The longest run that is no copy, at least 1.
     """
 
-    def __init__(self, examples: Iterable[Any], max_words: int = 12) -> None:
-        found: defaultdict[int, list[Hashes]] = defaultdict(list)
+    def __init__(self, examples: Iterable[object], max_words: int = 12) -> None:
+        by_size: defaultdict[int, list[Hashes]] = defaultdict(list)
         count = 0
         for count, example in enumerate(examples, start=1):  # noqa: B007 - how many there were
             runs: defaultdict[int, list[Hashes]] = defaultdict(list)
@@ -69,10 +73,10 @@ class CopyIndex:
                     runs[size].append(_run_hashes(words, size))
             for size, parts in runs.items():
                 # An example that repeats itself is still one example.
-                found[size].append(np.unique(np.concatenate(parts)))
+                by_size[size].append(np.unique(np.concatenate(parts)))
         common = max(_COMMON_LEAST, math.ceil(_COMMON_SHARE * count))
         self._runs: dict[int, Hashes] = {}
-        for size, parts in found.items():
+        for size, parts in by_size.items():
             values, times = np.unique(np.concatenate(parts), return_counts=True)
             self._runs[size] = values[times < common]
 
@@ -107,25 +111,25 @@ class CopyIndex:
         """
         lines = text.split("\n")
         placed = [
-            [(*found.span(), _words(found[0])) for found in _PIECE.finditer(line)] for line in lines
+            [(*piece.span(), _words(piece[0])) for piece in _PIECE.finditer(line)] for line in lines
         ]
-        words = [word for pieces in placed for *_, found in pieces for word in found]
+        words = [word for pieces in placed for *_, piece in pieces for word in piece]
         marks = iter(self._marked(words, exempt))
-        kept, refused = [], []
+        clean, refused = [], []
         for line, pieces in zip(lines, placed, strict=True):
-            hits = [sum(next(marks) for _ in found) > 0 for *_, found in pieces]
+            hits = [sum(next(marks) for _ in piece) > 0 for *_, piece in pieces]
             together = [
                 list(places) for hit, places in groupby(range(len(pieces)), hits.__getitem__) if hit
             ]
             if not together:
-                kept.append(line)
+                clean.append(line)
                 continue
             refused.append(line)
             if left := _without(
                 line, [(pieces[places[0]][0], pieces[places[-1]][1]) for places in together]
             ):
-                kept.append(left)
-        left = "\n".join(kept)
+                clean.append(left)
+        left = "\n".join(clean)
         # What stood around a copy may make another one, now that it stands together.
         return self.cut(left, exempt)[0] if refused else left, tuple(refused)
 
@@ -147,14 +151,12 @@ class CopyIndex:
 
 
 def _without(line: str, spans: Sequence[tuple[int, int]]) -> str:
-    """Return a line without some of its characters, sentence by sentence; empty where nothing worth
-    keeping is left.
-    """
+    """Return a line without some spans, sentence by sentence; empty where little is left."""
     lead = _LEAD.match(line)
     first = lead.end() if lead is not None else 0
-    kept = []
+    sentences = []
     for start, end in pairwise(
-        [first, *(found.end() for found in _SENTENCE_END.finditer(line, first)), len(line)]
+        [first, *(end.end() for end in _SENTENCE_END.finditer(line, first)), len(line)]
     ):
         left, place = "", start
         for cut_from, cut_to in spans:
@@ -163,8 +165,8 @@ def _without(line: str, spans: Sequence[tuple[int, int]]) -> str:
                 left, place = left + line[place:cut_from] + _CUT, cut_to
         left += line[place:end] or " "
         if place == start or len(_words(left)) >= _FEWEST_LEFT:
-            kept.append(left)
-    return line[:first] + "".join(kept).rstrip() if any(map(str.strip, kept)) else ""
+            sentences.append(left)
+    return line[:first] + "".join(sentences).rstrip() if any(map(str.strip, sentences)) else ""
 
 
 def _words(text: str) -> list[str]:
@@ -190,11 +192,9 @@ def _run_hashes(words: Sequence[str], size: int) -> Hashes:
     return runs
 
 
-def _values(value: Any) -> Iterator[str]:
-    """Yield the texts of an example, one per value; a list of texts is one text, as tokenised data
-    has it.
-    """
-    inside: Iterable[Any] = ()
+def _values(value: object) -> Iterator[str]:
+    """Yield the texts of an example, one per value; a list of texts is one text."""
+    inside: Iterable[object] = ()
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple)):

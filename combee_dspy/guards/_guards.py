@@ -17,12 +17,11 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
 
 _PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
-_SHOWN = 120
+_MOST_QUOTED = 120
 
 
 def placeholders(text: str) -> tuple[str, ...]:
-    """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``,
-    ``</tag>``.
+    """Return the placeholders of a text: ``{identifier}``, ``<tag>`` and ``</tag>``, each once.
 
     A program may fill them in or parse them, so an edit must not lose one that the seed's text has.
     Those that only learned text has are nobody's contract.
@@ -39,6 +38,13 @@ def own_description(name: str, text: str) -> str:
 class Guards:
     """What no edit may break.
 
+    Example:
+        >>> from combee_dspy.guards import GuardInput, Guards, check
+        >>> from combee_dspy.records import Edit
+        >>> target = GuardInput("answer", "Answer. Never guess.")
+        >>> check(Edit(instruction="Answer."), Guards(keep=("Never guess.",)), target).reason
+        "the instruction loses the protected rule 'Never guess.'"
+
     Attributes:
         max_tokens: Estimated tokens that a component's instruction and field descriptions may take
             together, the seed's own text included; ``None`` for no budget.
@@ -48,9 +54,9 @@ class Guards:
             share with a training example; a longer one is a copy. 12 makes a run of 13 words a
             copy, the length by which GPT-3's authors told test examples seen in training from
             chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
-        removed: Lessons that no text serves, in these words or in others that a comparison unites with
-            them: what you read in a report and do not want back. Lines of the student's own section
-            of lessons may be among them.
+        removed: Lessons that no text serves, in these words or in others that a comparison unites
+            with them: what you read in a report and do not want back. Lines of the student's own
+            section of lessons may be among them.
         anchors: Examples that every minibatch holds and that no child may lose.
     """
 
@@ -62,7 +68,7 @@ class Guards:
 
     def __post_init__(self) -> None:
         rules = (
-            [rule for found in self.keep.values() for rule in found]
+            [rule for rules in self.keep.values() for rule in rules]
             if isinstance(self.keep, dict)
             else self.keep
         )
@@ -78,8 +84,8 @@ class Guards:
 
     def rules(self, component: str) -> tuple[str, ...]:
         """Return the rules that may apply to a component, each once."""
-        found = self.keep.get(component, ()) if isinstance(self.keep, dict) else self.keep
-        return tuple(dict.fromkeys(found))
+        rules = self.keep.get(component, ()) if isinstance(self.keep, dict) else self.keep
+        return tuple(dict.fromkeys(rules))
 
     def rules_in(self, component: str, *texts: str) -> tuple[str, ...]:
         """Return a component's rules that one of the texts has."""
@@ -88,8 +94,9 @@ class Guards:
 
 def _text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
     """Return the estimated tokens that count against a component's budget."""
-    shown = (own_description(name, text) for name, text in descriptions.items())
-    return estimate_tokens(instruction) + sum(map(estimate_tokens, shown))
+    return estimate_tokens(instruction) + sum(
+        estimate_tokens(own_description(*item)) for item in descriptions.items()
+    )
 
 
 def check_program(
@@ -97,8 +104,7 @@ def check_program(
     instructions: Mapping[str, str],
     descriptions: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """Check guards against a program's instructions and field descriptions by component, before
-    anything is spent.
+    """Check guards against a program's texts by component, before anything is spent.
 
     Raises:
         ArgumentValueError: A protected rule is in none of the program's texts, or not in the
@@ -110,7 +116,7 @@ def check_program(
         (
             guards.keep,
             "any text of the program",
-            [text for found in texts.values() for text in found],
+            [text for texts_there in texts.values() for text in texts_there],
         )
     ]
     if isinstance(guards.keep, dict):
@@ -123,9 +129,9 @@ def check_program(
         sought = [
             (rules, f"the text of {name!r}", texts[name]) for name, rules in guards.keep.items()
         ]
-    for rules, where, found in sought:
+    for rules, where, texts_there in sought:
         for rule in rules:
-            if not any(rule in text for text in found):
+            if not any(rule in text for text in texts_there):
                 remedy = (
                     "Write it into the program's instruction word for word, or leave it out of"
                     " keep."
@@ -148,8 +154,7 @@ def guard_notes(
     descriptions: Mapping[str, str] | None = None,
     seed: str | None = None,
 ) -> str:
-    """Return what a proposer must know of the guards before it edits a component; empty where
-    nothing binds it.
+    """Return what a proposer must know of the guards; empty where nothing binds it.
 
     ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the
     seed's instruction, whose placeholders must stay; the current one where it is not known.
@@ -162,10 +167,10 @@ def guard_notes(
             f" {max(1, guards.max_tokens * 3 // 4):,} words); it takes {now:,} now. A longer text"
             " is thrown away."
         )
-    kept = guards.rules_in(component, text, *([seed] if seed else ()))
-    if kept:
+    rules = guards.rules_in(component, text, *([seed] if seed else ()))
+    if rules:
         notes.append("- These rules stay in the text word for word:")
-        notes.extend(f"  {rule}" for rule in kept)
+        notes.extend(f"  {rule}" for rule in rules)
     names = placeholders(text if seed is None else seed)
     if names:
         notes.append(
@@ -204,7 +209,7 @@ class GuardInput:
 
 
 def check(
-    edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None = None
+    edit: Edit, guards: Guards, target: GuardInput, copies: CopyIndex | None = None
 ) -> Refusal | None:
     """Return why an edit may not become a child, or ``None``. Pure.
 
@@ -213,56 +218,56 @@ def check(
     only the signature binds them. Lessons that copy an example can be taken out before
     (:meth:`CopyIndex.cut`); without ``copies`` none are looked for.
     """
-    return next((Refusal(fault) for fault in _faults(edit, guards, given, copies)), None)
+    return next((Refusal(fault) for fault in _faults(edit, guards, target, copies)), None)
 
 
 def _faults(
-    edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None
+    edit: Edit, guards: Guards, target: GuardInput, copies: CopyIndex | None
 ) -> Iterator[str]:
-    yield from _no_change(edit, given)
-    yield from _broken_signature(edit, given)
-    texts = list(_texts(edit, given))
+    yield from _no_change(edit, target)
+    yield from _broken_signature(edit, target)
+    texts = list(_texts(edit, target))
     for what, new, parent, seed in texts:
         for name in placeholders(seed):
             if name not in new:
                 yield f"the {what} loses the placeholder {name}"
-        for rule in guards.rules_in(given.component, parent, seed):
+        for rule in guards.rules_in(target.component, parent, seed):
             if rule not in new:
                 yield f"the {what} loses the protected rule {_short(rule)!r}"
     if guards.max_tokens is not None and texts:
-        instruction = given.instruction if edit.instruction is None else edit.instruction
+        instruction = target.instruction if edit.instruction is None else edit.instruction
         tokens = _text_tokens(
-            instruction, {**given.field_descriptions, **(edit.field_descriptions or {})}
+            instruction, {**target.field_descriptions, **(edit.field_descriptions or {})}
         )
         if tokens > guards.max_tokens:
-            yield f"the text of {given.component} takes {tokens:,} tokens of {guards.max_tokens:,}"
+            yield f"the text of {target.component} takes {tokens:,} tokens of {guards.max_tokens:,}"
     for what, new, _, _ in texts:
-        if copies is not None and (found := copies.copied(new, given.own_texts)):
+        if copies is not None and (copy := copies.copied(new, target.own_texts)):
             yield (
-                f"the {what} copies {len(found.split())} words from a training example:"
-                f" {_short(found)!r}"
+                f"the {what} copies {len(copy.split())} words from a training example:"
+                f" {_short(copy)!r}"
             )
 
 
-def _no_change(edit: Edit, given: GuardInput) -> Iterator[str]:
+def _no_change(edit: Edit, target: GuardInput) -> Iterator[str]:
     if edit.instruction is not None and not edit.instruction.strip():
         yield "the new instruction is empty"
     described = {
-        name: own_description(name, text) for name, text in given.field_descriptions.items()
+        name: own_description(name, text) for name, text in target.field_descriptions.items()
     }
     if (
-        edit.instruction in (None, given.instruction)
-        and edit.demonstrations in (None, given.demonstrations)
+        edit.instruction in (None, target.instruction)
+        and edit.demonstrations in (None, target.demonstrations)
         and {**described, **(edit.field_descriptions or {})} == described
     ):
         yield "the edit changes nothing"
 
 
-def _broken_signature(edit: Edit, given: GuardInput) -> Iterator[str]:
-    if given.signature is None:
+def _broken_signature(edit: Edit, target: GuardInput) -> Iterator[str]:
+    if target.signature is None:
         return
     broken = "the edit breaks the signature: "
-    inputs, outputs = given.signature.input_fields, given.signature.output_fields
+    inputs, outputs = target.signature.input_fields, target.signature.output_fields
     for name in edit.field_descriptions or {}:
         if name not in inputs and name not in outputs:
             yield f"{broken}it describes {name!r}, which is no field"
@@ -282,21 +287,19 @@ def _broken_signature(edit: Edit, given: GuardInput) -> Iterator[str]:
                 yield f"{broken}a demonstration has no {what} field"
 
 
-def _texts(edit: Edit, given: GuardInput) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each text that an edit changes: its name, and how it reads now, in the parent and in
-    the seed.
-    """
+def _texts(edit: Edit, target: GuardInput) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each text that an edit changes: name, new text, the parent's and the seed's."""
     if edit.instruction is not None:
-        seed = given.instruction if given.seed_instruction is None else given.seed_instruction
-        yield "instruction", edit.instruction, given.instruction, seed
+        seed = target.instruction if target.seed_instruction is None else target.seed_instruction
+        yield "instruction", edit.instruction, target.instruction, seed
     # A field that the edit leaves out is left as it is: an edit cannot take a description away by
     # silence.
     for name, new in (edit.field_descriptions or {}).items():
-        parent = own_description(name, given.field_descriptions.get(name, ""))
-        seed = own_description(name, given.seed_field_descriptions.get(name, parent))
+        parent = own_description(name, target.field_descriptions.get(name, ""))
+        seed = own_description(name, target.seed_field_descriptions.get(name, parent))
         yield f"description of {name!r}", own_description(name, new), parent, seed
 
 
 def _short(text: str) -> str:
-    shown = " ".join(text.split())
-    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_QUOTED else line[:_MOST_QUOTED] + "…"

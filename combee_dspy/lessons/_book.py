@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from combee_dspy.edits import BookEdit, Remove
-from combee_dspy.lessons._changes import Changes, others
-from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id
+from combee_dspy.lessons._changes import Changes
+from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id, opposing
 
 __all__ = ["Book", "Edited"]
 
@@ -32,7 +32,14 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Lessons in the order in which they entered. Every change returns another book."""
+    """Lessons in the order in which they entered. Every change returns another book.
+
+    Example:
+        >>> from combee_dspy.lessons import Book, Taught
+        >>> book = Book().add([Taught("Round to two decimals.", ("a",))], born=0)
+        >>> [lesson.text for lesson in book.served]
+        ['Round to two decimals.']
+    """
 
     lessons: tuple[BookLesson, ...] = ()
 
@@ -42,9 +49,7 @@ class Book:
 
     @property
     def served(self) -> tuple[BookLesson, ...]:
-        """Lessons that are served: each rule before its exceptions, else in the order in which they
-        entered.
-        """
+        """Served lessons: each rule before its exceptions, else in the order of entry."""
         chosen = [lesson for lesson in self.lessons if lesson.state == "served"]
         ids = {lesson.id for lesson in chosen}
         exceptions: dict[str, list[BookLesson]] = {}
@@ -97,8 +102,7 @@ class Book:
         return Edited(Book(changes.lessons), tuple(accepted), tuple(refused))
 
     def reopened(self) -> Book:
-        """Return the book without the decisions that later examples outweigh, so that evidence sets
-        those states again.
+        """Return the book without the decisions that later examples outweigh.
 
         A decision by r rows falls where n later examples on the other side give P(θ > ½ | Beta(1 +
         n, 1 + r)) ≥ 0.95: six for a row, eight for two. What a user removed stays removed.
@@ -129,5 +133,5 @@ def _is_outweighed(lesson: BookLesson, lessons: Mapping[str, BookLesson]) -> boo
     """Return whether examples that a decision did not know of speak clearly against it."""
     if lesson.decision is None:
         return False
-    later = len(others(lesson, lesson.state, lessons)) - lesson.decision.cited
+    later = len(opposing(lesson, lesson.state, lessons)) - lesson.decision.cited
     return later > 0 and certainty(later, lesson.decision.rows) >= _CLEAR

@@ -1,10 +1,8 @@
-"""A book that is being changed: lessons by id and by wording. Private to the room, used by one
-thread.
-"""
+"""A book that is being changed: lessons by id and by wording. For one thread."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -18,10 +16,10 @@ from combee_dspy.edits import (
     Retire,
     Unite,
 )
-from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, lesson_id
+from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, lesson_id, opposing
 from combee_dspy.texts import NearDuplicates, numbers_in
 
-__all__ = ["Changes", "others"]
+__all__ = ["Changes"]
 
 # Jaccard similarity of word pairs from which code takes two wordings for one lesson.
 _SIMILARITY = 0.8
@@ -32,6 +30,7 @@ class Changes:
 
     def __init__(self, lessons: Sequence[BookLesson]) -> None:
         self._lessons = {lesson.id: lesson for lesson in lessons}
+        # The lesson of each wording, and a wording of each text that says something else to code.
         self._home = {wording: lesson.id for lesson in lessons for wording in lesson.wordings}
         self._near: NearDuplicates | None = None
         self._at_place: dict[int, str] = {}
@@ -42,15 +41,14 @@ class Changes:
         return tuple(self._lessons.values())
 
     def add(self, taught: Taught, born: int) -> None:
-        """Add a wording and its examples to the lesson that says the same, or a lesson where none
-        does.
+        """Add a wording and its examples to the lesson that says the same, or as a new lesson.
 
         Lines of the user's own are one where they are equal, and not where they are nearly so.
         """
         wording, place = lesson_id(taught.text), self._place(taught.text)
         home = self._home.get(wording)
         if home is None and born >= 0:
-            home = self._at_place.get(place)
+            home = self._home.get(self._at_place.get(place, ""))
         if born < 0 and home is not None and self._lessons[home].text != taught.text:
             # Two lines that differ in a mark or a capital have the same id.
             wording, home = f"{wording}-{len(self._lessons)}", None
@@ -70,13 +68,17 @@ class Changes:
             lesson = self._lessons[home]
             if wording not in lesson.wordings:
                 lesson = replace(
-                    lesson, texts=(*lesson.texts, taught.text), worded=max(lesson.worded, born)
+                    lesson,
+                    texts=(*lesson.texts, taught.text),
+                    worded=max(lesson.worded, born),
+                    wordings=(*lesson.wordings, wording),
                 )
-            self._lessons[home] = replace(
-                lesson,
-                sources=_distinct((*lesson.sources, *taught.sources)),
-                against=_without(lesson.against, taught.sources),
-                wordings=tuple(dict.fromkeys((*lesson.wordings, wording))),
+            self._put(
+                replace(
+                    lesson,
+                    sources=_distinct((*lesson.sources, *taught.sources)),
+                    against=_without(lesson.against, taught.sources),
+                )
             )
         self._home[wording] = home
         self._at_place.setdefault(place, home)
@@ -106,8 +108,8 @@ class Changes:
             return self._narrow(*lessons)
         if isinstance(edit, Contradict):
             for lesson in lessons:
-                rivals = (*lesson.rivals, *(other for other in ids if other != lesson.id))
-                self._put(replace(lesson, rivals=_distinct(rivals)))
+                rivals = _distinct((*lesson.rivals, *_without(ids, [lesson.id])))
+                self._put(replace(lesson, rivals=rivals))
             return ""
         if isinstance(edit, Judge):
             return self._judge(lessons[0], edit)
@@ -125,7 +127,9 @@ class Changes:
         first = [*own, *members][0]
         texts = [text for lesson in members for text in (lesson.text, *lesson.texts)]
         for text, other in combinations(texts, 2):
-            if not _agree(text, other):
+            numbers, rest = numbers_in(text), numbers_in(other)
+            # A number decides what a lesson says, as in "two decimals" or "code 7".
+            if not (numbers <= rest or rest <= numbers):
                 return f"numbers differ in {text[:60]!r} and {other[:60]!r}"
         ids = [lesson.id for lesson in members]
         if any(rival in ids for lesson in members for rival in lesson.rivals):
@@ -133,26 +137,29 @@ class Changes:
         home = next(lesson for lesson in self._lessons if lesson in ids)
         decided = [lesson for lesson in members if lesson.decided]
         settled = [*own, *removed, *decided, self._lessons[home]][0]
-        if own:
-            decided = []  # what was decided of another does not settle the user's own
-        alike = [
+        # What was decided of another does not settle the user's own.
+        decisions = [
             lesson.decision
-            for lesson in decided
-            if lesson.decision and lesson.state == settled.state
+            for lesson in members
+            if lesson.decision and lesson.state == settled.state and not own
         ]
         sources = _distinct(source for lesson in members for source in lesson.sources)
         # An exception to what is now its own exception would be a circle, which nobody could serve.
         rules = [
             lesson.rule for lesson in members if lesson.rule and not self._leads(lesson.rule, ids)
         ]
-        wordings = (
+        wordings = dict.fromkeys(
             wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings
         )
         self._put(
             replace(
                 settled,
                 id=home,
-                decision=_sum(alike),
+                decision=Decision(
+                    sum(each.rows for each in decisions), sum(each.cited for each in decisions)
+                )
+                if decisions
+                else None,
                 text=first.text,
                 sources=sources,
                 against=_without(
@@ -166,26 +173,20 @@ class Changes:
                 rivals=_without(
                     _distinct(rival for lesson in members for rival in lesson.rivals), rules[:1]
                 ),
-                wordings=tuple(dict.fromkeys(wordings)),
+                wordings=tuple(wordings),
                 texts=tuple(text for text in dict.fromkeys(texts) if text != first.text),
                 worded=max(lesson.worded for lesson in members),
             )
         )
-        self._home.update(dict.fromkeys(self._lessons[home].wordings, home))
+        self._home.update(dict.fromkeys(wordings, home))
         gone = set(ids) - {home}
         for old in gone:
             del self._lessons[old]
         for lesson in self.lessons:
             if gone & {lesson.rule, *lesson.rivals}:
-                rivals = _distinct(home if rival in gone else rival for rival in lesson.rivals)
-                self._put(
-                    replace(
-                        lesson, rivals=rivals, rule=home if lesson.rule in gone else lesson.rule
-                    )
-                )
-        self._at_place = {
-            place: home if held in gone else held for place, held in self._at_place.items()
-        }
+                rivals = _distinct(self._home.get(rival, rival) for rival in lesson.rivals)
+                rule = self._home.get(lesson.rule, lesson.rule)
+                self._put(replace(lesson, rivals=rivals, rule=rule))
         return ""
 
     def _narrow(self, exception: BookLesson, rule: BookLesson) -> str:
@@ -208,9 +209,7 @@ class Changes:
         return False
 
     def _judge(self, lesson: BookLesson, edit: Judge) -> str:
-        """Move the examples of a judgement to its side: of two about one example the later
-        counts.
-        """
+        """Move judged examples to their side; the latest judgement of an example counts."""
         helped, harmed = _without(edit.helped, edit.harmed), _without(edit.harmed, edit.helped)
         sources = _distinct((*_without(lesson.sources, harmed), *helped))
         against = _distinct((*_without(lesson.against, helped), *harmed))
@@ -237,7 +236,7 @@ class Changes:
         if isinstance(edit, Restore) and any(rival.own for rival in rivals):
             return f"{lesson.text[:60]!r} contradicts a line of the user's own"
         state: State = "served" if isinstance(edit, Restore) else "retired"
-        decision = Decision(max(edit.rows, 1), len(others(lesson, state, self._lessons)))
+        decision = Decision(max(edit.rows, 1), len(opposing(lesson, state, self._lessons)))
         effect = edit.effect or lesson.effect
         self._put(
             replace(lesson, state=state, reason=edit.reason, decision=decision, effect=effect)
@@ -246,36 +245,6 @@ class Changes:
 
     def _put(self, lesson: BookLesson) -> None:
         self._lessons[lesson.id] = lesson
-
-
-def others(lesson: BookLesson, state: State, lessons: Mapping[str, BookLesson]) -> set[str]:
-    """Return the examples that speak against a decision: a retired lesson's own, or those of a
-    served one's rivals.
-    """
-    if state == "retired":
-        return set(lesson.sources)
-    return {
-        source for rival in lesson.rivals if rival in lessons for source in lessons[rival].sources
-    }
-
-
-def _sum(decisions: Sequence[Decision]) -> Decision | None:
-    """Return one decision in the place of several that say the same of lessons which are now
-    one.
-    """
-    if not decisions:
-        return None
-    return Decision(sum(each.rows for each in decisions), sum(each.cited for each in decisions))
-
-
-def _agree(first: str, second: str) -> bool:
-    """Return whether two texts may say the same: the numbers of one are all in the other.
-
-    A number decides what a lesson says, as in "two decimals" or "code 7", so a reader that unites
-    texts with other numbers is wrong.
-    """
-    numbers, others = numbers_in(first), numbers_in(second)
-    return numbers <= others or others <= numbers
 
 
 def _named(edit: BookEdit) -> tuple[str, ...]:

@@ -1,5 +1,4 @@
-"""Which lessons are about one thing: likeness by words, and groups of like lessons for a reader.
-Pure.
+"""Which lessons are about one thing: likeness by words, and groups for a reader. Pure.
 
 Words decide the subject of a lesson and characters do not. docs/results/lessons.md has the recall
 of planted pairs, which say the same in other words or contradict each other, for this measure and
@@ -34,8 +33,7 @@ _NEIGHBOURS = 12
 
 
 def word_vectors(texts: Sequence[str], stream: random.Random | None = None) -> Any:
-    """Return a sparse matrix with a row of length 1 for each of n texts: its words, weighted by
-    rarity.
+    """Return a sparse matrix with a row of length 1 for each text: its weighted words.
 
     A weight is (1 + ln count) · ln(1 + n / holders)². The usual tf-idf has no square: with it, a
     rare word that names the subject outweighs several common ones, which a form of words brings
@@ -98,17 +96,15 @@ def deal_alike(
     clusters: list[list[int]] = []
     for start in range(0, len(members), _MOST_TEXTS):
         part = sorted(members[start : start + _MOST_TEXTS])
-        found = _clusters(word_vectors([texts[place] for place in part], stream), most)
-        clusters += [[part[place] for place in cluster] for cluster in found]
+        dealt = _clusters(word_vectors([texts[place] for place in part], stream), most)
+        clusters += [[part[place] for place in cluster] for cluster in dealt]
     return _packed(
         [cluster for cluster in clusters if len(cluster) > 1 and fresh.intersection(cluster)], most
     )
 
 
 def nearest(query: str, texts: Sequence[str], most: int) -> list[int]:
-    """Return the positions of the texts that share most words with a query, the nearest first;
-    those that share any.
-    """
+    """Return the positions of the texts that share most words with a query, nearest first."""
     if not texts:
         return []
     vectors = word_vectors([query, *texts])
@@ -117,9 +113,7 @@ def nearest(query: str, texts: Sequence[str], most: int) -> list[int]:
 
 
 def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Random) -> list[int]:
-    """Return the fresh positions and those of the older texts that are nearest to each,
-    ascending.
-    """
+    """Return the fresh positions and their nearest older ones, ascending."""
     older = [place for place in range(len(texts)) if place not in fresh]
     if not fresh or not older:
         return sorted(fresh)
@@ -130,8 +124,9 @@ def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Rando
 
 
 def _clusters(vectors: Any, most: int) -> list[list[int]]:
-    """Return clusters of at most ``most`` rows by average linkage; rows that share nothing stay
-    apart.
+    """Return clusters of at most ``most`` rows by average linkage.
+
+    Rows that share nothing stay apart.
     """
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform

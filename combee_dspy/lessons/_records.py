@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,16 @@ from combee_dspy.edits import Effect
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.texts import normalised
 
-__all__ = ["BookLesson", "Decision", "State", "Taught", "certainty", "lesson_id", "taught"]
+__all__ = [
+    "BookLesson",
+    "Decision",
+    "State",
+    "Taught",
+    "certainty",
+    "lesson_id",
+    "opposing",
+    "taught",
+]
 
 State = Literal["served", "waiting", "retired", "removed_by_user"]
 """``served``: in the prompt. ``waiting``: undecided, out of the prompt until more evidence comes.
@@ -26,9 +35,7 @@ def lesson_id(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """A wording, the examples that teach it (row hashes, or what else tells examples apart), and
-    where it is filed.
-    """
+    """A wording, the examples that teach it, and where it is filed."""
 
     text: str
     sources: tuple[str, ...] = ()
@@ -36,9 +43,7 @@ class Taught:
 
 
 def taught(lessons: Lessons, reflections: Iterable[Reflection], update: int) -> list[Taught]:
-    """Return what an aggregator learned from an update's reflections, by the examples that those
-    are about.
-    """
+    """Return what an aggregator learned from an update, by the examples that teach it."""
     names = {reflection.index: reflection.source(update) for reflection in reflections}
     return [
         Taught(
@@ -139,3 +144,15 @@ class BookLesson:
     def support(self) -> int:
         """How many distinct examples speak for it. One that cites none counts as one."""
         return max(self.helpful, 1)
+
+
+def opposing(lesson: BookLesson, state: State, lessons: Mapping[str, BookLesson]) -> set[str]:
+    """Return the examples that speak against a decision.
+
+    They are a retired lesson's own, or those of a served one's rivals.
+    """
+    if state == "retired":
+        return set(lesson.sources)
+    return {
+        source for rival in lesson.rivals if rival in lessons for source in lessons[rival].sources
+    }

@@ -1,6 +1,4 @@
-"""The lessons in a component's text, written and read by code: a section of the instruction, the
-end of a field.
-"""
+"""The lessons in a component's text: a section of the instruction, the end of a field."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ _HEADER, _BULLET = "Lessons learned:", "- "
 
 
 def write_section(own: str, lessons: Sequence[str]) -> str:
-    """Return an instruction: its own text, then the header and one bullet a lesson, its white space
-    made single.
-    """
+    """Return an instruction: its own text, a header, and one bullet for each lesson."""
     if not lessons:
         return own
     lines = [_BULLET + " ".join(lesson.split()) for lesson in lessons]

@@ -213,8 +213,8 @@ def personal(patterns: Mapping[str, re.Pattern[str]]) -> Callable[[str], str]:
 
     Card numbers are 13 to 19 digits of a known network that pass Luhn's check (ISO/IEC 7812-1).
     What is written so that a pattern cannot tell it (digits as words, "name at example dot com")
-    stays; `docs/results/reliability.md` says how often. The result is pure, and takes time in proportion
-    to the text's length for its own patterns.
+    stays; `docs/results/reliability.md` says how often. The result is pure, and takes time in
+    proportion to the text's length for its own patterns.
 
     Args:
         patterns: Further patterns by the name that stands in the mark; they are looked for first.

@@ -1,6 +1,4 @@
-"""The operator contract: lessons and rollouts in, an edit out; and how operators ask for one and
-check it.
-"""
+"""The operator contract, and how operators ask for an edit and check it."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ import dspy
 from pydantic import TypeAdapter, ValidationError
 
 from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, own_description, placeholders
-from combee_dspy.lessons import Book, read_section, write_section
+from combee_dspy.lessons import Book, Taught, read_section, write_section
 from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
@@ -78,25 +76,24 @@ class Operator(Strategy):
     serves_book: ClassVar[bool] = False
 
     @abstractmethod
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the edit, or why there is none."""
 
 
 async def ask(
     context: StrategyContext,
     signature: type[dspy.Signature],
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
     *place: str | int,
 ) -> Any | Refusal:
-    """Return the proposer's answer, the value of the signature's output field, or why there is
-    none.
+    """Return the value of the answer's output field, or why there is none.
 
     The context's notes, where it has any, are one more input field, ``constraints``.
     """
-    given = dict(inputs)
+    fields = dict(inputs)
     if context.notes:
-        signature, given["constraints"] = _constrained(signature), context.notes
-    answer = await context.ask(signature, given, *place, role="proposer")
+        signature, fields["constraints"] = _constrained(signature), context.notes
+    answer = await context.ask(signature, fields, *place, role="proposer")
     if isinstance(answer, FailedCall):
         return Refusal(f"the call failed: {answer.error}")
     ((name, field),) = signature.output_fields.items()
@@ -117,48 +114,58 @@ def _constrained(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     return dspy.make_signature(fields, signature.instructions, signature.__name__)
 
 
+def lessons_at_hand(material: OperatorInput) -> list[Taught]:
+    """Return what the aggregator taught, as a host without a book would add it."""
+    return [
+        Taught(" ".join(lesson.text.split()), tuple(map(str, lesson.sources)))
+        for lesson in material.lessons.lessons
+        if lesson.text.strip()
+    ]
+
+
 def numbered(lines: Sequence[str]) -> list[str]:
     """Return lines with numbers from 1, as a prompt shows them."""
     return [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
 
 
 def field_descriptions(signature: Any) -> dict[str, str]:
-    """Return the description of every field of a signature, inputs first; the empty text for a
-    field without one.
-    """
+    """Return the description of every field of a signature, inputs first; may be empty."""
     return {
         name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
         for name, field in signature.fields.items()
     }
 
 
-def described(given: OperatorInput) -> dict[str, str]:
+def describe_parent(material: OperatorInput) -> dict[str, str]:
     """Return the parent's field descriptions: its own, or its signature's where it has none."""
-    own = {name: own_description(name, text) for name, text in given.field_descriptions.items()}
+    own = {name: own_description(name, text) for name, text in material.field_descriptions.items()}
     # A host other than Combee may know texts alone.
-    return {**(field_descriptions(given.signature) if given.signature is not None else {}), **own}
+    return {
+        **(field_descriptions(material.signature) if material.signature is not None else {}),
+        **own,
+    }
 
 
-def guard_input(given: OperatorInput, component: str) -> GuardInput:
+def guard_input(material: OperatorInput, component: str) -> GuardInput:
     """Return what the guards judge an edit of this component by."""
     return GuardInput(
         component=component,
-        instruction=given.instruction,
-        field_descriptions=described(given),
-        demonstrations=given.demonstrations,
-        seed_instruction=_required_text(given),
-        seed_field_descriptions=given.seed_field_descriptions,
-        signature=given.signature,
+        instruction=material.instruction,
+        field_descriptions=describe_parent(material),
+        demonstrations=material.demonstrations,
+        seed_instruction=_required_text(material),
+        seed_field_descriptions=material.seed_field_descriptions,
+        signature=material.signature,
     )
 
 
-def checked(edit: Edit, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+def check_edit(edit: Edit, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
     """Return an edit that changes something and breaks nothing, or why it is none."""
-    return check(edit, given.guards, guard_input(given, context.component)) or edit
+    return check(edit, material.guards, guard_input(material, context.component)) or edit
 
 
 def without_copies(
-    edit: Edit, given: GuardInput, copies: CopyIndex
+    edit: Edit, material: GuardInput, copies: CopyIndex
 ) -> tuple[Edit, tuple[str, ...]]:
     """Return an edit without what its texts copy from training examples, and the lines that did.
 
@@ -167,7 +174,7 @@ def without_copies(
     refused: list[str] = []
 
     def cut(text: str) -> str:
-        left, lines = copies.cut(text, given.own_texts)
+        left, lines = copies.cut(text, material.own_texts)
         refused.extend(lines)
         return left
 
@@ -181,21 +188,21 @@ def without_copies(
     return replace(edit, instruction=instruction, field_descriptions=descriptions), tuple(refused)
 
 
-def is_protected(line: str, given: OperatorInput, context: StrategyContext) -> bool:
+def is_protected(line: str, material: OperatorInput, context: StrategyContext) -> bool:
     """Whether a line carries a protected rule, a part of one, or a placeholder that must stay."""
-    rules = given.guards.rules(context.component)
+    rules = material.guards.rules(context.component)
     text = line.strip()
-    if any(rule in line or (text and text in rule and rule in given.instruction) for rule in rules):
+    if any(
+        rule in line or (text and text in rule and rule in material.instruction) for rule in rules
+    ):
         return True
-    return any(name in line for name in placeholders(_required_text(given)))
+    return any(name in line for name in placeholders(_required_text(material)))
 
 
-def _required_text(given: OperatorInput) -> str:
-    """Return the text whose placeholders must stay: the seed's, or the parent's without learned
-    lessons.
-    """
+def _required_text(material: OperatorInput) -> str:
+    """Return the text whose placeholders must stay: the seed's, else the parent's own."""
     return (
-        read_section(given.instruction)[0]
-        if given.seed_instruction is None
-        else given.seed_instruction
+        read_section(material.instruction)[0]
+        if material.seed_instruction is None
+        else material.seed_instruction
     )

@@ -47,20 +47,23 @@ def encode_demonstrations(demonstrations: Iterable[Demonstration]) -> str:
             list of such, or a mapping from strings to such.
     """
     rows: list[dict[str, Any]] = []
-    for one in demonstrations:
-        source = {} if one.example_id is None else {"example_id": one.example_id}
-        rows.append({"inputs": dict(one.inputs), "outputs": dict(one.outputs), **source})
-    return _encoded("demonstrations", rows)
+    for demonstration in demonstrations:
+        source = (
+            {} if demonstration.example_id is None else {"example_id": demonstration.example_id}
+        )
+        rows.append(
+            {"inputs": dict(demonstration.inputs), "outputs": dict(demonstration.outputs), **source}
+        )
+    return _encode("demonstrations", rows)
 
 
 def encode_fields(descriptions: Mapping[str, str]) -> str:
-    """Return canonical JSON with a version: equal descriptions give equal text, whatever their
-    order.
+    """Return canonical JSON with a version: equal descriptions give equal text.
 
     Raises:
         ArgumentTypeError: A name or a description is no text.
     """
-    return _encoded("fields", dict(descriptions))
+    return _encode("fields", dict(descriptions))
 
 
 def decode_demonstrations(text: str) -> tuple[Demonstration, ...]:
@@ -69,7 +72,7 @@ def decode_demonstrations(text: str) -> tuple[Demonstration, ...]:
     Raises:
         ArgumentValueError: The text is something else.
     """
-    return tuple(Demonstration(**row) for row in _decoded("demonstrations", text)) if text else ()
+    return tuple(Demonstration(**row) for row in _decode("demonstrations", text)) if text else ()
 
 
 def decode_fields(text: str) -> dict[str, str]:
@@ -78,10 +81,10 @@ def decode_fields(text: str) -> dict[str, str]:
     Raises:
         ArgumentValueError: The text is something else.
     """
-    return _decoded("fields", text) if text else {}
+    return _decode("fields", text) if text else {}
 
 
-def _holds(what: str, value: Any) -> bool:
+def _holds(what: str, value: object) -> bool:
     if what == "fields":
         return isinstance(value, dict) and all(
             isinstance(text, str) for pair in value.items() for text in pair
@@ -95,7 +98,7 @@ def _holds(what: str, value: Any) -> bool:
     )
 
 
-def _encoded(what: str, value: Any) -> str:
+def _encode(what: str, value: object) -> str:
     try:
         # ASCII keeps lone surrogates and line separators harmless in whatever file this ends up in.
         text = json.dumps(
@@ -115,16 +118,16 @@ def _encoded(what: str, value: Any) -> str:
     raise ArgumentTypeError(what, value, problem, remedy)
 
 
-def _decoded(what: str, text: str) -> Any:
+def _decode(what: str, text: str) -> Any:
     remedy = f"Give what encode_{what} wrote."
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentValueError(what, text, f"is no JSON: {error}", remedy) from error
-    known = (
+    valid = (
         isinstance(data, dict) and set(data) == {what, "version"} and data["version"] == _VERSION
     )
-    if not known or not _holds(what, data[what]):
+    if not valid or not _holds(what, data[what]):
         raise ArgumentValueError(what, text, f"holds no {what} of version {_VERSION}", remedy)
     return data[what]
 
@@ -134,13 +137,12 @@ class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves
 
 
 def demonstration_of(
-    inputs: Mapping[str, Any],
-    outputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
+    outputs: Mapping[str, object],
     signature: Any,
     example_id: str | None = None,
 ) -> Demonstration:
-    """Return the fields of a ``dspy.Signature`` as JSON values: models as mappings, enum members as
-    their values.
+    """Return a signature's fields as JSON values: models as mappings, enums as values.
 
     Raises:
         NotJSON: An input or output field is missing, or its value cannot be written as JSON.
@@ -152,14 +154,14 @@ def demonstration_of(
     )
 
 
-def _json_values(values: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+def _json_values(values: Mapping[str, object], names: Mapping[str, object]) -> dict[str, Any]:
     missing = [name for name in names if values.get(name) is None]
     if missing:
         raise NotJSON(f"field {missing[0]!r} has no value")
     return {name: _json_value(values[name], name) for name in names}
 
 
-def _json_value(value: Any, name: str) -> Any:
+def _json_value(value: object, name: str) -> Any:
     if isinstance(value, str):
         return value
     try:
@@ -175,21 +177,18 @@ def _json_value(value: Any, name: str) -> Any:
 def demonstration_tokens(demonstrations: Iterable[Demonstration]) -> int:
     """Estimate the tokens that demonstrations take in a prompt."""
     return sum(
-        estimate_record_tokens(one.inputs) + estimate_record_tokens(one.outputs)
-        for one in demonstrations
+        estimate_record_tokens(demonstration.inputs) + estimate_record_tokens(demonstration.outputs)
+        for demonstration in demonstrations
     )
 
 
-def canonical(value: Any) -> str:
-    """Return canonical JSON of a JSON value. Two demonstrations with equal inputs are one too
-    many.
-    """
+def canonical(value: object) -> str:
+    """Return canonical JSON of a JSON value; it tells whether two demonstrations ask the same."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) -> dict[str, str]:
-    """Return the candidate that is the student itself: instructions by predictor, then what is
-    hidden.
+    """Return the candidate that is the student itself: instructions, then hidden keys.
 
     Where one of the operators edits demonstrations, each predictor's demonstrations become a
     component too, unless they hold values that JSON cannot carry or lack a field of the signature.
@@ -204,12 +203,12 @@ def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) ->
             try:
                 # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt
                 # shows.
-                shown = [
+                demonstrations = [
                     demonstration_of(demo, demo, predictor.signature) for demo in predictor.demos
                 ]
             except NotJSON:
                 continue
-            seed[demonstrations_key(name)] = encode_demonstrations(shown)
+            seed[demonstrations_key(name)] = encode_demonstrations(demonstrations)
     if any(operator.edits_fields for operator in operators):
         for name, predictor in predictors.items():
             seed[fields_key(name)] = encode_fields(field_descriptions(predictor.signature))
@@ -233,9 +232,12 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
         if name in candidate:
             predictor.signature = predictor.signature.with_instructions(candidate[name])
         if encoded := candidate.get(demonstrations_key(name)):
-            shown = decode_demonstrations(encoded)
+            demonstrations = decode_demonstrations(encoded)
             predictor.demos = [
-                dspy.Example(**one.inputs, **one.outputs).with_inputs(*one.inputs) for one in shown
+                dspy.Example(**demonstration.inputs, **demonstration.outputs).with_inputs(
+                    *demonstration.inputs
+                )
+                for demonstration in demonstrations
             ]
         described = decode_fields(candidate.get(fields_key(name), ""))
         predictor.signature = describe_fields(predictor.signature, described)
@@ -297,9 +299,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     perfect_score: float = 1.0,
     book: Book | None = None,
 ) -> OperatorInput:
-    """Return what operators work on, read from a candidate of the program and its seed
-    (:func:`seed_components`).
-    """
+    """Return what operators work on, read from a candidate and its seed."""
     return OperatorInput(
         instruction=candidate[component],
         demonstrations=decode_demonstrations(candidate.get(demonstrations_key(component), "")),
@@ -318,8 +318,9 @@ def operator_input(  # noqa: PLR0913 - one wiring point
 def predictor_runs(
     component: str, minibatch: Iterable[tuple[dspy.Example, Rollout]]
 ) -> tuple[PredictorRun, ...]:
-    """Return a predictor's calls in the rollouts of a minibatch, in order. Answers that did not
-    parse are left out.
+    """Return a predictor's calls in a minibatch, in order.
+
+    Answers that did not parse are left out.
     """
     runs: list[PredictorRun] = []
     for example, rollout in minibatch:

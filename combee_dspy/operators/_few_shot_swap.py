@@ -25,12 +25,19 @@ _Label = Callable[[Demonstration], str]
 
 @parameters
 class FewShotSwap(Operator):
-    """Shows the model its own successes: fills up demonstrations, then swaps some. Costs no LM
-    call.
+    """Shows the model its own successes: fills up demonstrations, then swaps. No LM call.
 
     A rollout that reached the score gives one demonstration: the predictor's first call in it.
     Demonstrations that are there stay while there is room; once the list is full, up to a quarter
     of it is swapped each time. Chance comes from the context's stream alone.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import FewShotSwap
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(FewShotSwap().apply(operator_input(runs=3), context()))
+        >>> len(edit.demonstrations)
+        2
 
     Args:
         max_demonstrations: The most demonstrations of one predictor.
@@ -54,10 +61,10 @@ class FewShotSwap(Operator):
     balance: bool = True
     labelled: bool = False
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the new demonstrations, or why there are none."""
-        needed = given.perfect_score if self.min_score is None else self.min_score
-        firsts = [run for run in given.runs if run.first]
+        needed = material.perfect_score if self.min_score is None else self.min_score
+        firsts = [run for run in material.runs if run.first]
         successes = [run for run in firsts if run.score >= needed]
         none_reached = (
             f"no rollout of the minibatch reached a score of {needed:g} through this predictor"
@@ -65,40 +72,48 @@ class FewShotSwap(Operator):
         if not successes and not self.labelled:
             return Refusal(none_reached)
         stream = context.stream("few-shot-swap")
-        present = given.demonstrations
-        shown = {demonstration.example_id for demonstration in present}
-        fresh, skipped = self._new(
-            [run for run in successes if run.example_id not in shown], present, given.signature
+        present = material.demonstrations
+        ids = {demonstration.example_id for demonstration in present}
+        fresh, skipped = self._make_demonstrations(
+            [run for run in successes if run.example_id not in ids], present, material.signature
         )
         stream.shuffle(fresh)
         if self.labelled:
-            told = [replace(run, outputs=run.labels) for run in firsts]
-            labelled, _ = self._new(told, [*present, *fresh], given.signature)
+            relabelled = [replace(run, outputs=run.labels) for run in firsts]
+            labelled, _ = self._make_demonstrations(
+                relabelled, [*present, *fresh], material.signature
+            )
             stream.shuffle(labelled)
             fresh += labelled
         if not fresh:
-            known = "every success of the minibatch is a demonstration already"
+            repeated = "every success of the minibatch is a demonstration already"
             return Refusal(
                 skipped
-                or (known if successes else f"{none_reached}, and no example's labels can be shown")
+                or (
+                    repeated
+                    if successes
+                    else f"{none_reached}, and no example's labels can be shown"
+                )
             )
-        last = list(given.signature.output_fields)[-1]
-        chosen = self._chosen(
+        last = list(material.signature.output_fields)[-1]
+        chosen = self._choose(
             present,
             fresh,
-            lambda one: canonical(one.outputs.get(last)) if self.balance else "",
+            lambda demonstration: (
+                canonical(demonstration.outputs.get(last)) if self.balance else ""
+            ),
             stream,
         )
         if chosen == list(present):
             return Refusal("no further demonstration fits into the token budget")
         return Edit(demonstrations=tuple(chosen))
 
-    def _new(
+    def _make_demonstrations(
         self, runs: Sequence[PredictorRun], present: Sequence[Demonstration], signature: Any
     ) -> tuple[list[Demonstration], str]:
         """Return runs as demonstrations, each question once, and what kept others out."""
         questions = {canonical(demonstration.inputs) for demonstration in present}
-        found: list[Demonstration] = []
+        fresh: list[Demonstration] = []
         unusable: list[str] = []
         for run in runs:
             try:
@@ -114,9 +129,9 @@ class FewShotSwap(Operator):
                 unusable.append(f"it takes {tokens:,} tokens of {self.max_tokens:,}")
             elif question not in questions:
                 questions.add(question)
-                found.append(demonstration)
+                fresh.append(demonstration)
         return (
-            found,
+            fresh,
             (
                 f"no success can be a demonstration ({len(unusable)}): {unusable[0]}"
                 if unusable
@@ -124,16 +139,14 @@ class FewShotSwap(Operator):
             ),
         )
 
-    def _chosen(
+    def _choose(
         self,
         present: Sequence[Demonstration],
         fresh: Sequence[Demonstration],
         label: _Label,
         stream: random.Random,
     ) -> list[Demonstration]:
-        """Return the present demonstrations filled up or, where none fits beside them, up to a
-        quarter replaced.
-        """
+        """Return the demonstrations filled up, or up to a quarter of them replaced."""
         filled = list(present)[: self.max_demonstrations]
         swapped = list(filled)
         waiting = list(fresh)
@@ -147,7 +160,9 @@ class FewShotSwap(Operator):
         old, left = list(range(len(swapped))), max(1, len(swapped) // 4)
         while waiting and old and left:
             best = _next(swapped, waiting, label)
-            place = stream.choice(_giving_way(old, [label(one) for one in swapped], label(best)))
+            place = stream.choice(
+                _giving_way(old, [label(demonstration) for demonstration in swapped], label(best))
+            )
             trial = [*swapped[:place], best, *swapped[place + 1 :]]
             if self._fits(trial):
                 swapped = trial
@@ -160,19 +175,17 @@ class FewShotSwap(Operator):
 
 
 def _next(
-    kept: Sequence[Demonstration], waiting: list[Demonstration], label: _Label
+    present: Sequence[Demonstration], waiting: list[Demonstration], label: _Label
 ) -> Demonstration:
     """Take the first waiting demonstration among those whose output is covered least."""
-    counts = Counter(map(label, kept))
+    counts = Counter(map(label, present))
     best = min(waiting, key=lambda demonstration: counts[label(demonstration)])
     waiting.remove(best)
     return best
 
 
 def _giving_way(places: Sequence[int], labels: Sequence[str], new: str) -> list[int]:
-    """Return the places that a demonstration with this output may take without making the outputs
-    less even.
-    """
+    """Return the places that may be replaced without making the outputs less even."""
     counts = Counter(labels)
     most = max(counts[labels[place]] for place in places)
     same = [place for place in places if labels[place] == new]

@@ -8,7 +8,14 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id, read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput, checked, described, is_protected
+from combee_dspy.operators._base import (
+    Operator,
+    OperatorInput,
+    check_edit,
+    describe_parent,
+    is_protected,
+    lessons_at_hand,
+)
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
@@ -28,6 +35,17 @@ class Insert(Operator):
     so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is
     the edit.
 
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import Insert
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(Insert().apply(operator_input(lessons=1), context()))
+        >>> print(edit.instruction)
+        Answer the question.
+        <BLANKLINE>
+        Lessons learned:
+        - Check step 0 of the sum.
+
     Args:
         max_tokens: Estimated tokens that the section may take. The instruction's own text does not
             count: it is the user's. The default holds about two hundred lessons, a third of what a
@@ -39,43 +57,36 @@ class Insert(Operator):
 
     max_tokens: Annotated[int, Field(ge=1)] = 8_000
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the new instruction, or why there is none."""
-        if given.lessons.rewrite is not None:
-            return checked(Edit(instruction=given.lessons.rewrite.strip()), given, context)
-        own, present = read_section(given.instruction)
-        book = given.book or _book_of(present, given)
+        if material.lessons.rewrite is not None:
+            return check_edit(Edit(instruction=material.lessons.rewrite.strip()), material, context)
+        own, present = read_section(material.instruction)
+        book = material.book or _book_of(present, material)
         foreign = [line for line in present if book.find(lesson_id(line)) is None]
         if not foreign and not book.served and not present:
             return Refusal("there are no lessons to insert")
         section = serve(
-            foreign, book.served, section_room(self.max_tokens, own, given), given, context
+            foreign, book.served, section_room(self.max_tokens, own, material), material, context
         )
         if isinstance(section, Refusal):
             return section
-        return checked(Edit(instruction=write_section(own, section)), given, context)
+        return check_edit(Edit(instruction=write_section(own, section)), material, context)
 
 
-def _book_of(present: Sequence[str], given: OperatorInput) -> Book:
+def _book_of(present: Sequence[str], material: OperatorInput) -> Book:
     """Return the book of a host that keeps none: the section's lessons, and those at hand."""
-    lessons = [
-        Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in given.lessons.lessons
-    ]
-    book = (
-        Book()
-        .add(map(Taught, present), born=-1)
-        .add([one for one in lessons if one.text.strip()], born=0)
-    )
-    return book.edit(given.lessons.edits).book
+    book = Book().add(map(Taught, present), born=-1).add(lessons_at_hand(material), born=0)
+    return book.edit(material.lessons.edits).book
 
 
-def section_room(most: int, own: str, given: OperatorInput) -> int:
+def section_room(most: int, own: str, material: OperatorInput) -> int:
     """Return the tokens that a section may take: the budget, or what the guards leave of theirs."""
-    if given.guards.max_tokens is None:
+    if material.guards.max_tokens is None:
         return most
     # The line that parts the own text from the section is nobody's: one token.
-    taken = estimate_tokens(own) + sum(map(estimate_tokens, described(given).values())) + 1
-    return min(most, given.guards.max_tokens - taken)
+    used = estimate_tokens(own) + sum(map(estimate_tokens, describe_parent(material).values())) + 1
+    return min(most, material.guards.max_tokens - used)
 
 
 def section_tokens(lessons: Sequence[str]) -> int:
@@ -87,7 +98,7 @@ def serve(
     foreign: Sequence[str],
     served: Sequence[BookLesson],
     room: int,
-    given: OperatorInput,
+    material: OperatorInput,
     context: StrategyContext,
 ) -> Sequence[str] | Refusal:
     """Return the lines of a section that takes at most ``room`` estimated tokens.
@@ -99,7 +110,7 @@ def serve(
     own = {lesson.text for lesson in served if lesson.own}
     if section_tokens(lines) <= room:
         return lines
-    protected = [line for line in lines if line in own or is_protected(line, given, context)]
+    protected = [line for line in lines if line in own or is_protected(line, material, context)]
     if section_tokens(protected) > room or room < 1:
         stays = f", of which {len(own):,} are the student's own and stay," if own else ""
         tokens = section_tokens(lines)

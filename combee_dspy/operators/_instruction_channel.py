@@ -15,8 +15,8 @@ from combee_dspy.operators._base import (
     Operator,
     OperatorInput,
     ask,
-    checked,
-    described,
+    check_edit,
+    describe_parent,
     is_protected,
     numbered,
 )
@@ -62,6 +62,14 @@ class InstructionChannel(Operator):
     description of the field that it is about; code moves the text, word for word. Lessons with a
     protected rule or a placeholder stay where they are.
 
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import InstructionChannel
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(InstructionChannel().apply(operator_input(), context()))
+        >>> edit.reason
+        'there is no lesson and no example that could move'
+
     Args:
         max_demonstrations: The most demonstrations of one predictor.
         max_tokens: Estimated tokens that all demonstrations may take together.
@@ -75,28 +83,33 @@ class InstructionChannel(Operator):
     max_demonstrations: Annotated[int, Field(ge=1)] = 12
     max_tokens: Annotated[int, Field(ge=1)] = 4_000
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the edit that moves content, or why there is none."""
-        edit = self._demonstrated(given)
-        moved = checked(edit, given, context) if edit is not None else None
-        return moved if isinstance(moved, Edit) else await self._placed(given, context)
+        edit = self._move_examples(material)
+        moved = check_edit(edit, material, context) if edit is not None else None
+        return moved if isinstance(moved, Edit) else await self._move_lessons(material, context)
 
-    def _demonstrated(self, given: OperatorInput) -> Edit | None:
-        """Turn examples that stand in the instruction into demonstrations, where there is room for
-        all.
-        """
-        own, lessons = read_section(given.instruction)
-        left, made = _take_examples(own.split("\n"), given.signature)
+    def _move_examples(self, material: OperatorInput) -> Edit | None:
+        """Turn examples in the instruction into demonstrations, where all of them fit."""
+        own, lessons = read_section(material.instruction)
+        left, examples = _take_examples(own.split("\n"), material.signature)
         text = "\n".join(left).strip("\n")
         # Two demonstrations of one question are one too many.
-        shown = {canonical(one.inputs): one for one in (*made, *given.demonstrations)}
+        last = {
+            canonical(demonstration.inputs): demonstration
+            for demonstration in (*examples, *material.demonstrations)
+        }
         demonstrations = (
-            *given.demonstrations,
-            *(one for one in made if shown[canonical(one.inputs)] is one),
+            *material.demonstrations,
+            *(
+                demonstration
+                for demonstration in examples
+                if last[canonical(demonstration.inputs)] is demonstration
+            ),
         )
         tokens = demonstration_tokens(demonstrations)
         if (
-            not made
+            not examples
             or not text.strip()
             or len(demonstrations) > self.max_demonstrations
             or tokens > self.max_tokens
@@ -104,10 +117,12 @@ class InstructionChannel(Operator):
             return None
         return Edit(instruction=write_section(text, lessons), demonstrations=demonstrations)
 
-    async def _placed(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def _move_lessons(
+        self, material: OperatorInput, context: StrategyContext
+    ) -> Edit | Refusal:
         """Move lessons between the instruction and the fields that they are about."""
-        own, lessons = read_section(given.instruction)
-        descriptions = described(given)
+        own, lessons = read_section(material.instruction)
+        descriptions = describe_parent(material)
         # Of a field that is named like the instruction nothing moves: no answer could tell the two
         # apart.
         standing = {
@@ -118,12 +133,12 @@ class InstructionChannel(Operator):
             (lesson, place)
             for place in (INSTRUCTION, *(name for name in descriptions if name != INSTRUCTION))
             for lesson in standing[place]
-            if lesson.strip() and not is_protected(lesson, given, context)
+            if lesson.strip() and not is_protected(lesson, material, context)
         ]
         if not movable:
             return Refusal("there is no lesson and no example that could move")
         kinds = {
-            name: "input" if name in given.signature.input_fields else "output"
+            name: "input" if name in material.signature.input_fields else "output"
             for name in descriptions
         }
         inputs = {
@@ -158,10 +173,12 @@ class InstructionChannel(Operator):
             standing[old].remove(lesson)
             standing[new].append(lesson)
         instruction = write_section(own, standing[INSTRUCTION])
-        changed = None if instruction == given.instruction else instruction
+        changed = None if instruction == material.instruction else instruction
         for name in descriptions.keys() - {INSTRUCTION}:
             descriptions[name] = with_bullets(descriptions[name], standing[name])
-        return checked(Edit(instruction=changed, field_descriptions=descriptions), given, context)
+        return check_edit(
+            Edit(instruction=changed, field_descriptions=descriptions), material, context
+        )
 
 
 def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], list[Demonstration]]:
@@ -172,7 +189,7 @@ def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], lis
     such as ``Example 2:`` before it goes with it.
     """
     left: list[str] = []
-    made: list[Demonstration] = []
+    demonstrations: list[Demonstration] = []
     place = 0
     while place < len(lines):
         fields: dict[str, str] = {}
@@ -181,25 +198,25 @@ def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], lis
             if not name or name in fields:
                 break
             fields[name] = value
-        found = _demonstration(fields, signature)
-        if found is None:
+        demonstration = _demonstration(fields, signature)
+        if demonstration is None:
             left.append(lines[place])
             place += 1
             continue
         if left and _TITLE.fullmatch(left[-1]):
             left.pop()
-        made.append(found)
+        demonstrations.append(demonstration)
         place += len(fields)
-    return left, made
+    return left, demonstrations
 
 
 def _field(line: str, signature: Any) -> tuple[str, str]:
     for name in signature.fields:
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"\W*{name.replace('_', '[_ ]')}\W*:[*\s]*(.*\S)\s*", line, re.IGNORECASE
         )
-        if found:
-            return name, found[1]
+        if match:
+            return name, match[1]
     return "", ""
 
 

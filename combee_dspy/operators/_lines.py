@@ -13,7 +13,7 @@ from combee_dspy.operators._base import (
     Operator,
     OperatorInput,
     ask,
-    checked,
+    check_edit,
     is_protected,
     numbered,
 )
@@ -26,7 +26,7 @@ from combee_dspy.reflections import (
 )
 from combee_dspy.strategies import StrategyContext, parameters
 
-_RUNS_SHOWN = 8
+_MOST_RUNS = 8
 
 
 class NameUselessLines(dspy.Signature):
@@ -82,6 +82,14 @@ class Delete(Operator):
     call names line numbers, and nothing else of its answer is used. Lines with a protected rule or
     a placeholder are not offered. An edit drops half of the others at most.
 
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import Delete
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(Delete().apply(operator_input(runs=3), context()))
+        >>> edit.reason
+        'the instruction has no line that could go'
+
     Args:
         max_tokens: Estimated tokens of the rollouts that the call may read.
     """
@@ -91,26 +99,26 @@ class Delete(Operator):
 
     max_tokens: Annotated[int, Field(ge=1)] = 8_000
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the shorter instruction, or why there is none."""
-        own, lessons = read_section(given.instruction)
-        lines = lessons or given.instruction.split("\n")
+        own, lessons = read_section(material.instruction)
+        lines = lessons or material.instruction.split("\n")
         offered = [
             place
             for place, line in enumerate(lines)
-            if line.strip() and not is_protected(line, given, context)
+            if line.strip() and not is_protected(line, material, context)
         ]
         if not offered or (not lessons and len(offered) < 2):
             return Refusal("the instruction has no line that could go")
-        runs = _shown_runs(given, context, self.max_tokens)
+        runs = _draw_runs(material, context, self.max_tokens)
         if not runs:
             return Refusal("there is no rollout to judge the lines by")
         most = max(1, len(offered) // 2)
         inputs = {
-            "instruction": given.instruction,
+            "instruction": material.instruction,
             "lines": numbered([lines[place] for place in offered]),
             "examples_with_scores": runs,
-            "perfect_score": given.perfect_score,
+            "perfect_score": material.perfect_score,
             "most_lines": most,
         }
         numbers = await ask(context, NameUselessLines, inputs, "judge")
@@ -126,9 +134,9 @@ class Delete(Operator):
             return Refusal("no line was named that should go")
         if len(dropped) > most:
             return Refusal(f"{len(dropped)} lines were named where at most {most} may go")
-        kept = [line for place, line in enumerate(lines) if place not in dropped]
-        text = write_section(own, kept) if lessons else "\n".join(kept).strip("\n")
-        return checked(Edit(instruction=text), given, context)
+        remaining = [line for place, line in enumerate(lines) if place not in dropped]
+        text = write_section(own, remaining) if lessons else "\n".join(remaining).strip("\n")
+        return check_edit(Edit(instruction=text), material, context)
 
 
 @parameters
@@ -136,6 +144,14 @@ class Reorder(Operator):
     """Puts the lessons of the section into another order. No word changes.
 
     One call names the order; an answer that is not a permutation is refused as it is.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import Reorder
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(Reorder().apply(operator_input(runs=3), context()))
+        >>> edit.reason
+        'there are fewer than two lessons to order'
 
     Args:
         max_tokens: Estimated tokens of the rollouts that the call may read.
@@ -147,12 +163,12 @@ class Reorder(Operator):
 
     max_tokens: Annotated[int, Field(ge=1)] = 4_000
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the instruction with its lessons reordered, or why there is none."""
-        own, lessons = read_section(given.instruction)
+        own, lessons = read_section(material.instruction)
         if len(lessons) < 2:
             return Refusal("there are fewer than two lessons to order")
-        runs = _shown_runs(given, context, self.max_tokens)
+        runs = _draw_runs(material, context, self.max_tokens)
         inputs = {"instruction": own, "lessons": numbered(lessons), "examples_with_scores": runs}
         order = await ask(context, OrderLessons, inputs, "order")
         if isinstance(order, Refusal):
@@ -165,11 +181,11 @@ class Reorder(Operator):
             # A section that was not written by code would be another text all the same.
             return Refusal("the edit changes nothing")
         reordered = [lessons[number - 1] for number in order]
-        return checked(Edit(instruction=write_section(own, reordered)), given, context)
+        return check_edit(Edit(instruction=write_section(own, reordered)), material, context)
 
 
-def _shown_runs(
-    given: OperatorInput, context: StrategyContext, max_tokens: int
+def _draw_runs(
+    material: OperatorInput, context: StrategyContext, max_tokens: int
 ) -> list[dict[str, Any]]:
     """Return rollouts for a judge to read, failures and successes in turn, within a token budget.
 
@@ -177,16 +193,16 @@ def _shown_runs(
     at most, the middle of long texts left out, and rollouts are drawn from the context's stream
     until the budget is spent.
     """
-    failed = [run for run in given.runs if run.score < given.perfect_score]
-    passed = [run for run in given.runs if not run.score < given.perfect_score]
+    failed = [run for run in material.runs if run.score < material.perfect_score]
+    passed = [run for run in material.runs if not run.score < material.perfect_score]
     context.stream("shown runs", "failed").shuffle(failed)
     context.stream("shown runs", "passed").shuffle(passed)
     chosen: list[dict[str, Any]] = []
-    limit, left = max(LEAST_TOKENS, max_tokens // _RUNS_SHOWN), max_tokens
+    limit, left = max(LEAST_TOKENS, max_tokens // _MOST_RUNS), max_tokens
     for run in filter(None, chain.from_iterable(zip_longest(failed, passed))):
         # Nothing is said of what is cut: the scan has read these rollouts, and tells.
         fitted = fit_reflections(
-            [Reflection(0, _record(run))], limit, lambda said: None, max_parts=1
+            [Reflection(0, _record(run))], limit, lambda note: None, max_parts=1
         )
         record = render_records(fitted)[0]
         left -= estimate_record_tokens(record)

@@ -12,7 +12,7 @@ import dspy
 
 from combee_dspy.guards import placeholders
 from combee_dspy.lessons import read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, is_protected
+from combee_dspy.operators._base import Operator, OperatorInput, ask, check_edit, is_protected
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
@@ -58,29 +58,36 @@ class RewordPassages(dspy.Signature):
 
 @parameters
 class Rephrase(Operator):
-    """Has an LM reword the instruction and its lessons, and keeps the result only where no fact is
-    gone.
+    """Has an LM reword the instruction and its lessons; refuses where a fact is gone.
 
     The instruction's own text and each lesson are passages of one call. The answer is refused where
     the passages do not match in number, where one grew past its budget, or where code finds a fact
     lost or invented (see ``lost_fact``): numbers, placeholders, quoted texts, abbreviations,
     labels, operators of formulas. Lessons with a protected rule are not sent. The section of
     lessons stays a section.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import Rephrase
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(Rephrase().apply(operator_input(), context()))
+        >>> edit.reason
+        '1 passages were to be reworded and the answer is 2 passages'
     """
 
     name: ClassVar[str] = "rephrase"
     needs_lessons: ClassVar[bool] = False
     near_parent: ClassVar[bool] = True
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the reworded instruction, or why there is none."""
-        own, lessons = read_section(given.instruction)
+        own, lessons = read_section(material.instruction)
         # The own text may hold a rule beside much else: it is sent, and checked as a whole
         # afterwards.
         places = [
             place
             for place, lesson in enumerate(lessons)
-            if not is_protected(lesson, given, context)
+            if not is_protected(lesson, material, context)
         ]
         passages = [*([own] if own.strip() else []), *(lessons[place] for place in places)]
         if not passages:
@@ -89,7 +96,7 @@ class Rephrase(Operator):
         reworded = await ask(context, RewordPassages, inputs, "reword")
         if isinstance(reworded, Refusal):
             return reworded
-        fault = _find_fault(passages, reworded, given)
+        fault = _find_fault(passages, reworded, material)
         if fault:
             return Refusal(fault)
         texts = [text.strip() for text in reworded]
@@ -97,14 +104,14 @@ class Rephrase(Operator):
             own = texts.pop(0)
         for place, text in zip(places, texts, strict=True):
             lessons[place] = text
-        return checked(Edit(instruction=write_section(own, lessons)), given, context)
+        return check_edit(Edit(instruction=write_section(own, lessons)), material, context)
 
 
-def _find_fault(before: Sequence[str], after: Sequence[str], given: OperatorInput) -> str:
+def _find_fault(before: Sequence[str], after: Sequence[str], material: OperatorInput) -> str:
     """Return what is wrong with the answer's passages, empty where nothing is."""
     if len(after) != len(before):
         return f"{len(before)} passages were to be reworded and the answer is {len(after)} passages"
-    labels = _labels_of(given.signature)
+    labels = _labels_of(material.signature)
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
         if not new.strip():
             return f"passage {number} came back empty"
@@ -118,9 +125,7 @@ def _find_fault(before: Sequence[str], after: Sequence[str], given: OperatorInpu
 
 
 def _labels_of(signature: Any) -> tuple[str, ...]:
-    """Return the values that a signature's outputs may take, where it is known and their types list
-    them.
-    """
+    """Return the values that a signature's outputs may take, where their types list them."""
     labels: list[str] = []
     for field in () if signature is None else signature.output_fields.values():
         if get_origin(field.annotation) is Literal:
@@ -129,8 +134,7 @@ def _labels_of(signature: Any) -> tuple[str, ...]:
 
 
 def lost_fact(before: str, after: str, labels: tuple[str, ...] = ()) -> str:
-    """Return what a rewording has lost or invented, as the rest of a sentence; empty where nothing
-    shows.
+    """Return what a rewording lost or invented, as the rest of a sentence, or no text.
 
     Compared are numbers, in both directions; placeholders, quoted and marked-up texts,
     abbreviations, names as code writes them, labels of the task, and how often each operator of a

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Coverage, text_lines
 from combee_dspy.lessons import Book, BookLesson, Taught, read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput, ask, checked
+from combee_dspy.operators._base import Operator, OperatorInput, ask, check_edit, lessons_at_hand
 from combee_dspy.operators._insert import section_room, serve
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
@@ -48,8 +48,7 @@ class RewriteWithLessons(dspy.Signature):
 
 @parameters
 class Rewrite(Operator):
-    """Has one call write the whole instruction anew from the current one and the lessons, as GEPA's
-    proposer does.
+    """Has one call write the whole instruction anew from the lessons, as GEPA does.
 
     GEPA shows its call the rollouts; here the lessons of a scan stand in for them. Where nothing
     else reads them, ``parallel-scan`` leaves its last merge to this call, which would write all of
@@ -60,6 +59,14 @@ class Rewrite(Operator):
     tells in quite other words may stand there twice. The answer is refused where it is empty, says
     what the current instruction says and there is nothing to add, passes the budget, or breaks a
     guard. Where the aggregator wrote a whole instruction, that is the edit.
+
+    Example:
+        >>> import asyncio
+        >>> from combee_dspy.operators import Rewrite
+        >>> from combee_dspy.testing import context, operator_input
+        >>> edit = asyncio.run(Rewrite().apply(operator_input(lessons=1), context()))
+        >>> type(edit).__name__
+        'Edit'
 
     Args:
         max_tokens: Estimated tokens that the new instruction may take, the user's own text
@@ -72,16 +79,16 @@ class Rewrite(Operator):
 
     max_tokens: Annotated[int, Field(ge=1)] = 8_000
 
-    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the new instruction, or why there is none."""
-        if given.lessons.rewrite is not None:
-            return checked(Edit(instruction=given.lessons.rewrite.strip()), given, context)
-        lessons = _by_support(given)
+        if material.lessons.rewrite is not None:
+            return check_edit(Edit(instruction=material.lessons.rewrite.strip()), material, context)
+        lessons = _by_support(material)
         if not lessons:
             return Refusal("there are no lessons to work in")
-        room = min(self.max_tokens, given.guards.max_tokens or self.max_tokens)
+        room = min(self.max_tokens, material.guards.max_tokens or self.max_tokens)
         inputs = {
-            "current_instruction": given.instruction,
+            "current_instruction": material.instruction,
             "lessons": _leading([lesson.text for lesson in lessons]),
             "most_words": max(int(room * _WORDS_PER_TOKEN), 1),
         }
@@ -95,23 +102,20 @@ class Rewrite(Operator):
         if tokens > room:
             return Refusal(f"the new instruction takes {tokens:,} tokens of {room:,}")
         own, section = read_section(text)
-        before = Book().add(map(Taught, read_section(given.instruction)[1]), born=-1).lessons
+        before = Book().add(map(Taught, read_section(material.instruction)[1]), born=-1).lessons
         left_out = _left_out([*before, *lessons], text)
-        room = section_room(self.max_tokens - estimate_tokens(own), own, given)
+        room = section_room(self.max_tokens - estimate_tokens(own), own, material)
         if left_out and room > 0:
-            lines = serve(section, left_out, room, given, context)
+            lines = serve(section, left_out, room, material, context)
             text = text if isinstance(lines, Refusal) else write_section(own, lines)
-        return checked(Edit(instruction=text), given, context)
+        return check_edit(Edit(instruction=text), material, context)
 
 
-def _by_support(given: OperatorInput) -> list[BookLesson]:
+def _by_support(material: OperatorInput) -> list[BookLesson]:
     """Return the lessons at hand, each once, those that most examples teach first."""
-    taught = [
-        Taught(" ".join(lesson.text.split()), tuple(map(str, lesson.sources)))
-        for lesson in given.lessons.lessons
-        if lesson.text.strip()
-    ]
-    return sorted(Book().add(taught, born=0).lessons, key=lambda lesson: -lesson.support)
+    return sorted(
+        Book().add(lessons_at_hand(material), born=0).lessons, key=lambda lesson: -lesson.support
+    )
 
 
 def _left_out(lessons: Sequence[BookLesson], text: str) -> list[BookLesson]:

@@ -1,6 +1,4 @@
-"""Which operator makes the next child: uniform at first, then by what each has brought on
-validation.
-"""
+"""Which operator makes the next child: uniform at first, then by its gains on validation."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class OperatorOutcome:
 
 
 def operator_labels(operators: Iterable[Operator]) -> tuple[str, ...]:
-    """Return one label per operator: its name, with a number behind it where an earlier one has the
-    same.
-    """
+    """Return one label per operator: its name, numbered from the second of that name."""
     seen: Counter[str] = Counter()
     labels = []
     for name in (operator.name for operator in operators):
@@ -59,8 +55,9 @@ def operator_labels(operators: Iterable[Operator]) -> tuple[str, ...]:
 def operator_weights(
     outcomes: Iterable[OperatorOutcome], labels: Sequence[str], update: int
 ) -> dict[str, float]:
-    """Return the probability with which each operator is drawn. Pure; the order of the outcomes
-    does not count.
+    """Return the probability with which each operator is drawn. Pure.
+
+    The order of the outcomes does not count.
 
     Uniform in the first four updates. From then on probability matching with a floor, as adaptive
     operator selection has it (Thierens, "An adaptive pursuit strategy for allocating operator
@@ -98,7 +95,9 @@ def _qualities(
     gained = dict.fromkeys(labels, 0.0)
     counted = dict.fromkeys(labels, 0.0)
     # Floating sums depend on their order; arrival must not.
-    for outcome in sorted(outcomes, key=lambda one: (one.update, one.operator, one.lift or 0.0)):
+    for outcome in sorted(
+        outcomes, key=lambda outcome: (outcome.update, outcome.operator, outcome.lift or 0.0)
+    ):
         reward = outcome.reward
         if outcome.operator not in gained or reward is None:
             continue
@@ -111,8 +110,7 @@ def _qualities(
 
 
 def draw_operators(weights: Mapping[str, float], count: int, stream: random.Random) -> list[str]:
-    """Draw labels by their weights, from 0, without replacement: none is drawn again before each
-    has been drawn.
+    """Draw labels by their weights, none again before each has been drawn.
 
     Where all that is left weighs 0, all are equal.
     """

@@ -1,6 +1,4 @@
-"""From trajectories to what an LM reads: token estimates, fitting, rendering, and comparing
-texts.
-"""
+"""From trajectories to what an LM reads: tokens, fitting, rendering, comparing texts."""
 
 from combee_dspy.reflections._records import (
     LEAST_TOKENS,

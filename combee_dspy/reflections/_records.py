@@ -1,6 +1,4 @@
-"""What a reflection's record holds: its texts, its tokens, how it fits a call, and what an LM is
-given of it.
-"""
+"""A reflection's record: its texts, its tokens, and how it fits a call."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ _MARK, _HARMLESS = "<<CUSTOM-TYPE-", "< <CUSTOM-TYPE-"
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of a text: a quarter of its ASCII characters, and every other character,
-    rounded up.
+    """Estimate the tokens of a text: a quarter of its ASCII characters, each other character.
 
     Four characters a token is the common rule for English. Other scripts take one to two characters
     a token; one is the cautious end.
@@ -48,7 +45,7 @@ def estimate_tokens(text: str) -> int:
 _key_tokens = functools.lru_cache(estimate_tokens)  # the same few names in every record
 
 
-def estimate_record_tokens(value: Any) -> int:
+def estimate_record_tokens(value: object) -> int:
     """Estimate the tokens of a record or of any value in it, keys and punctuation included.
 
     Media count :data:`MEDIA_TOKENS` each, whatever their size in bytes.
@@ -65,9 +62,7 @@ def estimate_record_tokens(value: Any) -> int:
 
 
 def is_media(value: object) -> bool:
-    """Whether a value is a DSPy type that reaches the LM as something other than text, such as
-    ``dspy.Image``.
-    """
+    """Return whether a value reaches the LM as something other than text (``dspy.Image``)."""
     if not isinstance(value, dspy.Type):
         return False
     try:
@@ -78,9 +73,7 @@ def is_media(value: object) -> bool:
 
 
 def _opened(value: object) -> Mapping[Any, Any] | Sequence[Any] | None:
-    """Return what a container holds, a pydantic model as a mapping; ``None`` where it is no
-    container.
-    """
+    """Return what a container holds, a model as a mapping; ``None`` for no container."""
     if isinstance(value, pydantic.BaseModel) and not isinstance(value, dspy.Type):
         return _fields(value)
     return value if isinstance(value, (Mapping, list, tuple)) else None
@@ -101,7 +94,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Yield the texts in a record or in any value of it, media and names of fields left out."""
     if isinstance(value, str):
         yield value
@@ -121,8 +114,7 @@ def feedback_text(reflection: Reflection) -> str:
 
 
 def render_records(reflections: Iterable[Reflection]) -> list[dict[str, Any]]:
-    """Return the records as values of a ``list[dict[str, Any]]`` input field, which the adapter in
-    use renders.
+    """Return the records as values of a ``list[dict[str, Any]]`` input field.
 
     DSPy types (images, files, histories) stay what they are and reach the LM as such. Text in which
     DSPy's own type marks occur is defused.
@@ -238,8 +230,8 @@ def _divide(
     def part(number: int) -> Any:
         # A short text stands in every part, a long one may have ended before.
         chosen = {
-            text: found[0] if len(found) == 1 else "".join(found[number : number + 1])
-            for text, found in pieces.items()
+            text: parts[0] if len(parts) == 1 else "".join(parts[number : number + 1])
+            for text, parts in pieces.items()
         }
         return _replaced(tree, chosen)
 
@@ -269,21 +261,19 @@ def _replaced(tree: Any, texts: Mapping[str, str]) -> Any:
 
 
 def _level(sizes: Sequence[int], room: int) -> int:
-    """Return the highest cap, at least 1, for which the capped sizes fit the room: short texts stay
-    whole.
-    """
-    left = room
+    """Return the highest cap for which the capped sizes fit the room, at least 1."""
     for position, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - position)
+        share = room // (len(sizes) - position)
         if size > share:
             return max(share, 1)
-        left -= size
+        room -= size
     return max([1, *sizes])
 
 
 def _pieces(text: str, cap: int) -> Iterator[str]:
-    """Yield consecutive pieces of at most ``cap`` estimated tokens each; one of nothing for the
-    empty text.
+    """Yield consecutive pieces of at most ``cap`` estimated tokens each.
+
+    The empty text is one piece.
     """
     start, length = 0, _fitting(text, 0, cap)
     yield text[:length]
@@ -293,9 +283,7 @@ def _pieces(text: str, cap: int) -> Iterator[str]:
 
 
 def _fitting(text: str, start: int, cap: int) -> int:
-    """Return how many characters from ``start`` make at most ``cap`` estimated tokens; 1 at
-    least.
-    """
+    """Return how many characters from ``start`` make at most ``cap`` tokens; at least 1."""
     length = min(len(text) - start, 4 * cap)
     while length > 1 and (excess := estimate_tokens(text[start : start + length]) - cap) > 0:
         # What is over is at most one token a character: stepping back by the excess never
@@ -305,9 +293,7 @@ def _fitting(text: str, start: int, cap: int) -> int:
 
 
 def _without_middle(text: str, tokens: int) -> str:
-    """Return head and tail of a text, at most ``tokens`` estimated tokens where there is room for
-    the mark between.
-    """
+    """Return head and tail of a text, with a mark between, in ``tokens`` estimated tokens."""
     each = max((tokens - _LEFT_OUT_TOKENS) // 2, 1)
     head = _fitting(text, 0, each)
     tail = min(_fitting(text[::-1], 0, each), len(text) - head)

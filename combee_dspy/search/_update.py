@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 
 from combee_dspy._private import InstructionProposer
-from combee_dspy.aggregators import Aggregator, kept, together
+from combee_dspy.aggregators import Aggregator, measure_retention, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
 from combee_dspy.guards import CopyIndex, guard_notes
@@ -338,7 +338,7 @@ class Learner:
         self, lessons: Lessons, read: Sequence[Reflection], context: StrategyContext
     ) -> None:
         """Keep the scan as an event."""
-        retained = await asyncio.to_thread(kept, lessons, read)
+        retained = await asyncio.to_thread(measure_retention, lessons, read)
         examples = {one.index: one.example_id for one in read}
         scan = self._aggregator
         context.emit(

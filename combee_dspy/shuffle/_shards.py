@@ -72,9 +72,7 @@ def plan_shards(
 def largest_shard(
     n: int, copies: int, shards: int, placement: Placement = "distinct", window: int | None = None
 ) -> int:
-    """Return the size of the largest shard that :func:`plan_shards` would make, without making
-    it.
-    """
+    """Return the size of the largest shard of :func:`plan_shards`, without making it."""
     p = effective_copies(copies, shards, placement, window)
     return max(
         -(-p * (n * last // shards - n * first // shards) // (last - first))
@@ -111,13 +109,13 @@ def _deal_distinct(
     dealt: list[list[int]] = [[] for _ in range(shards)]
     deck: list[int] = []
     for index in order:
-        taken = [deck.pop() for _ in range(min(copies, len(deck)))]
-        if len(taken) < copies:
+        drawn = [deck.pop() for _ in range(min(copies, len(deck)))]
+        if len(drawn) < copies:
             deck = list(range(shards))
             stream.shuffle(deck)
-            more = [shard for shard in deck if shard not in taken][: copies - len(taken)]
+            more = [shard for shard in deck if shard not in drawn][: copies - len(drawn)]
             deck = [shard for shard in deck if shard not in more]
-            taken += more
-        for shard in taken:
+            drawn += more
+        for shard in drawn:
             dealt[shard].append(index)
     yield from map(tuple, dealt)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import chain
 from typing import Any, ClassVar
@@ -49,8 +48,9 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may come to at most; ``None`` for no such limit. The search grants nothing beyond
-    them.
+    """What a run may spend at most; ``None`` for no such limit.
+
+    The search grants nothing beyond them.
 
     The fields are those of :class:`RunView`.
     """
@@ -66,20 +66,26 @@ class Limits:
 
     def __or__(self, other: Limits) -> Limits:
         """Return the smaller of each two: the first one reached stops."""
-        return Limits(**{name: min(known, default=None) for name, known in self._beside(other)})
+        return Limits(
+            **{name: min(limits, default=None) for name, limits in self._pair(other).items()}
+        )
 
     def __and__(self, other: Limits) -> Limits:
         """Return the larger of each two, and none where one has none."""
         return Limits(
-            **{name: max(known) if len(known) == 2 else None for name, known in self._beside(other)}
+            **{
+                name: max(limits) if len(limits) == 2 else None
+                for name, limits in self._pair(other).items()
+            }
         )
 
-    def _beside(self, other: Limits) -> Iterator[tuple[str, list[Any]]]:
-        for each in fields(Limits):
-            yield (
-                each.name,
-                [limit for one in (self, other) if (limit := getattr(one, each.name)) is not None],
-            )
+    def _pair(self, other: Limits) -> dict[str, list[Any]]:
+        """Return the limits that either has, by name."""
+        first, second = asdict(self), asdict(other)
+        return {
+            name: [limit for limit in (first[name], second[name]) if limit is not None]
+            for name in first
+        }
 
 
 class StoppingRule(Strategy):
@@ -102,9 +108,7 @@ class StoppingRule(Strategy):
         return Limits()
 
     def needs(self) -> frozenset[str]:
-        """Return the figures of :class:`RunView` that may be unknown and that it decides by; none
-        by default.
-        """
+        """Return the figures of :class:`RunView` that it decides by and that may be unknown."""
         return frozenset()
 
     def __or__(self, other: StoppingRule) -> StoppingRule:
@@ -116,7 +120,7 @@ class StoppingRule(Strategy):
     def _composed(self, other: StoppingRule, kind: type[_Composed]) -> StoppingRule:
         if not isinstance(other, StoppingRule):
             return NotImplemented
-        parts = [one.rules if isinstance(one, kind) else (one,) for one in (self, other)]
+        parts = [rule.rules if isinstance(rule, kind) else (rule,) for rule in (self, other)]
         return kind(tuple(chain.from_iterable(parts)))
 
 
@@ -153,8 +157,9 @@ class _Composed(StoppingRule):
         return frozenset[str]().union(*(rule.needs() for rule in self.rules))
 
     def reasons(self, view: RunView) -> list[str]:
-        """Return the reasons of the rules that would stop; all are asked, so that a broken one is
-        heard of.
+        """Return the reasons of the rules that would stop.
+
+        All are asked, so a broken rule shows.
         """
         return [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
 
@@ -162,6 +167,11 @@ class _Composed(StoppingRule):
 @parameters
 class AnyOf(_Composed):
     """Stops when one of its rules would; ``a | b``.
+
+    Example:
+        >>> from combee_dspy.stopping import Budget, RunView, Target
+        >>> (Budget(rollouts=500) | Target(0.9)).check(RunView(rollouts=500))
+        'budget.rollouts is spent: 500 of 500'
 
     Args:
         rules: At least one rule.
@@ -181,6 +191,11 @@ class AnyOf(_Composed):
 @parameters
 class AllOf(_Composed):
     """Stops when all of its rules would; ``a & b``.
+
+    Example:
+        >>> from combee_dspy.stopping import Budget, RunView, Target
+        >>> (Budget(rollouts=500) & Target(0.9)).check(RunView(rollouts=500)) is None
+        True
 
     Args:
         rules: At least one rule.

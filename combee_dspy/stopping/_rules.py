@@ -37,6 +37,11 @@ class Budget(StoppingRule):
     before the first call where one is not known. Should a program then call a model without a price
     on its own, what has been spent is no longer known, and the run stops with that reason.
 
+    Example:
+        >>> from combee_dspy.stopping import Budget, RunView
+        >>> Budget(rollouts=500).check(RunView(rollouts=500))
+        'budget.rollouts is spent: 500 of 500'
+
     Args:
         rollouts: Rollouts bought.
         calls: LM calls sent to a service, those that it turned away included; answers of a cache
@@ -90,10 +95,10 @@ class Budget(StoppingRule):
             if most is not None and amount is None:
                 yield f"budget.{name} cannot be kept: {_UNKNOWN[name]}"
             elif most is not None and amount >= most:
-                yield f"budget.{name} is spent: {_shown(amount)} of {_shown(most)}"
+                yield f"budget.{name} is spent: {_format(amount)} of {_format(most)}"
 
 
-def _shown(amount: float) -> str:
+def _format(amount: float) -> str:
     # Four decimals of a hundredth of a cent would say nothing of it.
     return f"{amount:.2g}" if 0 < amount < 0.001 else f"{amount:,.4f}".rstrip("0").rstrip(".")
 
@@ -111,7 +116,7 @@ def require_countable(
     Raises:
         ArgumentValueError: The rule decides by one of them, and it cannot be known.
     """
-    needs = frozenset[str]() if rule is None else rule.needs()
+    needs = rule.needs() if rule else ()
     if "dollars" in needs and unpriced:
         listed = ", ".join(f"{model!r} ({role})" for role, model in unpriced.items())
         remedy = (
@@ -135,6 +140,11 @@ class Target(StoppingRule):
     The target is soft: the update that reaches it is finished. The best of many candidates on one
     validation set is biased upwards, so the score that is reached here is no claim; the held-out
     set tells.
+
+    Example:
+        >>> from combee_dspy.stopping import RunView, Target
+        >>> Target(0.9).check(RunView(validation_history=((-1, 0.5),))) is None
+        True
 
     Args:
         score: Mean validation score, in the metric's units.
@@ -163,6 +173,11 @@ class Patience(StoppingRule):
     Patience on the training score is refused. Each minibatch holds other examples, so its score
     goes up and down with them; and what learns from examples gets better on them long after it has
     stopped to get better on others. Either way it would stop too early or never.
+
+    Example:
+        >>> from combee_dspy.stopping import Patience, RunView
+        >>> Patience(2).check(RunView(updates=2, validation_history=((-1, 0.5),)))
+        'patience is over: no validation score above 0.5 by more than 0 in 2 updates, of 2'
 
     Args:
         updates: Updates without improvement.

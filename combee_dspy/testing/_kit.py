@@ -1,6 +1,4 @@
-"""How a check says what is wrong, which checks a strategy must pass, and how to run them with
-pytest.
-"""
+"""How a check reports, which checks a strategy must pass, and pytest's way to run them."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import asyncio
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError
@@ -74,13 +72,40 @@ def expect_pure(strategy: Any, ask: Callable[[Any, Any], Any], views: Sequence[A
     other = copy.deepcopy(strategy)
     second = [ask(other, view) for view in reversed(views)][::-1]
     mend = "read the view only: no clock, no `random`, nothing kept on self between calls"
-    for view, one, two in zip(views, first, second, strict=True):
+    for view, answer, repeated in zip(views, first, second, strict=True):
         expect(
-            one == two,
+            answer == repeated,
             "the same answer for the same view",
-            f"{one!r:.200} and {two!r:.200} for {view}",
+            f"{answer!r:.200} and {repeated!r:.200} for {view}",
             mend,
         )
+
+
+def expect_same_at_once(uses: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]]) -> None:
+    """Raise unless uses of one object return the same at once as one after another.
+
+    Raises:
+        ConformanceError: They do not, or one of them raises.
+    """
+
+    async def use_at_once() -> list[Any]:
+        return await asyncio.gather(*(use() for use in uses.values()))
+
+    alone = [attempt(use, f"a result, given {case}") for case, use in uses.items()]
+    at_once = attempt(use_at_once, "results of several uses at once")
+    different = [
+        case for case, *both in zip(uses, alone, at_once, strict=True) if both[0] != both[1]
+    ]
+    mend = (
+        "keep nothing on self or in the module; draw from `context.stream(…)` only; no clock, no"
+        " order of sets"
+    )
+    expect(
+        not different,
+        "the same results for the same inputs, one after another and at once",
+        f"different ones, given {different}",
+        mend,
+    )
 
 
 def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
@@ -95,15 +120,18 @@ def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
     kind = _instance(strategy).kind
     # A distribution may have kinds of its own.
     modules = ["general", kind] if kind in KINDS else ["general"]
-    found = [
+    namespaces = [
         vars(importlib.import_module(f"combee_dspy.testing.checks.{module}")) for module in modules
     ]
-    return [check for names in found for name, check in names.items() if name.startswith("check_")]
+    return [
+        check for names in namespaces for name, check in names.items() if name.startswith("check_")
+    ]
 
 
 def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
-    """Return a pytest mark that runs a test ``(strategy, check)`` for every check of every
-    strategy.
+    """Return a pytest mark that runs every check of every strategy.
+
+    The test takes ``(strategy, check)``.
 
     Args:
         strategies: As for :func:`checks_for`. Give one per setting that is worth testing.

@@ -66,7 +66,7 @@ def as_json(fields: Mapping[str, Any]) -> str:
     return json.dumps(dict(fields))
 
 
-class _Engine:
+class _ScriptedEngine:
     def __init__(self, answer: Callable[[ScriptedRequest], str]) -> None:
         self._answer = answer
         self.requests: list[ScriptedRequest] = []
@@ -86,8 +86,8 @@ class _Engine:
         )
 
 
-class _AsyncEngine:
-    def __init__(self, engine: _Engine) -> None:
+class _AsyncScriptedEngine:
+    def __init__(self, engine: _ScriptedEngine) -> None:
         self._engine = engine
 
     async def complete(self, request: Request) -> Response:
@@ -107,6 +107,14 @@ class ScriptedLM(dspy.LM):
 
     Thread-safe as far as ``answer`` is. Usage counts words. Nothing is cached.
 
+    Example:
+        >>> import dspy
+        >>> from combee_dspy.testing import ScriptedLM, as_chat
+        >>> lm = ScriptedLM(lambda request: as_chat({"answer": "42"}))
+        >>> with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        ...     dspy.Predict("question -> answer")(question="What is 6 times 7?").answer
+        '42'
+
     Args:
         answer: From the request to the raw answer; see :func:`as_chat` and :func:`as_json`.
         model: The model's name.
@@ -119,8 +127,8 @@ class ScriptedLM(dspy.LM):
         model: str = "scripted/double",
         **kwargs: Any,
     ) -> None:
-        self.script = _Engine(answer)
-        engines = {"engine": self.script, "async_engine": _AsyncEngine(self.script)}
+        self.script = _ScriptedEngine(answer)
+        engines = {"engine": self.script, "async_engine": _AsyncScriptedEngine(self.script)}
         super().__init__(model, **engines, **{"cache": False, **kwargs})
 
     @property
@@ -154,6 +162,14 @@ class ScriptedAsk:
     It fabricates a value of the right type for every output field, the same for the same
     signature and inputs, and remembers every call.
 
+    Example:
+        >>> import asyncio, dspy
+        >>> from combee_dspy.testing import ScriptedAsk
+        >>> ask = ScriptedAsk(fail=lambda call: call.index == 0)
+        >>> signature = dspy.Signature("question -> answer")
+        >>> asyncio.run(ask(signature, {"question": "?"}, (), "proposer")).error
+        'ScriptedFailure: told to fail'
+
     Args:
         fail: Which calls fail, as after all retries; none by default.
         empty: Whether to answer with empty values, as a lazy LM does.
@@ -173,9 +189,7 @@ class ScriptedAsk:
         place: tuple[str | int, ...],
         role: Role,
     ) -> dspy.Prediction | FailedCall:
-        """Return a fabricated prediction, or a failure, once the other coroutines had their
-        turn.
-        """
+        """Return a fabricated prediction, or a failure, after the other coroutines' turn."""
         call = AskCall(len(self.calls), signature, dict(inputs), place, role)
         self.calls.append(call)
         await asyncio.sleep(0)
@@ -183,10 +197,10 @@ class ScriptedAsk:
             return FailedCall("ScriptedFailure: told to fail")
         answers = {}
         for name, field in signature.output_fields.items():
-            asked = (
+            question = (
                 f"{signature.__name__}|{name}|{sorted(inputs.items(), key=lambda item: item[0])!r}"
             )
-            digest = hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()
+            digest = hashlib.blake2b(question.encode(), digest_size=4).hexdigest()
             answers[name] = _fabricate(field.annotation, f"{name} {digest}", self._empty)
         return dspy.Prediction(**answers)
 
@@ -227,10 +241,10 @@ def context(
         events: Where emitted events go, as ``(kind, data)``.
         seed: The run's seed.
     """
-    heard = [] if events is None else events
+    emitted = [] if events is None else events
 
     def emit(kind: str, **data: Any) -> None:
-        heard.append((kind, data))
+        emitted.append((kind, data))
 
     return StrategyContext(
         "answer", "Answer the question.", ask or ScriptedAsk(), emit, update=1, seed=seed
@@ -238,9 +252,7 @@ def context(
 
 
 def reflections(count: int) -> tuple[Reflection, ...]:
-    """Return ``count`` different reflections, with real ``dict`` records that a strategy could
-    change.
-    """
+    """Return ``count`` different reflections, with real ``dict`` records."""
     return tuple(
         Reflection(
             index=number,
@@ -258,22 +270,21 @@ def reflections(count: int) -> tuple[Reflection, ...]:
 
 
 def arriving(
-    given: Sequence[Reflection | Exception | None], order: Sequence[int] = ()
+    outcomes: Sequence[Reflection | Exception | None], order: Sequence[int] = ()
 ) -> list[asyncio.Future[Reflection | None]]:
-    """Return awaitables that get done one a turn of the running event loop; what is an exception is
-    raised.
+    """Return awaitables that finish one a turn of the event loop; exceptions are raised.
 
     Args:
-        given: What each position gets.
+        outcomes: What each position gets.
         order: Positions in the order of arrival; their own order by default.
     """
     loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Reflection | None]] = [loop.create_future() for _ in given]
+    futures: list[asyncio.Future[Reflection | None]] = [loop.create_future() for _ in outcomes]
 
     def arrive(left: Iterator[int]) -> None:
         if (number := next(left, None)) is None:
             return
-        value, future = given[number], futures[number]
+        value, future = outcomes[number], futures[number]
         if isinstance(value, Exception):
             future.set_exception(value)
             future.exception()  # told apart from one that nobody has looked at
@@ -281,14 +292,12 @@ def arriving(
             future.set_result(value)
         loop.call_soon(arrive, left)
 
-    loop.call_soon(arrive, iter(order or range(len(given))))
+    loop.call_soon(arrive, iter(order or range(len(outcomes))))
     return futures
 
 
 def operator_input(*, lessons: int = 0, runs: int = 0, demonstrations: int = 0) -> OperatorInput:
-    """Return an operator's input with so many lessons, rollouts (every third failed) and
-    demonstrations.
-    """
+    """Return an operator's input with lessons, rollouts (every third failed) and demonstrations."""
     return OperatorInput(
         instruction="Answer the question.",
         demonstrations=tuple(

@@ -15,18 +15,14 @@ __all__ = ["Standing", "Weigher"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a lesson's evidence comes to: a state, and why, in a sentence; no reason where nothing
-    speaks against it.
-    """
+    """A lesson's state by its evidence, and why; no reason where nothing speaks against it."""
 
     state: State
     reason: str = ""
 
 
 class Weigher(Strategy):
-    """Decides by the evidence which lessons of a book are served. Pure: the same book gives the
-    same standings.
-    """
+    """Decides by the evidence which lessons of a book are served. Pure."""
 
     kind: ClassVar[str] = "weigher"
 

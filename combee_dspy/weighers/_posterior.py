@@ -19,13 +19,8 @@ _WORD = re.compile(r"\w+")
 _COMMON = 0.1
 
 
-def _counted(examples: int) -> str:
+def _count_examples(examples: int) -> str:
     return "1 example" if examples == 1 else f"{examples} examples"
-
-
-def _harming(lesson: BookLesson) -> Standing:
-    reason = f"it harmed {_counted(lesson.harmful)} and helped {lesson.helpful}"
-    return Standing("retired", reason)
 
 
 @parameters
@@ -54,6 +49,15 @@ class Posterior(Weigher):
     of votes: it is served, and what contradicts it waits, since a prompt that says both teaches
     neither. The reason names the line's side, so a user who sees the examples may remove the line.
 
+    Example:
+        >>> from combee_dspy.lessons import Book, Contradict, Taught, lesson_id
+        >>> from combee_dspy.weighers import Posterior
+        >>> left, right = Taught("Go left.", tuple("abcdefg")), Taught("Go right.", ("h",))
+        >>> book = Book().add([left, right], born=0)
+        >>> book = book.edit([Contradict((lesson_id("Go left."), lesson_id("Go right.")))]).book
+        >>> [(lesson.text, lesson.state) for lesson in Posterior().applied(book).lessons]
+        [('Go left.', 'served'), ('Go right.', 'retired')]
+
     Args:
         clear: Posterior from which a contradiction is decided, above ½ and below 1.
         least: Distinct examples from which a departure counts as seen again.
@@ -74,10 +78,14 @@ class Posterior(Weigher):
     def weigh(self, book: Book) -> Mapping[str, Standing]:
         """Return the standings of lessons that harm, of contradicted ones, and of exceptions."""
         undecided = [lesson for lesson in book.lessons if not lesson.decided]
-        harming = [
-            lesson for lesson in undecided if lesson.harmful - lesson.helpful >= self.leave_at
-        ]
-        standings = {lesson.id: _harming(lesson) for lesson in harming}
+        standings = {
+            lesson.id: Standing(
+                "retired",
+                f"it harmed {_count_examples(lesson.harmful)} and helped {lesson.helpful}",
+            )
+            for lesson in undecided
+            if lesson.harmful - lesson.helpful >= self.leave_at
+        }
         lessons = {lesson.id: lesson for lesson in undecided if lesson.id not in standings}
         tested = {
             lesson.id: lesson
@@ -120,17 +128,15 @@ class Posterior(Weigher):
     def _against(self, votes: int, winner: int) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""
         reason = (
-            f"{_counted(winner)} {'teaches' if winner == 1 else 'teach'} the opposite and {votes}"
-            " this"
+            f"{_count_examples(winner)} {'teaches' if winner == 1 else 'teach'} the opposite and"
+            f" {votes} this"
         )
         return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
 
     def _exceptions(
         self, view: _View, served: Sequence[BookLesson]
     ) -> tuple[list[BookLesson], list[BookLesson]]:
-        """Return the served exceptions whose departure from their rule was seen again, and the lone
-        ones.
-        """
+        """Return the served exceptions whose departure was seen again, and the lone ones."""
         again: list[BookLesson] = []
         lone: list[BookLesson] = []
         for lesson in served:
@@ -146,9 +152,7 @@ class Posterior(Weigher):
 
 
 class _View:
-    """The lessons of a book that no test has retired, and which of them depart from a rule in the
-    same way.
-    """
+    """The lessons that no test has retired, and which depart from a rule alike."""
 
     def __init__(self, lessons: Mapping[str, BookLesson]) -> None:
         self.lessons = lessons
@@ -168,31 +172,28 @@ class _View:
         return bool(self._departure(first, rule) & self._departure(second, rule))
 
     def _departure(self, lesson: BookLesson, rule: str) -> set[str]:
-        """Return the words in which a lesson departs from a rule: its numbers, since they decide
-        what it says.
-        """
+        """Return the words in which a lesson departs from a rule: its numbers, else rare words."""
         words = self._words[lesson.id] - self._words[rule]
         return {word for word in words if any(map(str.isdigit, word))} or words & self._rare
 
     def votes(self, lesson: BookLesson) -> set[str]:
-        """Return the examples that teach a lesson: an exception that departs from its rival as it
-        does votes for it.
+        """Return the examples that teach a lesson.
+
+        An exception that departs from the lesson's rival in the same way votes for it.
         """
         votes = set(lesson.sources)
         for rival in lesson.rivals:
             if rival in self.lessons:
                 agreeing = (
-                    one
-                    for one in self.exceptions.get(rival, ())
-                    if self.is_alike(one, lesson, rival)
+                    exception
+                    for exception in self.exceptions.get(rival, ())
+                    if self.is_alike(exception, lesson, rival)
                 )
                 votes.update(source for exception in agreeing for source in exception.sources)
         return votes
 
     def is_repeated(self, exception: BookLesson, served: Collection[str]) -> bool:
-        """Return whether an exception to a rule that lost says what the rule's served rival says of
-        all cases.
-        """
+        """Return whether a served rival of the rule that lost says what an exception says."""
         rule = self.lessons.get(exception.rule)
         if rule is None or rule.id in served:
             return False

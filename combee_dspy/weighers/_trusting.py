@@ -12,7 +12,15 @@ from combee_dspy.weighers._base import Standing, Weigher
 
 @parameters
 class Trusting(Weigher):
-    """Serves every lesson, contradictory ones too: what a book without votes comes to."""
+    """Serves every lesson, contradictory ones too: what a book without votes comes to.
+
+    Example:
+        >>> from combee_dspy.lessons import Book, Taught
+        >>> from combee_dspy.weighers import Trusting
+        >>> book = Book().add([Taught("Go left.", ("a",))], born=0)
+        >>> [lesson.state for lesson in Trusting().applied(book).lessons]
+        ['served']
+    """
 
     name: ClassVar[str] = "trusting"
 

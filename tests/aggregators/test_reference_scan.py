@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.aggregators import ReferenceScan
-from combee_dspy.aggregators._citations import cited
+from combee_dspy.aggregators._citations import read_citations
 from combee_dspy.aggregators._comparing import Vocabulary, read_relations
 from combee_dspy.edits import Contradict, Narrow, Remove, Retire, Unite
 from combee_dspy.lessons import Book, Taught, deal_alike, lesson_id
@@ -325,8 +325,8 @@ ITEMS = [
     ],
 )
 def test_a_citation_is_read_where_it_stands_and_void_outside_the_call(text, lesson):
-    assert cited([text], ITEMS) == [lesson]
+    assert read_citations([text], ITEMS) == [lesson]
 
 
 def test_a_citation_alone_is_no_lesson():
-    assert cited(["[1, 2]", "[3] ?"], ITEMS) == []
+    assert read_citations(["[1, 2]", "[3] ?"], ITEMS) == []

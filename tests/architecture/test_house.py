@@ -23,14 +23,11 @@ COUNTS = {name: count(source) for name, source in SOURCES.items()}
 LONGEST = 2000
 # Files that were longer before this was counted. None may grow, and none may join them.
 TOO_LONG = {
-    "combee_dspy/aggregators/_kept.py": 2001,
-    "combee_dspy/aggregators/_scan.py": 2085,
     "combee_dspy/benchmarks/formula_mini/generate.py": 2072,
     "combee_dspy/cli/_plan.py": 2140,
     "combee_dspy/cli/queries.py": 2308,
     "combee_dspy/combee.py": 2409,
     "combee_dspy/journal/_journal.py": 2092,
-    "combee_dspy/lessons/_changes.py": 2130,
     "combee_dspy/rollouts/_codec.py": 3010,
     "combee_dspy/rollouts/_limits.py": 2038,
     "combee_dspy/rollouts/_run.py": 2354,
@@ -54,7 +51,7 @@ TOO_LONG = {
     "plugins/strategist/combee_strategist/canary/_serving.py": 2442,
 }
 # Of 1,000 names; the aim is 1.
-MOST_PRIVATE = 28.7
+MOST_PRIVATE = 20.2
 
 
 def test_files_can_be_read_in_one_sitting() -> None:

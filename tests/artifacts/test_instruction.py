@@ -64,12 +64,12 @@ def _read(artifact: Instruction, *records: dict[str, object]) -> object:
 
 
 def test_a_reflector_sees_gepas_record_or_all_but_the_answer() -> None:
-    assert _shown(Instruction(shown="all"), RECORD) == RECORD
+    assert _shown(Instruction(view="all"), RECORD) == RECORD
     assert _shown(Instruction(), RECORD) == RECORD, "a proposer of one's own is given all"
-    assert _shown(Instruction(shown="feedback"), RECORD) == {
+    assert _shown(Instruction(view="feedback"), RECORD) == {
         name: RECORD[name] for name in ("Inputs", "Feedback")
     }
-    assert _shown(Instruction(shown="feedback"), None) is None
+    assert _shown(Instruction(view="feedback"), None) is None
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_a_reader_is_not_shown_twice_what_the_program_answered(
         _read(Instruction(), record, record)
         == [rest if read is None else {**rest, "Generated Outputs": read}] * 2
     )
-    assert _read(Instruction(shown="all"), record) == [record]
+    assert _read(Instruction(view="all"), record) == [record]
 
 
 def test_another_way_to_show_it_is_refused() -> None:
-    problem = r"Instruction.shown is refused: input should be 'auto', 'all' or 'feedback'"
+    problem = r"Instruction.view is refused: input should be 'auto', 'all' or 'feedback'"
     with pytest.raises(ArgumentValueError, match=problem):
-        Instruction(shown="answer")  # type: ignore[arg-type]
+        Instruction(view="answer")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ def test_the_size_ends_at_the_smallest_limit_and_each_change_is_kept(size, limit
         None if limit is None else _base.Bound(f"b{i}", limit, "why")
         for i, limit in enumerate(limits)
     ]
-    after, clamps = _base.clamped(size, bounds)
+    after, clamps = _base.clamp(size, bounds)
     assert after == min([size, *(limit for limit in limits if limit is not None)])
     path = [size, *(clamp.after for clamp in clamps)]
     assert [clamp.before for clamp in clamps] == path[:-1]
@@ -29,7 +29,7 @@ def test_the_size_ends_at_the_smallest_limit_and_each_change_is_kept(size, limit
 def test_trainset_and_updates():
     assert _base.trainset_bound(VIEW).limit == 240
     assert _base.updates_bound(VIEW, 6).limit == 40
-    assert _base.clamped(9, [_base.updates_bound(replace(VIEW, trainset_size=4), 6)])[0] == 1
+    assert _base.clamp(9, [_base.updates_bound(replace(VIEW, trainset_size=4), 6)])[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_update_of_the_budgets_size_can_be_paid(remaining, validation, childr
         children=children,
         screen=screen,
     )
-    limit, _ = _base.clamped(10_000, [_base.budget_bound(view)])
+    limit, _ = _base.clamp(10_000, [_base.budget_bound(view)])
 
     def cost(size, count):
         check = size if screen is None else min(size, screen)

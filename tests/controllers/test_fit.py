@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.controllers._fits import Law, epoch_delays, fit_law, fit_power_law
+from combee_dspy.controllers._fits import DelayLaw, epoch_delays, fit_law, fit_power_law
 from combee_dspy.records import Measurement
 
 scales = st.floats(0.01, 1e6)
@@ -34,7 +34,7 @@ def test_the_law_is_recovered_from_delays_that_are_ten_percent_off(seed):
 
 @given(scales, exponents, st.floats(1e-4, 1e3))
 def test_the_plateau_is_where_one_more_example_stops_saving_tau(scale, exponent, tau):
-    law = Law(scale, exponent)
+    law = DelayLaw(scale, exponent)
     size = law.plateau(tau)
     assert law.slope(size) == pytest.approx(tau, rel=1e-6)
     assert law.slope(size * 0.9) > tau > law.slope(size * 1.1)
@@ -42,7 +42,7 @@ def test_the_plateau_is_where_one_more_example_stops_saving_tau(scale, exponent,
 
 @given(exponents, st.floats(0.001, 0.2), scales, st.integers(1, 100))
 def test_the_documented_closed_form_for_a_relative_tau(exponent, share, scale, smallest):
-    law = Law(scale, exponent)
+    law = DelayLaw(scale, exponent)
     tau = share * law.slope(smallest)
     assert law.plateau(tau) == pytest.approx(
         smallest * (1 / share) ** (1 / (exponent + 1)), rel=1e-6
@@ -69,12 +69,12 @@ def test_fewer_than_two_sizes_fit_nothing(delays):
 
 @pytest.mark.parametrize("exponent", [0.0, -0.4])
 def test_there_is_no_plateau_where_larger_batches_save_nothing(exponent):
-    assert Law(10.0, exponent).slope(3) == 0.0
-    assert Law(10.0, exponent).plateau(0.1) == 0.0
+    assert DelayLaw(10.0, exponent).slope(3) == 0.0
+    assert DelayLaw(10.0, exponent).plateau(0.1) == 0.0
 
 
 def test_extreme_laws_stay_finite():
-    assert math.isfinite(Law(1e300, 1e-9).plateau(1e-300))
+    assert math.isfinite(DelayLaw(1e300, 1e-9).plateau(1e-300))
     assert fit_power_law({2: 1e-300, 3: 1e300}) is None
 
 

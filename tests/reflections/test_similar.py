@@ -41,8 +41,7 @@ LONG = (
 )
 def test_lessons_that_differ_in_what_counts_are_both_kept(one: str, other: str) -> None:
     known = NearDuplicates(0.8)
-    assert known.add(one)
-    assert known.add(other)
+    assert [known.place(one), known.place(other)] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -50,15 +49,12 @@ def test_lessons_that_differ_in_what_counts_are_both_kept(one: str, other: str) 
 )
 def test_near_duplicates_are_found(other: str) -> None:
     known = NearDuplicates(0.8)
-    assert known.add(LONG)
-    assert not known.add(other)
+    assert [known.place(LONG), known.place(other)] == [0, 0]
 
 
 def test_threshold_one_drops_equal_lessons_only() -> None:
     known = NearDuplicates(1.0)
-    assert known.add(LONG)
-    assert known.add(LONG + " please")
-    assert not known.add(LONG + "!")
+    assert [known.place(LONG + end) for end in ("", " please", "!")] == [0, 1, 0]
 
 
 def test_a_repeated_text_has_the_number_of_its_first_one() -> None:
@@ -76,5 +72,5 @@ def test_a_repeated_text_has_the_number_of_its_first_one() -> None:
         "divide a / b",
     ]
     assert [known.place(text) for text in texts] == [0, 1, 0, 0, 2, 1]
-    assert not known.add(words)
-    assert known.add("Something else.")
+    assert known.place(words) == 0
+    assert known.place("Something else.") == 3

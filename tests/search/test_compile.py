@@ -143,7 +143,7 @@ def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> Non
         reflection_minibatch_size=4,
         budget=Budget(updates=3),
         max_metric_calls=100,
-        artifact=Instruction(shown="all"),
+        artifact=Instruction(view="all"),
     )
     # Each record shows an answer and the feedback on it.
     shown = [re.findall(r"try\d+", request.text) for request in world.proposer_lm.requests]

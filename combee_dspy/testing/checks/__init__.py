@@ -1,3 +1,1 @@
-"""The checks, one module a kind, named as the kind: every function whose name begins with
-``check_`` is one.
-"""
+"""The checks, one module a kind: every function whose name begins with ``check_``."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, get_args
 
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection, Role
-from combee_dspy.testing._kit import attempt, expect
+from combee_dspy.testing._kit import attempt, expect, expect_same_at_once
 from combee_dspy.testing.doubles import (
     ScriptedAsk,
     arriving,
@@ -18,26 +19,32 @@ from combee_dspy.testing.doubles import (
     reflections,
 )
 
-_Given = int | Sequence[Reflection | Exception | None]
+_Arrivals = int | Sequence[Reflection | Exception | None]
 
 _COUNTS = (0, 1, 2, 3, 8, 13, 200)
 
 
-async def _aggregated(
-    strategy: Aggregator, given: _Given, ask: ScriptedAsk | None = None, order: Sequence[int] = ()
+async def _aggregate(
+    strategy: Aggregator,
+    arrivals: _Arrivals,
+    ask: ScriptedAsk | None = None,
+    order: Sequence[int] = (),
 ) -> Lessons:
     """Aggregate reflections, so many or these, that arrive in an order."""
-    all_of_them = reflections(given) if isinstance(given, int) else given
-    return await strategy.aggregate(arriving(all_of_them, order), context(ask))
+    outcomes = reflections(arrivals) if isinstance(arrivals, int) else arrivals
+    return await strategy.aggregate(arriving(outcomes, order), context(ask))
 
 
 def _run(
-    strategy: Aggregator, given: _Given, ask: ScriptedAsk | None = None, order: Sequence[int] = ()
+    strategy: Aggregator,
+    arrivals: _Arrivals,
+    ask: ScriptedAsk | None = None,
+    order: Sequence[int] = (),
 ) -> Lessons:
-    said = f"`aggregate` returns for {given if isinstance(given, int) else len(given)} reflections"
+    count = arrivals if isinstance(arrivals, int) else len(arrivals)
+    expected = f"`aggregate` returns for {count} reflections"
     mend = "no number of reflections, no answer and no failed call may make it raise"
-    found: Lessons = attempt(lambda: _aggregated(strategy, given, ask, order), said, mend)
-    return found
+    return attempt(lambda: _aggregate(strategy, arrivals, ask, order), expected, mend)
 
 
 def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
@@ -62,7 +69,7 @@ def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
                 "nothing from no reflections",
                 f"{result!r:.300}",
             )
-    some = [one if one.index % 3 else None for one in reflections(13)]
+    some = [reflection if reflection.index % 3 else None for reflection in reflections(13)]
     untold = [
         item
         for item in _run(strategy, some).lessons
@@ -82,14 +89,14 @@ def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
 def _check_lessons(result: Any, count: int) -> None:
     ours = isinstance(result, Lessons) and result.component == "answer"
     mend = "return Lessons(context.component, lessons=(Lesson(text, sources), …), nodes=…)"
-    said = f"for {count} reflections it returned {result!r:.200}"
-    expect(ours, "a `combee_dspy.records.Lessons` of `context.component`", said, mend)
-    told = all(
+    happened = f"for {count} reflections it returned {result!r:.200}"
+    expect(ours, "a `combee_dspy.records.Lessons` of `context.component`", happened, mend)
+    sound = all(
         isinstance(x, Lesson) and isinstance(x.text, str) and x.text.strip() for x in result.lessons
     )
     mend = "drop blank answers; an LM returns them"
     expect(
-        told,
+        sound,
         "a tuple of `Lesson`s with text",
         f"for {count} reflections: {result.lessons!r:.300}",
         mend,
@@ -98,12 +105,12 @@ def _check_lessons(result: Any, count: int) -> None:
     mend = "say what each call returned: it is how a lost lesson is traced"
     expect(traced, "a tuple of `NodeOutput`s, one per LM call", f"{result.nodes!r:.300}", mend)
     for item in (*result.lessons, *result.nodes):
-        known = list(item.sources) == sorted(set(item.sources)) and all(
+        ordered = list(item.sources) == sorted(set(item.sources)) and all(
             0 <= source < count for source in item.sources
         )
         mend = "use `tuple(sorted({reflection.index for reflection in shard}))`"
         expect(
-            known,
+            ordered,
             f"sources that are indices of {count} reflections, ascending, once",
             f"{item!r:.300}",
             mend,
@@ -119,22 +126,20 @@ def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
             "plan shards from `len(reflections)`; draw from `context.stream(…)` only; no clock, no"
             " order of sets"
         )
-        said = f"{first!r:.200} and then {again!r:.200}"
+        happened = f"{first!r:.200} and then {again!r:.200}"
         expect(
             first == again,
             "equal lessons for equal reflections, in whatever order they arrive",
-            said,
+            happened,
             mend,
         )
 
 
 def check_a_failed_reflection_is_raised(strategy: Aggregator) -> None:
-    """Why a rollout could not be had ends the update: it is no lesson, and must not be
-    swallowed.
-    """
-    given: list[Reflection | Exception | None] = [*reflections(8), KeyError("no such rollout")]
+    """An awaitable that raises ends the update: it is no lesson."""
+    arrivals: list[Reflection | Exception | None] = [*reflections(8), KeyError("no such rollout")]
     try:
-        result = asyncio.run(_aggregated(strategy, given))
+        result = asyncio.run(_aggregate(strategy, arrivals))
     except KeyError:
         return
     expect(
@@ -146,31 +151,18 @@ def check_a_failed_reflection_is_raised(strategy: Aggregator) -> None:
 
 
 def check_several_uses_at_once(strategy: Aggregator) -> None:
-    """Components, and runs, are aggregated at the same time by one object, which leaves its inputs
-    alone.
-    """
-    counts = (1, 5, 8, 13)
-    given = {count: reflections(count) for count in counts}
-    before = copy.deepcopy(given)
+    """One object aggregates several components at once and leaves its inputs alone."""
+    inputs = {count: reflections(count) for count in (1, 5, 8, 13)}
+    before = copy.deepcopy(inputs)
 
-    async def together() -> list[Lessons]:
-        return await asyncio.gather(*(_aggregated(strategy, given[count]) for count in counts))
-
-    alone = [_run(strategy, count) for count in counts]
-    found = attempt(together, "`aggregate` returns")
-    other = [n for n, one, two in zip(counts, alone, found, strict=True) if one != two]
-    mend = (
-        "keep nothing on self or in the module between calls: what belongs to one call stays in its"
-        " variables"
+    expect_same_at_once(
+        {
+            f"{count} reflections": partial(_aggregate, strategy, group)
+            for count, group in inputs.items()
+        }
     )
     expect(
-        not other,
-        "the same lessons for four uses at once as for one by one",
-        f"others for {other} of them",
-        mend,
-    )
-    expect(
-        given == before,
+        inputs == before,
         "reflections unchanged by `aggregate`",
         "a record was changed",
         "build new dicts and lists",
@@ -180,7 +172,7 @@ def check_several_uses_at_once(strategy: Aggregator) -> None:
 def check_every_call_goes_through_ask(strategy: Aggregator) -> None:
     """`context.ask` carries journal, books and retries; another way escapes them."""
     ask = ScriptedAsk()
-    expect_calls_by_ask(lambda: _aggregated(strategy, 8, ask))
+    expect_calls_by_ask(lambda: _aggregate(strategy, 8, ask))
     roles = {call.role for call in ask.calls}
     expect(
         roles <= set(get_args(Role)), f"roles among {', '.join(get_args(Role))}", f"roles {roles}"
@@ -197,17 +189,18 @@ def check_every_call_goes_through_ask(strategy: Aggregator) -> None:
 
 
 def check_survives_failed_calls(strategy: Aggregator) -> None:
-    """A failed call loses its shard's lessons, not the update; and an LM may answer with
-    nothing.
+    """A failed call loses its shard's lessons, not the update.
+
+    An LM may also answer with nothing.
     """
     for count in (1, 3, 13):
         ask = ScriptedAsk(fail=lambda call: True)
         result = _run(strategy, count, ask)
         _check_lessons(result, count)
-        told = not ask.calls or any(node.failed for node in result.nodes)
+        recorded = not ask.calls or any(node.failed for node in result.nodes)
         mend = "for a `FailedCall`, add NodeOutput(level, node, sources, (), failed=call.error)"
         expect(
-            told,
+            recorded,
             "failed calls kept as `NodeOutput`s with `failed` set",
             "all failed and no node says so",
             mend,

@@ -37,7 +37,7 @@ def _student(instruction: str = _INSTRUCTIONS[0]) -> dspy.Module:
     return dspy.Predict(dspy.Signature("question -> answer", instruction))
 
 
-def _shown(program: dspy.Module) -> str:
+def _dump(program: dspy.Module) -> str:
     return json.dumps(program.dump_state(), sort_keys=True, default=repr)
 
 
@@ -56,17 +56,14 @@ def _seed(strategy: Artifact, student: dspy.Module) -> dict[str, str]:
 
 def _build(strategy: Artifact, student: dspy.Module, candidate: dict[str, str]) -> dspy.Module:
     mend = "any text may have been learned: read it, and leave out what cannot be used"
-    built: dspy.Module = attempt(
-        lambda: strategy.build(student, candidate), "`build` returns a program", mend
-    )
-    return built
+    return attempt(lambda: strategy.build(student, candidate), "`build` returns a program", mend)
 
 
 def check_the_seed_is_the_student(strategy: Artifact) -> None:
     """The student's score is that of the student as it was given, and it is not changed."""
     for instruction in _INSTRUCTIONS:
         student = _student(instruction)
-        before = _shown(student)
+        before = _dump(student)
         built = _build(strategy, student, _seed(strategy, student))
         expect(
             built is not student,
@@ -75,31 +72,31 @@ def check_the_seed_is_the_student(strategy: Artifact) -> None:
             "use student.deepcopy()",
         )
         expect(
-            _shown(built) == before,
+            _dump(built) == before,
             f"{before:.300}",
-            f"{_shown(built):.300}",
+            f"{_dump(built):.300}",
             "show the seed as it was",
         )
         components = strategy.components(student)
-        known = components and set(components) <= set(_seed(strategy, student))
-        expect(known, "components that are in the seed candidate, at least one", f"{components!r}")
+        sound = components and set(components) <= set(_seed(strategy, student))
+        expect(sound, "components that are in the seed candidate, at least one", f"{components!r}")
 
 
 def check_a_candidate_is_always_shown_alike(strategy: Artifact) -> None:
     """A rollout is bought once for a text, which comes from a language model, and from files."""
     student = _student()
-    before = _shown(student)
+    before = _dump(student)
     seed, component = _seed(strategy, student), strategy.components(student)[0]
     for learned in ("Be brief.", *_HOSTILE):
         candidate = {**seed, component: learned}
-        first, again = (_shown(_build(strategy, student, candidate)) for _ in range(2))
+        first, again = (_dump(_build(strategy, student, candidate)) for _ in range(2))
         expect(
             first == again,
             "the same program for the same candidate",
             f"{first:.200} and {again:.200}",
         )
     expect(
-        _shown(student) == before,
+        _dump(student) == before,
         "a student that `build` leaves alone",
         "it was changed",
         "build a copy",
@@ -107,73 +104,75 @@ def check_a_candidate_is_always_shown_alike(strategy: Artifact) -> None:
 
 
 def check_a_book_is_served(strategy: Artifact) -> None:
-    """What a minibatch teaches enters a book, and code shows what the book serves: the same text
-    each time.
-    """
+    """What a minibatch teaches enters a book, and the text shows what the book serves."""
     component = strategy.components(_student())[0]
     text = _seed(strategy, _student())[component]
     for ask in (ScriptedAsk(), ScriptedAsk(empty=True), ScriptedAsk(fail=lambda call: True)):
-        lessons = attempt(
-            partial(_learned, strategy, component, ask), "`reflect` and `learn` return"
-        )
+        lessons = attempt(partial(_learn, strategy, component, ask), "`reflect` and `learn` return")
         expect(isinstance(lessons, Lessons), "a `Lessons` from `learn`", f"{lessons!r:.200}")
         new = [
             Taught(lesson.text, tuple(map(str, lesson.sources)), lesson.section)
             for lesson in lessons.lessons
         ]
         book = strategy.read(text).add([*new, *_TAUGHT], born=0).edit(lessons.edits).book
-        first, again = (_served(strategy, text, book) for _ in range(2))
+        first, again = (_serve(strategy, text, book) for _ in range(2))
         expect(
             isinstance(first, str) and first == again,
             "the same text each time",
             f"{first!r:.200}, {again!r:.200}",
         )
-        shown = strategy.read(first)
-        missing = [lesson.text for lesson in book.served if shown.find(lesson.id) is None]
+        read_back = strategy.read(first)
+        missing = [lesson.text for lesson in book.served if read_back.find(lesson.id) is None]
         expect(
             not missing,
             "every served lesson in the text, where `read` finds it",
             f"without {missing!r:.200}",
         )
         expect(
-            _served(strategy, first, book) == first,
+            _serve(strategy, first, book) == first,
             "a text that serves the book already, as it is",
             "another",
         )
-        without = _served(strategy, first, book.with_states({book.lessons[-1].id: ("retired", "")}))
+        without = _serve(strategy, first, book.with_states({book.lessons[-1].id: ("retired", "")}))
         gone = strategy.read(without).find(book.lessons[-1].id) is None
         expect(gone, "a text without the lesson that is retired", f"{without!r:.200}")
 
 
-def _served(strategy: Artifact, text: str, book: Book) -> str:
+def _serve(strategy: Artifact, text: str, book: Book) -> str:
     return attempt(lambda: strategy.serve(text, book), "`serve` returns a text")
 
 
-async def _learned(strategy: Artifact, component: str, ask: ScriptedAsk) -> Any:
+async def _learn(strategy: Artifact, component: str, ask: ScriptedAsk) -> Any:
     text = strategy.seed(_student())[component]
     at_work = replace(context(ask), component=component, text=text)
-    found: list[Reflection | Exception | None] = []
-    for one in reflections(5):
-        found.append(
-            await strategy.reflect(_trajectory(one), component, at_work.at("reflect", one.index))
+    reflected: list[Reflection | Exception | None] = []
+    for reflection in reflections(5):
+        reflected.append(
+            await strategy.reflect(
+                _trajectory(reflection), component, at_work.at("reflect", reflection.index)
+            )
         )
-        right = found[-1] is None or (
-            isinstance(found[-1], Reflection) and found[-1].index == one.index
+        right = reflected[-1] is None or (
+            isinstance(reflected[-1], Reflection) and reflected[-1].index == reflection.index
         )
-        expect(right, f"None, or the `Reflection` of position {one.index}", f"{found[-1]!r:.200}")
-    return await asyncio.wait_for(strategy.learn(arriving(found), Union(), at_work), 60)
+        expect(
+            right,
+            f"None, or the `Reflection` of position {reflection.index}",
+            f"{reflected[-1]!r:.200}",
+        )
+    return await asyncio.wait_for(strategy.learn(arriving(reflected), Union(), at_work), 60)
 
 
-def _trajectory(one: Reflection) -> Trajectory:
-    inputs, outputs = one.record["Inputs"], one.record["Generated Outputs"]
-    example = dspy.Example(**inputs, answer=str(one.index * 7)).with_inputs("question")
+def _trajectory(reflection: Reflection) -> Trajectory:
+    inputs, outputs = reflection.record["Inputs"], reflection.record["Generated Outputs"]
+    example = dspy.Example(**inputs, answer=str(reflection.index * 7)).with_inputs("question")
     rollout = Rollout(
-        example_id=str(one.example_id),
-        score=float(one.index % 2 == 0),
-        feedback=one.record["Feedback"],
-        prediction=None if one.index == 3 else outputs,
-        error="ValueError: three" if one.index == 3 else None,
-        failed_in="program" if one.index == 3 else None,
+        example_id=str(reflection.example_id),
+        score=float(reflection.index % 2 == 0),
+        feedback=reflection.record["Feedback"],
+        prediction=None if reflection.index == 3 else outputs,
+        error="ValueError: three" if reflection.index == 3 else None,
+        failed_in="program" if reflection.index == 3 else None,
         calls=(PredictorCall("self", inputs, outputs),),
     )
-    return Trajectory(one.index, example, rollout, one.record)
+    return Trajectory(reflection.index, example, rollout, reflection.record)

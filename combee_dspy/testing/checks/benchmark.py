@@ -36,23 +36,23 @@ _HOSTILE = (
 )
 
 
-def _loaded(strategy: Benchmark) -> LoadedBenchmark:
+def _load(strategy: Benchmark) -> LoadedBenchmark:
     try:
-        found = strategy.load()
+        loaded = strategy.load()
     except DataSourceError as error:
         raise unittest.SkipTest(
             f"the rows of {strategy.name} cannot be read here: {error}"
         ) from error
     expect(
-        isinstance(found, LoadedBenchmark),
+        isinstance(loaded, LoadedBenchmark),
         "a `LoadedBenchmark` from `load`",
-        f"{type(found).__name__}",
+        f"{type(loaded).__name__}",
     )
-    return found
+    return loaded
 
 
-def _some(found: LoadedBenchmark) -> list[Any]:
-    return [example for split in found.splits for example in split.examples[:_EXAMPLES]]
+def _first_examples(loaded: LoadedBenchmark) -> list[Any]:
+    return [example for split in loaded.splits for example in split.examples[:_EXAMPLES]]
 
 
 def check_has_a_card(strategy: Benchmark) -> None:
@@ -63,23 +63,25 @@ def check_has_a_card(strategy: Benchmark) -> None:
         " sources=(…), scoring=…)`"
     )
     expect(isinstance(card, Card), "a class attribute `card`", f"{card!r:.100}", mend)
-    told = ("task", "licence", "citation", "size", "scoring")
-    empty = [name for name in told if not str(getattr(card, name)).strip()]
+    fields = ("task", "licence", "citation", "size", "scoring")
+    empty = [name for name in fields if not str(getattr(card, name)).strip()]
     expect(not empty, "a card whose fields all say something", f"empty: {', '.join(empty)}")
     expect(card.sources, "at least one source on the card", f"{card.sources!r:.200}")
-    found = attempt(
+    availability = attempt(
         strategy.availability,
         "an `availability` that never raises",
         "return Availability(False, reason)",
     )
-    right = isinstance(found, Availability) and found.here in (True, False, None) and found.where
-    expect(right, "an `Availability` with a place", f"{found!r:.200}")
+    right = (
+        isinstance(availability, Availability)
+        and availability.here in (True, False, None)
+        and availability.where
+    )
+    expect(right, "an `Availability` with a place", f"{availability!r:.200}")
 
 
 def check_a_refusal_names_the_source(strategy: Benchmark) -> None:
-    """Rows that cannot be read are refused with the source and a remedy; nothing stands in for
-    them.
-    """
+    """Rows that cannot be read are refused with the source and a remedy."""
     try:
         strategy.load()
     except (DataSourceError, ArgumentError) as error:
@@ -99,18 +101,16 @@ def check_a_refusal_names_the_source(strategy: Benchmark) -> None:
 
 
 def check_splits_hold_rows_and_hashes(strategy: Benchmark) -> None:
-    """Each split has the same rows each time, one hash a row, and held-out shares none with the
-    others.
-    """
-    found, again = _loaded(strategy), _loaded(strategy)
-    same = found.pins == again.pins
+    """Each split has the same rows each time, and held-out shares none."""
+    loaded, again = _load(strategy), _load(strategy)
+    same = loaded.pins == again.pins
     expect(
         same,
         "the same digests when it is read twice",
-        f"{found.pins} and {again.pins}",
+        f"{loaded.pins} and {again.pins}",
         "no clock, no `random`",
     )
-    for name, split in zip(("train", "validation", "heldout"), found.splits, strict=True):
+    for name, split in zip(("train", "validation", "heldout"), loaded.splits, strict=True):
         expect(
             split.name == name and len(split),
             f"a split {name!r} with rows",
@@ -125,7 +125,9 @@ def check_splits_hold_rows_and_hashes(strategy: Benchmark) -> None:
             f"another in {name}",
             "use combee_dspy.hashing.row_hash on the raw rows",
         )
-    shared = {*found.train.row_hashes, *found.validation.row_hashes} & set(found.heldout.row_hashes)
+    shared = {*loaded.train.row_hashes, *loaded.validation.row_hashes} & set(
+        loaded.heldout.row_hashes
+    )
     expect(
         not shared,
         "a held-out split that shares no row with the others",
@@ -133,46 +135,44 @@ def check_splits_hold_rows_and_hashes(strategy: Benchmark) -> None:
     )
     noisy = [
         item
-        for item, why in found.known_noise.items()
+        for item, why in loaded.known_noise.items()
         if not _HASH.fullmatch(item) or not str(why).strip()
     ]
     expect(not noisy, "known_noise from hashes of raw rows to reasons", f"{noisy[:2]!r}")
 
 
 def check_programs_fit_the_examples(strategy: Benchmark) -> None:
-    """An example's inputs are what the program takes; a run edits its program, and the next must
-    not see that.
-    """
-    found = _loaded(strategy)
-    first, second = found.program(), found.program()
+    """The program takes an example's inputs, and each run gets a program of its own."""
+    loaded = _load(strategy)
+    first, second = loaded.program(), loaded.program()
     fresh = isinstance(first, dspy.Module) and first is not second and first.named_predictors()
     expect(
         fresh, "a new dspy.Module with a predictor from each call of `program`", f"{first!r:.100}"
     )
-    wanted = set(found.signature.input_fields)
-    for example in _some(found):
-        given = set(example.inputs().keys())
+    wanted = set(loaded.signature.input_fields)
+    for example in _first_examples(loaded):
+        inputs = set(example.inputs().keys())
         # A program around an agent takes more than the agent is told: which task it is.
-        labelled = any(name in example for name in found.signature.output_fields)
-        fits = given == wanted if labelled else given >= wanted
+        labelled = any(name in example for name in loaded.signature.output_fields)
+        fits = inputs == wanted if labelled else inputs >= wanted
         expect(
             fits,
             f"examples whose inputs are {sorted(wanted)}",
-            f"{sorted(given)}",
+            f"{sorted(inputs)}",
             "mark them .with_inputs(…)",
         )
 
 
 def check_scores_and_says_why(strategy: Benchmark) -> None:
     """The labels themselves score 1, anything else in [0, 1], and each score has feedback."""
-    found = _loaded(strategy)
-    outputs = list(found.signature.output_fields)
-    for example in _some(found):
+    loaded = _load(strategy)
+    outputs = list(loaded.signature.output_fields)
+    for example in _first_examples(loaded):
         before = copy.deepcopy(dict(example))
         # What an agent leaves behind is judged, and not what it says: there is no label to give
         # back.
         if labels := {name: example[name] for name in outputs if name in example}:
-            score = _score(found, example, dspy.Prediction(**labels))
+            score = _score(loaded, example, dspy.Prediction(**labels))
             expect(score == 1, "1.0 for the labels themselves", f"{score} for {labels!r:.200}")
             expect(
                 dict(example) == before,
@@ -181,13 +181,13 @@ def check_scores_and_says_why(strategy: Benchmark) -> None:
                 "work on a copy",
             )
     for answer in _HOSTILE:
-        _score(found, found.train.examples[0], dspy.Prediction(**dict.fromkeys(outputs, answer)))
-    _score(found, found.train.examples[0], dspy.Prediction())
+        _score(loaded, loaded.train.examples[0], dspy.Prediction(**dict.fromkeys(outputs, answer)))
+    _score(loaded, loaded.train.examples[0], dspy.Prediction())
 
 
-def _score(found: LoadedBenchmark, example: dspy.Example, prediction: dspy.Prediction) -> float:
+def _score(loaded: LoadedBenchmark, example: dspy.Example, prediction: dspy.Prediction) -> float:
     scores = []
-    for metric in (found.metric, found.tolerant_metric or found.metric):
+    for metric in (loaded.metric, loaded.tolerant_metric or loaded.metric):
         work = partial(metric, example, prediction, None, None, None)
         mend = "read the prediction with getattr and str; parse, never evaluate"
         result = attempt(work, f"a score for {prediction!r:.120}", mend)

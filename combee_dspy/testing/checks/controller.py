@@ -83,8 +83,8 @@ def check_says_why(strategy: BatchController) -> None:
     """A size without a reason cannot be argued with."""
     for view in _views():
         decision = _plan(strategy, view)
-        said = isinstance(decision.reason, str) and decision.reason.strip()
-        expect(said, "a reason in one sentence", f"{decision.reason!r} for {view}")
+        reason = isinstance(decision.reason, str) and decision.reason.strip()
+        expect(reason, "a reason in one sentence", f"{decision.reason!r} for {view}")
         clamps = decision.clamps
         right = isinstance(clamps, tuple) and all(
             isinstance(c, Clamp) and c.before != c.after and c.name and c.reason for c in clamps

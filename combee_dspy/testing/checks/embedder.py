@@ -25,17 +25,20 @@ _MEND = "return combee_dspy.diversity.unit_rows(matrix, len(texts))"
 
 
 def _embed(strategy: Embedder, texts: Sequence[str]) -> Any:
-    said = f"`embed` returns for {len(texts)} texts, the first {texts[0][:20] if texts else ''!r}"
+    expected = (
+        f"`embed` returns for {len(texts)} texts, the first {texts[0][:20] if texts else ''!r}"
+    )
     return attempt(
         lambda: strategy.embed(texts),
-        said,
+        expected,
         "any text can come out of an LM: empty, long, in any script",
     )
 
 
 def check_returns_one_unit_row_a_text(strategy: Embedder) -> None:
-    """An inner product is a similarity only between vectors of length 1; and there may be nothing
-    to compare yet.
+    """Only vectors of length 1 have inner products that are similarities.
+
+    There may also be nothing to compare yet.
     """
     texts = list(_TEXTS)
     rows = _embed(strategy, texts)
@@ -48,8 +51,8 @@ def check_returns_one_unit_row_a_text(strategy: Embedder) -> None:
         and rows.shape[0] == len(_TEXTS)
         and rows.shape[1] > 0
     )
-    said = f"{type(rows).__name__} of shape {getattr(rows, 'shape', None)}"
-    expect(right, f"an array of shape ({len(_TEXTS)}, d)", said, _MEND)
+    happened = f"{type(rows).__name__} of shape {getattr(rows, 'shape', None)}"
+    expect(right, f"an array of shape ({len(_TEXTS)}, d)", happened, _MEND)
     expect(rows.dtype == np.float32, "float32", f"{rows.dtype}", _MEND)
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     expect(
@@ -80,9 +83,7 @@ def check_takes_any_text(strategy: Embedder) -> None:
 
 
 def check_a_text_has_one_vector(strategy: Embedder) -> None:
-    """A resumed run must refuse what the run refused, whatever else is in the batch and whichever
-    thread asks.
-    """
+    """A text has one vector, in any batch, order and thread."""
     together = np.asarray(_embed(strategy, list(_TEXTS)))
     with ThreadPoolExecutor(4) as pool:
         threads = list(pool.map(lambda text: _embed(strategy, [text]), _TEXTS))
@@ -97,8 +98,8 @@ def check_a_text_has_one_vector(strategy: Embedder) -> None:
     )
     for how, other in others.items():
         apart = float(np.abs(together - other).max())
-        said = f"entries up to {apart:.4f} apart"
-        expect(apart <= _NEAR, f"the same vector for the same text, {how}", said, mend)
+        happened = f"entries up to {apart:.4f} apart"
+        expect(apart <= _NEAR, f"the same vector for the same text, {how}", happened, mend)
 
 
 def check_likeness_is_found(strategy: Embedder) -> None:
@@ -110,10 +111,10 @@ def check_likeness_is_found(strategy: Embedder) -> None:
     for number in range(3):
         others = [float(similarity[number, other]) for other in range(3) if other != number]
         near = float(similarity[number, number + 3])
-        said = f"{_TEXTS[number]!r} nearer to its own rewording than to other lessons"
+        expected = f"{_TEXTS[number]!r} nearer to its own rewording than to other lessons"
         expect(
             near > max(others),
-            said,
+            expected,
             f"{near:.3f} against {max(others):.3f}",
             "do the vectors mean something?",
         )

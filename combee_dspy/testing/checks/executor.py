@@ -30,9 +30,7 @@ _VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar(
 
 # Program and metric live at module level, so that executors in other processes can receive them.
 class Doubling(dspy.Module):
-    """A program without an LM: doubles a number, raises for 13, and finds its environment gone for
-    99.
-    """
+    """A program without an LM: doubles a number, raises for 13, has no environment for 99."""
 
     def forward(self, number: int) -> dspy.Prediction:
         """Return the double."""
@@ -88,36 +86,34 @@ def check_each_job_gets_its_own_rollout(strategy: Executor) -> None:
         return await asyncio.gather(*(session.rollout(_job(number)) for number in numbers))
 
     for workers in (1, 3):
-        *well, failed = _in_session(strategy, workers, use)
-        for number, found in zip(numbers, well, strict=False):
+        *rollouts, failed = _in_session(strategy, workers, use)
+        for number, rollout in zip(numbers, rollouts, strict=False):
             its_own = (f"{number:064x}", 1.0, f"of {number}", {"double": 2 * number})
             same = (
-                found.example_id,
-                found.score,
-                found.feedback,
-                dict(found.prediction or {}),
+                rollout.example_id,
+                rollout.score,
+                rollout.feedback,
+                dict(rollout.prediction or {}),
             ) == its_own
             mend = (
                 "return run_rollout(job), of combee_dspy.rollouts, from wherever it was carried out"
             )
-            said = f"{found!r:.300} for {number}"
-            expect(same, "each job with the scored rollout of its own example", said, mend)
-        kept = (
+            happened = f"{rollout!r:.300} for {number}"
+            expect(same, "each job with the scored rollout of its own example", happened, mend)
+        scored = (
             failed.score == -1.0
             and failed.failed_in == "program"
             and "thirteen" in (failed.error or "")
         )
         expect(
-            kept,
+            scored,
             "the failure score and the program's error, for a program that raises",
             f"{failed!r:.300}",
         )
 
 
 def check_a_fault_of_the_environment_is_raised(strategy: Executor) -> None:
-    """An outage says nothing about the program: it is tried again by whoever asked, and never
-    scored.
-    """
+    """An outage says nothing about the program: it is raised and never scored."""
 
     async def use(session: ExecutorSession) -> Any:
         try:
@@ -125,20 +121,18 @@ def check_a_fault_of_the_environment_is_raised(strategy: Executor) -> None:
         except InfrastructureFaultError as fault:
             return fault
 
-    found = _in_session(strategy, 2, use)
-    raised = isinstance(found, InfrastructureFaultError) and found.retryable
+    outcome = _in_session(strategy, 2, use)
+    raised = isinstance(outcome, InfrastructureFaultError) and outcome.retryable
     expect(
         raised,
         "InfrastructureFaultError, retryable as the program said",
-        f"{found!r:.300}",
+        f"{outcome!r:.300}",
         "let it through",
     )
 
 
 def check_work_sees_the_callers_context(strategy: Executor) -> None:
-    """DSPy keeps its settings, trace and callbacks in context variables; an error belongs to
-    whoever asked.
-    """
+    """DSPy keeps its settings in context variables; an error belongs to the caller."""
 
     async def use(session: ExecutorSession) -> Any:
         _VARIABLE.set("the caller's")

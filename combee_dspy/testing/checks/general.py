@@ -18,24 +18,22 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def check_constructor_only_stores(strategy: Strategy) -> None:
-    """Work happens in the verb, so that building from a log has no effects, and a strategy holds no
-    state of a run.
-    """
+    """Work happens in the verb: building has no effects and keeps no state of a run."""
     cls = type(strategy)
     named = "a constructor whose parameters all have names and are stored under them"
     mend = (
         "write each parameter out, without *args or **kwargs, and `self.size = size`; or use"
         " @parameters"
     )
-    given = attempt(strategy.params, named, mend)
-    built = attempt(lambda: cls(**given), "a constructor that takes the parameters it stored")
+    parameters = attempt(strategy.params, named, mend)
+    built = attempt(lambda: cls(**parameters), "a constructor that takes the parameters it stored")
     stored = built.params()
     expect(
-        stored == given,
+        stored == parameters,
         "parameters stored as they were given",
-        f"{given!r:.200} became {stored!r:.200}",
+        f"{parameters!r:.200} became {stored!r:.200}",
     )
-    extra = sorted(set(getattr(built, "__dict__", {})) - set(given))
+    extra = sorted(set(getattr(built, "__dict__", {})) - set(parameters))
     mend = "compute it in the verb, or keep it in what the verb returns"
     expect(
         not extra,
@@ -90,14 +88,14 @@ def check_is_documented(strategy: Strategy) -> None:
     described = "\n".join(
         base.__dict__.get("__doc__") or "" for base in cls.__mro__ if issubclass(base, Strategy)
     )
-    told = set(re.findall(r"^\s*(\w+)(?: \(.*\))?: *\S", described, re.MULTILINE))
-    silent = [name for name in inspect.signature(cls).parameters if name not in told]
+    documented = set(re.findall(r"^\s*(\w+)(?: \(.*\))?: *\S", described, re.MULTILINE))
+    silent = [name for name in inspect.signature(cls).parameters if name not in documented]
     mend = 'add a line such as "size: Examples a minibatch, at least 1."'
-    said = f"{cls.__name__} says nothing about {', '.join(silent)}"
+    happened = f"{cls.__name__} says nothing about {', '.join(silent)}"
     expect(
         not silent,
         'every parameter described under "Args:" in the class docstring, with its unit',
-        said,
+        happened,
         mend,
     )
 
@@ -149,27 +147,26 @@ def _thaw(value: Any) -> Any:
 
 
 def check_bad_parameters_are_named(strategy: Strategy) -> None:
-    """Whoever wrote the configuration must learn which line of it to mend, before anything is
-    spent.
+    """A refused parameter is named, before anything is spent.
 
     Each number and each text among the parameters gets values that are out of any range. The
     constructor may let one pass, which the verb then refuses; what it refuses, it must name.
     """
-    given = strategy.params()
-    for name, usual in given.items():
+    parameters = strategy.params()
+    for name, usual in parameters.items():
         for value in _out_of_range(usual):
             try:
-                type(strategy)(**{**given, name: value})
+                type(strategy)(**{**parameters, name: value})
             except ArgumentError as error:
-                said = f"{name}={value!r} was refused as {error.argument!r}: {error}"
-                expect(name in error.argument, f"an error that names {name!r}", said)
+                happened = f"{name}={value!r} was refused as {error.argument!r}: {error}"
+                expect(name in error.argument, f"an error that names {name!r}", happened)
             except Exception as error:
                 wanted = f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none"
-                said = f"the constructor raised {type(error).__name__}: {error}"
+                happened = f"the constructor raised {type(error).__name__}: {error}"
                 mend = (
                     "use @parameters with `Annotated[int, Field(ge=1)]`, of combee_dspy.strategies"
                 )
-                raise ConformanceError(wanted, said, mend) from error
+                raise ConformanceError(wanted, happened, mend) from error
 
 
 def _out_of_range(usual: object) -> tuple[object, ...]:

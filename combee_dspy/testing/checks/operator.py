@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.records import Demonstration, Edit, Refusal
-from combee_dspy.testing._kit import attempt, expect
+from combee_dspy.testing._kit import attempt, expect, expect_same_at_once
 from combee_dspy.testing.doubles import ScriptedAsk, context, expect_calls_by_ask, operator_input
 
 _LEARNED = (
@@ -39,19 +38,19 @@ def _cases() -> dict[str, OperatorInput]:
 
 
 def _apply(
-    strategy: Operator, given: OperatorInput, case: str, ask: ScriptedAsk | None = None
+    strategy: Operator, material: OperatorInput, case: str, ask: ScriptedAsk | None = None
 ) -> Any:
     mend = "return Refusal(reason) where there is nothing to do"
     return attempt(
-        lambda: strategy.apply(given, context(ask)), f"`apply` returns, given {case}", mend
+        lambda: strategy.apply(material, context(ask)), f"`apply` returns, given {case}", mend
     )
 
 
 def check_returns_an_edit_or_a_refusal(strategy: Operator) -> None:
     """Whatever there is to work on, and where every call fails or is answered with nothing."""
-    for case, given in _cases().items():
+    for case, material in _cases().items():
         for ask in (ScriptedAsk(), ScriptedAsk(fail=lambda call: True), ScriptedAsk(empty=True)):
-            result = _apply(strategy, given, case, ask)
+            result = _apply(strategy, material, case, ask)
             for holds, wanted, mend in _rules(strategy, result):
                 expect(holds, wanted, f"given {case} it returned {result!r:.300}", mend)
 
@@ -64,20 +63,20 @@ def _rules(strategy: Operator, result: Any) -> Iterator[tuple[object, str, str]]
     )
     yield isinstance(result, (Edit, Refusal)), "an `Edit` or a `Refusal`", f"return {mend}"
     if isinstance(result, Refusal):
-        yield _said(result.reason), "a refusal with a reason of one sentence", ""
+        yield _has_text(result.reason), "a refusal with a reason of one sentence", ""
         return
     yield result != Edit(), "an edit that changes something", "return Refusal(reason) instead"
     if result.instruction is not None:
         yield (
-            _said(result.instruction),
+            _has_text(result.instruction),
             "an instruction with text",
             "leave `instruction` out, or refuse",
         )
     if result.demonstrations is not None:
-        shown = isinstance(result.demonstrations, tuple) and all(
+        sound = isinstance(result.demonstrations, tuple) and all(
             isinstance(x, Demonstration) for x in result.demonstrations
         )
-        yield shown, "demonstrations as a tuple of `Demonstration`s", ""
+        yield sound, "demonstrations as a tuple of `Demonstration`s", ""
         mend = "write `edits_demonstrations: ClassVar[bool] = True` in the class body"
         yield (
             strategy.edits_demonstrations,
@@ -101,7 +100,7 @@ def _rules(strategy: Operator, result: Any) -> Iterator[tuple[object, str, str]]
         )
 
 
-def _said(text: object) -> bool:
+def _has_text(text: object) -> bool:
     return isinstance(text, str) and bool(text.strip())
 
 
@@ -118,31 +117,22 @@ def check_refuses_without_what_it_needs(strategy: Operator) -> None:
         )
 
 
+def _by_value(cases: Mapping[str, OperatorInput]) -> list[tuple[OperatorInput, str]]:
+    # The signature is a class, which deepcopy shares.
+    return [
+        (replace(material, signature=None), repr(material.signature)) for material in cases.values()
+    ]
+
+
 def check_several_uses_at_once(strategy: Operator) -> None:
-    """Children of one update are made at once by one object, the same each time, and their input
-    stays as it is.
-    """
+    """One object makes an update's children at once and leaves its inputs alone."""
     cases = _cases()
-    # The signature is a class, which deepcopy shares: the rest of the input is compared by value.
-    before = copy.deepcopy(
-        [(replace(given, signature=None), repr(given.signature)) for given in cases.values()]
+    before = copy.deepcopy(_by_value(cases))
+    expect_same_at_once(
+        {case: partial(strategy.apply, material, context()) for case, material in cases.items()}
     )
-    alone = [_apply(strategy, given, case) for case, given in cases.items()]
-
-    async def together() -> list[Any]:
-        return await asyncio.gather(*(strategy.apply(given, context()) for given in cases.values()))
-
-    found = attempt(together, "`apply` returns")
-    other = [case for case, one, two in zip(cases, alone, found, strict=True) if one != two]
-    wanted = "the same edits for the same inputs, seed and answers, one after another and at once"
-    mend = (
-        "keep nothing on self or in the module; draw from `context.stream(…)` only; no clock, no"
-        " order of sets"
-    )
-    expect(not other, wanted, f"different ones, given {other}", mend)
-    after = [(replace(given, signature=None), repr(given.signature)) for given in cases.values()]
     expect(
-        before == after,
+        before == _by_value(cases),
         "an input unchanged by `apply`",
         "it was changed",
         "build new dicts and tuples",
@@ -151,5 +141,5 @@ def check_several_uses_at_once(strategy: Operator) -> None:
 
 def check_every_call_goes_through_ask(strategy: Operator) -> None:
     """`context.ask` carries journal, books and retries; another way escapes them."""
-    for given in _cases().values():
-        expect_calls_by_ask(partial(strategy.apply, given, context()))
+    for material in _cases().values():
+        expect_calls_by_ask(partial(strategy.apply, material, context()))

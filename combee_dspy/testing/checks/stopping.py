@@ -60,9 +60,7 @@ def check_is_a_pure_function_of_the_view(strategy: StoppingRule) -> None:
 
 
 def check_stops_at_its_limits(strategy: StoppingRule) -> None:
-    """Nothing is granted beyond the limits, so a run that goes on at one would buy nothing for
-    ever.
-    """
+    """A rule stops at its limits, since nothing is granted beyond them."""
     limits: Limits = attempt(
         strategy.limits, "`limits` returns", "return Limits(), or leave the method as inherited"
     )

@@ -53,9 +53,7 @@ def _metric(
 
 @contextlib.contextmanager
 def _run() -> Iterator[tuple[Path, int]]:
-    """Work in a folder of our own that holds the journal of a short run, with what trackers stumble
-    over.
-    """
+    """Work in a folder of its own, with the journal of a short run that strains trackers."""
     from combee_dspy.combee import Combee
     from combee_dspy.options import Validation
 
@@ -101,9 +99,9 @@ def _following(strategy: Tracker, path: Path, run: int) -> Iterator[Follower]:
                 "`close` returns, whatever came before",
                 "finish what was begun, and raise nothing",
             )
-        said = isinstance(follower.where, str) and "\n" not in follower.where
+        sound = isinstance(follower.where, str) and "\n" not in follower.where
         wanted = "`where`, a text of one line that says how to look at what was recorded"
-        expect(said, wanted, f"{follower.where!r:.200}")
+        expect(sound, wanted, f"{follower.where!r:.200}")
 
 
 def _follow(follower: Follower) -> None:
@@ -115,9 +113,7 @@ def _follow(follower: Follower) -> None:
 
 
 def check_follows_a_whole_run(strategy: Tracker) -> None:
-    """A follower that raises is left out for the rest of the run; one tracker may follow several
-    runs at once.
-    """
+    """A tracker follows whole runs, several at once, and never raises."""
     attempt(strategy.check, "`check` passes where what it needs is installed")
     with (
         _run() as (path, run),
@@ -150,9 +146,11 @@ def check_keeps_keys_to_itself(strategy: Tracker) -> None:
         with _following(strategy, path, run) as follower:
             _follow(follower)
         # What it wrote elsewhere, such as to a service, cannot be seen from here.
-        written = [one for one in sorted(Path.cwd().rglob("*")) if one.is_file()]
+        written = [path for path in sorted(Path.cwd().rglob("*")) if path.is_file()]
         holding = [
-            str(one.relative_to(Path.cwd())) for one in written if _KEY.encode() in one.read_bytes()
+            str(path.relative_to(Path.cwd()))
+            for path in written
+            if _KEY.encode() in path.read_bytes()
         ]
     mend = "pass texts through combee_dspy.lms.redact.scrub before they are written"
     expect(

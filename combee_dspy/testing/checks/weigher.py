@@ -18,9 +18,7 @@ _IDS = tuple(map(lesson_id, _TEXTS))
 
 
 def _books() -> list[Book]:
-    """Return an empty book, one without relations, and books whose lessons contradict and narrow
-    each other.
-    """
+    """Return an empty book, one without relations, and books with contradictions."""
     plain = Book().add(
         [Taught(text, tuple(map(str, range(place)))) for place, text in enumerate(_TEXTS)], 0
     )
@@ -44,7 +42,8 @@ def check_standings_are_of_the_books_lessons(strategy: Weigher) -> None:
             mend,
         )
         right = all(
-            isinstance(one, Standing) and one.state in get_args(State) for one in standings.values()
+            isinstance(standing, Standing) and standing.state in get_args(State)
+            for standing in standings.values()
         )
         expect(right, "a `Standing` with one of the states of a lesson", f"{standings!r:.300}")
 
@@ -58,10 +57,10 @@ def check_what_is_decided_stays(strategy: Weigher) -> None:
     """What a test has retired or a user removed must not come back by a vote."""
     book = _books()[-1]
     states = {lesson.id: lesson.state for lesson in strategy.applied(book).lessons}
-    found = (states[_IDS[2]], states[_IDS[3]])
+    decided = (states[_IDS[2]], states[_IDS[3]])
     expect(
-        found == ("retired", "removed_by_user"),
+        decided == ("retired", "removed_by_user"),
         "decided lessons as they were",
-        f"{found}",
+        f"{decided}",
         "leave `applied` alone",
     )

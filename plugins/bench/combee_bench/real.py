@@ -142,7 +142,7 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "union-4": (
         "Combee, union, four reflections a call",
         partial(
-            _combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(shown="all")
+            _combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(view="all")
         ),
     ),
     "union-4-feedback": (
@@ -151,7 +151,7 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
             _combee,
             aggregator=Union(fan_in=4),
             search=_PARETO,
-            artifact=Instruction(shown="feedback"),
+            artifact=Instruction(view="feedback"),
         ),
     ),
     **{

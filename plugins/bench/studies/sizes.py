@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from combee_bench.options import AboveZero, Count, Rate, Scale
 from combee_dspy.controllers import BatchView, PowerLaw
-from combee_dspy.controllers._fits import Law
+from combee_dspy.controllers._fits import DelayLaw
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.records import Measurement
@@ -153,7 +153,7 @@ def _row(
             raise ArgumentValueError(
                 "log_dirs", origin, decision.reason, "Name a run with sizes that differ."
             )
-        law = Law(decision.fit.scale, decision.fit.exponent, decision.fit.floor)
+        law = DelayLaw(decision.fit.scale, decision.fit.exponent, decision.fit.floor)
         size = max(1.0, decision.fit.plateau)
         picks.append(
             Pick(share, size, decision.size, law.delay(size) if delay is None else delay(size))

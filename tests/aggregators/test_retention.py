@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.aggregators import ParallelScan, kept
+from combee_dspy.aggregators import ParallelScan, measure_retention
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
 from tests.aggregators.doubles import Answer, World
 
@@ -54,7 +54,7 @@ def two_levels(first: tuple[int, ...], second: tuple[int, ...], root: tuple[int,
 
 
 def test_each_reflection_is_lost_where_its_lesson_was_last_seen() -> None:
-    found = kept(two_levels((0, 1, 2), (6, 7), (0, 6)), RECORDS)
+    found = measure_retention(two_levels((0, 1, 2), (6, 7), (0, 6)), RECORDS)
     assert [one.index for one in found] == list(range(12))
     assert {one.index for one in found if one.covered} == {0, 6}
     lost = {one.index: one.lost_at for one in found}
@@ -76,25 +76,30 @@ def test_the_last_node_that_covered_it_counts_in_a_deeper_tree() -> None:
         NodeOutput(2, 1, (4, 5), lines(4, 5)),
         NodeOutput(3, 0, (0, 1, 2, 3, 4, 5), lines(0, 4)),
     )
-    found = {one.index: one.lost_at for one in kept(result(lines(0, 4), *nodes), RECORDS[:6])}
+    found = {
+        one.index: one.lost_at
+        for one in measure_retention(result(lines(0, 4), *nodes), RECORDS[:6])
+    }
     assert found == {0: None, 1: (2, 0), 2: (2, 0), 3: (1, 1), 4: None, 5: (2, 1)}
 
 
 def test_a_merged_line_covers_each_of_its_parts() -> None:
     merged = " ".join(lines(0, 1, 2, 3))
-    found = kept(result((merged,), NodeOutput(1, 0, tuple(range(12)), lines(*range(12)))), RECORDS)
+    found = measure_retention(
+        result((merged,), NodeOutput(1, 0, tuple(range(12)), lines(*range(12)))), RECORDS
+    )
     assert {one.index for one in found if one.covered} == {0, 1, 2, 3}
 
 
 def test_a_rewritten_text_is_read_line_by_line() -> None:
     text = f"Name the code.\n\n- {line(3)}\n- Read with care. {line(5)}"
-    found = kept(Lessons("answer", rewrite=text), RECORDS)
+    found = measure_retention(Lessons("answer", rewrite=text), RECORDS)
     assert {one.index for one in found if one.covered} == {3, 5}
     assert found[0].lost_at == (1, 0)
 
 
 def test_what_no_node_read_was_lost_before_the_first() -> None:
-    found = kept(result(lines(0), NodeOutput(1, 0, (0, 1), lines(0))), RECORDS)
+    found = measure_retention(result(lines(0), NodeOutput(1, 0, (0, 1), lines(0))), RECORDS)
     assert [one.lost_at for one in found[:3]] == [None, (1, 0), (0, 0)]
 
 
@@ -110,13 +115,15 @@ def test_what_no_node_read_was_lost_before_the_first() -> None:
     ],
 )
 def test_a_mere_verdict_is_not_measurable(feedback: str, measurable: bool) -> None:
-    (found,) = kept(result(lines(1)), [Reflection(0, {"Feedback": feedback})])
+    (found,) = measure_retention(result(lines(1)), [Reflection(0, {"Feedback": feedback})])
     assert found.measurable is measurable
     assert 0 <= found.coverage <= 1
 
 
 def test_without_useful_feedback_the_level_one_line_stands_for_it() -> None:
-    found = kept(two_levels((0, 1), (6,), (0,)), [record(number, "Wrong.") for number in range(12)])
+    found = measure_retention(
+        two_levels((0, 1), (6,), (0,)), [record(number, "Wrong.") for number in range(12)]
+    )
     assert {one.index for one in found if one.covered} == {0}
     assert not any(one.measurable for one in found)
 
@@ -127,12 +134,14 @@ def test_parts_of_one_record_count_as_one_reflection() -> None:
         Reflection(0, {"Inputs": whole["Inputs"], "Feedback": whole["Feedback"]}, part=1),
         Reflection(0, {"Inputs": "more of it", "Feedback": whole["Feedback"]}, part=2),
     ]
-    assert [(one.index, one.covered) for one in kept(result(lines(2)), parts)] == [(0, True)]
+    assert [(one.index, one.covered) for one in measure_retention(result(lines(2)), parts)] == [
+        (0, True)
+    ]
 
 
 def test_nothing_in_nothing_out() -> None:
-    assert kept(result(()), []) == ()
-    assert [one.covered for one in kept(result(()), RECORDS[:2])] == [False, False]
+    assert measure_retention(result(()), []) == ()
+    assert [one.covered for one in measure_retention(result(()), RECORDS[:2])] == [False, False]
 
 
 def test_a_real_scan_says_which_merge_lost_what() -> None:
@@ -144,7 +153,7 @@ def test_a_real_scan_says_which_merge_lost_what() -> None:
         return {"lessons": list(lines(0, 1))}
 
     lessons = World.of(script).run(ParallelScan(copies=1), RECORDS)
-    found = kept(lessons, RECORDS)
+    found = measure_retention(lessons, RECORDS)
     assert {one.index for one in found if one.covered} == {0, 1}
     shards = {
         index: (node.level, node.node)
@@ -161,5 +170,5 @@ def test_a_real_scan_says_which_merge_lost_what() -> None:
 @settings(max_examples=20, deadline=None)
 def test_order_does_not_matter_and_truth_is_found(order: list[int], held: set[int]) -> None:
     outcome = result(lines(*sorted(held)), NodeOutput(1, 0, tuple(range(12)), lines(*range(12))))
-    found = kept(outcome, [RECORDS[place] for place in order])
+    found = measure_retention(outcome, [RECORDS[place] for place in order])
     assert {one.index for one in found if one.covered} == held
