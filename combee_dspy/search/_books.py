@@ -28,8 +28,8 @@ class Books:
 
     Attributes:
         weigher: Decides which lessons are served.
-        removed: Texts of lessons that the user wants no text to serve.
         emit: Writes an event.
+        removed: Texts of lessons that the user wants no text to serve.
         now: The books with everything that was learned so far.
     """
 
@@ -37,8 +37,8 @@ class Books:
     seed: Candidate
     components: tuple[str, ...]
     weigher: Weigher
-    removed: tuple[str, ...]
     emit: Callable[..., None]
+    removed: tuple[str, ...] = ()
     now: dict[str, Book] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

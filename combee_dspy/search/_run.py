@@ -109,8 +109,8 @@ class Run:
             task.seed,
             task.components,
             settings.search.build_weigher(),
-            settings.guards.removed,
             self.log.emit,
+            settings.guards.removed,
         )
         learner = Learner(task, self.effects, self.pool, self.failures, self.books.known)
         self.keeper = self._keeper(learner, rng)

@@ -31,7 +31,7 @@ def test_a_dry_run_shows_the_plan_and_buys_nothing(shell, tmp_path):
     code, out, err = shell("run", written(SIMULATED + "output: out/learned.json\n"), "--dry-run")
     assert (code, err) == (0, "")
     assert "train 12, validation 6, heldout 6" in out
-    assert "Union(" in out
+    assert "ReferenceScan(" in out
     assert "task simulated" in out
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 

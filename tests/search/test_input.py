@@ -163,8 +163,8 @@ def test_updates_overlap_but_beside_what_is_written_for_gepas_order(world: World
             metric, auto="light", reflection_lm=world.proposer_lm, **given
         ).search.staleness
 
-    assert of() == 1
-    assert of(search=Search(keep="trunk")) == 2
+    assert of() == of(search=Search(keep="trunk")) == 2
+    assert of(search=Search(keep="pareto")) == of(use_merge=True, max_merge_invocations=9) == 1
     assert of(search=Search(staleness=0)) == of(gepa_kwargs={"callbacks": []}) == 0
     assert of(component_selector=lambda *given: ["self"]) == 0
     assert of(search=Search(staleness=2), component_selector=lambda *given: ["self"]) == 2

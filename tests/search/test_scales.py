@@ -61,7 +61,7 @@ def test_a_minibatch_of_hundreds_alone_is_skipped(world: World, tmp_path: Path, 
     always = scaled(100, 100)
     report = world.compile(metric=always, log_dir=tmp_path, **given).combee_report
 
-    assert report.reason.endswith("every row was right")
+    assert report.reason.endswith("every training row was right when it ran last")
     assert not world.proposer_lm.requests
     assert {
         row["score"] for row in rows(tmp_path, "SELECT score FROM effect WHERE kind = 'rollout'")

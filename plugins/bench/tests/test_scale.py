@@ -18,7 +18,7 @@ from combee_bench.asking import asker, there
 from combee_bench.planted import INSTRUCTION, plant, planted_record, planted_task
 from combee_bench.surroundings import peak_mib
 from combee_dspy import registry
-from combee_dspy.aggregators import kept
+from combee_dspy.aggregators import measure_retention
 from combee_dspy.operators import Insert, OperatorInput
 from combee_dspy.records import Refusal
 from combee_dspy.strategies import StrategyContext
@@ -71,7 +71,7 @@ async def scan(job: dict[str, Any]) -> dict[str, Any]:
         lessons = await aggregator.aggregate(there(reflections), context)
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu
         total = ask.costs().total
-        fates = kept(lessons, reflections)
+        fates = measure_retention(lessons, reflections)
         edit = await Insert().apply(OperatorInput(INSTRUCTION, (), None, lessons), context)
     nodes = Counter(node.level for node in lessons.nodes)
     return {

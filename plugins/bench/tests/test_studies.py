@@ -71,9 +71,9 @@ def test_where_copies_lie() -> None:
         row.doubled == 0 for row in rows.values() if row.placement == "distinct" or row.copies == 1
     )
     assert rows[240, 2, "plain", None].doubled > 0
-    # Two shards hold everything twice; one copy each is half of that.
-    assert (rows[6, 2, "distinct", None].effective, rows[6, 2, "distinct", None].meet) == (2, 1.0)
-    assert [rows[6, copies, "distinct", None].read for copies in (1, 2)] == [6, 12]
+    # Two shards split what they read, whatever copies are asked for.
+    assert (rows[6, 2, "distinct", None].effective, rows[6, 2, "distinct", None].meet) == (1, 0.4)
+    assert [rows[6, copies, "distinct", None].read for copies in (1, 2)] == [6, 6]
     # Thirty shards in seven blocks: about one pair in seven can ever meet.
     assert rows[240, 2, "distinct", 4].shards == 30
     assert rows[240, 2, "distinct", 4].ever == pytest.approx(1 / 7, abs=0.01)
