@@ -48,11 +48,12 @@ strategies:
   controller: {name: static, params: {size: 2, reason: a test}}
   executor: asyncio
   stopping: [{name: patience, params: {updates: 5}}]
-search: {staleness: 1, children: 2, screen: 5, weigher: trusting, keep: pareto, replay: old}
+search: {staleness: 0, children: 2, screen: 5, weigher: trusting, keep: pareto, replay: old}
 validation:
   {finalists: 2, draws: 2, probe: false,
    calibration: {reference: "their_task:metric", share: 0.5}}
-guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
+guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl,
+         removed: [Old line.]}
 diversity:
   {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2,
    temperature: {start: 0.9}, restart: {}}
@@ -118,14 +119,14 @@ def test_every_option_reaches_combee(folder):
     assert combee.aggregator.copies == 3
     assert combee.controller == Static(2, "a test")
     assert combee.executor.name == "asyncio"
-    assert combee.search == Search("pareto", 1, 2, 5, "trusting", str(folder / "old"))
+    assert combee.search == Search("pareto", 0, 2, 5, "trusting", str(folder / "old"))
     assert combee.validation.calibration.reference is combee.metric_fn
     assert (combee.validation.finalists, combee.validation.draws, combee.validation.probe) == (
         2,
         2,
         False,
     )
-    assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
+    assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset), ("Old line.",))
     assert combee.diversity == Diversity(
         "char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart()
     )

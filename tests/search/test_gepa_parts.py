@@ -325,7 +325,7 @@ def test_stop_callbacks_stop_and_each_is_asked(world: World, tmp_path: Path) -> 
     assert program.combee_report.reason
 
 
-@pytest.mark.parametrize(("keep", "most"), [("pareto", 2), ("trunk", 4)])
+@pytest.mark.parametrize(("keep", "most"), [("pareto", 2), ("trunk", 5)])
 def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path, keep: Any, most: int) -> None:
     (tmp_path / "gepa.stop").touch()
     search = Search(keep=keep)
