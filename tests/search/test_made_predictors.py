@@ -86,7 +86,7 @@ def test_only_the_predictor_that_nothing_called_is_named(world: World) -> None:
             super().__init__()
             self.idle = dspy.Predict("question -> hint")
 
-    report = world.compile(Half()).combee_report
+    report = world.compile(Half(), search=Search(keep="pareto")).combee_report
     assert report.best_score > report.seed_score
     assert "idle" in report.reason
     assert [text for text in report.warnings if "No rollout called predictor 'idle'" in text]
