@@ -237,7 +237,8 @@ SELECT kind, candidate, role, CASE WHEN error IS NULL THEN NULL
 FROM (SELECT id, candidate, failed_in,
     CASE WHEN failed_in = 'metric' THEN 'evaluator' ELSE role END AS role,
     CASE kind WHEN 'rollout' THEN replace(split, 'heldout', 'held-out') || ' rollouts'
-      WHEN 'call' THEN role || ' calls'
+      WHEN 'call' THEN CASE purpose WHEN 'RelateLessons' THEN 'comparisons'
+        ELSE role || ' calls' END
       ELSE role || ' feedback' END AS kind,
     CASE WHEN kind <> 'rollout' AND error IS NULL THEN json_extract(value, '$.value.error')
       ELSE error END AS error

@@ -29,6 +29,9 @@ _RAISED: dict[str | None, tuple[Role, Cause]] = {
     "program": ("task", "raised"),
     "metric": ("evaluator", "unscored"),
 }
+# Where a metric has no feedback on a predictor, the rollout's own stands in. A comparison that
+# cannot be read leaves the book as it is.
+_HARMLESS = ("comparisons", "evaluator feedback")
 _LOOK = {
     "unparsed": (
         "Ask the model by hand and look at its answer: it may be cut off (max_tokens), or need"
@@ -74,7 +77,8 @@ class Failures:
         """
         kinds: defaultdict[str, list[FailureCount]] = defaultdict(list)
         for one in counts:
-            kinds[one.kind].append(one)
+            if one.kind != "comparisons":
+                kinds[one.kind].append(one)
         least = self._options.warn_failures
         return [
             # Without figures, which grow: it is said once.
@@ -160,8 +164,8 @@ def _hopeless(found: Sequence[Outcome], most: float) -> str:
     total: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     for one in found:
-        if one.kind == "evaluator feedback":
-            continue  # where a metric has none on a predictor, the rollout's own stands in
+        if one.kind in _HARMLESS:
+            continue
         total[one.kind, one.candidate] += one.number
         failed[one.kind, one.candidate] += one.number if one.error is not None else 0
     shares: defaultdict[str, list[float]] = defaultdict(list)

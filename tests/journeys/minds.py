@@ -41,6 +41,9 @@ class Journey:
             return "OK"
         if asked.model == "student":
             return self.student(asked)
+        if "narrower" in asked.system + asked.last:
+            relations = ("same", "contradictory", "narrower", "empty")
+            return written(asked, dict.fromkeys(relations, "[]"))
         found = dict.fromkeys(re.findall(self.lesson, asked.last))
         lines = [self.words.format(*([one] if isinstance(one, str) else one)) for one in found]
         if "new_instruction" not in asked.system:

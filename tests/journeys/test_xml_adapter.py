@@ -28,6 +28,8 @@ def task_answer(request: ScriptedRequest) -> str:
 def proposer_answer(request: ScriptedRequest) -> str:
     assert "[[ ## " not in request.system, "the proposer's prompt follows the adapter"
     rules = list(dict.fromkeys(re.findall(r"Rule: the word for \w+ is \w+", request.text)))
+    if "<narrower>" in request.text:
+        return as_xml(dict.fromkeys(("same", "contradictory", "narrower", "empty"), "[]"))
     if "new_instruction" in request.text:
         return as_xml({"new_instruction": "Give the code word.\n" + "\n".join(rules)})
     items = "".join(f"<item>{rule}</item>" for rule in rules)

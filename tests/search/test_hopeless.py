@@ -178,7 +178,10 @@ def test_a_candidate_that_learned_the_format_ends_nothing(tmp_path: Path) -> Non
 
     world = World.made(mumbling, told)
     report = world.compile(
-        log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=80
+        log_dir=tmp_path,
+        reflection_minibatch_size=24,
+        max_metric_calls=80,
+        search=Search(keep="pareto"),
     ).combee_report
     assert report.best_score > report.seed_score
     assert "AdapterParseError" in world.proposer_lm.requests[0].text, (

@@ -105,6 +105,6 @@ def test_a_judge_that_disagrees_with_the_reference_ends_the_run(world: World) ->
             validation_options=Validation(calibration=calibration),
             reflection_minibatch_size=12,
             budget=Budget(updates=5),
-            search=Search(staleness=0),
+            search=Search(keep="pareto", staleness=0),
         )
     assert len(world.task_lm.requests) <= 12 + 12 + 12 + 12

@@ -8,6 +8,7 @@ from typing import Any
 import dspy
 import pytest
 
+from combee_dspy import Search
 from combee_dspy.rollouts import RolloutJob, run_rollout
 from tests.worlds import World, events, examples, metric
 

@@ -19,6 +19,8 @@ CHAT, JSON, XML = dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()
 
 
 def compiled(proposer: Any, *, adapter: Any = None, **kwargs: Any) -> Any:
+    """Compile with an LM that knows one answer, which is of no use to a comparison."""
+    kwargs = {"aggregator": "union", **kwargs}
     world = World.made()
     with dspy.context(lm=world.task_lm, adapter=adapter):
         optimizer = Combee(
