@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
@@ -168,12 +168,27 @@ def _hopeless(found: Sequence[Outcome], most: float) -> str:
             continue
         total[one.kind, one.candidate] += one.number
         failed[one.kind, one.candidate] += one.number if one.error is not None else 0
-    shares: defaultdict[str, list[float]] = defaultdict(list)
+    shares: defaultdict[str, dict[str, float]] = defaultdict(dict)
     enough: Counter[str] = Counter()
-    for place, count in total.items():
-        shares[place[0]].append(failed[place] / count)
-        enough[place[0]] += count
+    for (kind, candidate), count in total.items():
+        shares[kind][candidate] = failed[kind, candidate] / count
+        enough[kind] += count
     return next(
-        (kind for kind, found in shares.items() if min(found) >= most and enough[kind] >= _ENOUGH),
+        (
+            kind
+            for kind, by_candidate in shares.items()
+            if min(by_candidate.values()) >= most
+            and enough[kind] >= _ENOUGH
+            and not _is_outgrown(by_candidate, shares["validation rollouts"], most)
+        ),
         "",
     )
+
+
+def _is_outgrown(shares: Mapping[str, float], validated: Mapping[str, float], most: float) -> bool:
+    """Return whether all that fail fail in validation too, and a text that is newer does not.
+
+    Where one text grows, updates that overlap run the student after its first child was validated.
+    """
+    failing = {candidate for candidate, share in validated.items() if share >= most}
+    return shares.keys() <= failing and len(failing) < len(validated)

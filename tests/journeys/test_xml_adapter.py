@@ -32,6 +32,11 @@ def proposer_answer(request: ScriptedRequest) -> str:
         return as_xml(dict.fromkeys(("same", "contradictory", "narrower", "empty"), "[]"))
     if "new_instruction" in request.text:
         return as_xml({"new_instruction": "Give the code word.\n" + "\n".join(rules)})
+    # What the text says already is no lesson: a shard of few examples has room for few.
+    (own,) = re.findall(
+        r"<current_instruction>(.*?)</current_instruction>", request.last, re.DOTALL
+    ) or ("",)
+    rules = [rule for rule in rules if rule not in own]
     items = "".join(f"<item>{rule}</item>" for rule in rules)
     return as_xml({"lessons": items if "<item>" in request.text else json.dumps(rules)})
 
