@@ -70,7 +70,7 @@ class Buyer:
         work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
         told: Callable[[], Mapping[str, float]],
     ) -> tuple[T, Effect]:
-        if effect.kind != "probe":
+        if effect.kind not in ("probe", "feedback"):  # feedback is of a rollout that has run
             await self.start.wait()
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"

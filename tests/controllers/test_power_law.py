@@ -329,7 +329,10 @@ def test_any_view_gives_one_decision_within_all_bounds(view, tau, share, profile
     )
     assert decision.reason
     if view.remaining_rollouts is not None:
-        cost = decision.size * (1 + view.children) + view.validation_size
+        few = min(3, view.trainset_size)
+        affordable = (view.remaining_rollouts - few) // max(1, view.validation_size + few)
+        children = min(view.children, max(1, affordable))  # an update makes no more
+        cost = decision.size * (1 + children) + view.validation_size
         assert decision.size == 1 or cost <= view.remaining_rollouts
     if decision.fit:
         assert all(math.isfinite(value) for value in astuple(decision.fit))

@@ -100,7 +100,8 @@ def reader(service, monkeypatch, tmp_path):
     monkeypatch.setenv("VLLM_API_KEY", "any-word")
     monkeypatch.setenv("COLUMNS", "100")
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
-    return tmp_path
+    yield tmp_path
+    dspy.configure_cache()
 
 
 def names(data, service):
