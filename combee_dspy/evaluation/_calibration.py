@@ -167,12 +167,11 @@ def calibrate(
     """Return Spearman's rank correlation of two ways of judging, with its interval.
 
     Ranks are what a search acts on, so scales may differ. The interval is Fisher's z with the
-    variance (1 + r²/2)/(n −
-    3) (Bonett and Wright, Psychometrika 65, 2000). A perfect rank order has no finite z: the
-       interval is then that of
-    an order with one pair of neighbours exchanged. The interval's lower end is compared with the
-    threshold: the correlation of a few pairs is often far above the true one. Where one of the two
-    gives all rollouts one score nothing is ranked: that fails.
+    variance (1 + r²/2)/(n − 3) (Bonett and Wright, Psychometrika 65, 2000). A perfect rank order
+    has no finite z: the interval is then that of an order with one pair of neighbours exchanged.
+    The interval's lower end is compared with the threshold: the correlation of a few pairs is often
+    far above the true one. Where one of the two gives all rollouts one score nothing is ranked:
+    that fails.
 
     Args:
         pairs: ``(judge's score, reference's score)``, at least four, in any order.
