@@ -36,7 +36,7 @@ def test_a_file_is_searched_serially_and_diagnosed_without_a_look_at_the_held_ou
     assert found["ceiling"]["slots"] == 64
     (run,) = tracking.runs(tmp_path / "log-serial")
     assert run["heldout_n"] is None
-    assert found["rollouts"] == run["rollouts"] > 50
+    assert found["rollouts"] == run["rollouts"] > 100
     # Once more buys nothing and says the same.
     assert shell("diagnose", tmp_path / "log-serial", "--slots", "64")[1] == out
     assert tracking.runs(tmp_path / "log-serial")[0]["rollouts"] == run["rollouts"]

@@ -84,13 +84,16 @@ def serially(data: dict[str, Any]) -> dict[str, Any]:
     """Return the serial form of a run: minibatches of three, one rollout and update at a time."""
     from combee_dspy.cli import _reading
 
+    strategies = _reading.section(data, "strategies")
     reason = "dspy.GEPA's minibatch, for the serial baseline"
     controller = {"name": "static", "params": {"size": 3, "reason": reason}}
     # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no
     # rollouts at all.
+    # GEPA's search where the file does not choose; a playbook has one text.
+    keep = {"keep": "pareto"} if strategies.get("artifact", "instruction") == "instruction" else {}
     return data | {
-        "strategies": {**_reading.section(data, "strategies"), "controller": controller},
-        "search": {**_reading.section(data, "search"), "staleness": 0},
+        "strategies": {**strategies, "controller": controller},
+        "search": {**keep, **_reading.section(data, "search"), "staleness": 0},
         "num_threads": 1,
         "cache": False,
     }
