@@ -85,8 +85,8 @@ def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, ope
         )
     text = program.signature.instructions
     # One call over all of it would leave a dozen of 28.
-    # One call over all of it would leave a dozen of 28. Which of them the service words beyond
-    # recognition follows from the very words of the prompts.
+    # One call over all of it would leave a dozen of 28. The service answers by the very text of the
+    # prompts: 26 before their lines were wrapped anew, 25 since.
     assert sum(f"[{key}]".lower() in text.lower() for key in TASK.lessons) >= 25
     assert program.combee_report.best_score >= 25 / 28
     section = read_section(text)[1]
