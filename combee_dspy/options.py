@@ -32,8 +32,9 @@ class Search:
             one to blame. By default ``"trunk"``, and ``"pareto"`` beside what only GEPA's search
             can use: anchors, an ``instruction_proposer``, a selector of candidates or a component
             selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
-            ``children``, ``screen``, ``finalists``, ``restart``, ``max_merge_invocations``, and the
-            code of a ``dspy.Flex``. A playbook is always a trunk.
+            ``children``, ``screen``, ``finalists``, ``restart``, an embedder or threshold of one's
+            own, ``max_merge_invocations``, and the code of a ``dspy.Flex``. A playbook is always a
+            trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
             overlap. Results depend on it and never on the number of workers: a component selector,

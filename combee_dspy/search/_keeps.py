@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from combee_dspy.artifacts import Instruction
+from combee_dspy.diversity import Diversity
 from combee_dspy.options import Search, Validation
 from combee_dspy.search._gepa import ONLY_PARETO
 
@@ -56,5 +58,12 @@ def _compares_candidates(settings: Any) -> bool:
         or search.screen != Search().screen
         or settings.validation.finalists != Validation().finalists
         or settings.diversity.restart is not None
+        or _sets_likeness(settings.diversity)
         or settings.max_merge_invocations != _MERGES
     )
+
+
+def _sets_likeness(diversity: Diversity) -> bool:
+    """Return whether somebody chose how alike candidates may be; one text is compared with none."""
+    usual = replace(Diversity(), temperature=diversity.temperature, restart=diversity.restart)
+    return diversity.embedder is not None and diversity != usual

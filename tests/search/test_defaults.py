@@ -10,7 +10,7 @@ from gepa.strategies.candidate_selector import CurrentBestCandidateSelector
 
 from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.controllers import PowerLaw
-from combee_dspy.diversity import Restart
+from combee_dspy.diversity import CharNgrams, Restart, Temperature
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.presets import brief, paper
 from tests.worlds import World, examples, metric, rows
@@ -29,6 +29,8 @@ ONLY_GEPAS: dict[str, dict[str, Any]] = {
     "screen": {"search": Search(screen=4)},
     "finalists": {"validation": Validation(finalists=1)},
     "restart": {"diversity": Diversity(restart=Restart(min_progress=0.01))},
+    "embedder": {"diversity": Diversity(embedder=CharNgrams(), threshold=0.9)},
+    "likeness": {"diversity": Diversity(recent=8)},
     "merges": {"max_merge_invocations": 9},
 }
 
@@ -63,8 +65,10 @@ def test_a_small_budget_still_learns(world: World, budget: dict[str, int]) -> No
         },
         {"operators": "insert", "aggregator": "union"},
         {"artifact": "playbook", "validation": Validation(finalists=1)},
+        {"diversity": False},
+        {"diversity": Diversity(temperature=Temperature())},
     ],
-    ids=["gepas arguments", "what serves the book", "playbook"],
+    ids=["gepas arguments", "what serves the book", "playbook", "no diversity", "temperature"],
 )
 def test_what_a_trunk_can_use_changes_nothing(world: World, arguments: dict[str, Any]) -> None:
     assert world.combee(**arguments).keeps == "trunk"

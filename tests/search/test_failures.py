@@ -116,9 +116,7 @@ def test_a_part_that_raises_ends_the_run_with_its_error(
     tmp_path: Path, stage: str, staleness: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World.made()
-    keep: Any = "pareto" if stage == "embedder" else None  # one text has nothing to be like
-    search = Search(keep=keep, staleness=staleness)
-    given = {"reflection_minibatch_size": 6, "search": search, **STAGES[stage]}
+    given = {"reflection_minibatch_size": 6, "search": Search(staleness=staleness), **STAGES[stage]}
     with caplog.at_level(logging.ERROR, logger="asyncio"), pytest.raises(Bug, match=stage):
         world.compile(
             log_dir=tmp_path, **{name: value for name, value in given.items() if value is not None}
