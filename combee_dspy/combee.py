@@ -380,6 +380,17 @@ class Combee(Teleprompter):
                     name, value, "keeps texts where hashes alone may be kept", remedy
                 )
 
+    def _check_removed(self) -> None:
+        """Refuse lessons to be removed beside what writes texts outside the book."""
+        outside = [operator.name for operator in self.operators if not operator.serves_book]
+        if self.custom_instruction_proposer is not None:
+            outside.append("instruction_proposer")
+        if self.guards.removed and outside:
+            problem = f"cannot be held beside {', '.join(outside)}, which write texts of their own"
+            raise ArgumentValueError(
+                "guards.removed", self.guards.removed, problem, "Use operators='insert'."
+            )
+
     def _check_together(self) -> None:
         """Refuse arguments that contradict each other, or would be ignored in silence."""
         limits = {
@@ -422,6 +433,7 @@ class Combee(Teleprompter):
                 "gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out."
             )
         self._check_hashes()
+        self._check_removed()
         check_wide(self.num_threads, self.diversity)
         needed = self.custom_instruction_proposer is None and (
             not isinstance(self.artifact, Instruction)

@@ -39,7 +39,7 @@ class Search:
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
             overlap. Results depend on it and never on the number of workers: a component selector,
             acceptance criterion or validation policy of your own is asked in the order of updates,
-            so less overlaps beside one. By default 1, or 2 where ``keep="trunk"`` is set; 0 beside
+            so less overlaps beside one. By default 2 where one text grows, else 1; 0 beside
             ``gepa_kwargs`` or a selector of your own, which are written for GEPA's order.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn
             by what operators have brought on validation where there are more operators than

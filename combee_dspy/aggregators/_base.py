@@ -170,7 +170,7 @@ def shard_count(
     if merge_fan_in is None or k <= merge_fan_in:
         return k
     # With fewer shards than this there would be fewer copies, which is not what is to be spared.
-    least, reach = fewest(copies + 1 if copies > 1 else 1), merge_fan_in
+    least, reach = fewest(copies + (copies > 1 and placement == "distinct")), merge_fan_in
     while reach < least:
         reach *= merge_fan_in
     return fewest(min(k, reach))

@@ -41,7 +41,8 @@ class ParallelScan(Dealt):
         [1, 1, 1, 2]
 
     Args:
-        copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
+        copies: Copies of each reflection at most, p, and fewer than the shards that one may reach;
+            2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the
             paper, where both copies of about one reflection in k stand in one shard.
         fan_in: The most reflections one call may take, or ``None`` for no number: tokens decide.

@@ -50,7 +50,8 @@ class ReferenceScan(Dealt):
         8
 
     Args:
-        copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
+        copies: Copies of each reflection at most, p, and fewer than the shards that one may reach;
+            2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the
             paper.
         fan_in: The most reflections one call may take (see :class:`combee_dspy.aggregators.Union`).

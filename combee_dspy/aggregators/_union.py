@@ -39,7 +39,8 @@ class Union(Dealt):
         6
 
     Args:
-        copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
+        copies: Copies of each reflection at most, p, and fewer than the shards that one may reach;
+            2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the
             paper.
         fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to 56

@@ -57,7 +57,8 @@ class Guards:
         anchors: Examples that every minibatch holds and that no child may lose.
         removed: Lessons that no text serves, in these words or in others that a comparison unites
             with them: what you read in a report and do not want back. Lines of the student's own
-            section of lessons may be among them.
+            section of lessons may be among them; where no new text is better, the student comes
+            back as it was. Refused beside what writes texts outside the book.
     """
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None

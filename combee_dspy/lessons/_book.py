@@ -82,7 +82,12 @@ class Book:
         """
         removed = tuple(texts)
         book = self.add(map(Taught, removed), born=0)
-        return book.edit(Remove(lesson_id(text)) for text in removed).book
+        ids = set(map(lesson_id, removed))
+        return book.edit(
+            Remove(lesson.id)
+            for lesson in book.lessons
+            if not ids.isdisjoint((lesson_id(lesson.text), *lesson.wordings))
+        ).book
 
     def edit(self, edits: Iterable[BookEdit]) -> Edited:
         """Return the book after edits, applied in their order.

@@ -176,6 +176,7 @@ class Purse:
             rollout, however much the update that was cut off had asked for by then.
         set_aside: Rollouts for what follows the last update.
         by_tokens: Whether what a call may cost at most matters.
+        limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
         grants: Whether effects may have to wait for a grant, or be refused one: whether cost or
             time is limited.
         reserve: Seconds at the end of the run that are not the search's: for the held-out set.
@@ -200,9 +201,8 @@ class Purse:
             self.spent.lose(granted)
         self._charged = charged
         self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
-        self.grants = charged and any(
-            getattr(limits, name) is not None for name in (*_COUNTED, "seconds")
-        )
+        self.limits_cost = charged and any(getattr(limits, name) is not None for name in _COUNTED)
+        self.grants = self.limits_cost or (charged and limits.seconds is not None)
         self._asked: dict[str, int] = {}
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
@@ -250,16 +250,19 @@ class Purse:
         A limit that is reached with several updates in flight ends them all: what they have read is
         paid for, and no text of theirs is validated.
         """
+        rollout = self._kinds["rollout"]
+        # Whole promises, since what was run has yet to be read; at the start the student's
+        # validation.
         under_way = sum(self._promised[step] for step in self._under_way())
-        bought, rollout = sum(self._by_step.values()), self._kinds["rollout"]
+        coming = rollouts + under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
         for name in _COUNTED:
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)
             if limit is None or spent is None:
                 continue
             # Its readings cost as much again as its rollouts until this run shows what they cost.
             dearest = rollout.dearest[name] if rollout.ended else rollout.most(name)
-            each = max(_READING * dearest, spent / bought if bought else 0.0)
-            if spent + (under_way + rollouts) * each > limit:
+            each = max(_READING * dearest, spent / rollout.ended if rollout.ended else 0.0)
+            if spent + coming * each > limit:
                 return True
         return False
 

@@ -70,8 +70,8 @@ class Buyer:
         work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
         told: Callable[[], Mapping[str, float]],
     ) -> tuple[T, Effect]:
-        if effect.kind not in ("probe", "feedback"):  # feedback is of a rollout that has run
-            await self.start.wait()
+        if effect.kind != "probe":
+            await self.start.wait(effect.kind)
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         granted = (

@@ -179,14 +179,14 @@ def _hopeless(found: Sequence[Outcome], most: float) -> str:
             for kind, by_candidate in shares.items()
             if min(by_candidate.values()) >= most
             and enough[kind] >= _ENOUGH
-            and not _is_outgrown(by_candidate, shares["validation rollouts"], most)
+            and not _is_outgrown(by_candidate, shares.get("validation rollouts", {}), most)
         ),
         "",
     )
 
 
 def _is_outgrown(shares: Mapping[str, float], validated: Mapping[str, float], most: float) -> bool:
-    """Return whether all that fail fail in validation too, and a text that is newer does not.
+    """Return whether all that fail fail in validation too, and another text does not.
 
     Where one text grows, updates that overlap run the student after its first child was validated.
     """

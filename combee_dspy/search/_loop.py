@@ -347,7 +347,8 @@ class Loop:
             purse.room is not None and rollouts > purse.room
         ):
             return True
-        if not purse.grants:
+        # A replay holds no limit on cost, and waits where the run did.
+        if self.effects.known(f"short/{step}") is None and not purse.limits_cost:
             return False
         # Costs depend on what has ended by now: recorded, so that a resumed run waits where this
         # one does.

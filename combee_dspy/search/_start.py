@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 __all__ = ["Start"]
@@ -18,6 +19,7 @@ class Start:
 
     def __init__(self) -> None:
         self._few = 0
+        self._begun: Counter[str] = Counter()
         self._opened: asyncio.Future[None] | None = None
 
     async def run(self, probe: Step, attempt: Step, work: Step, capacity: int) -> None:
@@ -63,12 +65,16 @@ class Start:
         if self._opened is not None:
             self._opened.cancel()
 
-    async def wait(self) -> None:
-        """Wait until one more effect may begin."""
+    async def wait(self, kind: str) -> None:
+        """Wait until one more effect may begin.
+
+        Feedback of a few rollouts is counted by itself: it takes no other rollout's place.
+        """
         if self._opened is None:
             return
-        if self._few > 0:
-            self._few -= 1
+        counted = "feedback" if kind == "feedback" else "others"
+        self._begun[counted] += 1
+        if self._begun[counted] <= self._few:
             return
         await asyncio.shield(self._opened)
 

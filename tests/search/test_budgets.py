@@ -220,6 +220,28 @@ def test_a_budget_for_little_more_than_an_update_pays_for_one_and_not_for_parts_
     assert report.best_score > report.seed_score
 
 
+def test_a_replay_waits_where_the_run_did(tmp_path: Path) -> None:
+    def sizes(name: str, **search: Any) -> list[int]:
+        World.made().compile(
+            budget=Budget(tokens=16_000) if name == "run" else Budget(updates=updates),
+            search=Search(**search),
+            log_dir=tmp_path / name,
+            train=36,
+        )
+        return [event["size"] for event in events(tmp_path / name, "batch")]
+
+    def waits(name: str) -> list[dict[str, Any]]:
+        short = "SELECT key FROM effect WHERE key LIKE 'decision/short/%' AND value LIKE '%true%'"
+        return rows(tmp_path / name, f"{short} AND step < {updates}")
+
+    updates = 0
+    recorded = sizes("run")
+    updates = len(recorded)
+    assert waits("run")
+    assert sizes("again", replay=str(tmp_path / "run")) == recorded
+    assert waits("again") == waits("run")
+
+
 @pytest.mark.parametrize("given", [{"tokens": 9_000}, {"dollars": 0.01}])
 def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> None:
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})

@@ -46,3 +46,26 @@ def test_a_line_of_an_earlier_run_can_be_removed(world: World) -> None:
 def test_an_empty_lesson_cannot_be_removed() -> None:
     with pytest.raises(ArgumentValueError, match=r"Guards.removed.*empty lesson"):
         Guards(removed=(" ",))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"operators": ["rewrite"]}, {"instruction_proposer": lambda **_: {}}],
+    ids=["operator", "proposer"],
+)
+def test_what_writes_texts_of_its_own_cannot_hold_it(
+    world: World, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ArgumentValueError, match=r"guards.removed.*texts of their own"):
+        world.combee(guards=Guards(removed=(UNWANTED,)), **arguments)
+
+
+def test_of_two_lines_that_differ_in_a_mark_both_go(world: World) -> None:
+    student = dspy.Predict(
+        dspy.Signature(
+            "question -> answer", f"Give it.\n\nLessons learned:\n- {UNWANTED}\n- {UNWANTED}!"
+        )
+    )
+    report = world.compile(student, guards=Guards(removed=(f"{UNWANTED}!",))).combee_report
+    assert report.best_score > report.seed_score
+    assert UNWANTED not in report.texts["self"]

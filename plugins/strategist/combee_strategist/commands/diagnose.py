@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,14 +88,16 @@ def serially(data: dict[str, Any]) -> dict[str, Any]:
     strategies = _reading.section(data, "strategies")
     reason = "dspy.GEPA's minibatch, for the serial baseline"
     controller = {"name": "static", "params": {"size": 3, "reason": reason}}
-    # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no
-    # rollouts at all.
     # GEPA's search where the file does not choose; a playbook has one text.
-    keep = {"keep": "pareto"} if strategies.get("artifact", "instruction") == "instruction" else {}
+    artifact = strategies.get("artifact", "instruction")
+    name = artifact.get("name") if isinstance(artifact, Mapping) else artifact
+    keep = {"keep": "pareto"} if name == "instruction" else {}
     return data | {
         "strategies": {**strategies, "controller": controller},
         "search": {**keep, **_reading.section(data, "search"), "staleness": 0},
         "num_threads": 1,
+        # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in
+        # no rollouts at all.
         "cache": False,
     }
 
