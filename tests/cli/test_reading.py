@@ -52,8 +52,7 @@ search: {staleness: 0, children: 2, screen: 5, weigher: trusting, keep: pareto, 
 validation:
   {finalists: 2, draws: 2, probe: false,
    calibration: {reference: "their_task:metric", share: 0.5}}
-guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl,
-         removed: [Old line.]}
+guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
 diversity:
   {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2,
    temperature: {start: 0.9}, restart: {}}
@@ -126,7 +125,7 @@ def test_every_option_reaches_combee(folder):
         2,
         False,
     )
-    assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset), ("Old line.",))
+    assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
     assert combee.diversity == Diversity(
         "char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart()
     )
@@ -145,6 +144,12 @@ def test_every_option_reaches_combee(folder):
     )
     assert (combee.use_merge, combee.skip_perfect_score) == (False, False)
     assert plan.tasks[0].output == folder / "learned.json"
+
+
+def test_lessons_to_be_removed_reach_combee(folder):
+    text = EVERYTHING.replace("operators: [insert, few-shot-swap]", "operators: [insert]")
+    text = text.replace("anchors: rows.jsonl}", "removed: [Old line.]}")
+    assert planned(folder, text).combee(DummyLM([])).guards.removed == ("Old line.",)
 
 
 def test_what_a_file_does_not_say_is_combees_default(folder):
