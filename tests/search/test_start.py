@@ -58,11 +58,11 @@ def test_the_first_rows_run_beside_the_probe(monkeypatch: pytest.MonkeyPatch) ->
     assert beside == [True]
 
 
-@pytest.mark.parametrize("threads", [1, 8, 32])
+@pytest.mark.parametrize("threads", [8, 32])
 def test_few_effects_begin_before_the_probe_has_ended(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, few = World.made(), max(2, min(threads, 8))
+    world, few = World.made(), 8
     enough = threading.Event()
 
     def answer(request: Any) -> str:
@@ -79,6 +79,19 @@ def test_few_effects_begin_before_the_probe_has_ended(
     with pytest.raises(LMUnreachableError, match="no such model"):
         world.compile(num_threads=threads, reflection_minibatch_size=12, budget=Budget(updates=1))
     assert world.asked == few
+
+
+def test_in_one_slot_the_probe_lets_two_effects_pass_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def probe(lms: Any) -> None:
+        raise LMUnreachableError("proposer", "scripted/proposer", "no such model")
+
+    world = World.made()
+    monkeypatch.setattr(_run, "probe", probe)
+    with pytest.raises(LMUnreachableError, match="no such model"):
+        world.compile(num_threads=1, reflection_minibatch_size=12, budget=Budget(updates=1))
+    assert world.asked <= 2
 
 
 def test_what_the_probe_says_comes_before_what_the_rows_say(
