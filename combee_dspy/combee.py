@@ -138,7 +138,7 @@ class Combee(Teleprompter):
         ArgumentValueError: An argument has a value that cannot be used.
         UnknownStrategyError: A strategy's name is not installed.
         MissingDistributionError: ``use_wandb`` without W&B.
-        RefusedError: 64 workers or more with diversity off.
+        RefusedError: More than 8 workers with diversity off.
     """
 
     def __init__(  # noqa: PLR0913 - dspy.GEPA's arguments, by their names, and ours
@@ -302,6 +302,8 @@ class Combee(Teleprompter):
             JournalError: The journal in ``log_dir`` belongs to another run, is held or is damaged.
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
+            RefusedError: ``budget`` has a target or patience, and validation rows are training
+                rows.
             KeyboardInterrupt: It was interrupted, at most two seconds ago: what has ended by then
                 is kept.
 

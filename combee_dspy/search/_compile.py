@@ -43,8 +43,9 @@ from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Spli
 from combee_dspy.search._clock import Overtime
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._privacy import NOT_KEPT, audit
-from combee_dspy.search._refusals import check_diagnosed
+from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
 from combee_dspy.search._run import Run
+from combee_dspy.stopping import require_validation
 from combee_dspy.tracking import default_trackers, track
 
 __all__ = [
@@ -130,6 +131,7 @@ def make_compilation(
 
     Raises:
         ArgumentError: An argument cannot be used.
+        RefusedError: The stopping rule would read scores of training rows.
         SplitOverlapError: ``heldout`` shares rows with another split.
     """
     if isinstance(student, type) or not isinstance(student, dspy.Module):
@@ -154,29 +156,16 @@ def make_compilation(
     if heldout is not None and not isinstance(heldout, Heldout):
         heldout = Heldout(tuple(heldout)) if len(_list("heldout", heldout)) else None
     splits = _splits(trainset, valset, heldout.rows if heldout else (), settings.guards.anchors)
+    learned, compared = ({row.hash for row in rows} for rows in (splits.train, splits.validation))
+    require_validation(settings.budget, learned=learned, compared=compared)
     task = Compilation(settings, student, splits, heldout, name, number)
     if task.is_trunk and task.edits_instructions and task.code:
         problem = "has dspy.Flex parts, whose code no trunk can grow"
         raise ArgumentValueError(
             "student", type(student).__name__, problem, "Give Search(keep='pareto')."
         )
-    _warn(settings)
+    warn_of_waste(settings)
     return task
-
-
-def _warn(settings: Any) -> None:
-    """Say which settings let a run collapse, or pay twice."""
-    if settings.diversity.embedder is None and (
-        settings.num_threads is None or settings.num_threads > _START
-    ):
-        many = (
-            "as many as the service takes" if settings.num_threads is None else settings.num_threads
-        )
-        logger.warning(
-            "diversity is off beside many workers (%s): what they learn is likely to be alike", many
-        )
-    if settings.cache is False:
-        logger.warning("cache is off: a rollout that was bought already is bought again")
 
 
 def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:

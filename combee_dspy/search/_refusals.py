@@ -14,12 +14,18 @@ from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.registry import extension
 
-__all__ = ["DiagnosisReader", "SerialVerdict", "check_diagnosed", "check_verdict", "check_wide"]
+__all__ = [
+    "DiagnosisReader",
+    "SerialVerdict",
+    "check_diagnosed",
+    "check_verdict",
+    "check_wide",
+    "warn_of_waste",
+]
 
 logger = logging.getLogger("combee_dspy")
 
 _WIDE = 8  # times the one rollout in flight of serial search
-_MANY = 64
 _ALIKE = 0.99  # a threshold above refuses nothing but the same text
 
 
@@ -118,7 +124,18 @@ def check_wide(workers: int | None, diversity: Diversity) -> None:
         RefusedError: So it is.
     """
     threshold = 1.0 if diversity.embedder is None else diversity.threshold
-    if workers is not None and workers >= _MANY and threshold is not None and threshold > _ALIKE:
+    if workers is not None and workers > _WIDE and threshold is not None and threshold > _ALIKE:
         reason = "so many workers on one text propose the same child many times over"
-        remedy = f"Leave diversity at its defaults, or search with fewer than {_MANY} workers."
+        remedy = f"Leave diversity at its defaults, or search with {_WIDE} workers at most."
         raise RefusedError(f"{workers} workers with diversity off", reason, remedy)
+
+
+def warn_of_waste(settings: Any) -> None:
+    """Say which settings let a run collapse, or pay twice."""
+    if settings.diversity.embedder is None and settings.num_threads is None:
+        logger.warning(
+            "diversity is off beside as many workers as the service takes: what they learn is"
+            " likely to be alike"
+        )
+    if settings.cache is False:
+        logger.warning("cache is off: a rollout that was bought already is bought again")

@@ -108,7 +108,11 @@ class StoppingRule(Strategy):
         return Limits()
 
     def needs(self) -> frozenset[str]:
-        """Return the figures of :class:`RunView` that it decides by and that may be unknown."""
+        """Return what of :class:`RunView` a run may lack and this rule decides by.
+
+        These are ``dollars``, ``gpu_seconds``, and ``validation_history`` where no validation row
+        is new to the search.
+        """
         return frozenset()
 
     def __or__(self, other: StoppingRule) -> StoppingRule:

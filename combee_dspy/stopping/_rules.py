@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.stopping._base import Limits, RunView, StoppingRule
 from combee_dspy.strategies import parameters
 
@@ -18,6 +18,8 @@ _UNKNOWN = {
     "dollars": "the price of a call that was made is not known",
     "gpu_seconds": "nobody counts the GPU-seconds of this run",
 }
+
+_READS_VALIDATION = frozenset({"validation_history"})
 
 
 @parameters
@@ -133,6 +135,35 @@ def require_countable(
         )
 
 
+def require_validation(
+    rule: StoppingRule | None, *, learned: Collection[str], compared: Collection[str]
+) -> None:
+    """Refuse a rule on validation scores where the search learns from validation rows.
+
+    A score on rows that a search learns from rises after it has stopped to rise on others.
+
+    Args:
+        rule: The run's stopping rule, if it has one.
+        learned: Hashes of the training rows.
+        compared: Hashes of the validation rows; those of the training rows where a run has no
+            others.
+
+    Raises:
+        RefusedError: The rule reads validation scores, and a training row is among their rows, or
+            there are none.
+    """
+    shared = len(set(learned) & set(compared))
+    if rule is None or not rule.needs() & _READS_VALIDATION or (compared and not shared):
+        return
+    reason = (
+        f"{shared} of {len(set(compared))} validation rows are training rows"
+        if compared
+        else "there are no validation rows"
+    )
+    remedy = "Give a valset that shares no row with the trainset."
+    raise RefusedError("patience or a target on the training score", reason, remedy)
+
+
 @parameters
 class Target(StoppingRule):
     """Stops when a candidate has reached a mean validation score.
@@ -152,6 +183,10 @@ class Target(StoppingRule):
 
     name: ClassVar[str] = "target"
     score: Annotated[float, Field(allow_inf_nan=False)]
+
+    def needs(self) -> frozenset[str]:
+        """Return that it reads validation scores."""
+        return _READS_VALIDATION
 
     def check(self, view: RunView) -> str | None:
         """Return both figures once the best score is there, or ``None``."""
@@ -200,6 +235,10 @@ class Patience(StoppingRule):
             )
             remedy = "Give on='validation', with a valset of its own."
             raise ArgumentValueError("patience.on", self.on, problem, remedy)
+
+    def needs(self) -> frozenset[str]:
+        """Return that it reads validation scores."""
+        return _READS_VALIDATION
 
     def check(self, view: RunView) -> str | None:
         """Return how long there has been no improvement, or ``None``."""

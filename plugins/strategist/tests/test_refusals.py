@@ -78,12 +78,13 @@ def test_defaults_are_refused_nothing():
         Diversity(threshold=0.9999),  # on, and refuses nothing
     ],
 )
-def test_sixty_four_workers_with_diversity_off(diversity):
-    refused("64 workers with diversity off", combee, num_threads=64, diversity=diversity)
-    # The service's own number is as many.
-    narrow = combee(num_threads=63, diversity=diversity)
+def test_many_workers_with_diversity_off(diversity):
+    for workers in (9, 63, 64):
+        refused(f"{workers} workers with", combee, num_threads=workers, diversity=diversity)
+    narrow = combee(num_threads=8, diversity=diversity)
     check_search(narrow, **SPLITS)
-    refused("diversity off", check_search, narrow, workers=64, **SPLITS)
+    # The service's own number is as many.
+    refused("diversity off", check_search, narrow, workers=63, **SPLITS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ it was read are refused by :class:`~combee_dspy.Combee` itself; a promotion by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -17,7 +17,7 @@ from combee_dspy.evaluation import check_roles
 from combee_dspy.exceptions import RefusedError
 from combee_dspy.hashing import row_hash
 from combee_dspy.search import check_verdict, check_wide
-from combee_dspy.stopping import Patience, StoppingRule, Target
+from combee_dspy.stopping import require_validation
 from combee_strategist.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
@@ -88,14 +88,9 @@ def check_search(
     check_roles(
         combee.metric_fn, combee.reflection_lm, calibration=calibration, default=dspy.settings.lm
     )
-    learned = {row_hash(row) for row in trainset}
-    compared = {row_hash(row) for row in valset or ()}
-    if trainset and (not compared or compared & learned):
-        for rule in _rules(combee.budget):
-            if isinstance(rule, (Patience, Target)):
-                reason = "without validation rows of its own, it would read scores of training rows"
-                remedy = "Give a valset that shares no row with the trainset."
-                raise RefusedError(f"{rule.name} on the training score", reason, remedy)
+    if trainset:
+        learned, compared = ({row_hash(row) for row in rows} for rows in (trainset, valset or ()))
+        require_validation(combee.budget, learned=learned, compared=compared)
 
 
 def _say(name: str) -> str:
@@ -107,14 +102,6 @@ def _reasoned(controller: Static) -> bool:
     return (
         len({*controller.reason.lower().split()}) >= _WORDS and "was given" not in controller.reason
     )
-
-
-def _rules(rule: StoppingRule | None) -> Iterator[StoppingRule]:
-    for part in getattr(rule, "rules", (rule,)):
-        if part is not rule:
-            yield from _rules(part)
-        elif part is not None:
-            yield part
 
 
 def check_headline(report: CombeeReport) -> None:
