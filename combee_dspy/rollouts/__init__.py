@@ -6,16 +6,15 @@ from combee_dspy.rollouts._batching import (
     Batching,
     Priority,
 )
+from combee_dspy.rollouts._classes import note_classes
 from combee_dspy.rollouts._codec import (
-    NotStorableError,
     decode_answer,
     decode_rollout,
-    decode_value,
     encode_answer,
     encode_rollout,
-    encode_value,
     hashed,
     rollout_with_texts,
+    unkept_reason,
     with_texts,
 )
 from combee_dspy.rollouts._executors import (
@@ -27,6 +26,7 @@ from combee_dspy.rollouts._executors import (
 )
 from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints, metric_state
+from combee_dspy.rollouts._foreign import Codec, add_codec
 from combee_dspy.rollouts._in_time import run_in_time
 from combee_dspy.rollouts._jobs import (
     AbandonedError,
@@ -51,6 +51,11 @@ from combee_dspy.rollouts._patient import (
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Check, Slots
 from combee_dspy.rollouts._threads import DaemonPool
+from combee_dspy.rollouts._values import (
+    NotStorableError,
+    decode_value,
+    encode_value,
+)
 
 __all__ = [
     "PATIENCE",
@@ -61,6 +66,7 @@ __all__ = [
     "Batching",
     "CallJob",
     "Check",
+    "Codec",
     "DaemonPool",
     "Executor",
     "ExecutorSession",
@@ -75,6 +81,7 @@ __all__ = [
     "Slots",
     "ThreadSession",
     "Threads",
+    "add_codec",
     "arun_rollout",
     "decode_answer",
     "decode_rollout",
@@ -89,6 +96,7 @@ __all__ = [
     "is_late",
     "lms_of",
     "metric_state",
+    "note_classes",
     "note_meter",
     "output_of",
     "patient",
@@ -99,5 +107,6 @@ __all__ = [
     "run_rollout",
     "takes_trace",
     "tell_rejected",
+    "unkept_reason",
     "with_texts",
 ]

@@ -1,62 +1,54 @@
 """Rollouts and answers as JSON and back. What would not come back as it was is marked, and bought
 again.
 
-Plain JSON values stand for themselves. Anything else is an object with the one key ``"$"``, which
-names how to read it. Reading runs no code of the file's choosing: a class is used only where its
-module is loaded already and it is an enum, a dataclass or a pydantic model, and none of its
-constructors or validators is called.
+A value of the row that a program was given is kept as its field's name where it has no JSON form:
+whoever goes on with a run brings the rows.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import datetime
-import decimal
-import enum
 import json
-import math
 import operator
-import re
-import sys
-import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import dspy
-import pydantic
 
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._jobs import Answer
+from combee_dspy.rollouts._values import (
+    MARK,
+    NotStorableError,
+    decode_value,
+    encode_value,
+    map_texts,
+    with_fields,
+)
 
-E = TypeVar("E", bound=dspy.Example)
-
-_MARK = "$"
-_LARGEST = 2**63
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _columns = operator.attrgetter(*(item.name for item in dataclasses.fields(CallUsage)))
 
 
-class NotStorableError(Exception):
-    """A value cannot be written as JSON, or cannot be read again."""
-
-
-def encode_rollout(rollout: Rollout) -> dict[str, Any]:
+def encode_rollout(rollout: Rollout, row: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a rollout as JSON values; with ``"partial": true`` where some of its values have no
     JSON form.
+
+    Args:
+        rollout: The rollout.
+        row: The fields of its example, where whoever decodes it has them too.
     """
     lost: list[str] = []
     data: dict[str, Any] = {
         "example_id": rollout.example_id,
         "score": rollout.score,
-        "prediction": _fields(rollout.prediction, lost),
+        "prediction": _fields(rollout.prediction, lost, row),
         "calls": [
             {
                 "predictor": call.predictor,
-                "inputs": _fields(call.inputs, lost),
-                "outputs": _fields(call.outputs, lost),
-                **({"completion": _encode(call.completion)} if call.completion else {}),
-                **({"also": _encode(call.also)} if call.also else {}),
+                "inputs": _fields(call.inputs, lost, row),
+                "outputs": _fields(call.outputs, lost, row),
+                **({"completion": encode_value(call.completion)} if call.completion else {}),
+                **({"also": encode_value(call.also)} if call.also else {}),
             }
             for call in rollout.calls
         ],
@@ -67,26 +59,51 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
     }
     for name in ("feedback", "error", "failed_in", "objective_scores"):
         if value := getattr(rollout, name):
-            data[name] = _encode(value if isinstance(value, str) else dict(value))
+            data[name] = encode_value(value if isinstance(value, str) else dict(value))
     if rollout.bare:
         data["bare"] = True
     return {**data, "partial": True} if lost else data
 
 
-def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
-    """Return what :func:`encode_rollout` was given; ``None`` where it cannot be had again."""
-    if data.get("partial"):
+def decode_rollout(
+    data: Mapping[str, Any] | None, row: Mapping[str, Any] | None = None
+) -> Rollout | None:
+    """Return what :func:`encode_rollout` was given; ``None`` where it cannot be had again.
+
+    Args:
+        data: What it returned; ``inputs`` may stand beside it, for people.
+        row: The fields of the rollout's example, where they are at hand.
+    """
+    if data is None or data.get("partial"):
         return None
     try:
-        known = {
-            name: decode_value(value)
+        fields = {
+            name: _decoded(value, row)
             for name, value in data.items()
-            if name not in ("usage", "calls")
+            if name not in ("usage", "calls", "inputs")
         }
-        calls = tuple(PredictorCall(**decode_value(call)) for call in data["calls"])
-        return Rollout(**known, calls=calls, usage=_usage(data))
+        calls = tuple(
+            PredictorCall(**{name: _decoded(part, row) for name, part in call.items()})
+            for call in data["calls"]
+        )
+        return Rollout(**fields, calls=calls, usage=_usage(data))
     except NotStorableError:
         return None
+
+
+def _decoded(value: Any, row: Mapping[str, Any] | None) -> Any:
+    """Return a value, or fields some of which may be those of the row."""
+    if not isinstance(value, dict) or MARK in value:
+        return decode_value(value)
+    return {name: _decoded_field(item, row) for name, item in value.items()}
+
+
+def _decoded_field(value: Any, row: Mapping[str, Any] | None) -> Any:
+    if not isinstance(value, dict) or value.get(MARK) != "row":
+        return decode_value(value)
+    if row is None or value["field"] not in row:
+        raise NotStorableError(f"the row's field {value['field']!r} is not at hand")
+    return row[value["field"]]
 
 
 def encode_answer(answer: Answer) -> dict[str, Any]:
@@ -115,7 +132,7 @@ def decode_answer(data: Mapping[str, Any]) -> Answer | None:
     try:
         failed = data.get("failed")
         outcome = (
-            _with_fields(dspy.Prediction, data["fields"].items())
+            with_fields(dspy.Prediction, data["fields"].items())
             if failed is None
             else FailedCall(failed)
         )
@@ -129,24 +146,9 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     becomes its class.
     """
     try:
-        return decode_value(_texts_changed(encode_value(value), change))
+        return decode_value(map_texts(encode_value(value), change))
     except Exception:  # noqa: BLE001 - foreign objects may fail in any way; what cannot be looked into is not passed on
         return f"[{type(value).__name__}]"
-
-
-def _texts_changed(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_texts_changed(one, change) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get(_MARK) == "surrogates":
-        return _encode(change(json.loads(value["value"])))
-    if value.get(_MARK) in (*_TEXTS, "enum"):
-        return value
-    named = (_MARK, "class", "inputs", "set") if _MARK in value else ()
-    return {key: one if key in named else _texts_changed(one, change) for key, one in value.items()}
 
 
 def rollout_with_texts(rollout: Rollout, change: Callable[[str], str]) -> Rollout:
@@ -211,213 +213,46 @@ def hashed(value: Mapping[str, Any], hash_of: Callable[[str], str]) -> dict[str,
     return found
 
 
+def unkept_reason(value: object) -> str:
+    """Return why what an encoded rollout or answer holds cannot be had again; empty where it can,
+    or where its texts were hashed.
+    """
+    if not isinstance(value, Mapping):
+        parts = value if isinstance(value, list) else []
+        return next(filter(None, map(unkept_reason, parts)), "")
+    for name, part in value.items():
+        if isinstance(part, Mapping) and part.get(MARK) == "unencodable":
+            return f"the journal cannot keep {name!r}, a {part['class']} ({part['reason']})"
+        if reason := unkept_reason(part):
+            return reason
+    return ""
+
+
 def _usage(data: Mapping[str, Any]) -> tuple[CallUsage, ...]:
     return tuple(CallUsage(*row) for row in data["usage"])
 
 
-def _fields(values: Any, lost: list[str]) -> dict[str, Any] | None:
+def _fields(
+    values: Any, lost: list[str], row: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Return fields by name; those without a JSON form are marked, and named in ``lost``."""
     if values is None:
         return None
-    found: dict[str, Any] = {}
+    encoded: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            if name == _MARK:
+            if name == MARK:
                 raise NotStorableError("a field of this name cannot be told from what it marks")
-            found[name] = value if type(value) is str and value.isascii() else encode_value(value)
+            encoded[name] = value if type(value) is str and value.isascii() else encode_value(value)
         except Exception as error:  # noqa: BLE001 - foreign objects may fail in any way; it is marked
+            field = next((field for field, item in (row or {}).items() if item is value), None)
+            if field is not None and name != MARK:
+                encoded[name] = {MARK: "row", "field": field}
+                continue
             lost.append(name)
-            found[name] = {
-                _MARK: "unencodable",
+            encoded[name] = {
+                MARK: "unencodable",
                 "class": type(value).__qualname__,
                 "reason": str(error)[:200],
             }
-    return found
-
-
-def encode_value(value: object) -> Any:
-    """Return a value as JSON values.
-
-    Raises:
-        NotStorableError: It, or something in it, would not come back as it was.
-    """
-    encoded = _encode(value)
-    text = json.dumps(encoded, sort_keys=True) if isinstance(encoded, (dict, list)) else ""
-    # A class with hooks of its own may not be what its fields say.
-    if '"$"' in text and text != json.dumps(_encode(decode_value(encoded)), sort_keys=True):
-        raise NotStorableError(f"a {type(value).__name__} would not come back as it was")
     return encoded
-
-
-def _encode(value: Any) -> Any:
-    kind = type(value)
-    if kind is str:
-        return (
-            _text("surrogates", value)
-            if not value.isascii() and _SURROGATE.search(value)
-            else value
-        )
-    if value is None or kind is bool:
-        return value
-    if kind is int:
-        return value if -_LARGEST <= value < _LARGEST else _text("int", value)
-    if kind is float:
-        return value if math.isfinite(value) else _text("float", value)
-    if kind is list:
-        return [_encode(item) for item in value]
-    if kind is dict:
-        if all(type(key) is str for key in value) and _MARK not in value:
-            return {key: _encode(item) for key, item in value.items()}
-        return {
-            _MARK: "dict",
-            "value": [[_encode(key), _encode(item)] for key, item in value.items()],
-        }
-    if kind in (tuple, set, frozenset):
-        items = [_encode(item) for item in value]
-        # Sets have no order of their own: the same set is to give the same text.
-        ordered = (
-            items
-            if kind is tuple
-            else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
-        )
-        return {_MARK: kind.__name__, "value": ordered}
-    return _text(_NAMES[kind], value) if kind in _NAMES else _encode_object(value)
-
-
-def _text(name: str, value: Any) -> dict[str, Any]:
-    return {_MARK: name, "value": _TEXTS[name][1](value)}
-
-
-def _encode_object(value: Any) -> dict[str, Any]:
-    if type(value) in (dspy.Prediction, dspy.Example):
-        named = (
-            sorted(value.inputs().keys())
-            if getattr(value, "_input_keys", None) is not None
-            else None
-        )
-        pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
-        return {_MARK: "fields", "class": type(value).__name__, "fields": pairs, "inputs": named}
-    kind = type(value)
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    if _find(name) is not kind:
-        raise NotStorableError(f"{name} cannot be found again by its name")
-    if isinstance(value, enum.Enum):
-        return {_MARK: "enum", "class": name, "value": value.name}
-    if dataclasses.is_dataclass(value):
-        state = {
-            item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)
-        }
-        return {_MARK: "dataclass", "class": name, "fields": state}
-    if isinstance(value, pydantic.BaseModel) and not value.__pydantic_private__:
-        state = {name: _encode(getattr(value, name)) for name in kind.model_fields}
-        extra = {name: _encode(item) for name, item in (value.model_extra or {}).items()}
-        return {
-            _MARK: "model",
-            "class": name,
-            "fields": state,
-            "extra": extra,
-            "set": sorted(value.model_fields_set),
-        }
-    raise NotStorableError(f"{name} has no JSON form")
-
-
-def decode_value(value: Any) -> Any:
-    """Return what :func:`encode_value` was given.
-
-    Raises:
-        NotStorableError: This is nothing that it returns, or it needs a class that is not loaded.
-    """
-    if isinstance(value, list):
-        return [decode_value(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _MARK not in value:
-        return {key: decode_value(item) for key, item in value.items()}
-    kind = value[_MARK]
-    try:
-        return _TEXTS[kind][2](value["value"]) if kind in _TEXTS else _OBJECTS[kind](value)
-    except NotStorableError:
-        raise
-    except Exception as error:
-        # Whatever a text that nobody vouches for leads to, it is the text that is wrong.
-        raise NotStorableError(f"{kind} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _decode_dataclass(data: Mapping[str, Any]) -> Any:
-    kind = _loaded(data["class"], object)
-    if {item.name for item in dataclasses.fields(kind)} != set(data["fields"]):
-        raise NotStorableError(f"{data['class']} has other fields now")
-    made: Any = object.__new__(kind)
-    for name, item in data["fields"].items():
-        object.__setattr__(made, name, decode_value(item))
-    return made
-
-
-def _decode_model(data: Mapping[str, Any]) -> Any:
-    kind = _loaded(data["class"], pydantic.BaseModel)
-    values, extra = decode_value(data["fields"]), decode_value(data["extra"])
-    if set(values) != set(kind.model_fields) or kind.__private_attributes__:
-        raise NotStorableError(f"{data['class']} has other fields now")
-    made = kind.__new__(kind)
-    # What model_construct() does, without calling what the class hooks into it.
-    object.__setattr__(made, "__dict__", values)
-    object.__setattr__(made, "__pydantic_fields_set__", set(data["set"]))
-    object.__setattr__(made, "__pydantic_private__", None)
-    object.__setattr__(
-        made, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None
-    )
-    return made
-
-
-def _with_fields(kind: type[E], fields: Iterable[tuple[str, Any]]) -> E:
-    # One by one: as an argument of the class, `base` would be another example, and `self` no
-    # argument at all.
-    made = kind()
-    for name, item in fields:
-        made[name] = decode_value(item)
-    return made
-
-
-def _decode_fields(data: Mapping[str, Any]) -> Any:
-    kinds: dict[str, type[dspy.Example]] = {"Prediction": dspy.Prediction, "Example": dspy.Example}
-    made = _with_fields(kinds[data["class"]], data["fields"])
-    return made if data["inputs"] is None else made.with_inputs(*data["inputs"])
-
-
-def _loaded(name: str, base: type) -> Any:
-    found = _find(name)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise NotStorableError(f"no {base.__name__} is loaded as {name!r}")
-    return found
-
-
-def _find(name: str) -> object:
-    module, _, path = name.partition(":")
-    # Never imported: a file must not choose which code runs.
-    found: object = sys.modules.get(module)
-    for part in path.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    return found
-
-
-_TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    "date": (datetime.date, str, datetime.date.fromisoformat),
-    "datetime": (datetime.datetime, str, datetime.datetime.fromisoformat),
-    "decimal": (decimal.Decimal, str, decimal.Decimal),
-    "uuid": (uuid.UUID, str, uuid.UUID),
-    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
-    "float": (float, repr, float),
-    "int": (int, str, int),
-    "surrogates": (str, json.dumps, json.loads),
-}
-_NAMES = {kind: name for name, (kind, _, _) in _TEXTS.items()}
-_OBJECTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "dict": lambda data: {decode_value(key): decode_value(item) for key, item in data["value"]},
-    "tuple": lambda data: tuple(decode_value(data["value"])),
-    "set": lambda data: set(decode_value(data["value"])),
-    "frozenset": lambda data: frozenset(decode_value(data["value"])),
-    "enum": lambda data: _loaded(data["class"], enum.Enum)[data["value"]],
-    "dataclass": _decode_dataclass,
-    "model": _decode_model,
-    "fields": _decode_fields,
-}

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -14,12 +15,14 @@ from typing import Any, TypeVar
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
-from combee_dspy.rollouts import AbandonedError, Check, Slots
+from combee_dspy.rollouts import AbandonedError, Check, Slots, unkept_reason
 from combee_dspy.search._budget import BudgetReached, Purse, not_known
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._start import Start
 
 __all__ = ["Buyer"]
+
+logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
@@ -139,4 +142,11 @@ class Buyer:
         finally:
             self._unkept -= 1
         if written.value.get("partial"):
+            if not self.kept and (reason := unkept_reason(written.value)):
+                text = (
+                    f"This run cannot be resumed without buying again: {reason}. Register a codec"
+                    " for it with combee_dspy.rollouts.add_codec."
+                )
+                logger.warning("%s", text)
+                self._log.emit("warning", {"text": text})
             self.kept[effect.key] = result

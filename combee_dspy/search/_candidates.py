@@ -21,7 +21,7 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Cache, Journal, sound
 from combee_dspy.operators import visible
-from combee_dspy.rollouts import Slots, fingerprint, patient_program
+from combee_dspy.rollouts import Slots, fingerprint, note_classes, patient_program
 from combee_dspy.stopping import Limits
 
 __all__ = [
@@ -93,6 +93,11 @@ class Row:
     example: dspy.Example
     hash: str
 
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Its values by name, inputs and labels."""
+        return dict(self.example.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Splits:
@@ -160,6 +165,10 @@ class Compilation:
     heldout: Heldout | None
     name: str = "main"
     number: int = 0
+
+    def __post_init__(self) -> None:
+        rows = (*self.splits.train, *self.splits.validation, *self.splits.heldout)
+        note_classes(self.student, (row.example for row in rows))
 
     @cached_property
     def seed(self) -> Candidate:

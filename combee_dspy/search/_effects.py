@@ -149,7 +149,9 @@ class Effects:
         if place.purpose != "heldout" and counted:
             self.purse.count(key, place.step)
         return self._once(
-            key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate)
+            key,
+            partial(decode_rollout, row=row.fields),
+            lambda: self._rolled(key, candidate, row, place, lane, replicate),
         )
 
     async def _rolled(
@@ -174,7 +176,10 @@ class Effects:
             if cache
             else ""
         )
-        if cache is not None and (cached := _rollout_of(cache.find(shared))) is not None:
+        if (
+            cache is not None
+            and (cached := decode_rollout(cache.find(shared), row.fields)) is not None
+        ):
             now = time.time()
             await self.buyer.keep(
                 self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached
@@ -223,7 +228,10 @@ class Effects:
             rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
         effect = self._of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
         if (masked := self.texts.scrubbed(effect.value)) != effect.value:  # a model has said a key
-            effect, rollout = replace(effect, value=masked), _rollout_of(masked) or rollout
+            effect, rollout = (
+                replace(effect, value=masked),
+                decode_rollout(masked, row.fields) or rollout,
+            )
         await self.buyer.keep(effect, rollout)
         # What a service did, or a limit on time, says nothing of the rollout when another run asks
         # for it.
@@ -410,7 +418,7 @@ class Effects:
         return await make() if before is None else before
 
     def _of_rollout(self, effect: Effect, rollout: Rollout, row: Row) -> Effect:
-        value = encode_rollout(rollout)
+        value = encode_rollout(rollout, row.fields)
         if row.split != "heldout":
             value["inputs"] = shown(self.texts.example(row.example))
         return replace(
@@ -450,12 +458,3 @@ def heard(future: asyncio.Future[Any]) -> None:
 
 def _queued(effect: Effect, seconds: float) -> Effect:
     return replace(effect, started=effect.started + seconds, queued=seconds)
-
-
-def _rollout_of(value: Mapping[str, Any] | None) -> Rollout | None:
-    """Return the rollout in an effect's value, which holds what people are shown beside it."""
-    return (
-        None
-        if value is None
-        else decode_rollout({name: part for name, part in value.items() if name != "inputs"})
-    )

@@ -28,7 +28,6 @@ TOO_LONG = {
     "combee_dspy/cli/queries.py": 2308,
     "combee_dspy/combee.py": 2372,
     "combee_dspy/journal/_journal.py": 2092,
-    "combee_dspy/rollouts/_codec.py": 3010,
     "combee_dspy/rollouts/_limits.py": 2038,
     "combee_dspy/rollouts/_run.py": 2354,
     "combee_dspy/rollouts/_slots.py": 2164,

@@ -11,20 +11,27 @@ import uuid
 from typing import Any
 
 import dspy
+import numpy as np
 import orjson
+import pandas as pd
 import pydantic
 import pytest
+from PIL import Image
 
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts import (
     Answer,
+    Codec,
     NotStorableError,
+    add_codec,
     decode_answer,
     decode_rollout,
     decode_value,
     encode_answer,
     encode_rollout,
     encode_value,
+    note_classes,
+    unkept_reason,
 )
 
 
@@ -89,6 +96,9 @@ VALUES = [
     dspy.Image("https://example.org/a.png"),
     dspy.History(messages=[{"question": "q", "answer": Inner()}]),
     dspy.Prediction(answer="a", n=1),
+    Secretive(),
+    np.float32(0.1),
+    np.datetime64("2026-01-02"),
 ]
 
 
@@ -110,14 +120,90 @@ def test_what_equality_does_not_tell():
     )
 
 
-def test_local_classes_private_state_and_unknown_types_are_refused():
+def test_local_classes_that_nobody_noted_and_unknown_types_are_refused():
     @dataclasses.dataclass
     class Local:
         x: int = 1
 
-    for value in (Local(), Secretive(), object(), len, [object()], {"a": {1: object()}}):
+    for value in (Local(), object(), len, [object()], {"a": {1: object()}}):
         with pytest.raises(NotStorableError):
             encode_value(value)
+
+
+TABLE = pd.DataFrame(
+    {
+        "n": [1, 2],
+        "text": ["a", None],
+        "kind": pd.Categorical(["x", "y"]),
+        "at": pd.to_datetime(["2026-01-02", None], utc=True),
+        "whole": pd.array([1, None], dtype="Int64"),
+    },
+    index=["first", "second"],
+)
+
+
+def test_arrays_pictures_and_tables_come_back():
+    for array in (
+        np.arange(6, dtype=">i2").reshape(2, 3),
+        np.array([[1.5, np.nan]]),
+        np.array(["ü", "text"]),
+        np.array([{"a": 1}, None], dtype=object),
+    ):
+        arrived = again(array)
+        assert arrived.dtype == array.dtype
+        np.testing.assert_array_equal(arrived, array)
+    for mode in ("1", "L", "P", "RGB", "RGBA", "CMYK", "F"):
+        picture = Image.linear_gradient("L").resize((5, 3)).convert("RGB").convert(mode)
+        arrived = again(picture)
+        assert (arrived.mode, arrived.size) == (mode, (5, 3))
+        assert arrived.convert("RGB").tobytes() == picture.convert("RGB").tobytes()
+    pd.testing.assert_frame_equal(again(TABLE), TABLE)
+    pd.testing.assert_series_equal(again(TABLE["whole"]), TABLE["whole"])
+
+
+def test_local_classes_of_signatures_and_rows_come_back():
+    class Part(pydantic.BaseModel):
+        n: int = 0
+
+    class Reply(pydantic.BaseModel):
+        parts: list[Part] = []
+
+    @dataclasses.dataclass
+    class Place:
+        x: int = 1
+
+    ask = dspy.Signature("place -> reply").with_updated_fields("reply", type_=Reply | None)
+    note_classes(dspy.Predict(ask), [dspy.Example(place=[Place()])])
+
+    for value in (Reply(parts=[Part(n=2)]), Place(3)):
+        assert again(value) == value
+        assert type(again(value)) is type(value)
+
+
+class Molecule:
+    def __init__(self, smiles: str) -> None:
+        self.smiles = smiles
+
+
+def test_class_with_a_codec_of_the_users_own_comes_back():
+    add_codec(Codec("molecule", Molecule, lambda value: {"smiles": value.smiles}, _molecule))
+
+    assert again([Molecule("CCO")])[0].smiles == "CCO"
+
+
+def _molecule(data: Any) -> Molecule:
+    return Molecule(data["smiles"])
+
+
+def test_what_a_row_holds_is_kept_by_its_field():
+    handle = object()
+    call = PredictorCall("ask", {"handle": handle}, {"answer": "a"})
+    rollout = Rollout("id", 1.0, prediction={"answer": "a", "handle": handle}, calls=(call,))
+    data = orjson.loads(orjson.dumps(encode_rollout(rollout, {"tool": handle})))
+
+    assert decode_rollout(data, {"tool": handle}) == rollout
+    assert decode_rollout(data) is None
+    assert decode_rollout(data, {"other": handle}) is None
 
 
 @dataclasses.dataclass
@@ -140,6 +226,9 @@ def test_value_that_its_class_changes_is_refused():
         {"$": "nothing"},
         {"$": "decimal", "value": "x"},
         {"$": "dataclass", "class": "os:system", "fields": {}},
+        {"$": "codec", "name": "builtins.eval", "value": "1"},
+        {"$": "codec", "name": "numpy.ndarray", "value": {"$": "bytes", "value": "gANjCg=="}},
+        {"$": "codec", "name": "numpy.ndarray", "value": {"shape": [9], "items": [1]}},
         {"$": "enum", "class": "not.loaded:Colour", "value": "RED"},
         {"$": "model", "class": f"{__name__}:Inner", "fields": {}, "extra": {}, "set": []},
     ],
@@ -187,6 +276,7 @@ def test_what_has_no_json_form_is_marked_and_the_rollout_is_bought_again():
     assert data["prediction"]["answer"] == "a"
     assert data["prediction"]["handle"]["class"] == "object"
     assert decode_rollout(data) is None
+    assert "'handle', a object" in unkept_reason(data)
 
 
 def test_class_that_is_gone_has_the_rollout_bought_again():

@@ -1,0 +1,88 @@
+"""Rows that JSON does not hold: a run that goes on buys no rollout of theirs again, or says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import numpy as np
+import pandas as pd
+import pydantic
+import pytest
+from PIL import Image
+
+from combee_dspy import Budget
+from tests.worlds import ANIMALS, World, code_word, events, rows
+
+
+class Opaque:
+    """Of a class that nobody has a codec for."""
+
+    def __init__(self, animal: str) -> None:
+        self.animal = animal
+
+
+class Reader(dspy.Module):
+    """Hands on what it is given, to its predictor and in what it returns."""
+
+    def __init__(self, *, copies: bool) -> None:
+        super().__init__()
+        self.ask = dspy.Predict("question -> answer")
+        self.copies = copies
+
+    def forward(self, question: str, **things: Any) -> dspy.Prediction:
+        answer = self.ask(question=question, **things).answer
+        if self.copies:
+            things["thing"] = Opaque(things["thing"].animal)
+        return dspy.Prediction(answer=answer, **things)
+
+
+def rows_of_all_types(start: int, end: int) -> list[dspy.Example]:
+    class Card(pydantic.BaseModel):
+        animal: str
+
+    data = []
+    for number in range(start, end):
+        animal = ANIMALS[number % len(ANIMALS)]
+        row = dspy.Example(
+            question=f"Number {number}: word for {animal}?",
+            answer=code_word(animal),
+            array=np.arange(number, dtype="float32"),
+            picture=Image.new("RGB", (4, 4), (number, 0, 0)),
+            table=pd.DataFrame({"n": [number], "animal": [animal]}),
+            card=Card(animal=animal),
+            thing=Opaque(animal),
+        )
+        data.append(row.with_inputs("question", "array", "picture", "table", "card", "thing"))
+    return data
+
+
+def compiled(place: Path, *, copies: bool = False) -> int:
+    world = World.made()
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        world.combee(log_dir=str(place), budget=Budget(rollouts=60)).compile(
+            Reader(copies=copies),
+            trainset=rows_of_all_types(0, 12),
+            valset=rows_of_all_types(12, 24),
+        )
+    return world.asked
+
+
+def test_a_resumed_run_buys_nothing_again(tmp_path: Path) -> None:
+    assert compiled(tmp_path) > 24
+    bought = rows(tmp_path, "SELECT count(*) AS n FROM effect")
+
+    assert compiled(tmp_path) == 0
+    assert rows(tmp_path, "SELECT count(*) AS n FROM effect") == bought
+
+
+def test_a_run_that_cannot_be_resumed_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled(tmp_path, copies=True)
+
+    (warning,) = [text for text in caplog.messages if "cannot be resumed" in text]
+    assert "'thing', a Opaque" in warning
+    assert "add_codec" in warning
+    assert warning in [event["text"] for event in events(tmp_path, "warning")]
