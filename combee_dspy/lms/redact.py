@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from combee_dspy.lms._secret_shapes import MASK, SHAPES
+
 __all__ = [
     "MASK",
     "SECRET_NAME",
@@ -21,11 +23,9 @@ __all__ = [
     "secrets_of",
 ]
 
-MASK = "[redacted]"
-"""What stands where a key stood."""
-
 SECRET_NAME = re.compile(
-    r"api[-_]?key|access[-_]?key|(?:^|[-_])key$|token$|secret|passw(?:or)?d|authorization|credential",
+    r"api[-_]?key|access[-_]?key|(?:^|[-_])key$|token$|secret|passw(?:or)?d|passphrase"
+    r"|authorization|credential|(?:^|[-_])(?:pat|jwt|auth|pwd|dsn|cookie)$",
     re.IGNORECASE,
 )
 """Finds the name of a value that is a secret: of an argument, a header, a parameter or an
@@ -34,45 +34,13 @@ environment variable.
 
 _SHORTEST = 8
 
-# What stands before the last @ of an address: a name may hold @, a password @ and slashes, and
-# either may be missing. A port with a path after it is no password. Bounded, because a hostile text
-# may hold nothing but beginnings.
-_LOGIN = r"[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+"
-# A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login)
-# only where it is long and holds a digit.
-_NAME_ALONE = (
-    r"(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,}"
-)
-
-# What a key looks like: texts in lower case, one of which every match contains; the pattern; what
-# replaces a match. Looking for the texts costs a few microseconds, a pattern costs ten, and several
-# texts of every rollout are looked at.
-_SHAPES = [
-    (hints.split(), re.compile(pattern), kept)
-    for hints, pattern, kept in (
-        # A digit or twenty characters tell a credential from a word ("Bearer authentication").
-        (
-            "bearer basic",
-            r"(?i)\b(Bearer|Basic)\s+(?:(?=\S*\d)[\w.~+/=*-]{6,}|[\w.~+/=*-]{20,})",
-            rf"\1 {MASK}",
-        ),
-        # OpenAI, Anthropic, DeepSeek, OpenRouter; services show a refused key with stars in its
-        # middle.
-        ("sk- rk- pk-", r"\b(?:sk|rk|pk)-[\w*.-]{6,}", MASK),
-        ("hf gsk xai pplx fw nvapi r8", r"\b(?:hf|gsk|xai|pplx|fw|nvapi|r8)[_-][\w*-]{12,}", MASK),
-        ("aiza", r"\bAIza[\w*-]{20,}", MASK),
-        ("akia", r"\bAKIA[A-Z0-9]{12,}\b", MASK),
-        ("://", rf"(?i)(://)(?:{_LOGIN}|{_NAME_ALONE})@", rf"\1{MASK}@"),
-        # An argument of a database's address.
-        ("passw", r"(?i)([?&](?:ssl)?passw(?:or)?d=)[^\s&'\")]+", rf"\1{MASK}"),
-        (
-            "key",
-            r"(?i)(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}",
-            rf"\1\2{MASK}",
-        ),
-    )
+# What is looked for first: nearly no text holds a mark and, if it does, a hint with that mark.
+_MARKS = "_-/.:"
+_ALL_HINTS = tuple(dict.fromkeys(hint for shape in SHAPES for hint in shape.hints))
+_HINTS = [
+    (mark, [hint for hint in _ALL_HINTS if mark == next(filter(hint.count, _MARKS), "")])
+    for mark in ("", *_MARKS)
 ]
-_HINTS = tuple(hint for hints, _, _ in _SHAPES for hint in hints)
 
 
 def mask(text: str, secrets: Collection[str] = ()) -> str:
@@ -89,15 +57,21 @@ def mask(text: str, secrets: Collection[str] = ()) -> str:
             text = _without(text, secrets)
             break
     lowered = text.lower()
-    for hint in _HINTS:
-        if hint in lowered:
-            break
-    else:
+    if not _may_hold_key(lowered):
         return text
-    for hints, pattern, kept in _SHAPES:
-        if any(hint in lowered for hint in hints):
-            text = pattern.sub(kept, text)
+    for shape in SHAPES:
+        if any(hint in lowered for hint in shape.hints):
+            text = shape.pattern.sub(shape.mask, text)
     return text
+
+
+def _may_hold_key(lowered: str) -> bool:
+    for mark, hints in _HINTS:
+        if mark in lowered:
+            for hint in hints:
+                if hint in lowered:
+                    return True
+    return False
 
 
 def _without(text: str, secrets: Collection[str]) -> str:
