@@ -12,11 +12,13 @@ and SQLite's own opening of it.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +31,9 @@ __all__ = [
     "check_database",
     "check_folder",
     "check_plain",
+    "file_name",
+    "make_folder",
+    "make_private",
     "open_in_place",
     "open_lock",
     "read_plain",
@@ -49,6 +54,8 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+# What a run holds is its owner's: nobody else of the machine reads it.
+_PRIVATE, _PRIVATE_FOLDER = 0o600, 0o700
 _REMEDY = "Move it away, or name another place."
 
 
@@ -111,6 +118,36 @@ def check_folder(path: Path) -> None:
         raise NotPlainFileError(str(path), "is a link, not a folder", _REMEDY)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it lies in, where they are missing: it is its owner's alone.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file that is its owner's alone, where there is none: SQLite would let others
+    read its files.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, _PRIVATE))
+
+
+def file_name(name: str) -> str:
+    """Return a name that leads into no other folder, the same for the same name: that name where
+    it is plain.
+    """
+    plain = re.sub(r"[^\w.-]", "_", name)[:100].lstrip(".") or "_"
+    if plain == name:
+        return name
+    return f"{plain}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
 def open_in_place(path: Path) -> BinaryIO:
     """Open a plain file that is there, to read and change it where it lies; without a buffer.
 
@@ -155,7 +192,8 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file beside a path, and move it there when the block ends; where the block raises,
     nothing changes.
 
-    A file that is there keeps its permissions. Its other names, if it has any, keep what it held.
+    A new file is its owner's alone; one that is there keeps its permissions. Its other names, if it
+    has any, keep what it held.
 
     Raises:
         NotPlainFileError: As for :func:`check_plain`.
@@ -164,7 +202,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     before = check_plain(path)
     draft = path.with_name(f".combee-{secrets.token_hex(8)}.part")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _BINARY
-    descriptor = os.open(draft, flags, 0o666)
+    descriptor = os.open(draft, flags, _PRIVATE)
     try:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
@@ -199,7 +237,7 @@ def append_plain(path: Path, data: bytes) -> None:
     """
     check_plain(path, in_place=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK | _NO_WAIT | _BINARY
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = os.open(path, flags, _PRIVATE)
     with os.fdopen(descriptor, "ab", buffering=0) as file:
         _refuse_special(path, os.fstat(descriptor), in_place=True)
         file.write(data)
@@ -213,4 +251,4 @@ def open_lock(path: Path, *, blocking: bool = True, timeout: float = -1) -> File
         NotPlainFileError: As for :func:`check_plain`.
     """
     check_plain(path, in_place=True)
-    return FileLock(path, blocking=blocking, timeout=timeout)
+    return FileLock(path, blocking=blocking, timeout=timeout, mode=_PRIVATE)

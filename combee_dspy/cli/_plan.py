@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,13 @@ import dspy
 from combee_dspy import registry
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.cli._config import LMConfig, RunConfig, StrategiesConfig, StrategyConfig
-from combee_dspy.cli._reading import checked, load_object, nearest, read_examples
+from combee_dspy.cli._reading import (
+    add_module_folders,
+    checked,
+    load_object,
+    nearest,
+    read_examples,
+)
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import (
@@ -27,6 +32,7 @@ from combee_dspy.exceptions import (
     ArgumentValueError,
     MissingDistributionError,
 )
+from combee_dspy.files import file_name
 from combee_dspy.lms import ChoiceAdapter, ConstrainedJSONAdapter, embedded
 from combee_dspy.many import Task
 
@@ -141,7 +147,7 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
     """Load, read and check everything that a run needs, paths and modules from the file's folder as
     well.
     """
-    sys.path[:0] = [str(Path.cwd()), str(folder)]
+    add_module_folders(folder)
     config = checked(data, folder)
     if config.tasks:
         tasks = tuple(_one_of_several(name, config.of_task(name), folder) for name in config.tasks)
@@ -304,7 +310,7 @@ def _check_params(kind: str, place: str, chosen: StrategyConfig) -> None:
 def _output(path: str | None, name: str, folder: Path) -> Path | None:
     if path is None:
         return None
-    target = folder / path.replace("{name}", name)
+    target = folder / path.replace("{name}", file_name(name))
     if target.suffix != ".json" or target.is_dir():
         raise ArgumentValueError(
             "output", path, "is no file that ends in .json", "The state is saved as JSON."

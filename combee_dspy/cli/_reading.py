@@ -10,6 +10,7 @@ import difflib
 import io
 import json
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from combee_dspy.cli._config import FILE, RunConfig, StrategiesConfig
+from combee_dspy.cli._yaml import load_yaml
 from combee_dspy.exceptions import (
     ArgumentError,
     ArgumentTypeError,
@@ -30,6 +32,7 @@ from combee_dspy.files import read_plain
 from combee_dspy.lms.redact import MASK, SECRET_NAME
 
 __all__ = [
+    "add_module_folders",
     "checked",
     "load_object",
     "nearest",
@@ -46,7 +49,7 @@ _HELP = "See combee run --help, and --schema."
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        data = yaml.safe_load(read_plain(path, follow=True).decode("utf-8"))
+        data = load_yaml(read_plain(path, follow=True))
     except (
         OSError,
         ValueError,
@@ -172,6 +175,17 @@ def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> di
     return _at(inner, place[1:], whole) if isinstance(inner, dict) else {}
 
 
+def add_module_folders(folder: Path) -> None:
+    """Look for modules in the working directory, and beside a run file that lies in it.
+
+    What lies beside a file elsewhere is not imported: who sent the file would choose what runs.
+    What is installed comes first, so no file there stands in for a package.
+    """
+    here = Path.cwd()
+    folders = [here, *([folder] if folder.is_relative_to(here) else [])]
+    sys.path += [str(place) for place in dict.fromkeys(folders) if str(place) not in sys.path]
+
+
 def load_object(argument: str, target: str) -> Any:
     """Import ``module:object``, which can be called or is a program; dots lead into the object."""
     if not all(target.partition(":")):
@@ -183,8 +197,8 @@ def load_object(argument: str, target: str) -> Any:
     except Exception as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         remedy = (
-            "Modules are looked for in the working directory, beside the configuration file, and"
-            " among installed."
+            "Modules are looked for among installed ones, in the working directory, and beside a"
+            " configuration file that lies in it."
         )
         raise ArgumentValueError(argument, target, problem, remedy) from error
     if not callable(found):

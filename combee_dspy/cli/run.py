@@ -80,7 +80,7 @@ def run(
     Every argument of combee_dspy.Combee is a key of its own name. Keys of services
     never stand in the file: name the environment variable in api_key_env. Paths
     start at the file's folder; modules are looked for in the working directory,
-    then there.
+    then there if it lies in it.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     from combee_dspy.cli import _reading
 

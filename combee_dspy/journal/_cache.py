@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
-from combee_dspy.files import open_lock
+from combee_dspy.files import make_folder, open_lock
 from combee_dspy.journal._integrity import checksum
 from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
@@ -38,7 +38,7 @@ class Cache:
         self._path = path
         self._given_up: set[str] = set()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             # Of processes that turn a new file to WAL at once, SQLite refuses one without letting
             # it wait.
             with open_lock(path.with_name(f"{path.name}.lock"), timeout=30):

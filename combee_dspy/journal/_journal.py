@@ -27,7 +27,7 @@ from combee_dspy.exceptions import (
     JournalHeldError,
     JournalMismatchError,
 )
-from combee_dspy.files import check_database, open_lock
+from combee_dspy.files import check_database, make_folder, open_lock
 from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, migrate, row_sum
 from combee_dspy.journal._rows import (
     JOURNAL,
@@ -94,7 +94,7 @@ class Journal:
         self.folder = Path(tempfile.mkdtemp(prefix="combee-") if folder is None else folder)
         self.path = self.folder / JOURNAL
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             self._lock = open_lock(self.folder / f"{JOURNAL}.lock", blocking=False)
             self._mark = Mark(self.folder / f"{JOURNAL}.holder")
             self._hold()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import JournalError, NotPlainFileError
-from combee_dspy.files import check_database, check_plain, replace_file
+from combee_dspy.files import check_database, check_plain, make_private, replace_file
 from combee_dspy.journal._integrity import Mark, row_sum
 
 Statement = tuple[str, Sequence[Any]]
@@ -187,6 +187,7 @@ def connect(path: Path, *, durable: bool = False) -> sqlite3.Connection:
         NotPlainFileError: The file, or one that SQLite keeps beside it, is no plain file.
     """
     check_database(path)
+    make_private(path)
     connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
     connection.create_function("row_sum", -1, row_sum)

@@ -18,6 +18,7 @@ from combee_dspy._private import AUTO_CANDIDATES, GEPA_MINIBATCH, auto_budget, f
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Cache, Journal, sound
 from combee_dspy.operators import visible
@@ -34,6 +35,7 @@ __all__ = [
     "Split",
     "Splits",
     "another_draw",
+    "make_row",
     "repeats_itself",
 ]
 
@@ -93,10 +95,58 @@ class Row:
     example: dspy.Example
     hash: str
 
+    def check_unchanged(self) -> None:
+        """Refuse an example that a metric or a program has changed: it would be another row from
+        here on.
+
+        Raises:
+            ArgumentValueError: It is not what it was.
+        """
+        if row_hash(self.example) != self.hash:
+            name = f"{self.split}[{self.index}]"
+            remedy = "Let the metric and the program copy what they change."
+            raise ArgumentValueError("metric", name, "is an example that was changed", remedy)
+
     @property
     def fields(self) -> Mapping[str, Any]:
         """Its values by name, inputs and labels."""
         return dict(self.example.items())
+
+
+def make_row(argument: str, index: int, example: Any, split: Split) -> Row:
+    """Return an example as a row, checked.
+
+    Args:
+        argument: The user's name of it, for errors.
+        index: Its position in the split.
+        example: The example.
+        split: The split.
+
+    Raises:
+        ArgumentTypeError: It is no example.
+        ArgumentValueError: It names no inputs, or holds what no journal can.
+    """
+    if not isinstance(example, dspy.Example):
+        raise ArgumentTypeError(
+            argument, example, "is no dspy.Example", "Wrap each row in dspy.Example."
+        )
+    try:
+        example.inputs()
+    except ValueError as error:
+        remedy = "Call .with_inputs('field', …) on each example."
+        raise ArgumentValueError(
+            argument, example, "does not say which fields are inputs", remedy
+        ) from error
+    try:
+        digest = row_hash(example)
+        # What holds itself, or no text of it can be had.
+        json.dumps(dict(example.items()), default=lambda value: type(value).__name__, skipkeys=True)
+    except (RecursionError, ValueError) as error:
+        remedy = "Give values that JSON can hold, or of a class with a codec of its own."
+        raise ArgumentValueError(
+            argument, type(example).__name__, f"cannot be told from others: {error}", remedy
+        ) from error
+    return Row(split, index, example, digest)
 
 
 @dataclass(frozen=True, slots=True)

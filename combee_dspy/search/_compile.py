@@ -27,7 +27,7 @@ from combee_dspy.exceptions import (
     HeldUpError,
     SplitOverlapError,
 )
-from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Cache, Journal, Reader, RunLog
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import (
@@ -39,7 +39,7 @@ from combee_dspy.rollouts import (
     metric_state,
     patient,
 )
-from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
+from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits, make_row
 from combee_dspy.search._clock import Overtime
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._privacy import NOT_KEPT, audit
@@ -221,24 +221,9 @@ def _list(argument: str, value: Any) -> Any:
 
 def _rows(argument: str, value: Any, split: Split) -> tuple[Row, ...]:
     return tuple(
-        _row(f"{argument}[{index}]", index, one, split)
+        make_row(f"{argument}[{index}]", index, one, split)
         for index, one in enumerate(_list(argument, value))
     )
-
-
-def _row(argument: str, index: int, example: Any, split: Split) -> Row:
-    if not isinstance(example, dspy.Example):
-        raise ArgumentTypeError(
-            argument, example, "is no dspy.Example", "Wrap each row in dspy.Example."
-        )
-    try:
-        example.inputs()
-    except ValueError as error:
-        remedy = "Call .with_inputs('field', …) on each example."
-        raise ArgumentValueError(
-            argument, example, "does not say which fields are inputs", remedy
-        ) from error
-    return Row(split, index, example, row_hash(example))
 
 
 def in_own_loop(

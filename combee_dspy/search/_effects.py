@@ -233,6 +233,7 @@ class Effects:
                 decode_rollout(masked, row.fields) or rollout,
             )
         await self.buyer.keep(effect, rollout)
+        row.check_unchanged()
         # What a service did, or a limit on time, says nothing of the rollout when another run asks
         # for it.
         if cache is not None and rollout.failed_in != "service" and not is_late(rollout):

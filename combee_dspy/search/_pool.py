@@ -21,7 +21,7 @@ from gepa.logging.utils import log_detailed_metrics_after_discovering_new_progra
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
-from combee_dspy.files import check_folder, write_plain
+from combee_dspy.files import check_folder, make_folder, write_plain
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import output_of
@@ -257,7 +257,7 @@ class Pool:
             folder = outputs / f"task_{row}"
             check_folder(outputs)
             check_folder(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             text = json.dumps(best[0][1], indent=4, default=json_default)
             write_plain(folder / f"iter_{self.state.i + 1}_prog_{index}.json", text)
 

@@ -1,0 +1,57 @@
+"""YAML of a run file, which somebody else may have written: what it unpacks to is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+__all__ = ["load_yaml"]
+
+# A run file has some hundred values. Aliases and merges can make billions of a hundred lines.
+_MOST_BYTES, _MOST_VALUES, _LONGEST_NUMBER = 1_000_000, 10_000, 100
+
+
+class _Loader(yaml.SafeLoader):
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_VALUES:
+            raise ValueError(f"merged keys make more than {_MOST_VALUES:,} values of it")
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        # Also those in base 60, which YAML 1.1 knows: their time grows with the square.
+        if len(node.value) > _LONGEST_NUMBER:
+            raise ValueError(f"it holds a number of {len(node.value):,} characters")
+        return int(super().construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def load_yaml(data: bytes) -> Any:
+    """Return what a YAML file holds.
+
+    Raises:
+        ValueError: It is no UTF-8, or unpacks to more than any run needs.
+        yaml.YAMLError: It is no YAML.
+        RecursionError: It is nested too deep.
+    """
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has {len(data):,} bytes, more than {_MOST_BYTES:,}")
+    value = yaml.load(data.decode("utf-8"), _Loader)  # noqa: S506 - a safe loader
+    for number, _ in enumerate(_values(value, ())):
+        if number > _MOST_VALUES:
+            raise ValueError(f"aliases make more than {_MOST_VALUES:,} values of it")
+    return value
+
+
+def _values(value: Any, around: tuple[int, ...]) -> Iterator[Any]:
+    """Yield every value within a value, one that aliases repeat as often as it stands there."""
+    yield value
+    if not isinstance(value, (dict, list, set)):
+        return
+    if id(value) in around:
+        raise ValueError("an alias stands within what it names")
+    for part in value.values() if isinstance(value, dict) else value:
+        yield from _values(part, (*around, id(value)))
