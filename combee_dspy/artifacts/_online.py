@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +13,7 @@ import dspy
 
 from combee_dspy.aggregators import Aggregator, Union, arrived
 from combee_dspy.artifacts._base import Trajectory
+from combee_dspy.artifacts._bullets import read_text
 from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
@@ -23,7 +22,16 @@ from combee_dspy.hashing import row_hash
 from combee_dspy.lessons import Book, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Role, Rollout
-from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, output_of, takes_trace
+from combee_dspy.rollouts import (
+    CallJob,
+    Fixed,
+    RolloutJob,
+    Slots,
+    Threads,
+    output_of,
+    run_on_own_loop,
+    takes_trace,
+)
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.weighers import Posterior
 
@@ -55,7 +63,8 @@ class OnlinePlaybook:
         artifact: What is learned, and how.
         aggregator: Turns key insights into lessons; ``union`` by default.
         num_threads: Calls in flight at most.
-        path: A file that keeps the playbook after each batch; the next server goes on with it.
+        path: A file that keeps the playbook after each batch; the next server goes on with it. One
+            that holds anything else is refused, and stays as it is.
         failure_score: The score of an answer that failed.
         seed: Decides how reflections are dealt.
 
@@ -83,8 +92,7 @@ class OnlinePlaybook:
         self._path = None if path is None else Path(path)
         self.text = self._artifact.seed(student)[COMPONENT]
         if self._path is not None and os.path.lexists(self._path):
-            # As bytes: reading as text would make line ends of the carriage returns in a bullet.
-            self.text = read_plain(self._path).decode("utf-8")
+            self.text = _playbook_in(self._path)
         self.book = self._artifact.read(self.text)
         self._served: tuple[Trajectory, ...] = ()
         self._scores: list[float] = []
@@ -199,14 +207,24 @@ class OnlinePlaybook:
             finally:
                 await slots.close()
 
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(run_in_slots())
-        # A notebook's loop is running already: this one has a thread of its own, with the caller's
-        # DSPy settings.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(contextvars.copy_context().run, asyncio.run, run_in_slots()).result()
+        return run_on_own_loop(run_in_slots)
+
+
+def _playbook_in(path: Path) -> str:
+    """Return the playbook that a file holds, which the next batch will replace.
+
+    Raises:
+        ArgumentValueError: It holds something else, which must not be lost.
+    """
+    remedy = "Name another file, or move this one away."
+    try:
+        # As bytes: reading as text would make line ends of the carriage returns in a bullet.
+        text = read_plain(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentValueError("path", str(path), "is no UTF-8 text", remedy) from error
+    if text.strip() and (ignored := read_text(text).ignored):
+        raise ArgumentValueError("path", str(path), f"is no playbook: {ignored[0]}", remedy)
+    return text
 
 
 def _log_event(kind: str, **data: Any) -> None:

@@ -50,7 +50,7 @@ from combee_dspy.rollouts._patient import (
 )
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Check, Slots
-from combee_dspy.rollouts._threads import DaemonPool
+from combee_dspy.rollouts._threads import DaemonPool, run_in_daemon, run_on_own_loop
 from combee_dspy.rollouts._values import (
     NotStorableError,
     decode_value,
@@ -103,7 +103,9 @@ __all__ = [
     "patient_program",
     "read_score",
     "rollout_with_texts",
+    "run_in_daemon",
     "run_in_time",
+    "run_on_own_loop",
     "run_rollout",
     "takes_trace",
     "tell_rejected",

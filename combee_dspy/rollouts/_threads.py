@@ -4,14 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def run_in_daemon(work: Callable[[], T]) -> T:
+    """Carry out work in a thread of its own, and wait for it.
+
+    An interrupt of the caller is raised at once, whatever the work hangs in; the work goes on, and
+    an interpreter that exits does not wait for it. It has the caller's context variables.
+    """
+    ended: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            ended.set_exception(error)
+
+    thread = threading.Thread(
+        target=copy_context().run, args=(run,), name="combee-work", daemon=True
+    )
+    thread.start()
+    # Again and again: a signal that another thread received wakes nobody who waits without an end.
+    while not wait([ended], timeout=0.1).done:
+        pass
+    return ended.result()
+
+
+def run_on_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Carry out a coroutine on an event loop in a thread of its own, as :func:`run_in_daemon` does,
+    whether the caller has a loop that runs or none. An interrupt cancels it.
+    """
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def carry_out() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop.set_default_executor(DaemonPool())
+        if task is not None:
+            begun.set_result((loop, task))
+        return await work()
+
+    try:
+        return run_in_daemon(lambda: asyncio.run(carry_out()))
+    except BaseException:
+        if begun.done():
+            loop, task = begun.result()
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(task.cancel)
+        raise
 
 
 class DaemonPool(ThreadPoolExecutor):

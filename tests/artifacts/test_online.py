@@ -19,6 +19,18 @@ from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 RULE = re.compile(r"the word for \w+ is \w+")
 
 
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00", "Café".encode("latin-1"), b"# Notes\n\nBuy milk.\n", b"{}"]
+)
+def test_a_file_that_is_no_playbook_is_refused_and_stays(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+
+    with pytest.raises(ArgumentValueError, match=r"notes\.txt"):
+        OnlinePlaybook(Teller(), lambda *given: 1.0, path=path)
+    assert path.read_bytes() == content
+
+
 class Teller(dspy.Module):
     """Knows the words that stand in its instruction; no LM is asked."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 from rich.table import Table
@@ -25,9 +28,14 @@ from combee_bench.tables import by_columns
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import Price
 from combee_dspy.records import NO_BASELINE
+from combee_dspy.rollouts import run_in_daemon
 from combee_simulator import SimulatedConfig, benchmark_task
 
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
+
+T = TypeVar("T")
+
+_INTERRUPTED = 130  # what a shell expects
 
 _FORMS = {
     "seconds": "{:,.0f}",
@@ -126,9 +134,24 @@ def _runs(
         with _endpoint(options, rows, own, seed, threads) as endpoint:
             # The readings of the held-out set are in no method's price: the student is read once
             # for all of them.
-            before = scores_of(rows.program(), rows, endpoint, threads)
+            before = _interruptible(partial(scores_of, rows.program(), rows, endpoint, threads))
             for method in methods:
-                yield _run(options, method, rows, endpoint, seed, threads, before)
+                yield _interruptible(
+                    partial(_run, options, method, rows, endpoint, seed, threads, before)
+                )
+
+
+def _interruptible(work: Callable[[], T]) -> T:
+    """Carry out work of a peer's code, which Ctrl-C ends, and with it the process: threads of a
+    peer's own go on, and Python would wait for them.
+    """
+    out, err = sys.stdout, sys.stderr  # what is measured has others meanwhile
+    try:
+        return run_in_daemon(work)
+    except KeyboardInterrupt:
+        out.flush()
+        print("error: interrupted", file=err, flush=True)
+        os._exit(_INTERRUPTED)
 
 
 def _run(

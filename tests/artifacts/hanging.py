@@ -1,0 +1,40 @@
+"""A playbook that serves or learns while its service hangs: run as a program of its own, which is
+then interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import dspy
+
+from combee_dspy.artifacts import OnlinePlaybook
+from tests.worlds import World, examples, metric, proposer_answer, task_answer
+
+
+def main(way: str) -> None:
+    """Serve and learn; once the service hangs say so, and after an interrupt say what is left."""
+
+    def hang(request: Any) -> str:
+        print("hanging", flush=True)  # noqa: T201 - the test waits for it
+        threading.Event().wait()
+        return ""
+
+    world = World.made(
+        hang if way == "predict" else task_answer, hang if way == "learn" else proposer_answer
+    )
+    online = OnlinePlaybook(
+        dspy.Predict("question -> answer"), metric, reflection_lm=world.proposer_lm, num_threads=2
+    )
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        try:
+            online.predict(examples(6))
+            online.learn()
+        except KeyboardInterrupt:
+            print(f"interrupted with {len(online.rollouts)} answers", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
