@@ -209,6 +209,26 @@ def test_killed_in_a_promotion_one_version_serves_and_the_audit_tells_which(
 
 
 @pytest.mark.parametrize(
+    "spoiled", ["promote", "publish 1", "publish 2", "all"], ids=lambda name: name.replace(" ", "-")
+)
+@pytest.mark.parametrize("text", ["{", '{"action": "promote"}'])
+def test_a_spoiled_audit_line_keeps_nobody_from_rolling_back(
+    published, server, dspy_context, folder, spoiled, text
+):
+    registry = ready(published, server, dspy_context)
+    promote(registry, folder)
+    for key, value in registry._client.get_prompt(registry.name).tags.items():
+        line = json.loads(value) if key.startswith("combee.audit.") else {}
+        if line and spoiled in ("all", line["action"], f"{line['action']} {line['to']}"):
+            registry._client.set_prompt_tag(registry.name, key, text)
+
+    assert rollback(registry, only=2) == 1
+    assert registry.at("production") == 1
+    assert registry.version(1).number == 1
+    assert "unreadable" in {line["action"] for line in registry.audit()}
+
+
+@pytest.mark.parametrize(
     ("plan", "said"),
     [
         (CanaryPlan(epsilon=0.2, pairs=500, hours=0), "60 pairs are scored of 500"),

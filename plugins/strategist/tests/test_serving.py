@@ -365,6 +365,7 @@ def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_ke
         assert first.feedback("r0", label="wrong")
         asyncio.run(first._recorder._log.written())
         assert other.feedback("r1", label="wrong")
+        other._recorder.idle(10)
         assert other._scorers.idle(10)
         first.close()
         assert other.feedback("r2", label="right")
@@ -379,6 +380,23 @@ def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_ke
         "v1 serving": 5,
         "v2 shadow": 5,
     }
+
+
+def test_labels_of_unknown_requests_push_nobody_out(published, server):
+    with serving(lm_for(lambda: "right")):
+        program = server(
+            published(), judged=False, privacy=Privacy(texts="all"), serving={"labels": 20}
+        )
+        ask(program, 20)
+        assert program._pool.idle(10)
+        refused = sum(
+            not program.feedback(f"nobody's {number}", label="right") for number in range(20_000)
+        )
+        assert all(program.feedback(f"r{number}", label="right") for number in range(20))
+        assert program._scorers.idle(10)
+        counts = program.counts()
+    assert counts["scored"] == 20
+    assert counts["labels refused"] == refused > 10_000
 
 
 def test_shadows_that_hang_keep_no_pair_from_being_scored(published, server):

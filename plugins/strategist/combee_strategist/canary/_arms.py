@@ -9,8 +9,9 @@ from typing import Any
 import dspy
 
 from combee_dspy.costs import Meter
-from combee_strategist.canary._recording import Answer, Window
+from combee_strategist.canary._recording import Answer
 from combee_strategist.canary._registry import Version
+from combee_strategist.canary._window import Window
 
 __all__ = ["Arm", "View", "answer_of"]
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError
+from combee_dspy.files import file_name
 from combee_dspy.journal import Reader
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 
@@ -125,7 +126,7 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
         return CanaryStatus(registry.name, production, None, missing=tuple(missing), audit=audit)
     version = registry.version(challenger)
     plan = version.plan
-    folder = Path("combee_serving") / registry.name if log_dir is None else Path(log_dir)
+    folder = Path("combee_serving") / file_name(registry.name) if log_dir is None else Path(log_dir)
     evidence = _Evidence(folder, registry.name, production, version.sha256)
     differences = list(evidence.differences.values())
     low, high = interval(differences, plan.level)
@@ -167,7 +168,23 @@ def _placed(audit: Sequence[Mapping[str, Any]]) -> int | None:
         for line in audit
         if line["action"] in ("promote", "rollback") and line["carried_out"]
     ]
-    return moves[-1] if moves else audit[0]["to"] if audit else None
+    published = [line["to"] for line in audit if line["action"] == "publish"]
+    return next(iter([*moves[-1:], *published]), None)
+
+
+def _earlier(audit: Sequence[Mapping[str, Any]], now: int | None) -> int | None:
+    """Return what was in production before, where the line that says so cannot be read: what the
+    others say, else the version that was published last before.
+    """
+    placed = _placed(audit)
+    if now is None or placed not in (None, now):
+        return placed
+    published = [
+        line["to"]
+        for line in audit
+        if line["action"] == "publish" and line["to"] is not None and line["to"] < now
+    ]
+    return max(published, default=now - 1 if now > 1 else None)
 
 
 def _unready(plan: CanaryPlan, heldout: float | None, pairs: int, hours: float) -> Iterator[str]:
@@ -259,13 +276,15 @@ def rollback(
     Raises:
         ArgumentValueError: Nothing was promoted that could be rolled back.
     """
-    now = registry.at(PRODUCTION)
+    now, audit = registry.at(PRODUCTION), registry.audit()
     moves = [
-        line
-        for line in registry.audit()
-        if line["action"] in ("promote", "rollback") and line["carried_out"]
+        line for line in audit if line["action"] in ("promote", "rollback") and line["carried_out"]
     ]
-    if only is not None and not (now == only and moves and moves[-1]["action"] == "promote"):
+    spoiled = any(line["action"] == "unreadable" for line in audit)
+    last = moves[-1] if moves else None
+    # The last change was this version's promotion; a spoiled line may have been that.
+    own = last is not None and (last["action"], last["to"]) == ("promote", now)
+    if only is not None and not (now == only and (own or (spoiled and _placed(audit) != now))):
         return None
     before = next(
         (
@@ -273,7 +292,7 @@ def rollback(
             for line in reversed(moves)
             if line["action"] == "promote" and line["to"] == now
         ),
-        None,
+        _earlier(audit, now) if spoiled else None,
     )
     if before is None or now is None:
         remedy = f"To end a trial: combee canary rollback {registry.name} --challenger"

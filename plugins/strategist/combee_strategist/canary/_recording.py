@@ -11,10 +11,11 @@ import os
 import platform
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,16 @@ from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout, read_score
 from combee_dspy.search import Texts
-from combee_strategist.canary._registry import CanaryPlan
+from combee_strategist.canary._pool import Pool
+from combee_strategist.canary._window import Window
 
-__all__ = ["Answer", "Pair", "Recorder", "Window"]
+__all__ = ["Answer", "Pair", "Recorder"]
 
 logger = logging.getLogger("combee_dspy")
+
+# Labels of requests that this server does not know, which are looked up in journals: so many may
+# wait, apart from all else, so that a storm of them keeps nobody from being scored.
+_RECALLS, _RECALL_SECONDS = 1_000, 30.0
 
 
 @dataclass(slots=True)
@@ -68,39 +74,6 @@ class Pair:
     labels: Mapping[str, Any] | None = None
     recalled: bool = False
     since: float = field(default_factory=time.monotonic)
-
-
-class Window:
-    """The latest outcomes of one version, by which it is taken back."""
-
-    def __init__(self, plan: CanaryPlan) -> None:
-        self._plan = plan
-        self.errors: deque[bool] = deque(maxlen=plan.window)
-        self.scores: deque[float] = deque(maxlen=plan.window)
-
-    def breach(self, beside: Window | None) -> str | None:
-        """Return which bound was breached, in words.
-
-        Failures count beyond the share that another version has beside it.
-        """
-        plan = self._plan
-        least = plan.window // 4
-        errors, scores, others = (
-            list(self.errors),
-            list(self.scores),
-            list(beside.errors) if beside else [],
-        )
-        most = plan.errors + (sum(others) / len(others) if others else 0.0)
-        if len(errors) >= least and sum(errors) / len(errors) > most:
-            return f"{sum(errors)} of the last {len(errors)} requests failed, more than {most:.0%}"
-        if (
-            plan.score is not None
-            and len(scores) >= least
-            and sum(scores) / len(scores) < plan.score
-        ):
-            mean = sum(scores) / len(scores)
-            return f"the mean of the last {len(scores)} scores is {mean:.3f}, below {plan.score}"
-        return None
 
 
 class Recorder:
@@ -142,6 +115,7 @@ class Recorder:
         self.windows: dict[int, Window] = {}
         self.tariff = Tariff()
         self.observe: Callable[[Answer], None] = lambda answer: None
+        self._recalls = Pool(1, _RECALLS, _RECALL_SECONDS)
 
     def count(self, what: str) -> None:
         """Count what became of a shadow or a label."""
@@ -202,7 +176,8 @@ class Recorder:
         with self._lock:
             gone = self._waiting.pop(pair.request, None)
             self._waiting[pair.request] = pair
-            if gone is None and len(self._waiting) > self._most:
+            # What was read from a journal is scored at once, and pushes nobody out.
+            if gone is None and not pair.recalled and len(self._waiting) > self._most:
                 gone = self._waiting.popitem(last=False)[1]
         if gone is not None:
             self.unscored(gone, "pushed out")
@@ -241,8 +216,21 @@ class Recorder:
             pair.labels = dict(labels)
         return True
 
-    def recall(self, request: str, labels: Mapping[str, Any]) -> None:
-        """Give labels to a request of another server, or of this one before it ended."""
+    def recall(self, request: str, labels: Mapping[str, Any], score: Callable[[str], None]) -> bool:
+        """Look a request of another server up, or of this one before it ended, give it labels, and
+        have it scored. ``False`` where too many wait for that.
+        """
+        work, settle = partial(self._recall, request, labels), lambda *_: score(request)
+        accepted = self._recalls.submit(work, settle)
+        if not accepted:
+            self.count("labels refused")
+        return accepted
+
+    def idle(self, seconds: float) -> None:
+        """Wait until what is looked up has been, at most so many seconds."""
+        self._recalls.idle(seconds)
+
+    def _recall(self, request: str, labels: Mapping[str, Any]) -> None:
         sql = (
             "SELECT data FROM event"
             " WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
@@ -378,6 +366,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is left, and end the run in the journal."""
+        self._recalls.close()
         while self._waiting:
             self.unscored(self._waiting.popitem(last=False)[1], "left")
         self.tell()

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError, RegistryError
 from combee_dspy.search import user
@@ -36,6 +36,9 @@ AUTOMATIC = "combee (automatic)"
 """Who moves an alias where a bound was breached."""
 
 _AUDIT = "combee.audit."
+# What a version's audit line says as well: a line that somebody has spoiled must not keep anybody
+# from rolling back.
+_DIGEST = "combee.sha256."
 _LONGEST = 100_000  # MLflow's limit of a template
 _ABSENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -101,6 +104,36 @@ class Version:
 _VERSION: TypeAdapter[Version] = TypeAdapter(Version)
 
 
+class _Line(BaseModel):
+    """What an audit line holds at least."""
+
+    at: str
+    who: str
+    why: str
+    action: Literal["publish", "promote", "rollback", "withdraw"]
+    source: Annotated[int | None, Field(alias="from")]
+    to: int | None
+
+
+_UNREADABLE = {
+    "at": "",
+    "who": "unknown",
+    "why": "this line cannot be read",
+    "action": "unreadable",
+    "from": None,
+    "to": None,
+}
+
+
+def _line(text: str) -> dict[str, Any]:
+    try:
+        _Line.model_validate_json(text)
+        line: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError):  # pydantic's errors are ValueErrors
+        return dict(_UNREADABLE)
+    return line
+
+
 class Registry:
     """The versions of one program. Thread-safe.
 
@@ -154,9 +187,9 @@ class Registry:
 
         Returns:
             Rows with ``at`` (ISO 8601), ``who``, ``why``, ``action`` (``"publish"``, ``"promote"``,
-            ``"rollback"`` or ``"withdraw"``), ``from`` and ``to`` (numbers, or ``None``),
-            ``sha256`` of a version that was published, and ``carried_out``: ``False`` where the
-            process ended before the alias had moved.
+            ``"rollback"`` or ``"withdraw"``; ``"unreadable"`` for a line that was spoiled),
+            ``from`` and ``to`` (numbers, or ``None``), ``sha256`` of a version that was published,
+            and ``carried_out``: ``False`` where the process ended before the alias had moved.
         """
         # MLflow's own get_prompt says "there is none" of a server that is down as well: the aliases
         # tell them apart.
@@ -165,16 +198,17 @@ class Registry:
             self._ask(lambda: self._client.get_prompt_version(self.name, 1), absent=True)
             return []
         lines = [
-            json.loads(value)
-            for key, value in sorted(prompt.tags.items())
-            if key.startswith(_AUDIT)
+            _line(value) for key, value in sorted(prompt.tags.items()) if key.startswith(_AUDIT)
         ]
         in_production: Any = self.at(PRODUCTION)
+        sure = True
         for line in reversed(lines):
-            line["carried_out"] = True
+            line["carried_out"] = line["action"] != "unreadable"
+            sure = sure and line["carried_out"]
             if line["action"] in ("promote", "rollback"):
-                line["carried_out"] = line["to"] == in_production
-                in_production = line["from"]
+                # Behind a line that cannot be read, where the alias stood is not known.
+                line["carried_out"] = line["to"] == in_production or not sure
+                in_production, sure = line["from"], True
         return lines
 
     def note(
@@ -249,6 +283,7 @@ class Registry:
         )
         number = int(prompt.version)
         self.note("publish", None, number, who, why, sha256=digest)
+        self._ask(lambda: self._client.set_prompt_tag(self.name, f"{_DIGEST}{number}", digest))
         self._ask(lambda: self._client.set_prompt_alias(self.name, alias, number))
         return number
 
@@ -259,11 +294,15 @@ class Registry:
             RegistryError: There is none of that number, or it is not as it was published.
         """
         prompt = self._ask(lambda: self._client.get_prompt_version(self.name, number))
+        audit = self.audit()
         digests = [
-            line["sha256"]
-            for line in self.audit()
+            line.get("sha256")
+            for line in audit
             if line["action"] == "publish" and line["to"] == number
         ]
+        if not digests and any(line["action"] == "unreadable" for line in audit):
+            tags = self._ask(lambda: self._client.get_prompt(self.name)).tags
+            digests = [tags.get(f"{_DIGEST}{number}")]
         digest = hashlib.sha256(prompt.template.encode()).hexdigest()
         if digests != [digest]:
             problem = f"version {number} is not as it was published; publish it again"

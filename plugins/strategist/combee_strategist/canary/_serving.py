@@ -19,6 +19,7 @@ import dspy
 
 from combee_dspy.costs import Meter
 from combee_dspy.exceptions import ArgumentTypeError, CombeeError, RegistryError
+from combee_dspy.files import file_name
 from combee_dspy.lms.redact import scrub
 from combee_dspy.loading import artifact_of
 from combee_dspy.operators import visible
@@ -28,8 +29,9 @@ from combee_strategist.canary._arms import Arm, View, answer_of
 from combee_strategist.canary._decide import rollback, withdraw
 from combee_strategist.canary._options import Serving
 from combee_strategist.canary._pool import Dropped, Overdue, Pool
-from combee_strategist.canary._recording import Answer, Pair, Recorder, Window
+from combee_strategist.canary._recording import Answer, Pair, Recorder
 from combee_strategist.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Registry
+from combee_strategist.canary._window import Window
 
 __all__ = ["CanaryProgram"]
 
@@ -99,7 +101,7 @@ class CanaryProgram(dspy.Module):
         self._name, self._serving = name, serving or Serving()
         self._registry = Registry(name, uri)
         patience = 0.0 if metric is None else _LABEL_SECONDS
-        folder = Path("combee_serving") / name if log_dir is None else Path(log_dir)
+        folder = Path("combee_serving") / file_name(name) if log_dir is None else Path(log_dir)
         self._arms: dict[int, Arm] = {}
         view = self._looked()
         self._recorder = Recorder(
@@ -182,8 +184,7 @@ class CanaryProgram(dspy.Module):
         if not recorder.recalls:
             recorder.count("labels without a request")
             return False
-        work = partial(recorder.recall, request, labels)
-        return self._scorers.submit(work, lambda outcome, error: self._score(request))
+        return recorder.recall(request, labels, self._score)
 
     def refresh(self) -> None:
         """Look at the registry now, and do all else that is done every ``ttl`` seconds.
@@ -204,6 +205,7 @@ class CanaryProgram(dspy.Module):
         self._closed.set()
         self._poller.join(seconds)
         self._pool.idle(seconds)
+        self._recorder.idle(seconds)
         self._score()
         self._scorers.idle(seconds)
         for pool in (self._pool, self._scorers):
