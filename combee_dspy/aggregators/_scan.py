@@ -221,7 +221,8 @@ class ScanState:
         for number, (items, answer) in enumerate(reads):
             sources = tuple(sorted({item.index for item in items}))
             texts, failed = self.texts(number, answer, most, question.field)
-            level.append(self.node(number, question.lessons(items, texts), sources, failed))
+            lessons = self._taught(items, question.lessons(items, texts))
+            level.append(self.node(number, lessons, sources, failed))
         if level:
             self.levels.append(level)
         if self._too_long:
@@ -236,6 +237,19 @@ class ScanState:
                 text=f"{self._passed_over} answers passed over nearly all examples, which were read"
                 " again in halves",
             )
+
+    def _taught(self, items: Sequence[Reflection], lessons: Sequence[Lesson]) -> list[Lesson]:
+        """Return the lessons that a mistake teaches.
+
+        A line that comes from right answers alone changes what works.
+        """
+        mistakes = {item.index for item in items if not item.perfect}
+        taught = [lesson for lesson in lessons if not mistakes.isdisjoint(lesson.sources)]
+        if len(taught) < len(lessons):
+            texts = [lesson.text for lesson in lessons if mistakes.isdisjoint(lesson.sources)]
+            reasons = [f"right answers alone teach {text[:60]!r}" for text in texts]
+            self.context.emit("void", count=len(texts), reasons=reasons[:_SHOWN])
+        return taught
 
     def reduced(
         self,

@@ -202,10 +202,13 @@ class Proving:
             )
             found = await together(mending)
             trials.left += sum(each.left for each in own)
-            for index, change in zip(searched, found, strict=True):
-                # A row that finds it again speaks for it.
-                if change is not None and change not in changes:
-                    changes.append(replace(change, chosen_on=index))
+            for index, mending_changes in zip(searched, found, strict=True):
+                # A row that finds one again speaks for it.
+                changes += [
+                    replace(change, chosen_on=index)
+                    for change in mending_changes
+                    if change not in changes
+                ]
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
             what = "a change that mends a failing row"
@@ -219,7 +222,7 @@ class Proving:
         """
         if not self._is_lost(version, index):
             return 3 + 2 * _TRIED
-        return 3 + 2 * len(open_changes(self.books, version.candidate, serve=False)).bit_length()
+        return 5 + 2 * len(open_changes(self.books, version.candidate, serve=False)).bit_length()
 
     def _is_lost(self, version: Member, index: int) -> bool:
         """Return whether the student has a row right that a version fails."""
@@ -227,9 +230,9 @@ class Proving:
 
     async def _mending(
         self, trials: Trials, index: int, version: Member, changes: Sequence[Change]
-    ) -> Change | None:
-        """Return a further change that mends a failing row; ``None`` where none is found, or none
-        is needed.
+    ) -> list[Change]:
+        """Return further changes that mend a failing row; none where none are found, or none are
+        needed.
         """
 
         async def is_mended(more: Iterable[Change]) -> bool:
@@ -240,15 +243,14 @@ class Proving:
             )
 
         if changes and await is_mended([]):
-            return None
+            return []
 
-        async def by_chance(suspect: Change) -> bool:
-            """Return whether the same lines in another order change the score, with the suspect or
-            without it.
+        async def by_chance(more: Sequence[Change]) -> bool:
+            """Return whether the same lines in another order change the score, with further changes
+            or without them.
             """
             before, after = (
-                changed(self.books, version.candidate, [*changes, *more])
-                for more in ((), (suspect,))
+                changed(self.books, version.candidate, [*changes, *some]) for some in ((), more)
             )
             fails = (
                 await trials.score(_reordered(self.books, before), index) <= version.scores[index]
@@ -260,16 +262,16 @@ class Proving:
 
         suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
         if self._is_lost(version, index):
-            culprit = await halved(suspects, is_mended)
-            return None if culprit is None or await by_chance(culprit) else culprit
+            culprits = await halved(suspects, is_mended)
+            return culprits if culprits and not await by_chance(culprits) else []
         # The nearest first: most rows that one of them mends, one of these does.
         for start in range(0, len(suspects), _TRIED):
             some = suspects[start : start + _TRIED]
             mended = await together(is_mended([suspect]) for suspect in some)
             if any(mended):
-                suspect = some[mended.index(True)]
-                return None if await by_chance(suspect) else suspect
-        return None
+                suspect = [some[mended.index(True)]]
+                return [] if await by_chance(suspect) else suspect
+        return []
 
     def _suspects(
         self, trials: Trials, version: Member, index: int, taken: set[str]
