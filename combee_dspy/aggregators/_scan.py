@@ -12,7 +12,7 @@ from combee_dspy.aggregators._base import arrived, data_room, even_runs, togethe
 from combee_dspy.aggregators._citations import NUMBER
 from combee_dspy.aggregators._lessons import join_lessons, parse_lessons, trace_lessons
 from combee_dspy.aggregators._prompts import quoting
-from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._reading import ReadingTask, from_mistakes
 from combee_dspy.aggregators._unread import is_passed_over
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
@@ -221,7 +221,9 @@ class ScanState:
         for number, (items, answer) in enumerate(reads):
             sources = tuple(sorted({item.index for item in items}))
             texts, failed = self.texts(number, answer, most, question.field)
-            lessons = self._taught(items, question.lessons(items, texts))
+            lessons, refused = from_mistakes(items, question.lessons(items, texts))
+            if refused:
+                self.context.emit("void", count=len(refused), reasons=refused[:_SHOWN])
             level.append(self.node(number, lessons, sources, failed))
         if level:
             self.levels.append(level)
@@ -237,19 +239,6 @@ class ScanState:
                 text=f"{self._passed_over} answers passed over nearly all examples, which were read"
                 " again in halves",
             )
-
-    def _taught(self, items: Sequence[Reflection], lessons: Sequence[Lesson]) -> list[Lesson]:
-        """Return the lessons that a mistake teaches.
-
-        A line that comes from right answers alone changes what works.
-        """
-        mistakes = {item.index for item in items if not item.perfect}
-        taught = [lesson for lesson in lessons if not mistakes.isdisjoint(lesson.sources)]
-        if len(taught) < len(lessons):
-            texts = [lesson.text for lesson in lessons if mistakes.isdisjoint(lesson.sources)]
-            reasons = [f"right answers alone teach {text[:60]!r}" for text in texts]
-            self.context.emit("void", count=len(texts), reasons=reasons[:_SHOWN])
-        return taught
 
     def reduced(
         self,
