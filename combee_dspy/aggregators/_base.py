@@ -126,6 +126,12 @@ class Dealt(Aggregator):
             raise ArgumentValueError(
                 "copies", self.copies, problem, "Give a larger window or fan_in, or window=None."
             )
+        reach = self.copies if self.window is None else max(1, self.window - 1)
+        if self.placement == "distinct" and self.copies > reach:
+            # Where a call read all that a copy may reach, the others would repeat it.
+            problem = f"copies of one reflection do not fit into a window of {self.window} shards"
+            remedy = f"Give copies={reach}, window={self.copies + 1}, or window=None."
+            raise ArgumentValueError("copies", self.copies, problem, remedy)
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:
         """Return the positions in each shard (see :func:`combee_dspy.aggregators.shard_count`)."""

@@ -32,7 +32,7 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
     """Return the lessons in one call's texts, each with the reflections that teach it.
 
     Numbers outside the call are void. A text that cites no valid number comes from the reflection
-    that it shares most words with.
+    with a mistake that it shares most words with.
 
     Args:
         texts: What a reader wrote about the items, each with its citation before or behind it.
@@ -58,7 +58,11 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
 
 
 def _nearest(texts: Sequence[str], items: Sequence[Reflection]) -> list[int]:
-    """Return for each text the reflection that shares most words with it, by index."""
+    """Return for each text the reflection that shares most words with it, by index.
+
+    Those that made a mistake come first: they are what a reader writes about.
+    """
+    items = [item for item in items if not item.perfect] or items
     records = [" ".join(texts_in(item.record))[:_MOST_CHARS] for item in items]
     vectors = word_vectors([*texts, *records])
     likeness = (vectors[: len(texts)] @ vectors[len(texts) :].T).toarray().round(6)

@@ -10,7 +10,7 @@ import dspy
 from combee_dspy.aggregators._citations import read_citations
 from combee_dspy.records import Lesson, Reflection
 
-__all__ = ["ReadingTask"]
+__all__ = ["ReadingTask", "from_mistakes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +43,20 @@ class ReadingTask:
             return read_citations(texts, items)
         sources = tuple(sorted({item.index for item in items}))
         return [Lesson(text, sources) for text in texts]
+
+
+def from_mistakes(
+    items: Sequence[Reflection], lessons: Sequence[Lesson]
+) -> tuple[list[Lesson], list[str]]:
+    """Return the lessons that a mistake teaches, and why the others are refused.
+
+    A lesson that comes from right answers alone changes what works.
+    """
+    mistakes = {item.index for item in items if not item.perfect}
+    taught = [lesson for lesson in lessons if not mistakes.isdisjoint(lesson.sources)]
+    refused = [
+        f"right answers alone teach {lesson.text[:60]!r}"
+        for lesson in lessons
+        if mistakes.isdisjoint(lesson.sources)
+    ]
+    return taught, refused

@@ -12,7 +12,7 @@ from combee_dspy.aggregators._base import arrived, data_room, even_runs, togethe
 from combee_dspy.aggregators._citations import NUMBER
 from combee_dspy.aggregators._lessons import join_lessons, parse_lessons, trace_lessons
 from combee_dspy.aggregators._prompts import quoting
-from combee_dspy.aggregators._reading import ReadingTask
+from combee_dspy.aggregators._reading import ReadingTask, from_mistakes
 from combee_dspy.aggregators._unread import is_passed_over
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
@@ -221,7 +221,10 @@ class ScanState:
         for number, (items, answer) in enumerate(reads):
             sources = tuple(sorted({item.index for item in items}))
             texts, failed = self.texts(number, answer, most, question.field)
-            level.append(self.node(number, question.lessons(items, texts), sources, failed))
+            lessons, refused = from_mistakes(items, question.lessons(items, texts))
+            if refused:
+                self.context.emit("void", count=len(refused), reasons=refused[:_SHOWN])
+            level.append(self.node(number, lessons, sources, failed))
         if level:
             self.levels.append(level)
         if self._too_long:

@@ -68,15 +68,17 @@ def changed(books: Books, base: Candidate, changes: Sequence[Change]) -> Candida
 
 
 def follow(books: Books, text: Candidate, before: Mapping[str, Book]) -> Candidate:
-    """Return a text with what was decided of single lessons since the books were as they were
-    before.
+    """Return a text with what was decided of lessons since the books were as they were before.
+
+    A lesson that was united with a retired one is retired with it.
     """
     texts: dict[str, str] = {}
     for component, book in before.items():
         states: dict[str, State] = {}
         for lesson in books.now[component].lessons:
-            old = book.find(lesson.id)
-            if old is None or old.state != lesson.state:
+            earlier = [old for wording in lesson.wordings if (old := book.find(wording))]
+            was_served = any(old.state == "served" for old in earlier)
+            if was_served is not (lesson.state == "served"):
                 states[lesson.id] = lesson.state
         texts[component] = _with_states(books, text, component, states)
     return text.edited(texts)

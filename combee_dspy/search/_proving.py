@@ -9,11 +9,10 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
-from combee_dspy.aggregators import together
 from combee_dspy.evaluation import perfect_score_of, sign_test
 from combee_dspy.lessons import Book, Effect, Retire, certainty, nearest
 from combee_dspy.records import Rollout
@@ -22,13 +21,12 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._changes import Change, changed, follow, open_changes
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._mending import Mending
 from combee_dspy.search._pool import Member, Pool, Scores
-from combee_dspy.search._trials import BLAMED, Trials, another_order, blame, halved, measured
+from combee_dspy.search._trials import BLAMED, Trials, blame, measured
 
 __all__ = ["Proving", "blamed", "spare"]
 
-# Lines of each kind, served and waiting, that are tried on one failing row.
-_TRIED = 4
 # Of the rows that do not fail, those nearest to a changed line that confirm the change.
 _NEAREST_ROWS = 4
 # Validations of a text that proving may take, where the budget has room for so many of them.
@@ -179,122 +177,15 @@ class Proving:
         )
 
     async def _mended(self, trials: Trials, version: Member) -> Member:
-        """Search failing rows for lines whose change mends them, many at once, then confirm what
-        was found.
-        """
-        student = self.pool.members[0].scores
-        failing = sorted(
-            self._failing(version),
-            key=lambda index: (student.get(index, 0.0) <= version.scores[index], index),
-        )
-        changes: list[Change] = []
-        while failing:
-            searched: list[int] = []
-            own: list[Trials] = []
-            # What is found must be confirmed: a validation is left for it.
-            while failing and trials.left - self._most(version, failing[0]) >= self.pool.size:
-                searched.append(failing.pop(0))
-                own.append(trials.apart(self._most(version, searched[-1])))
-            if not searched:
-                break
-            mending = (
-                self._mending(*row, version, changes) for row in zip(own, searched, strict=True)
-            )
-            found = await together(mending)
-            trials.left += sum(each.left for each in own)
-            for index, change in zip(searched, found, strict=True):
-                # A row that finds it again speaks for it.
-                if change is not None and change not in changes:
-                    changes.append(replace(change, chosen_on=index))
+        """Search failing rows for lines whose change mends them, then confirm what was found."""
+        mending = Mending(self.pool, self.books, version, self.allows)
+        changes = await mending.changes(trials, self._failing(version))
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
             what = "a change that mends a failing row"
             for change in changes:
                 proven = await self._confirmed(trials, proven, [change], what, tried=len(changes))
         return proven
-
-    def _most(self, version: Member, index: int) -> int:
-        """Return the rollouts that the search of a row may take, and the check that it is no
-        chance.
-        """
-        if not self._is_lost(version, index):
-            return 3 + 2 * _TRIED
-        return 3 + 2 * len(open_changes(self.books, version.candidate, serve=False)).bit_length()
-
-    def _is_lost(self, version: Member, index: int) -> bool:
-        """Return whether the student has a row right that a version fails."""
-        return self.pool.members[0].scores.get(index, 0.0) > version.scores[index]
-
-    async def _mending(
-        self, trials: Trials, index: int, version: Member, changes: Sequence[Change]
-    ) -> Change | None:
-        """Return a further change that mends a failing row; ``None`` where none is found, or none
-        is needed.
-        """
-
-        async def is_mended(more: Iterable[Change]) -> bool:
-            text = changed(self.books, version.candidate, [*changes, *more])
-            return (
-                self.allows(version.candidate, text)
-                and await trials.score(text, index) > version.scores[index]
-            )
-
-        if changes and await is_mended([]):
-            return None
-
-        async def by_chance(suspect: Change) -> bool:
-            """Return whether the same lines in another order change the score, with the suspect or
-            without it.
-            """
-            before, after = (
-                changed(self.books, version.candidate, [*changes, *more])
-                for more in ((), (suspect,))
-            )
-            fails = (
-                await trials.score(_reordered(self.books, before), index) <= version.scores[index]
-            )
-            return (
-                not fails
-                or await trials.score(_reordered(self.books, after), index) <= version.scores[index]
-            )
-
-        suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
-        if self._is_lost(version, index):
-            culprit = await halved(suspects, is_mended)
-            return None if culprit is None or await by_chance(culprit) else culprit
-        # The nearest first: most rows that one of them mends, one of these does.
-        for start in range(0, len(suspects), _TRIED):
-            some = suspects[start : start + _TRIED]
-            mended = await together(is_mended([suspect]) for suspect in some)
-            if any(mended):
-                suspect = some[mended.index(True)]
-                return None if await by_chance(suspect) else suspect
-        return None
-
-    def _suspects(
-        self, trials: Trials, version: Member, index: int, taken: set[str]
-    ) -> list[Change]:
-        """Return the changes that may mend a failing row.
-
-        Where the student has it right, any line that was learned may spoil it. Else those nearest
-        to the row may be wrong, or missing.
-        """
-        served, waiting = (
-            [
-                change
-                for change in open_changes(self.books, version.candidate, serve=serve)
-                if change.lesson.id not in taken
-            ]
-            for serve in (False, True)
-        )
-        if self._is_lost(version, index):
-            return served
-        text = trials.inputs(index)
-        near = [
-            [lines[place] for place in nearest(text, [line.lesson.text for line in lines], _TRIED)]
-            for lines in (waiting, served)
-        ]
-        return [lines[place] for place in range(_TRIED) for lines in near if place < len(lines)]
 
     async def _confirmed(
         self, trials: Trials, version: Member, changes: Sequence[Change], what: str, tried: int = 1
@@ -398,12 +289,6 @@ class Proving:
                 order[place] for place in nearest(change.lesson.text, texts, _NEAREST_ROWS)
             )
         return [self.pool.validation[index] for index in sorted(chosen)]
-
-
-def _reordered(books: Books, text: Candidate) -> Candidate:
-    return text.edited(
-        {component: another_order(books.artifact, text.texts[component]) for component in books.now}
-    )
 
 
 def _compare(before: Scores, after: Scores, tried: int) -> tuple[int, int, bool]:

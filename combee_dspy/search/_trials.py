@@ -26,6 +26,8 @@ BLAMED = 16
 _LOST_ROWS = 4
 # Rows on which a line that is to leave may not be missed.
 _MISSED = 2
+# Lines that may be to blame together: two wordings of one lesson, or three.
+_TOGETHER = 3
 
 
 @dataclass(eq=False)
@@ -108,32 +110,44 @@ async def blame(
         for line in _added(artifact, component, old.texts[component], new.texts[component])
     ]
     lost = [index for index, score in sorted(after.items()) if before.get(index, score) > score]
-    spoilt: dict[_Line, list[int]] = {}
+    spoilt: dict[tuple[_Line, ...], list[int]] = {}
     # The search leaves rollouts for the rows on which a line may not be missed.
     checks = min(_MISSED, trials.left)
     trials.left -= checks
     for index in lost[:_LOST_ROWS] if added else ():
-        culprit = await _culprit(trials, artifact, new, index, before[index], list(spoilt), added)
-        if culprit is None:
+        lines = await _culprits(trials, artifact, new, index, before[index], list(spoilt), added)
+        if not lines:
             continue
-        text = another_order(artifact, new.texts[culprit.component], culprit.lesson)
-        moved = new.edited({culprit.component: text})
+        moved = new
+        for line in lines:
+            text = another_order(artifact, moved.texts[line.component], line.lesson)
+            moved = moved.edited({line.component: text})
         if moved.id == new.id or await trials.score(moved, index) < before[index]:
-            spoilt.setdefault(culprit, []).append(index)
+            spoilt.setdefault(lines, []).append(index)
     trials.left += checks
     edits: list[tuple[str, BookEdit]] = []
-    for line, rows in spoilt.items():
-        held = books[line.component].find(line.lesson)
-        if held is None or held.born < 0 or (held.support > 1 and len(rows) < 2):
+    for lines, rows in spoilt.items():
+        held = [books[line.component].find(line.lesson) for line in lines]
+        lessons = [lesson for lesson in held if lesson is not None and lesson.born >= 0]
+        taught = max((lesson.support for lesson in lessons), default=0)
+        if len(lessons) < len(lines) or (taught > 1 and len(rows) < 2):
             continue
-        missed = await _missed(trials, artifact, new, line, after)
+        missed = await _missed(trials, artifact, new, lines, after)
         if len(rows) > missed:
             reason = (
                 f"{len(rows)} validation rows were lost to it in update {trials.step} and are right"
                 " without it"
             )
-            effect = measured(*trials.compared(_without(artifact, new, [line]), after))
-            edits.append((line.component, Retire(held.id, reason, len(rows) - missed, effect)))
+            effect = measured(*trials.compared(_without(artifact, new, lines), after))
+            edits += [
+                (
+                    line.component,
+                    Retire(
+                        lesson.id, reason, len(rows) - missed, effect if len(lines) == 1 else None
+                    ),
+                )
+                for line, lesson in zip(lines, lessons, strict=True)
+            ]
     return edits
 
 
@@ -148,57 +162,76 @@ def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None
     return Effect(pair.difference, pair.low, pair.high, pair.n)
 
 
-async def _culprit(
+async def _culprits(
     trials: Trials,
     artifact: Artifact,
     new: Candidate,
     index: int,
     score: float,
-    known: Sequence[_Line],
+    known: Sequence[tuple[_Line, ...]],
     added: Sequence[_Line],
-) -> _Line | None:
-    """Return the line without which a row has its score again: one that is known, else one found by
-    halves.
+) -> tuple[_Line, ...]:
+    """Return the lines without which a row has its score again: known ones, else those that halves
+    of what was added lead to.
     """
 
     async def is_mended(gone: Iterable[_Line]) -> bool:
         return await trials.score(_without(artifact, new, gone), index) >= score
 
-    mended = await together(is_mended([line]) for line in known)
+    mended = await together(map(is_mended, known))
     if any(mended):
         return known[mended.index(True)]
-    return await halved([line for line in added if line not in known], is_mended)
+    taken = {line for lines in known for line in lines}
+    return tuple(await halved([line for line in added if line not in taken], is_mended))
 
 
 async def _missed(
-    trials: Trials, artifact: Artifact, new: Candidate, line: _Line, after: Scores
+    trials: Trials, artifact: Artifact, new: Candidate, lines: Sequence[_Line], after: Scores
 ) -> int:
-    """Return how many rows that are nearest to a line get worse without it."""
+    """Return how many rows that are nearest to lines get worse without them."""
     right = [index for index in sorted(after) if after[index] >= max(after.values())]
-    near = nearest(line.text, [trials.inputs(index) for index in right], _MISSED)
+    words = " ".join(line.text for line in lines)
+    near = nearest(words, [trials.inputs(index) for index in right], _MISSED)
     scores = await together(
-        trials.score(_without(artifact, new, [line]), right[place]) for place in near
+        trials.score(_without(artifact, new, lines), right[place]) for place in near
     )
-    # A row that was not tried, for lack of rollouts, speaks for the line.
+    # A row that was not tried, for lack of rollouts, speaks for the lines.
     return sum(not score >= after[right[place]] for place, score in zip(near, scores, strict=True))
 
 
 async def halved(
     suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Coroutine[Any, Any, bool]]
-) -> T | None:
-    """Return the suspect whose change mends a row; ``None`` where no single one does. Both halves
-    are tried at once.
+) -> list[T]:
+    """Return the fewest suspects whose change mends a row; none where they are too many, or all of
+    them together do not mend it.
+
+    Two lines that say the same hide each other: a row stays spoilt until both are gone.
     """
-    suspects = list(suspects)
-    if len(suspects) == 1:
-        return suspects[0] if await is_mended(suspects) else None
-    while len(suspects) > 1:
-        halves = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-        mended = await together(map(is_mended, halves))
-        if not any(mended):
-            return None  # what is in both halves spoils it, or nothing does
-        suspects = halves[mended.index(True)]
-    return suspects[0] if suspects else None
+    if not suspects or not await is_mended(suspects):
+        return []
+    culprits = await _narrowed(suspects, [], is_mended)
+    if len(culprits) == 1:
+        return culprits
+    return culprits if len(culprits) <= _TOGETHER and await is_mended(culprits) else []
+
+
+async def _narrowed(
+    suspects: Sequence[T],
+    changed: Sequence[T],
+    is_mended: Callable[[Iterable[T]], Coroutine[Any, Any, bool]],
+) -> list[T]:
+    """Return the suspects that must change beside others, where all of them together mend a row.
+
+    Both halves are tried at once. Where neither is enough, each holds a part.
+    """
+    if len(suspects) < 2:
+        return list(suspects)
+    first, second = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
+    mended = await together(is_mended([*changed, *half]) for half in (first, second))
+    if any(mended):
+        return await _narrowed(first if mended[0] else second, changed, is_mended)
+    part = await _narrowed(second, [*changed, *first], is_mended)
+    return [*await _narrowed(first, [*changed, *part], is_mended), *part]
 
 
 def another_order(artifact: Artifact, text: str, lesson: str = "") -> str:

@@ -35,7 +35,8 @@ class Posterior(Weigher):
     A rule that was learned from a wrong example draws exceptions, each with another condition,
     where its rival would have said it all. So an exception votes for a rival of its rule that
     departs from the rule in the same way, and it waits beside a rival that is served, which it
-    would repeat.
+    would repeat. So does what contradicts an exception and says what the exception's rule says,
+    while the rule is served and the exception is not.
 
     An exception is served under its rule where ``least`` distinct examples depart from the rule in
     the same way, under one condition or several: those that share a rare word which the rule lacks.
@@ -92,7 +93,7 @@ class Posterior(Weigher):
             for lesson in book.lessons
             if lesson.decided and lesson.state == "served"
         }
-        view = _View(lessons | tested)
+        view = _View(book, lessons | tested)
         votes = {lesson.id: max(len(view.votes(lesson)), 1) for lesson in lessons.values()}
         # Of equals the one that entered first, as the sort is stable.
         for lesson in sorted(lessons.values(), key=lambda lesson: -votes[lesson.id]):
@@ -154,15 +155,16 @@ class Posterior(Weigher):
 class _View:
     """The lessons that no test has retired, and which depart from a rule alike."""
 
-    def __init__(self, lessons: Mapping[str, BookLesson]) -> None:
+    def __init__(self, book: Book, lessons: Mapping[str, BookLesson]) -> None:
+        self.book = {lesson.id: lesson for lesson in book.lessons}
         self.lessons = lessons
         self.exceptions: dict[str, list[BookLesson]] = {}
         for lesson in lessons.values():
             self.exceptions.setdefault(lesson.rule, []).append(lesson)
         self._words = {
-            lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in lessons.values()
+            lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in book.lessons
         }
-        holders = Counter(word for words in self._words.values() for word in words)
+        holders = Counter(word for home in lessons for word in self._words[home])
         self._rare = {
             word for word, count in holders.items() if count <= max(2, _COMMON * len(lessons))
         }
@@ -192,14 +194,22 @@ class _View:
                 votes.update(source for exception in agreeing for source in exception.sources)
         return votes
 
-    def is_repeated(self, exception: BookLesson, served: Collection[str]) -> bool:
-        """Return whether a served rival of the rule that lost says what an exception says."""
-        rule = self.lessons.get(exception.rule)
-        if rule is None or rule.id in served:
-            return False
-        rivals = (
-            self.lessons[rival]
-            for rival in rule.rivals
-            if rival in served and rival != exception.id
+    def is_repeated(self, lesson: BookLesson, served: Collection[str]) -> bool:
+        """Return whether a rule that is served says what a lesson says.
+
+        That is a rival of the rule that lost, for an exception to that rule; or, for what
+        contradicts an exception that is not served, the exception's rule.
+        """
+        rule = self.book.get(lesson.rule)
+        if rule is not None and rule.id not in served:
+            rivals = [rival for rival in rule.rivals if rival in served and rival != lesson.id]
+            if any(self.is_alike(lesson, self.book[rival], rule.id) for rival in rivals):
+                return True
+        exceptions = [self.book[rival] for rival in lesson.rivals if rival in self.book]
+        return any(
+            exception.rule in served
+            and exception.id not in served
+            and exception.rule != lesson.id
+            and self.is_alike(lesson, self.book[exception.rule], exception.id)
+            for exception in exceptions
         )
-        return any(self.is_alike(exception, rival, rule.id) for rival in rivals)

@@ -74,6 +74,29 @@ def test_lessons_come_with_the_examples_that_their_readers_cite():
     }
 
 
+def test_a_lesson_that_right_answers_alone_teach_is_refused_and_counted():
+    world = World.of(script({}))
+    reflections = [
+        Reflection(
+            place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}, perfect=place > 0
+        )
+        for place in range(3)
+    ]
+    result = world.run(ReferenceScan(), reflections)
+    assert [lesson.text for lesson in result.lessons] == [SAYS[0]]
+    refused = [text for text in world.warnings if "right answers alone" in text]
+    assert len(refused) == 2
+
+
+def test_a_lesson_without_a_citation_comes_from_a_mistake():
+    words = "Letters to the north take a red stamp."
+    right, wrong = (
+        Reflection(place, {"Inputs": {"text": text}, "Feedback": feedback}, perfect=place == 0)
+        for place, (text, feedback) in enumerate([(words, "Right."), ("Letters", "Wrong.")])
+    )
+    assert [lesson.sources for lesson in read_citations([words], [right, wrong])] == [(1,)]
+
+
 def test_what_says_the_same_becomes_one_with_the_clearest_wording_and_all_examples():
     result, _ = learned({"same": [[SAYS[1], SAYS[0]]]})
     assert {lesson.text: lesson.sources for lesson in result.lessons}[SAYS[1]] == (0, 1)

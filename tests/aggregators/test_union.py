@@ -68,6 +68,8 @@ def test_lessons_that_differ_in_a_number_stay_two() -> None:
         {"max_lessons": 0},
         {"placement": "x"},
         {"window": 0},
+        {"copies": 2, "window": 2},
+        {"copies": 4},
         {"similarity": 0.0},
         {"similarity": 1.1},
     ],

@@ -39,7 +39,6 @@ TOO_LONG = {
     "combee_dspy/search/_pareto.py": 2498,
     "combee_dspy/search/_pool.py": 2055,
     "combee_dspy/search/_propose.py": 2242,
-    "combee_dspy/search/_proving.py": 2790,
     "combee_dspy/search/_run.py": 3509,
     "combee_dspy/search/_update.py": 3106,
     "combee_dspy/tracking/_mlflow.py": 2730,

@@ -14,7 +14,16 @@ import pytest
 
 from combee_dspy import Budget, Guards, Search
 from combee_dspy.artifacts import Instruction
-from combee_dspy.lessons import Book, Contradict, Taught, lesson_id, read_section, write_section
+from combee_dspy.lessons import (
+    Book,
+    Contradict,
+    Retire,
+    Taught,
+    Unite,
+    lesson_id,
+    read_section,
+    write_section,
+)
 from combee_dspy.operators import Insert, Operator, Rewrite
 from combee_dspy.records import Edit, Rollout
 from combee_dspy.reflections import estimate_tokens
@@ -140,6 +149,15 @@ def test_a_text_follows_what_was_decided_since_it_was_made() -> None:
     assert follow(books, text, before).texts["self"] == write_section(
         "Written anew.", ["Rule four"]
     )
+
+
+def test_a_line_that_was_united_with_a_retired_one_leaves_the_text() -> None:
+    harmful, again, good = "Answer in red ink.", "Red ink is for answers.", "Sign it."
+    books = books_of([harmful, again, good])
+    books.edit("self", [Retire(lesson_id(harmful), "it harms")], 0)
+    text, before = Candidate({"self": write_section(OWN, [again, good])}), dict(books.now)
+    books.edit("self", [Unite((lesson_id(harmful), lesson_id(again)))], 1)
+    assert follow(books, text, before).texts["self"] == write_section(OWN, [good])
 
 
 @pytest.mark.parametrize("operator", [Insert(max_tokens=20), Rewrite(max_tokens=20)])

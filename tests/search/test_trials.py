@@ -17,7 +17,7 @@ from combee_dspy.lessons import Book, Retire, Taught, lesson_id, read_section, w
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._proving import _compare
-from combee_dspy.search._trials import BLAMED, Trials, another_order, blame
+from combee_dspy.search._trials import BLAMED, Trials, another_order, blame, halved
 
 ROWS = 6
 LINES = [f"Rule {number}" for number in range(4)]
@@ -59,6 +59,32 @@ def test_a_line_that_spoils_a_row_is_blamed_with_its_effect() -> None:
     edits = blamed(lambda lines, row: float(row > 0 or "Rule 2" not in lines))
     assert list(edits) == ["Rule 2"]
     assert edits["Rule 2"].effect is not None and edits["Rule 2"].effect.difference < 0
+
+
+def test_two_lines_that_spoil_a_row_each_are_blamed_together() -> None:
+    edits = blamed(lambda lines, row: float(row > 0 or not {"Rule 0", "Rule 2"} & set(lines)))
+    assert list(edits) == ["Rule 0", "Rule 2"]
+    assert all(edit.effect is None for edit in edits.values()), "nobody can tell them apart"
+
+
+@given(st.integers(1, 20), st.sets(st.integers(0, 19), max_size=4), st.integers(0, 40))
+def test_halves_lead_to_all_that_must_change_and_to_nothing_else(
+    count: int, culprits: set[int], left: int
+) -> None:
+    rollouts = [left]
+
+    async def is_mended(changed: Any) -> bool:
+        rollouts[0] -= 1
+        return rollouts[0] >= 0 and culprits <= set(changed)
+
+    suspects = list(range(count))
+    chosen = asyncio.run(halved(suspects, is_mended))
+    if culprits:
+        assert sorted(chosen) in ([], sorted(culprits))
+        there_are_few = culprits <= set(suspects) and len(culprits) <= 3
+        assert bool(chosen) is there_are_few or rollouts[0] < 0
+    if len(culprits) == 1:
+        assert left - rollouts[0] <= 1 + 2 * (count - 1).bit_length() or rollouts[0] < 0
 
 
 def test_a_row_that_another_order_brings_back_blames_nobody() -> None:

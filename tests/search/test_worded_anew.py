@@ -84,10 +84,10 @@ def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, ope
             dspy.Predict("question -> answer"), trainset=examples[:56], valset=examples[56:]
         )
     text = program.signature.instructions
-    # One call over all of it would leave a dozen of 28.
-    # One call over all of it would leave a dozen of 28. The service answers by the very text of the
-    # prompts: 26 before their lines were wrapped anew, 25 since.
-    assert sum(f"[{key}]".lower() in text.lower() for key in TASK.lessons) >= 25
+    # One call over all of it would leave a dozen of 28. What a call leaves out follows from the
+    # very text of its prompt: 26 were left while prompts were wrapped at another width, 25 since.
+    missing = [key for key in TASK.lessons if f"[{key}]".lower() not in text.lower()]
+    assert len(missing) <= 3, missing
     assert program.combee_report.best_score >= 25 / 28
     section = read_section(text)[1]
     assert estimate_tokens("\n".join(section)) <= SECTION

@@ -143,6 +143,25 @@ def test_an_exception_votes_for_the_rival_of_its_rule_that_it_agrees_with() -> N
     assert states["A wet shovel goes to gate 3."] == "served"
 
 
+def test_what_contradicts_an_exception_that_is_not_served_repeats_its_rule() -> None:
+    rule, false, back = "Parcels go to 7.", "Wet parcels go to 9.", "If wet, parcels go to 7."
+    relations = [narrow(false, rule), against(false, back)]
+    states = weighed({rule: 3, false: 1, back: 2}, *relations)
+    assert states == {rule: "served", false: "waiting", back: "waiting"}
+    states = weighed({rule: 3, false: 3, back: 1}, *relations)
+    assert states == {rule: "served", false: "served", back: "waiting"}
+    other = "If wet, parcels go to 5."
+    states = weighed({rule: 3, false: 1, other: 2}, narrow(false, rule), against(false, other))
+    assert states[other] == "served", "it says something else than the rule"
+
+
+def test_what_restored_a_rule_still_repeats_it_once_a_test_retired_the_exception() -> None:
+    rule, false, back = "Parcels go to 7.", "Wet parcels go to 9.", "If wet, parcels go to 7."
+    relations = [narrow(false, rule), against(false, back), Retire(lesson_id(false), "it harms")]
+    states = weighed({rule: 3, false: 1, back: 2}, *relations)
+    assert states == {rule: "served", false: "retired", back: "waiting"}
+
+
 def test_an_exception_that_a_test_retired_votes_for_nobody() -> None:
     states = departing(*(Retire(lesson_id(one), "a test") for one in DEPARTURES))
     assert (states[SHOVEL], states[RIVAL]) == ("served", "waiting")

@@ -8,7 +8,7 @@ import random
 from combee_dspy.search import _growing, _proving
 from studies.weighing.blame import KINDS, plant, run_trial
 from studies.weighing.parts import without
-from studies.weighing.runs import METHODS, PARTS
+from studies.weighing.runs import METHODS, PARTS, run_once
 
 
 def test_parts_are_back_after_a_run() -> None:
@@ -24,6 +24,10 @@ def test_parts_are_back_after_a_run() -> None:
             _growing.spare,
         )
     assert not METHODS.keys() & PARTS.keys()
+
+
+def test_a_book_without_its_tests_still_learns() -> None:
+    assert run_once("few", 0, "untested", 200)["heldout"] > 0
 
 
 def test_what_is_planted_is_true_or_false_as_its_kind_says() -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from combee_dspy.lessons import BookEdit
+from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.search import _growing, _proving
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._pool import Member
@@ -32,12 +32,18 @@ def _take_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     return 0
 
 
-async def _only_validate(proving: _proving.Proving, version: Member, newest: Candidate) -> None:
+async def _only_validate(
+    proving: _proving.Proving,
+    version: Member,
+    newest: Candidate,
+    asked: Mapping[str, Book],
+    rollouts: object,
+) -> None:
     """Validate the newest text, and try none of its lines."""
     room = proving.effects.purse.room
     left = proving.pool.size * proving.pool.draws if room is None else room
     trials = _proving.Trials(proving.effects, proving.pool, version.step, left)
-    await proving._rendered(trials, version, newest)
+    await proving._newest(trials, version, proving._up_to_date(newest, asked))
 
 
 def _return_newest(members: Sequence[Member], effects: object) -> Member:

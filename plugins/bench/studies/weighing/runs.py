@@ -85,6 +85,7 @@ def run_once(kind: str, seed: int, method: str, budget: int) -> dict[str, Any]:
         "prompt_tokens": estimate_tokens(text),
         **task.count_lines(text),
         "seconds": round(seconds, 2),
+        "reason": best.combee_report.reason if optimizer.optimizer == "combee" else "",
         "prompt": text,
     }
 
