@@ -47,7 +47,7 @@ LAYERS = (
         "stopping",
         "weighers",
     ),
-    ("options", "report", "tracking"),
+    ("options", "report", "tracking", "traces"),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
