@@ -15,10 +15,10 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import dspy
 
@@ -30,7 +30,7 @@ from combee_dspy.files import write_plain
 from combee_dspy.guards import CopyIndex, Guards
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, Journal, RunLog
-from combee_dspy.lessons import Book, BookLesson, Taught
+from combee_dspy.lessons import Book, BookLesson, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.options import Privacy
@@ -45,26 +45,12 @@ from combee_dspy.rollouts import (
 )
 from combee_dspy.search import Texts, in_own_loop
 from combee_dspy.strategies import StrategyContext
-from combee_dspy.traces import (
-    Selected,
-    Selection,
-    Trace,
-    TraceSource,
-    records_as_traces,
-    trace_of_mlflow,
-)
+from combee_dspy.traces import Selected, Selection, Traces, open_traces
 from combee_dspy.weighers import Weigher
 
-if TYPE_CHECKING:
-    from mlflow.entities import Trace as MLflowTrace
-
-__all__ = ["LearnedLessons", "learn_lessons", "open_traces"]
+__all__ = ["LearnedLessons", "learn_lessons"]
 
 logger = logging.getLogger("combee_dspy")
-
-Traces = TraceSource | Iterable["Trace | MLflowTrace | Mapping[str, object]"]
-"""What lessons are learned from: a source, or any iterable of traces, also MLflow's, and records
-under the names of :class:`~combee_dspy.traces.Trace`'s attributes."""
 
 _COMPONENT = "prompt"
 _SKILL_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -139,7 +125,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
     Texts are redacted before anything reads them. Lessons never quote a trace at length.
 
     Args:
-        traces: A source, or any iterable of traces (see :data:`Traces`).
+        traces: A source, or any iterable of traces (see :data:`~combee_dspy.traces.Traces`).
         reflection_lm: Who reads: an LM, or a model's name.
         task: The prompt that answered; lessons are what it should have said besides. A section
             "Lessons learned:" at its end is where the book begins.
@@ -183,32 +169,6 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
     learner.check()
     logger.info("%s", learner.selected)
     return in_own_loop(lambda: learner.learn(num_threads, log_dir))
-
-
-def open_traces(traces: Traces) -> Iterator[Trace]:
-    """Yield the traces of a source, or of an iterable of traces, of MLflow's, or of records.
-
-    Raises:
-        ArgumentTypeError: It is neither, or holds something else.
-        TraceSourceError: They cannot be read.
-    """
-    remedy = "Give a source of combee_dspy.traces, or an iterable of traces or records."
-    if isinstance(traces, TraceSource):
-        yield from traces.read()
-        return
-    if isinstance(traces, (str, bytes, Mapping)) or not isinstance(traces, Iterable):
-        raise ArgumentTypeError("traces", traces, "are no traces", remedy)
-    for item in traces:
-        if isinstance(item, Trace):
-            yield item
-        elif isinstance(item, Mapping):
-            yield from records_as_traces([item])
-        elif type(item).__module__.startswith("mlflow."):
-            recorded = trace_of_mlflow(item)
-            if recorded is not None:
-                yield recorded
-        else:
-            raise ArgumentTypeError("traces", item, "is no trace and no record", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +238,8 @@ class _Learner:
         if words is not None:
             examples = (trace.inputs for trace in self.selected.traces)
             lessons = _in_own_words(lessons, CopyIndex(examples, words), self.task, emit)
-        names = {reflection.index: reflection.source(0) for reflection in reflections}
-        taught = [
-            Taught(
-                " ".join(lesson.text.split()), tuple(names[index] for index in lesson.sources), ""
-            )
-            for lesson in lessons.lessons
-        ]
-        book = self.weigher.applied(before.add(taught, 0).edit(lessons.edits).book)
+        new = taught(lessons, reflections, 0)
+        book = self.weigher.applied(before.add(new, 0).edit(lessons.edits).book)
         emit("book", lessons=[_as_data(lesson) for lesson in book.lessons])
         return LearnedLessons(book, artifact.serve(self.task, book), self.selected)
 

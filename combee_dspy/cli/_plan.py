@@ -30,16 +30,7 @@ from combee_dspy.exceptions import (
 from combee_dspy.lms import ChoiceAdapter, ConstrainedJSONAdapter, embedded
 from combee_dspy.many import Task
 
-__all__ = [
-    "Known",
-    "LMMaker",
-    "Plan",
-    "ServiceMaker",
-    "TaskPlan",
-    "check_lm",
-    "make_lm",
-    "plan_run",
-]
+__all__ = ["Known", "LMMaker", "Plan", "ServiceMaker", "TaskPlan", "plan_run"]
 
 _ADAPTERS = {
     "chat": dspy.ChatAdapter,

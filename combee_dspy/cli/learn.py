@@ -69,9 +69,8 @@ def learn(  # noqa: PLR0913 - one parameter an option
     A file is JSON lines, or OpenTelemetry's spans as JSON. Keys stand in no option: name the
     environment variable. What is printed was not validated: combee run does that.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    from combee_dspy.learning import open_traces
     from combee_dspy.lms.redact import personal, scrub
-    from combee_dspy.traces import Selection
+    from combee_dspy.traces import Selection, open_traces
 
     traces = _open(source, _pairs("--param", param), _fields(field))
     drops = {tag: str(pattern) for tag, pattern in _pairs("--drop", drop, raw=True).items()}

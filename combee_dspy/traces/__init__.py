@@ -8,6 +8,7 @@
 | ``_spans`` | the spans of one trace as a trace | the same |
 | ``_matching`` | which predictors made its calls | DSPy's signatures |
 | ``_json_lines``, ``_hugging_face``, ``_otlp``, ``_journal``, ``_mlflow`` | sources | stores |
+| ``_opening`` | whatever holds traces | sources |
 | ``_reading`` | what a reader sees of a trace | ``combee_dspy.reflections`` |
 | ``_selection`` | from a flood the informative few | ``_reading`` |
 
@@ -21,6 +22,7 @@ from combee_dspy.traces._journal import JournalTraces
 from combee_dspy.traces._json_lines import JsonLines
 from combee_dspy.traces._matching import TraceCoverage, match_trace, measure_coverage
 from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
+from combee_dspy.traces._opening import Traces, open_traces
 from combee_dspy.traces._otlp import OtlpFile
 from combee_dspy.traces._reading import is_right, read_trace, redact_trace
 from combee_dspy.traces._records import Trace
@@ -38,9 +40,11 @@ __all__ = [
     "Trace",
     "TraceCoverage",
     "TraceSource",
+    "Traces",
     "is_right",
     "match_trace",
     "measure_coverage",
+    "open_traces",
     "read_trace",
     "records_as_traces",
     "redact_trace",

@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on(shell, reader):
     ("arguments", "said"),
     [
         (["none.jsonl", "--dry-run"], "is no file"),
-        (["no-such-source", "--dry-run"], "names no installed source"),
+        (["no-such-source", "--dry-run"], "source names no installed strategy"),
         (["logs.jsonl", "--field", "inputs"], "is not name=value"),
         (["logs.jsonl"], "--lm is missing"),
         (["logs.jsonl", "--field", "inputs=nothing", "--dry-run"], "holds no inputs"),

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from dataclasses import replace
 
 import dspy
@@ -10,6 +16,7 @@ import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, TraceFieldError, TraceSourceError
 from combee_dspy.records import PredictorCall
+from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.traces import (
     HuggingFace,
     JournalTraces,
@@ -186,3 +193,68 @@ def test_a_file_is_streamed(tmp_path):
     path.write_text("".join(f'{{"inputs": {{"q": {number}}}}}\n' for number in range(3)) + "broken")
     traces = JsonLines(str(path)).read()
     assert [next(traces).inputs["q"] for _ in range(3)] == [0, 1, 2]
+
+
+def test_what_autolog_records_is_a_trace(mlflow_store, request):
+    import mlflow
+
+    class Program(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.plan = dspy.Predict("question -> plan")
+            self.answer = dspy.ChainOfThought("question, plan -> answer")
+
+        def forward(self, question):
+            return self.answer(question=question, plan=self.plan(question=question).plan)
+
+    def reply(asked):
+        if "reasoning" in asked.text:
+            return as_chat({"reasoning": "r", "answer": "4"})
+        return as_chat({"plan": "add"})
+
+    mlflow.set_tracking_uri(mlflow_store)
+    mlflow.set_experiment(request.node.name)
+    mlflow.dspy.autolog()
+    try:
+        with dspy.context(lm=ScriptedLM(reply), adapter=dspy.ChatAdapter()):
+            Program()(question="2 + 2")
+        mlflow.flush_trace_async_logging()
+        source = MLflowTraces(request.node.name, mlflow_store)
+        (trace,) = source.read()
+        coverage = source.coverage(Program())
+    finally:
+        mlflow.dspy.autolog(disable=True)
+        mlflow.set_tracking_uri(None)
+    assert trace.inputs == {"question": "2 + 2"}
+    assert trace.outputs["answer"] == "4"
+    assert trace.model == "scripted/double"
+    assert [dict(call.inputs) for call in trace.calls] == [
+        {"question": "2 + 2"},
+        {"question": "2 + 2", "plan": "add"},
+    ]
+    assert coverage.calls == {"plan": 1, "answer.predict": 1}
+
+
+@pytest.mark.slow
+def test_a_server_of_mlflow_is_read_like_a_store(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", store, "--artifacts-destination", str(tmp_path / "files")]
+    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(command, cwd=tmp_path)  # noqa: S603 - MLflow itself
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):  # noqa: S310 - our own server
+                break
+            time.sleep(0.2)
+        write_mlflow(address, "served")
+        source = MLflowTraces("served", address)
+        traces = list(source.read())
+        assert [told(trace) for trace in traces] == [told(trace) for trace in TRACES]
+        assert list(source.read(traces[0].cursor)) == traces[1:]
+    finally:
+        server.terminate()
+        server.wait(30)
