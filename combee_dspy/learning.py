@@ -29,7 +29,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.files import write_plain
 from combee_dspy.guards import CopyIndex, Guards
 from combee_dspy.hashing import canonical_json
-from combee_dspy.journal import Effect, Journal, RunLog
+from combee_dspy.journal import Effect, Journal, RunLog, sound
 from combee_dspy.lessons import Book, BookLesson, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
@@ -97,8 +97,10 @@ class LearnedLessons:
             text = home / skill / "SKILL.md"
         text.parent.mkdir(parents=True, exist_ok=True)
         lessons = [_as_data(lesson) for lesson in self.book.lessons]
-        write_plain(home / "lessons.json", json.dumps(lessons, indent=2, ensure_ascii=False) + "\n")
-        write_plain(text, (self._skill(skill) if skill else self.prompt) + "\n")
+        data = json.dumps(lessons, indent=2, ensure_ascii=False)
+        # An answer that was cut off may end with half a character.
+        write_plain(home / "lessons.json", sound(data) + "\n")
+        write_plain(text, sound(self._skill(skill) if skill else self.prompt) + "\n")
         return home / "lessons.json", text
 
     def _skill(self, name: str) -> str:

@@ -158,11 +158,14 @@ class RecordReader:
             else [(path.rpartition(".")[2], path) for path in paths]
         )
         values = {target: _look_up(record, path) for target, path in named}
-        return {
-            target: value
-            for target, value in values.items()
-            if value is not None and value is not _MISSING
-        }
+        return as_fields(
+            {
+                target: value
+                for target, value in values.items()
+                if value is not None and value is not _MISSING
+            },
+            "",
+        )
 
     def _calls(self, record: Mapping[str, object], place: str) -> tuple[PredictorCall, ...]:
         steps = _look_up(record, self._path("calls"))

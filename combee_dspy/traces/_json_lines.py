@@ -56,6 +56,8 @@ class JsonLines(TraceSource):
             with file.open("rb") as lines:
                 lines.seek(place)
                 for text in lines:
+                    if not (text.endswith(b"\n") or _is_whole(text)):
+                        break  # whoever writes the file has not ended this line yet
                     number, place = number + 1, place + len(text)
                     if text.strip():
                         record = _parse(text, self.path, number)
@@ -66,6 +68,14 @@ class JsonLines(TraceSource):
 
 
 _REMEDY = "Give path= a file with one JSON object a line."
+
+
+def _is_whole(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _parse(text: bytes, path: str, number: int) -> dict[str, object]:

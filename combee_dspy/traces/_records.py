@@ -17,6 +17,7 @@ _YES = frozenset(("yes", "true", "pass", "passed", "correct"))
 _NO = frozenset(("no", "false", "fail", "failed", "incorrect"))
 # Unix time in seconds reaches this in the year 5138: what is larger counts milliseconds.
 _MILLISECONDS = 1e11
+_DEEPEST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,22 @@ def parse_time(value: object) -> float | None:
 def as_fields(value: object, name: str) -> dict[str, object]:
     """Return a value as fields: those of an object, also of one in JSON; else one field ``name``.
 
-    An empty name is for values that are fields or nothing.
+    An empty name is for values that are fields or nothing. What is nested too deep for whoever
+    walks through it later is cut off, with a mark.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError, RecursionError):  # it may only begin like an object
             value = json.loads(value)
     if isinstance(value, Mapping):
-        return {str(key): item for key, item in value.items()}
-    return {} if value is None or not name else {name: value}
+        return {str(key): _cut_off(item, _DEEPEST) for key, item in value.items()}
+    return {} if value is None or not name else {name: _cut_off(value, _DEEPEST)}
+
+
+def _cut_off(value: object, levels: int) -> object:
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if levels == 0:
+        return "[nested too deep]"
+    if isinstance(value, Mapping):
+        return {str(key): _cut_off(item, levels - 1) for key, item in value.items()}
+    return [_cut_off(item, levels - 1) for item in value]

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from heapq import heappush, heappushpop
 from typing import Annotated
@@ -32,6 +32,8 @@ _VARYING = re.compile(
 _QUOTED = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|`[^`]{0,200}`")
 _NUMBER = re.compile(r"\S*\d\S*")
 _KIND_WORDS = 8
+# Characters of what was said in which these words stand.
+_DESCRIBED = 400
 # An expected answer of so many characters is a label: traces of each label are a kind.
 _LABEL_CHARACTERS = 40
 # More kinds than these share what is left, so that memory stays bounded.
@@ -171,7 +173,7 @@ class _Pool:
             return
         self._digests.add(digest)
         tier = int(is_right(trace, self._selection.perfect))
-        kind = _kind(trace) if tier == 0 else _label(trace)
+        kind = self._redacted(_kind if tier == 0 else _label, trace)
         if tier == 0:
             self._counts["failures"] += 1
             if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
@@ -180,6 +182,14 @@ class _Pool:
         elif (tier, kind) not in self._heaps and len(self._heaps) >= 2 * _MOST_KINDS:
             kind = f"others {_hash(kind) % _SHARED_KINDS}"
         self._hold(tier, kind, trace, digest)
+
+    def _redacted(self, describe: Callable[[Trace], str], trace: Trace) -> str:
+        """Return what describes a trace's outcome; people read it."""
+        scrub = self._scrub or str
+        feedback = scrub(trace.feedback[:_DESCRIBED])
+        expected = {name: scrub(str(value)) for name, value in trace.expected.items()}
+        error = scrub(trace.error[:_DESCRIBED])
+        return describe(replace(trace, feedback=feedback, expected=expected, error=error))
 
     def _hold(self, tier: int, kind: str, trace: Trace, digest: int) -> None:
         # The content draws, not the id or the place: every source gives the same order.
@@ -232,10 +242,6 @@ class _Pool:
             Reflection(place, entry.reflection.record, entry.trace.id, perfect=bool(tier))
             for place, (tier, _, entry) in enumerate(self._within())
         )
-        scrub = self._scrub or str
-        kinds: Counter[str] = Counter()
-        for kind, count in self._kinds.items():
-            kinds[scrub(kind)] += count
         return Selected(
             tuple(entry.trace for entry in entries),
             reflections,
@@ -245,7 +251,7 @@ class _Pool:
             self._counts["unjudged"],
             self._counts["repeated"],
             self._counts["failures"],
-            kinds,
+            self._kinds,
             self._cursor,
         )
 

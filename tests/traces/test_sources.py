@@ -23,6 +23,7 @@ from combee_dspy.traces import (
     JsonLines,
     MLflowTraces,
     OtlpFile,
+    Selection,
     Trace,
     measure_coverage,
     records_as_traces,
@@ -188,11 +189,25 @@ def test_predictors_are_matched_by_their_fields():
     )
 
 
-def test_a_file_is_streamed(tmp_path):
+def test_a_file_that_grows_is_read_as_far_as_its_lines_are_whole(tmp_path):
     path = tmp_path / "logs.jsonl"
-    path.write_text("".join(f'{{"inputs": {{"q": {number}}}}}\n' for number in range(3)) + "broken")
-    traces = JsonLines(str(path)).read()
-    assert [next(traces).inputs["q"] for _ in range(3)] == [0, 1, 2]
+    line = '{"inputs": {"q": 3}}'
+    path.write_text("".join(f'{{"inputs": {{"q": {number}}}}}\n' for number in range(3)) + line[:9])
+    traces = list(JsonLines(str(path)).read())
+    assert [trace.inputs["q"] for trace in traces] == [0, 1, 2]
+    with path.open("a") as file:
+        file.write(line[9:])
+    (last,) = JsonLines(str(path)).read(traces[-1].cursor)
+    assert (last.inputs, last.id) == ({"q": 3}, "line 4")
+
+
+def test_what_is_nested_too_deep_is_cut_off():
+    value: object = "bottom"
+    for _ in range(5_000):
+        value = [value]
+    (trace,) = records_as_traces([{"inputs": {"q": value}, "feedback": "Bad."}])
+    assert "[nested too deep]" in json.dumps(trace.inputs)
+    assert Selection().choose([trace]).traces == (trace,)
 
 
 def test_what_autolog_records_is_a_trace(mlflow_store, request):

@@ -74,8 +74,8 @@ def _held_out(seed: int) -> Task:
 def _score(task: Task, prompt: str) -> float:
     program = dspy.Predict(task.program().signature.with_instructions(prompt))
     with dspy.context(lm=Service(task.laws, task.seed)):
-        right = [program(case=row.case.text(row.slip)).code == row.code for row in task.heldout]
-    return 100 * sum(right) / len(right)
+        right = sum(program(case=row.case.text(row.slip)).code == row.code for row in task.heldout)
+    return 100 * right / len(task.heldout)
 
 
 @app.command()

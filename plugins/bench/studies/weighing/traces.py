@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +24,14 @@ from combee_dspy.journal import Effect, Journal
 from combee_dspy.learning import LearnedLessons
 from combee_dspy.records import PredictorCall, Rollout
 from combee_dspy.rollouts import encode_rollout
-from combee_dspy.traces import HuggingFace, JournalTraces, JsonLines, MLflowTraces, TraceSource
+from combee_dspy.traces import (
+    HuggingFace,
+    JournalTraces,
+    JsonLines,
+    MLflowTraces,
+    TraceSource,
+    records_as_traces,
+)
 from studies.weighing.prompts import FEEDBACK_WRONG
 from studies.weighing.records import make_records
 from studies.weighing.service import Service
@@ -76,22 +84,22 @@ async def _write_journal(task: Task, folder: Path) -> None:
     journal = Journal(folder)
     try:
         log = journal.run("self", 0, {"program": "weighing"}, {})
-        for record in records_of(task):
-            inputs, outputs, name = record["inputs"], record["outputs"], str(record["id"])
-            call = PredictorCall("self", inputs, outputs)
-            rollout = Rollout(name, 0.0, str(record["feedback"]), prediction=outputs, calls=(call,))
-            value = {**encode_rollout(rollout), "inputs": json.dumps(inputs)}
+        for trace in records_as_traces(records_of(task)):
+            call = PredictorCall("self", trace.inputs, trace.outputs)
+            rollout = Rollout(
+                trace.id, 0.0, trace.feedback, prediction=trace.outputs, calls=(call,)
+            )
             log.put(
                 Effect(
-                    f"rollout/c/{name}",
+                    f"rollout/c/{trace.id}",
                     "rollout",
-                    value,
+                    {**encode_rollout(rollout), "inputs": json.dumps(trace.inputs)},
                     "task",
                     "train",
                     0,
                     split="train",
                     score=0.0,
-                    started=float(str(record["time"])),
+                    started=trace.time or 0.0,
                 )
             )
         await log.written()
@@ -100,6 +108,8 @@ async def _write_journal(task: Task, folder: Path) -> None:
 
 
 def _write_mlflow(task: Task, folder: Path) -> TraceSource:
+    # In the background MLflow drops what its queue cannot hold.
+    os.environ["MLFLOW_ENABLE_ASYNC_TRACE_LOGGING"] = "false"
     import mlflow
 
     uri = f"sqlite:///{folder / 'mlflow.db'}"
@@ -107,14 +117,13 @@ def _write_mlflow(task: Task, folder: Path) -> TraceSource:
     client = mlflow.MlflowClient()
     number = client.create_experiment("records", (folder / "artifacts").as_uri())
     names = {}
-    for record in records_of(task):
-        start = int(float(str(record["time"])) * 1e9)
+    for trace in records_as_traces(records_of(task)):
+        start = int((trace.time or 0.0) * 1e9)
         span = client.start_trace(
-            "Predict.forward", inputs=record["inputs"], experiment_id=number, start_time_ns=start
+            "Predict.forward", inputs=trace.inputs, experiment_id=number, start_time_ns=start
         )
-        client.end_trace(span.trace_id, outputs=record["outputs"])
-        names[span.trace_id] = str(record["feedback"])
-    mlflow.flush_trace_async_logging()
+        client.end_trace(span.trace_id, outputs=trace.outputs)
+        names[span.trace_id] = trace.feedback
     for name, feedback in names.items():
         mlflow.log_feedback(trace_id=name, name="correct", value=False, rationale=feedback)
     return MLflowTraces("records", uri)
@@ -139,6 +148,10 @@ def learn(source: TraceSource, task: Task, log_dir: str | None = None) -> Outcom
     return Outcome(learned, right, wrong, seconds, reading, calls, tokens)
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(
     sources: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join(SOURCES),
     seeds: Annotated[int, typer.Option(help="Seeds, from 0 on.")] = 1,
@@ -177,4 +190,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
