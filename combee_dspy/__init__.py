@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from combee_dspy.evaluation import Heldout
     from combee_dspy.exceptions import CombeeError
     from combee_dspy.guards import Guards
+    from combee_dspy.learning import LearnedLessons, learn_lessons
     from combee_dspy.loading import candidates, load_candidate
     from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.mlflow_prompts import CombeePromptOptimizer
@@ -42,6 +43,7 @@ _HOMES = {
     "evaluation": ("Heldout",),
     "exceptions": ("CombeeError",),
     "guards": ("Guards",),
+    "learning": ("LearnedLessons", "learn_lessons"),
     "loading": ("candidates", "load_candidate"),
     "many": ("Task", "TaskResult", "compile_many"),
     "mlflow_prompts": ("CombeePromptOptimizer",),
@@ -64,6 +66,7 @@ __all__ = [
     "Diversity",
     "Guards",
     "Heldout",
+    "LearnedLessons",
     "Price",
     "Privacy",
     "Search",
@@ -73,6 +76,7 @@ __all__ = [
     "Validation",
     "candidates",
     "compile_many",
+    "learn_lessons",
     "load_benchmark",
     "load_candidate",
 ]

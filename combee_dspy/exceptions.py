@@ -29,6 +29,8 @@
     a choice or a claim that would not be honest: names the reason and the way out ├──
     NotPlainFileError           a link, a pipe or another special thing lies where a plain file
     belongs ├── DataSourceError             a benchmark's rows cannot be read from the source named
+    ├── TraceSourceError            recorded rollouts cannot be read where they lie
+    │   └── TraceFieldError             a record is no trace by the mapping: shows it and the field
     └── LocalModelError             the embedded model cannot be started
 
 Catch ``CombeeError`` for all of them. Errors of user code (a metric or a
@@ -369,6 +371,36 @@ class DataSourceError(CombeeError):
     reason: str
     remedy: str
     _says = "benchmark {benchmark!r} cannot be read from {source!r}: {reason}. {remedy}"
+
+
+@dataclass(eq=False, repr=False)
+class TraceSourceError(CombeeError):
+    """Recorded rollouts cannot be read where they lie.
+
+    Attributes:
+        source: What was read, such as a file and its line.
+        problem: What is wrong.
+        remedy: What to do, as a sentence.
+    """
+
+    source: str
+    problem: str
+    remedy: str
+    _says = "no traces can be read from {source}: {problem}. {remedy}"
+
+
+@dataclass(eq=False, repr=False)
+class TraceFieldError(TraceSourceError):
+    """A record cannot be read as a trace: the mapping is wrong, or the record is.
+
+    Attributes:
+        field: What of a trace is looked for, and where.
+        record: The record without keys, cut to 400 characters.
+    """
+
+    field: str
+    record: str
+    _says = "{source}: {field} {problem}. {remedy} The record: {record}"
 
 
 @dataclass(eq=False, repr=False)

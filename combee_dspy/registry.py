@@ -40,6 +40,7 @@ KINDS: Mapping[str, str] = {
     "embedder": "combee_dspy.diversity:Embedder",
     "artifact": "combee_dspy.artifacts:Artifact",
     "weigher": "combee_dspy.weighers:Weigher",
+    "source": "combee_dspy.traces:TraceSource",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
@@ -82,6 +83,13 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},
     "artifact": {"instruction": "Instruction", "playbook": "Playbook"},
     "weigher": {"posterior": "Posterior", "trusting": "Trusting"},
+    "source": {
+        "hugging-face": "HuggingFace",
+        "journal": "JournalTraces",
+        "json-lines": "JsonLines",
+        "mlflow": "MLflowTraces",
+        "otlp": "OtlpFile",
+    },
 }
 
 

@@ -17,6 +17,7 @@ from combee_dspy.cli import queries
 from combee_dspy.cli._group import INTERRUPTED, CombeeGroup, say
 from combee_dspy.cli.benchmarks import benchmarks
 from combee_dspy.cli.demo import demo
+from combee_dspy.cli.learn import learn
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 \b
     combee demo                watch a small model's prompt get better, in five minutes
     combee run CONFIG.yaml     your program, data and models; see combee run --help
+    combee learn LOGS          lessons from recorded rollouts, none run again
     combee diagnose RUN        whether serial search has converged, so that going wide can pay
     combee plan SPEC.yaml      the plan of a wide search, every number with its origin
     combee verify RUN.yaml     whether a claim survives other seeds, slices and hardware
@@ -48,6 +50,7 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
 for _command in (
     demo,
     run,
+    learn,
     queries.runs,
     queries.show,
     queries.report,

@@ -112,7 +112,7 @@ class Plan:
             def lm_of(config: LMConfig) -> dspy.LM:
                 settings = config.model_dump_json()
                 if settings not in made:
-                    made[settings] = _lm(
+                    made[settings] = make_lm(
                         _located(config, self.folder), known, self.config.seed or 0, stack
                     )
                 return made[settings]
@@ -160,11 +160,11 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
         )
     plan = Plan(config, folder, tasks, (config.lms and config.lms.proposer) or tasks[0].lm)
     for place, lm in (*(("lms.task", task.lm) for task in tasks), ("lms.proposer", plan.proposer)):
-        _check_lm(place, _located(lm, folder), known=any(task.known for task in tasks))
+        check_lm(place, _located(lm, folder), known=any(task.known for task in tasks))
     return plan
 
 
-def _check_lm(place: str, config: LMConfig, *, known: bool) -> None:
+def check_lm(place: str, config: LMConfig, *, known: bool) -> None:
     """Refuse an LM whose key is not set, or whose service cannot be simulated, without making
     it.
     """
@@ -197,7 +197,8 @@ def _simulator() -> ServiceMaker:
     return service
 
 
-def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
+def make_lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
+    """Return an LM; a simulated service of its runs until the stack is closed."""
     given = config.model_dump(
         exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True
     )

@@ -36,6 +36,8 @@ GIVEN = {
     "PlanGapsError": (["task.name is missing", "budget is missing"],),
     "RefusedError": ("a static batch without a reason", "nobody could check it", "Say why."),
     "NotPlainFileError": ("runs/a/report.html", "is a link, not a plain file", "Remove it."),
+    "TraceSourceError": ("logs.jsonl", "it is not there", "Fetch it."),
+    "TraceFieldError": ("logs.jsonl", "is no score", "Name it.", "score", '{"score": "?"}'),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
 }
 KINDS = [

@@ -47,10 +47,10 @@ LAYERS = (
         "stopping",
         "weighers",
     ),
-    ("options", "report", "tracking"),
+    ("options", "report", "tracking", "traces"),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
-    ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
+    ("combee", "learning", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
     ("__main__", "cli", "demo", "testing"),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 import types
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +16,15 @@ from combee_dspy.diversity import CharNgrams
 from combee_dspy.registry import DISTRIBUTION, Spec
 from combee_dspy.stopping import Budget
 from combee_dspy.testing import checks_for
+from tests.traces.material import write_journal, write_json_lines, write_mlflow, write_otlp
 
 # What a user's own function is to the embedder of DSPy, which finds it by its import path.
 MATERIAL = types.ModuleType("combee_conformance_material")
 MATERIAL.ngrams = CharNgrams().embed
 sys.modules[MATERIAL.__name__] = MATERIAL
+
+# Named when tests are collected, written before the first of them runs.
+TRACES = Path(tempfile.gettempdir(), f"combee-conformance-{os.getpid()}")
 
 # Parameters for what cannot be built without, and further settings worth checking.
 SETTINGS = {
@@ -25,6 +33,13 @@ SETTINGS = {
     ("controller", "power-law"): [{}, {"tau": 2.5}],
     ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
     ("embedder", "dspy"): [{"model": f"{MATERIAL.__name__}:ngrams"}],
+    ("source", "hugging-face"): [
+        {"path": "json", "files": (str(TRACES / "traces.jsonl"),), "fields": {"id": "id"}}
+    ],
+    ("source", "journal"): [{"path": str(TRACES / "run")}],
+    ("source", "json-lines"): [{"path": str(TRACES / "traces.jsonl")}],
+    ("source", "mlflow"): [{"experiment": "conformance-traces"}],
+    ("source", "otlp"): [{"path": str(TRACES / "spans.jsonl")}],
     ("tracker", "mlflow"): [{"experiment": "conformance"}],
     ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}, {"epochs": 1, "seconds": 60}],
     ("stopping", "patience"): [{"updates": 3}],
@@ -53,7 +68,18 @@ def store(mlflow_store, tmp_path_factory):
 
     artifacts = tmp_path_factory.mktemp("artifacts").as_uri()
     mlflow.MlflowClient(tracking_uri=mlflow_store).create_experiment("conformance", artifacts)
+    write_mlflow(mlflow_store, "conformance-traces")
     return mlflow_store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traces():
+    TRACES.mkdir()
+    write_json_lines(TRACES / "traces.jsonl")
+    write_otlp(TRACES / "spans.jsonl")
+    write_journal(TRACES / "run")
+    yield
+    shutil.rmtree(TRACES)
 
 
 @pytest.mark.parametrize(("strategy", "check"), list(cases()))

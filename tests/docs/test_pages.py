@@ -6,6 +6,7 @@ names.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -160,6 +161,7 @@ def each(pages, *slow):
         [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))],
         "README.md",
         "docs/how_to/mlflow.md",
+        "docs/how_to/traces.md",
     ),
     ids=named,
 )
@@ -169,6 +171,11 @@ def test_the_python_of_a_page_runs(page, reader, data, service):
         for kind, text in blocks(page):
             if kind == "python":
                 exec(compile(text, str(page), "exec"), here)  # noqa: S102 - this repository's own pages
+    if "autolog" in page.read_text(encoding="utf-8"):
+        import mlflow
+
+        mlflow.dspy.autolog(disable=True)
+        mlflow.set_tracking_uri(None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -188,6 +195,11 @@ def made(tmp_path_factory):
         (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         assert combee("run", str(folder / "run.yaml")) == 0
     (folder / "run.yaml").write_text(text, encoding="utf-8")
+    logs = [
+        {"question": f"What is {number} doubled?", "reply": "?", "right": str(2 * number)}
+        for number in range(8)
+    ]
+    (folder / "logs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in logs))
     (folder / "small.yaml").write_text(
         "{num_threads: 4, lms: {task: {model: simulated, slots: 4, time_scale: 0}}}"
     )

@@ -1,0 +1,181 @@
+"""``combee learn``: lessons from recorded rollouts, without a program and without a rollout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from combee_dspy import registry
+from combee_dspy.cli._tables import plain, show_facts
+from combee_dspy.exceptions import ArgumentValueError
+
+if TYPE_CHECKING:
+    from combee_dspy.learning import LearnedLessons
+    from combee_dspy.traces import Selection, TraceSource
+
+__all__ = ["learn"]
+
+_LINE = 400
+
+
+def learn(  # noqa: PLR0913 - one parameter an option
+    source: Annotated[str, typer.Argument(help="A file, a journal, or the name of a source.")],
+    lm: Annotated[str, typer.Option(help="The model that reads, such as openai/gpt-5.")] = "",
+    api_base: Annotated[str, typer.Option(help="Address of its service.")] = "",
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds its key.")] = "",
+    field: Annotated[
+        list[str], typer.Option(help="Where records hold what: inputs=question; may be repeated.")
+    ] = [],  # noqa: B006 - typer's way
+    param: Annotated[
+        list[str], typer.Option(help="A parameter of the source, name=value; may be repeated.")
+    ] = [],  # noqa: B006 - typer's way
+    prompt: Annotated[
+        Path | None, typer.Option(help="The prompt that answered.", show_default=False)
+    ] = None,
+    drop: Annotated[
+        list[str], typer.Option(help="Machine traffic: tag=pattern; may be repeated.")
+    ] = [],  # noqa: B006 - typer's way
+    tokens: Annotated[
+        int, typer.Option(help="Tokens of records that readers get, each counted once.")
+    ] = 500_000,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write lessons.json and prompt.md there.", show_default=False),
+    ] = None,
+    skill: Annotated[str, typer.Option(help="Write a skill of this name, and no prompt.")] = "",
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(help="The journal: run again to go on.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read, and ask no LM.")
+    ] = False,
+) -> None:
+    """Learn lessons from recorded rollouts. Nothing is run again.
+
+    \b
+        combee learn logs.jsonl --lm openai/gpt-5 --out learned
+        combee learn logs.jsonl --field inputs=question --field outputs.answer=reply.text \\
+            --field score=stars --dry-run
+        combee learn runs/today --lm openai/gpt-5                  # a journal of Combee's
+        combee learn mlflow --param experiment=support --lm openai/gpt-5
+        combee learn hugging-face --param path=owner/name --field inputs=question --lm …
+
+    A file is JSON lines, or OpenTelemetry's spans as JSON. Keys stand in no option: name the
+    environment variable. What is printed was not validated: combee run does that.
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
+    from combee_dspy.lms.redact import personal, scrub
+    from combee_dspy.traces import Selection, open_traces
+
+    traces = _open(source, _pairs("--param", param), _fields(field))
+    drops = {tag: str(pattern) for tag, pattern in _pairs("--drop", drop, raw=True).items()}
+    selection = Selection(tokens=tokens, drop=drops)
+    if dry_run:
+        marks = personal({})
+        chosen = selection.choose(open_traces(traces), lambda text: marks(scrub(text)))
+        typer.echo(f"{chosen}. Nothing was asked: leave out --dry-run to learn.")
+        for kind, count in sorted(chosen.kinds.items(), key=lambda item: -item[1])[:20]:
+            typer.echo(f"  {count} × {plain(kind, _LINE)}")
+        return
+    if not lm:
+        remedy = "Name the model that reads, or give --dry-run."
+        raise ArgumentValueError("--lm", None, "is missing", remedy)
+    task = prompt.read_text(encoding="utf-8").strip() if prompt else ""
+    learned = _learn(traces, selection, task, log_dir, _model(lm, api_base, api_key_env))
+    files = learned.save(out, skill) if out else ()
+    _show(learned, files)
+
+
+def _learn(
+    traces: TraceSource,
+    selection: Selection,
+    task: str,
+    log_dir: Path | None,
+    model: Mapping[str, str],
+) -> LearnedLessons:
+    from combee_dspy import learn_lessons
+    from combee_dspy.cli._config import LMConfig
+    from combee_dspy.cli._plan import check_lm, make_lm
+
+    config = LMConfig.model_validate(model)
+    check_lm("--lm", config, known=False)
+    with ExitStack() as stack:
+        reader = make_lm(config, [], 0, stack)
+        return learn_lessons(
+            traces, reflection_lm=reader, task=task, selection=selection, log_dir=log_dir
+        )
+
+
+def _model(lm: str, api_base: str, api_key_env: str) -> dict[str, str]:
+    named = {"model": lm, "api_base": api_base, "api_key_env": api_key_env}
+    return {name: value for name, value in named.items() if value}
+
+
+def _show(learned: LearnedLessons, files: tuple[Path, ...]) -> None:
+    book = learned.book
+    waiting = sum(lesson.state == "waiting" for lesson in book.lessons)
+    spent = sum(row.prompt_tokens + row.completion_tokens for row in learned.usage)
+    facts: dict[str, object] = {
+        "not validated": "nothing was run: combee run with valset tests what a prompt is worth",
+        "traces": learned.selected,
+        "lessons": f"{len(book.served)} served, {waiting} wait for more evidence,"
+        f" {len(book.lessons) - len(book.served) - waiting} retired",
+        "calls": f"{sum(row.calls for row in learned.usage)}, {spent:,} tokens",
+    }
+    show_facts(facts | ({"written": files[-1]} if files else {}))
+    typer.echo()
+    for lesson in book.served:
+        count = len(lesson.sources)
+        typer.echo(f"- {plain(lesson.text, _LINE)} ({count} trace{'s' * (count != 1)})")
+
+
+def _open(source: str, params: dict[str, object], fields: dict[str, object]) -> TraceSource:
+    path, name = Path(source), source
+    if path.exists():
+        params["path"] = source
+        is_journal = path.is_dir() or path.suffix == ".sqlite"
+        name = "journal" if is_journal else "otlp" if _holds_spans(path) else "json-lines"
+    elif source.endswith((".jsonl", ".json", ".sqlite")) or "/" in source:
+        remedy = "Give the path of a file that is there, or the name of a source."
+        raise ArgumentValueError("SOURCE", source, "is no file", remedy)
+    if fields:
+        params["fields"] = fields
+    return cast("TraceSource", registry.build("source", name, params))
+
+
+def _holds_spans(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b'"resourceSpans"' in file.readline(1_000)
+
+
+def _pairs(option: str, items: list[str], *, raw: bool = False) -> dict[str, object]:
+    pairs: dict[str, object] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise ArgumentValueError(option, item, "is not name=value", "For example: split=train.")
+        try:
+            pairs[name] = value if raw else json.loads(value)
+        except ValueError:
+            pairs[name] = value
+    return pairs
+
+
+def _fields(items: list[str]) -> dict[str, object]:
+    """Return a mapping of fields: ``inputs=a,b`` are two paths, ``inputs.q=a`` names its value."""
+    fields: dict[str, object] = {}
+    for name, path in _pairs("--field", items, raw=True).items():
+        attribute, dot, target = name.partition(".")
+        if dot:
+            named = fields.setdefault(attribute, {})
+            if isinstance(named, dict):
+                named[target] = path
+        else:
+            paths = str(path).split(",")
+            fields[attribute] = paths if len(paths) > 1 else path
+    return fields

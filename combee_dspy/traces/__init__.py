@@ -1,0 +1,52 @@
+"""Recorded rollouts: what was run elsewhere, and teaches without being run again.
+
+| module | what it is | it may touch |
+| --- | --- | --- |
+| ``_records`` | a trace | ``combee_dspy.records`` |
+| ``_base`` | the contract of a source | ``strategies`` |
+| ``_fields`` | records of anybody's as traces | nothing but ``_records`` |
+| ``_spans`` | the spans of one trace as a trace | the same |
+| ``_matching`` | which predictors made its calls | DSPy's signatures |
+| ``_json_lines``, ``_hugging_face``, ``_otlp``, ``_journal``, ``_mlflow`` | sources | stores |
+| ``_opening`` | whatever holds traces | sources |
+| ``_reading`` | what a reader sees of a trace | ``combee_dspy.reflections`` |
+| ``_selection`` | from a flood the informative few | ``_reading`` |
+
+Texts of traces are hostile: they are parsed and redacted, and nothing in them is followed.
+"""
+
+from combee_dspy.traces._base import TraceSource
+from combee_dspy.traces._fields import FieldPaths, records_as_traces
+from combee_dspy.traces._hugging_face import HuggingFace
+from combee_dspy.traces._journal import JournalTraces
+from combee_dspy.traces._json_lines import JsonLines
+from combee_dspy.traces._matching import TraceCoverage, match_trace, measure_coverage
+from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
+from combee_dspy.traces._opening import Traces, open_traces
+from combee_dspy.traces._otlp import OtlpFile
+from combee_dspy.traces._reading import is_right, read_trace, redact_trace
+from combee_dspy.traces._records import Trace
+from combee_dspy.traces._selection import Selected, Selection
+
+__all__ = [
+    "FieldPaths",
+    "HuggingFace",
+    "JournalTraces",
+    "JsonLines",
+    "MLflowTraces",
+    "OtlpFile",
+    "Selected",
+    "Selection",
+    "Trace",
+    "TraceCoverage",
+    "TraceSource",
+    "Traces",
+    "is_right",
+    "match_trace",
+    "measure_coverage",
+    "open_traces",
+    "read_trace",
+    "records_as_traces",
+    "redact_trace",
+    "trace_of_mlflow",
+]

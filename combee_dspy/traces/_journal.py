@@ -1,0 +1,95 @@
+"""Traces in a journal of this package: of a run, or of what a canary served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import ClassVar
+
+import orjson
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.rollouts import decode_rollout, decode_value
+from combee_dspy.strategies import parameters
+from combee_dspy.traces._base import TraceSource
+from combee_dspy.traces._records import Trace, as_fields
+
+# How many rows are held at a time.
+_PAGE = 500
+_ROWS = """
+    SELECT effect.id, run.name AS run, key, purpose, candidate, split, score, error, started, value,
+        (SELECT model FROM usage WHERE usage.effect = effect.id AND usage.role IN ('task',
+        'serving') LIMIT 1) AS model
+    FROM effect JOIN run ON run.id = effect.run
+    WHERE effect.kind = 'rollout' AND split != 'heldout' AND effect.id > ? AND (? IN ('', run.name))
+    ORDER BY effect.id LIMIT ?
+"""
+
+
+@parameters
+class JournalTraces(TraceSource):
+    """The rollouts of a Combee run, or those that a canary served, oldest first.
+
+    Their calls carry the paths of predictors. Held-out rollouts are left out: nothing learns from
+    them. A journal says no expected answers; feedback and scores are there.
+
+    Args:
+        path: The ``log_dir`` of a run, or its journal.
+        run: The name of one run in the journal; empty for all.
+    """
+
+    name: ClassVar[str] = "journal"
+
+    path: str
+    run: str = ""
+
+    def read(self, after: str = "") -> Iterator[Trace]:
+        """Yield a trace a rollout; a cursor is the rollout's number in the journal."""
+        if not (after or "0").isdecimal():
+            remedy = "Give the cursor of a trace of this journal."
+            raise ArgumentValueError("after", after, "is no number of a rollout", remedy)
+        last = int(after or 0)
+        with Reader(journal_file(self.path)) as reader:
+            while rows := reader.rows(_ROWS, (last, self.run, _PAGE)):
+                for row in rows:
+                    value = orjson.loads(row["value"])
+                    inputs = value.pop("inputs", None)
+                    rollout = decode_rollout(value)
+                    last = row["id"]
+                    if rollout is None:
+                        continue  # some of its values had no JSON form
+                    if isinstance(inputs, str) and inputs.startswith("hash:"):
+                        problem = "keeps hashes alone (Privacy.texts): there is nothing to read"
+                        raise ArgumentValueError("path", self.path, problem, "Use another journal.")
+                    fields = _fields_of(inputs)
+                    if fields is None:  # cut, since people alone were to read it
+                        fields = dict(rollout.calls[0].inputs) if rollout.calls else {}
+                    if not fields:
+                        continue
+                    yield Trace(
+                        f"{row['run']}/{row['key']}",
+                        fields,
+                        rollout.prediction,
+                        rollout.calls,
+                        row["score"],
+                        rollout.feedback,
+                        error=row["error"] or "",
+                        time=row["started"] or None,
+                        prompt=row["candidate"],
+                        model=row["model"] or "",
+                        tags={"purpose": row["purpose"], "split": row["split"]},
+                        cursor=str(last),
+                    )
+
+
+def _fields_of(inputs: object) -> dict[str, object] | None:
+    """Return the inputs that stand beside a rollout; ``None`` where they were cut."""
+    if isinstance(inputs, str):
+        try:
+            inputs = json.loads(inputs)
+        except ValueError:
+            return None
+    else:
+        inputs = {name: decode_value(value) for name, value in as_fields(inputs, "").items()}
+    return as_fields(inputs, "")

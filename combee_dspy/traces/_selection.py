@@ -1,0 +1,280 @@
+"""From a flood of traces the informative few. Pure: the same traces give the same choice."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from heapq import heappush, heappushpop
+from typing import Annotated
+
+from pydantic import Field
+
+from combee_dspy.hashing import canonical_json
+from combee_dspy.records import Reflection
+from combee_dspy.reflections import estimate_record_tokens
+from combee_dspy.strategies import parameters
+from combee_dspy.texts import normalised
+from combee_dspy.traces._reading import is_right, read_trace, redact_trace
+from combee_dspy.traces._records import Trace
+
+__all__ = ["Selected", "Selection"]
+
+# What tells two runs of the same thing apart, and no two things: ids, times, long numbers.
+_VARYING = re.compile(
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-f]*\d)[0-9a-f]{12,}\b|\b\d{6,}\b"
+    r"|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|`[^`]{0,200}`")
+_NUMBER = re.compile(r"\S*\d\S*")
+_KIND_WORDS = 8
+# Characters of what was said in which these words stand.
+_DESCRIBED = 400
+# An expected answer of so many characters is a label: traces of each label are a kind.
+_LABEL_CHARACTERS = 40
+# More kinds than these share what is left, so that memory stays bounded.
+_MOST_KINDS = 2_000
+_SHARED_KINDS = 64
+
+
+@parameters
+class Selection:
+    """Which traces are read.
+
+    Failures come before what went right. Each kind of failure has a turn before any has a second
+    one; within a kind the seed draws. A kind is the class of the error, or the first words of the
+    feedback without figures and quotations, with the expected answer where that is a label. Traces
+    that say the same but for ids, times and long numbers are read once.
+
+    Example:
+        >>> from combee_dspy.traces import Selection, Trace
+        >>> logs = [Trace(str(n), {"q": n}, {"a": "?"}, score=float(n % 2)) for n in range(4)]
+        >>> [trace.id for trace in Selection(drop={"caller": "cron*"}).choose(logs).traces]
+        ['2', '0', '1', '3']
+
+    Args:
+        tokens: Estimated tokens of records that readers may get, each record counted once. A scan
+            reads every record as often as its aggregator's ``copies`` say.
+        trace_tokens: Estimated tokens that one record may take.
+        drop: Machine traffic: a pattern such as ``"cron*"`` by the tag that must not match it.
+        perfect: The score from which a trace has nothing to mend.
+        seed: Draws within a kind.
+    """
+
+    tokens: Annotated[int, Field(ge=1_000)] = 500_000
+    trace_tokens: Annotated[int, Field(ge=200)] = 3_000
+    drop: Mapping[str, str] = Field(default_factory=dict)
+    perfect: float = 1.0
+    seed: int = 0
+
+    def choose(
+        self, traces: Iterable[Trace], scrub: Callable[[str], str] | None = None
+    ) -> Selected:
+        """Read all traces, in memory that their number does not decide, and return the choice.
+
+        Args:
+            traces: Any number, in any order; the choice does not depend on it.
+            scrub: Takes out of a text what no reader may see. Called before anything is read.
+        """
+        pool = _Pool(self, scrub)
+        for trace in traces:
+            pool.take(trace)
+        return pool.selected()
+
+    def is_machine(self, trace: Trace) -> bool:
+        """Return whether a filter drops a trace."""
+        return any(
+            fnmatchcase(trace.tags.get(tag, ""), pattern) for tag, pattern in self.drop.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The chosen traces in the order in which they are read, and what became of the others.
+
+    Attributes:
+        traces: The chosen ones, redacted.
+        reflections: What readers see of each.
+        tokens: Estimated tokens of these records, each counted once.
+        seen: How many there were.
+        machine: How many a filter dropped.
+        unjudged: How many nothing is said of.
+        repeated: How many said what an earlier one says.
+        failures: How many of the others failed.
+        kinds: Their kinds by how many there were: what failed, first words of what was said.
+        cursor: That of the last trace that was seen.
+    """
+
+    traces: tuple[Trace, ...] = ()
+    reflections: tuple[Reflection, ...] = ()
+    tokens: int = 0
+    seen: int = 0
+    machine: int = 0
+    unjudged: int = 0
+    repeated: int = 0
+    failures: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    cursor: str = ""
+
+    def __str__(self) -> str:
+        """Return the counts in a sentence."""
+        return (
+            f"{len(self.traces)} of {self.seen} traces are read, {self.tokens:,} tokens:"
+            f" {self.failures} failed in {len(self.kinds)} ways, {self.repeated} repeat,"
+            f" {self.machine} are machine traffic, {self.unjudged} lack a label"
+        )
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    """A trace in a kind's heap: the largest draw lies on top, and leaves first."""
+
+    order: float
+    trace: Trace = field(compare=False)
+    reflection: Reflection = field(compare=False)
+    size: int = field(compare=False)
+
+
+class _Pool:
+    """Traces so far, as many as may still be chosen. Not thread-safe.
+
+    A kind holds its smallest draws. Once what is held passes twice the budget, all kinds are cut
+    to the rank up to which the budget reaches. That rank only falls while traces come in, so
+    nothing that is cut would have been chosen.
+    """
+
+    def __init__(self, selection: Selection, scrub: Callable[[str], str] | None) -> None:
+        self._selection, self._scrub = selection, scrub
+        self._heaps: dict[tuple[int, str], list[_Entry]] = {}
+        self._digests: set[int] = set()
+        self._counts: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._held = 0
+        # By tier: failures, then what went right.
+        self._depth: list[int | None] = [None, None]
+        self._cursor = ""
+
+    def take(self, trace: Trace) -> None:
+        self._counts["seen"] += 1
+        self._cursor = trace.cursor
+        if self._selection.is_machine(trace):
+            self._counts["machine"] += 1
+            return
+        if not trace.judged:
+            self._counts["unjudged"] += 1
+            return
+        digest = _digest(trace)
+        if digest in self._digests:
+            self._counts["repeated"] += 1
+            return
+        self._digests.add(digest)
+        tier = int(is_right(trace, self._selection.perfect))
+        kind = self._redacted(_kind if tier == 0 else _label, trace)
+        if tier == 0:
+            self._counts["failures"] += 1
+            if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
+                kind = f"others {_hash(kind) % _SHARED_KINDS}"
+            self._kinds[kind] += 1
+        elif (tier, kind) not in self._heaps and len(self._heaps) >= 2 * _MOST_KINDS:
+            kind = f"others {_hash(kind) % _SHARED_KINDS}"
+        self._hold(tier, kind, trace, digest)
+
+    def _redacted(self, describe: Callable[[Trace], str], trace: Trace) -> str:
+        """Return what describes a trace's outcome; people read it."""
+        scrub = self._scrub or str
+        feedback = scrub(trace.feedback[:_DESCRIBED])
+        expected = {name: scrub(str(value)) for name, value in trace.expected.items()}
+        error = scrub(trace.error[:_DESCRIBED])
+        return describe(replace(trace, feedback=feedback, expected=expected, error=error))
+
+    def _hold(self, tier: int, kind: str, trace: Trace, digest: int) -> None:
+        # The content draws, not the id or the place: every source gives the same order.
+        order = -float(_hash(f"{self._selection.seed}/{digest}"))
+        heap = self._heaps.setdefault((tier, kind), [])
+        depth = self._depth[tier]
+        if depth is not None and len(heap) >= depth and (not heap or order < heap[0].order):
+            return
+        redacted = redact_trace(trace, self._scrub) if self._scrub else trace
+        reflection = read_trace(redacted, self._selection.trace_tokens)
+        size = estimate_record_tokens(reflection.record)
+        entry = _Entry(order, redacted, reflection, size)
+        self._held += size
+        if depth is not None and len(heap) >= depth:
+            self._held -= heappushpop(heap, entry).size
+        else:
+            heappush(heap, entry)
+        if self._held > 2 * self._selection.tokens:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Drop what the budget does not reach."""
+        reached = list(self._within())
+        self._depth = [
+            max((rank + 1 for level, rank, *_ in reached if level == tier), default=0)
+            for tier in (0, 1)
+        ]
+        for (tier, kind), heap in list(self._heaps.items()):
+            depth = self._depth[tier] or 0
+            self._heaps[tier, kind] = sorted(heap)[len(heap) - depth :] if depth else []
+        self._held = sum(entry.size for heap in self._heaps.values() for entry in heap)
+
+    def _within(self) -> Iterator[tuple[int, int, _Entry]]:
+        """Yield tier, rank and entry of what the budget reaches, in the order of reading."""
+        ranked = [
+            (tier, rank, -entry.order, entry)
+            for (tier, _), heap in self._heaps.items()
+            for rank, entry in enumerate(sorted(heap, reverse=True))
+        ]
+        left = self._selection.tokens
+        for tier, rank, _, entry in sorted(ranked, key=lambda item: item[:3]):
+            left -= entry.size
+            if left < 0:
+                return
+            yield tier, rank, entry
+
+    def selected(self) -> Selected:
+        entries = [entry for _, _, entry in self._within()]
+        reflections = tuple(
+            Reflection(place, entry.reflection.record, entry.trace.id, perfect=bool(tier))
+            for place, (tier, _, entry) in enumerate(self._within())
+        )
+        return Selected(
+            tuple(entry.trace for entry in entries),
+            reflections,
+            sum(entry.size for entry in entries),
+            self._counts["seen"],
+            self._counts["machine"],
+            self._counts["unjudged"],
+            self._counts["repeated"],
+            self._counts["failures"],
+            self._kinds,
+            self._cursor,
+        )
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).digest())
+
+
+def _digest(trace: Trace) -> int:
+    """Return what traces share that say the same but for what varies from run to run."""
+    what = [trace.inputs, trace.outputs, trace.feedback, trace.expected, trace.error, trace.score]
+    steps = [call.outputs for call in trace.calls]
+    return _hash(_VARYING.sub("#", canonical_json([what, steps])).casefold())
+
+
+def _kind(trace: Trace) -> str:
+    """Return in which way a trace failed, and what would have been right where that is a label."""
+    error = trace.error.partition(":")[0]
+    text = trace.feedback or trace.error.partition(":")[2]
+    words = _NUMBER.sub("#", normalised(_QUOTED.sub("#", text))).split()[:_KIND_WORDS]
+    return ": ".join(filter(None, (error, " ".join(words), _label(trace))))
+
+
+def _label(trace: Trace) -> str:
+    values = [str(value) for value in trace.expected.values()]
+    return "; ".join(value for value in values if len(value) <= _LABEL_CHARACTERS)
