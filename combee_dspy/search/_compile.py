@@ -46,7 +46,7 @@ from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
 from combee_dspy.search._run import Run
 from combee_dspy.stopping import require_validation
-from combee_dspy.tracking import default_trackers, track
+from combee_dspy.tracking import callbacks_beside, default_trackers, note_caller, track
 
 __all__ = [
     "check_lm",
@@ -256,9 +256,9 @@ def in_own_loop(
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             ended.set_exception(error)
 
-    thread = threading.Thread(
-        target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True
-    )
+    context = contextvars.copy_context()
+    context.run(note_caller)
+    thread = threading.Thread(target=context.run, args=(run,), name="combee-search", daemon=True)
     thread.start()
     try:
         # Again and again: a signal that another thread received wakes nobody who waits without an
@@ -381,7 +381,7 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
     try:
         async with track(shared.journal.path, log.number, trackers, lambda: longest):
             try:
-                with dspy.context(lm=patient_lm):
+                with dspy.context(lm=patient_lm, callbacks=callbacks_beside(trackers)):
                     run = Run(task, shared, log, prints)
                     overtime.begin(log.number, run.purse, run.best)
                     program, report = await _searched(run)

@@ -169,6 +169,7 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "evaluator": evaluator,
         "digests": dict(splits.digests),
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
+        "settings": plain_settings(settings),
         "keep": task.keeps,
         "search": settings.search.params(),
         "budget": repr(settings.budget),
@@ -178,6 +179,32 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
             name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")
         },
         "simulated": any("simulated" in model for model in models.values()),
+    }
+
+
+_NAMED = (
+    *("num_threads", "failure_score", "perfect_score", "skip_perfect_score"),
+    *("add_format_failure_as_feedback", "candidate_selection_strategy", "component_selector"),
+    *("use_merge", "max_merge_invocations", "gepa_kwargs", "cache"),
+)
+_GROUPED = ("validation", "guards", "diversity", "privacy")
+
+
+def plain_settings(settings: Any) -> dict[str, Any]:
+    """Return, for people, the settings that no part of a description holds already: each under a
+    name of its own, those of a group as ``guards.max_tokens``.
+    """
+    named = {name: getattr(settings, name) for name in _NAMED}
+    for group in _GROUPED:
+        options = getattr(settings, group)
+        named |= {
+            f"{group}.{field.name}": getattr(options, field.name)
+            for field in dataclasses.fields(options)
+        }
+    named["guards.anchors"] = len(settings.guards.anchors)  # examples are nobody's setting
+    return {
+        name: value if _is_plain(value) else mask(stable_repr(value))
+        for name, value in named.items()
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page_file, track
 
 if TYPE_CHECKING:
+    from combee_dspy.tracking._caller import callbacks_beside, note_caller
     from combee_dspy.tracking._mlflow import MLflowTracker, make_store, replay
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import (
@@ -35,10 +36,12 @@ __all__ = [
     "Progress",
     "Tracker",
     "audit",
+    "callbacks_beside",
     "candidates",
     "costs",
     "default_trackers",
     "make_store",
+    "note_caller",
     "page_file",
     "problems",
     "replay",
@@ -56,7 +59,9 @@ _HOMES = {
     "MLflowTracker": "_mlflow",
     "Progress": "_progress",
     "ROLLOUT_COLUMNS": "_sql",
+    "callbacks_beside": "_caller",
     "make_store": "_mlflow",
+    "note_caller": "_caller",
     "replay": "_mlflow",
     "spending": "_spending",
     "spent_of": "_spending",

@@ -5,6 +5,7 @@ themselves.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import re
 import threading
@@ -97,7 +98,11 @@ async def track(
     over = threading.Event()
     threads = [
         threading.Thread(
-            target=_follow, args=(path, run, one, over), name=f"combee-{one.name}", daemon=True
+            # In the caller's context, which knows of an MLflow run to nest in.
+            target=contextvars.copy_context().run,
+            args=(_follow, path, run, one, over),
+            name=f"combee-{one.name}",
+            daemon=True,
         )
         for one in trackers
     ]

@@ -8,8 +8,9 @@ import json
 import math
 import re
 import sqlite3
+import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from combee_dspy.gains import NO_HELDOUT, name_gain
@@ -43,23 +44,43 @@ _HELDOUT = ("before", "after", "difference", "low", "high", "n")
 
 
 def params(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was decided before a run (its row in the journal), in groups: ``run/``,
-    ``strategy/``, ….
+    """Return what was decided before a run (its row in the journal): each setting under its own
+    name, as ``num_threads`` or ``search.staleness``; a strategy by its name, and its parameters as
+    ``aggregator.copies``; models, sizes, digests and versions in groups, as ``size/train``.
     """
     about = json.loads(row["description"])
-    groups = {
-        "specs": "strategy",
-        "models": "model",
-        "digests": "digest",
-        "sizes": "size",
-        "versions": "version",
+    decided: dict[str, Any] = {
+        "name": row["name"],
+        **about.pop("settings", {}),
+        "seed": row["seed"],
+        **_strategies(about.pop("specs", {})),
     }
-    found = {"run/name": row["name"], "run/seed": str(row["seed"])}
     for name, value in about.items():
-        for key, one in (value if name in groups else {name: value}).items():
-            text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
-            found[f"{groups.get(name, 'run')}/{_named(key)}"] = text
-    return {name: cut(text, MAX_PARAM) for name, text in found.items()}
+        if name in _FACTS:
+            decided |= {f"{_FACTS[name]}/{key}": fact for key, fact in value.items()}
+        elif isinstance(value, dict):
+            decided |= {f"{name}.{key}": part for key, part in value.items()}
+        else:
+            decided[name] = value
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in decided.items()
+    }
+    return {_named(name): cut(text, MAX_PARAM) for name, text in texts.items()}
+
+
+_FACTS = {"models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
+
+
+def _strategies(specs: Mapping[str, Any]) -> dict[str, Any]:
+    decided: dict[str, Any] = {}
+    for role, spec in specs.items():
+        several = spec if isinstance(spec, list) else [spec]
+        decided[role] = ", ".join(part["name"] for part in several)
+        for part in several:
+            prefix = f"{role}.{part['name']}" if isinstance(spec, list) else role
+            decided |= {f"{prefix}.{key}": value for key, value in part["params"].items()}
+    return decided
 
 
 _CHARTED = {
@@ -71,6 +92,8 @@ _CHARTED = {
     "heldout/after": "score/heldout",
     "cost/rollouts": "cost/rollouts",
     "cost/dollars": "cost/dollars",
+    "cost/unpriced_calls": "cost/unpriced_calls",
+    "cost/heldout_rollouts": "cost/heldout_rollouts",
     "time/run": "cost/seconds",
     "total/gpu_seconds": "cost/gpu_seconds",
     "per_point/dollars": "cost/dollars_a_point",
@@ -80,13 +103,15 @@ _CHARTED = {
 
 
 def charted(found: Mapping[str, float]) -> dict[str, float]:
-    """Return what people chart, by its name in MLflow: a dozen metrics, tokens by role, and lessons
-    by state.
+    """Return what people chart, by its name in MLflow: a dozen metrics, tokens and dollars by role,
+    and lessons by state.
 
     The rest is a file.
     """
     groups = {
-        name: value for name, value in found.items() if name.startswith(("tokens/", "lessons/"))
+        name: value
+        for name, value in found.items()
+        if name.startswith(("tokens/", "dollars/", "lessons/"))
     }
     return groups | {_CHARTED[name]: value for name, value in found.items() if name in _CHARTED}
 
@@ -143,17 +168,25 @@ def update_metrics(
     )
     found["cost/rollouts"] = reader.rows(sql, (run, effect, step))[0][0]
     before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
-    for role, calls, tokens, spent, unpriced in reader.rows(before, (run, effect, step)):
-        # What is not known is no number, least of all 0.
-        known = math.nan if unpriced else spent
-        found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = (
-            calls,
-            tokens,
-            known,
-        )
-        found["cost/dollars"] += known
-        found["cost/unpriced_calls"] += unpriced
+    found |= _by_role(reader.rows(before, (run, effect, step)))
     return {_named(name): float(value) for name, value in found.items() if math.isfinite(value)}
+
+
+def _by_role(spent: Sequence[sqlite3.Row]) -> dict[str, float]:
+    """Return what rows of ``SPENT`` amount to, by role and as a whole.
+
+    A model without a price takes nothing from the others: dollars are those that are known, beside
+    ``cost/unpriced_calls``. Where none is known there is no number, least of all 0.
+    """
+    amounts: dict[str, float] = {}
+    for role, calls, tokens, dollars_known, unpriced in spent:
+        amounts |= {f"calls/{role}": calls, f"tokens/{role}": tokens}
+        if unpriced < calls:
+            amounts[f"dollars/{role}"] = dollars_known
+            amounts["cost/dollars"] = amounts.get("cost/dollars", 0.0) + dollars_known
+        if unpriced:
+            amounts["cost/unpriced_calls"] = amounts.get("cost/unpriced_calls", 0) + unpriced
+    return amounts
 
 
 def _validated(found: dict[str, float], data: Mapping[str, Any], *, of_step: bool) -> None:
@@ -200,7 +233,9 @@ def _counted(
 
 
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
-    """Return the metrics of a run that is over: the result's scores, and the sums of everything."""
+    """Return the metrics of a run that is over: the result's scores, and the sums of everything,
+    the reading of the held-out set included.
+    """
     row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
     told = reader.rows(
         "SELECT data FROM event WHERE run = ? AND kind = 'per_point' ORDER BY id DESC LIMIT 1",
@@ -222,6 +257,8 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
             for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")
         },
         "total/unpriced_calls": total["unpriced"],
+        **_by_role(reader.rows(SPENT.format("1"), (run, sys.maxsize))),
+        "cost/heldout_rollouts": row["heldout_rollouts"] or None,
         **count_lessons(reader, run),
         "time/run": row["finished"] - row["created"] if row["finished"] else None,
     }
@@ -253,7 +290,7 @@ def description(reader: Reader, run: int) -> str:
         lines.append("This run supports no claim.")
     lines.extend(f"Failed: {one}." for one in failure_counts(outcomes(reader, run)))
     lines.append(f"{row['state'].capitalize()}{': ' + row['reason'] if row['reason'] else ''}.")
-    spent = dollars(total["dollars"], total["unpriced"])
+    spent = dollars(total["known_dollars"], total["unpriced"])
     lines.append(
         f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}."
     )

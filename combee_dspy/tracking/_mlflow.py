@@ -21,6 +21,7 @@ from combee_dspy.files import check_database
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
+from combee_dspy.tracking._caller import active_run
 from combee_dspy.tracking._metrics import (
     charted,
     description,
@@ -32,7 +33,7 @@ from combee_dspy.tracking._metrics import (
 )
 from combee_dspy.tracking._mlflow_end import Legacy, datasets_of, registered
 from combee_dspy.tracking._queries import candidates_of, chosen_of
-from combee_dspy.tracking._sql import ROLLOUT, RUNS
+from combee_dspy.tracking._sql import CALLS, ROLLOUT, RUNS
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
 
 __all__ = ["MLflowTracker", "replay"]
@@ -46,45 +47,57 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-_RUN, _CURSOR, _PENDING = "combee.run", "combee.cursor", "combee.pending"
+# Tags of MLflow's own prefix are not shown: how far a run has come is nobody's label.
+_RUN, _CURSOR, _PENDING = "mlflow.combee.run", "mlflow.combee.cursor", "mlflow.combee.pending"
 _GAIN, _NOTE = "combee.heldout", "mlflow.note.content"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 _SQLITE = "sqlite:///"
 _EXPERIMENT = "combee_dspy"
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
+_SUMMED = ("lessons/", "tokens/", "dollars/"), ("cost/dollars", "cost/unpriced_calls")
 _BATCH = 1_000  # metrics in one call, MLflow's limit
-_TYPES = {
-    **dict.fromkeys(("id", "run", "step", "replicate", "calls", "tokens"), "int64"),
-    **dict.fromkeys(("score", "started", "ended", "queued", "seconds", "dollars"), "float64"),
-}
-"""Types of a rollout's columns in a Parquet file; the others are texts."""
+_COUNTS = (
+    *("id", "run", "step", "replicate", "calls", "errors", "cached"),
+    *("tokens", "tokens_task", "tokens_evaluator", "prompt_tokens", "completion_tokens"),
+)
+_AMOUNTS = ("score", "started", "ended", "queued", "seconds", "dollars", "gpu_seconds")
+_TYPES = {**dict.fromkeys(_COUNTS, "int64"), **dict.fromkeys(_AMOUNTS, "float64")}
+"""Types of the columns of a Parquet file; the others are texts."""
 
 
 @parameters
 class MLflowTracker(Tracker):
     """Records each run as one MLflow run.
 
-    At the end of an update, its metrics and the rollouts since the last one, as
-    a Parquet file, go to MLflow; at the end of the run also ``report.html``, the
+    At the end of an update, its metrics and what was bought since the last one, as Parquet files,
+    go to MLflow: ``rollouts/`` has a row for each rollout, with the models of task, proposer and
+    evaluator, the prompt's hash, split and score, tokens by role, seconds and GPU-seconds;
+    ``calls/`` has a row for each role and model that an effect asked: rollouts and their judges,
+    readers, merges, writers and reflectors. At the end of the run also ``report.html``, the
     chosen texts and held-out figures. How far it has come stands in the MLflow
     run's tags, so that each row arrives exactly once, whoever dies in between. A
     store that is slow or dead slows nothing: what it missed, ``combee track replay
     FOLDER`` completes later, for a run with a ``log_dir``. Keys are removed from everything.
 
-    Parameters come in the groups ``run/``, ``strategy/``, ``model/``, ``size/``,
-    ``digest/`` and ``version/``. Metrics, with step = update: ``score/best``, ``score/candidate``,
-    ``score/train``, ``cost/rollouts``, ``cost/dollars``, ``tokens/<role>``, ``batch/size``,
-    ``scan/kept``, where a book is kept ``lessons/<state>`` and ``lessons/void``, and, at the
-    end, ``score/chosen`` (validation of the program that is returned),
-    ``score/heldout_before``, ``score/heldout``, ``cost/seconds``,
-    ``cost/gpu_seconds`` and ``cost/dollars_a_point``; all others are in ``figures.json``.
+    Each setting is a parameter of its own name (``aggregator``, ``num_threads``, ``seed``,
+    ``search.staleness``); what it ran on comes in the groups ``model/``, ``size/``, ``digest/`` and
+    ``version/``. Metrics, with step = update: ``score/best``, ``score/candidate``,
+    ``score/train``, ``cost/rollouts``, ``cost/dollars``, ``tokens/<role>``, ``dollars/<role>``,
+    ``batch/size``, ``scan/kept``, where a book is kept ``lessons/<state>`` and ``lessons/void``,
+    and, at the end, ``score/chosen`` (validation of the program that is returned),
+    ``score/heldout_before``, ``score/heldout``, ``cost/seconds``, ``cost/gpu_seconds``
+    and ``cost/dollars_a_point``. Tokens and dollars have one more point at the end, with the
+    reading of the held-out set (``cost/heldout_rollouts``) included. A model without a price takes
+    nothing from the dollars of others: ``cost/unpriced_calls`` counts its calls. All others are in
+    ``figures.json``.
     The books are ``books/<component>.json``, every decision about them the table
     ``decisions.json``. The tag ``combee.heldout`` and the description's first line say whether the
     held-out figures are a gain or a loss. Splits are the run's datasets, by name, digest and size.
     The returned program is a logged model whose one file is ``program.json``: what ``program.load``
-    reads, no pickle and no LM, so no key. Into the store that MLflow itself is set to, the most
-    telling rollouts go as traces, with score, feedback and tokens: of the returned program on
-    validation rows, those that the student had wrong and those that it had right.
+    reads, no pickle and no LM, so no key. The ten most telling rollouts are traces, with score,
+    feedback and tokens: of the returned program on validation rows, those that the student had
+    wrong and those that it had right. ``mlflow.dspy.autolog`` changes nothing of it: its own traces
+    of a compilation, which cost more than the rollouts, are not made beside this tracker.
 
     Sets ``MLFLOW_DISABLE_TELEMETRY``, ``MLFLOW_HTTP_REQUEST_TIMEOUT`` (10 s) and
     ``MLFLOW_HTTP_REQUEST_MAX_RETRIES`` (1) where the environment does not.
@@ -95,7 +108,8 @@ class MLflowTracker(Tracker):
         tracking_uri: The store; the one that is set for MLflow by default.
         run_name: The MLflow run's name; by default the task's, the aggregator's and the number of
             training rows.
-        parent: Id of an MLflow run in the same store that each run is nested in.
+        parent: Id of an MLflow run in the same store that each run is nested in; by default the
+            one that is active where ``compile`` is called.
         register: Whether the chosen texts become versions in MLflow's prompt registry, under the
             name of the program's class and the component, such as ``QA.answer``. A text that is the
             latest version already makes no other. The program becomes a version of the registered
@@ -260,7 +274,8 @@ class _Shipper(Follower):
             self._connect()
         while (pinned := self._pending or self._pin(over)) is not None:
             self._pending = pinned
-            self._send_rollouts(pinned)
+            self._send_rows(pinned, "rollouts", ROLLOUT)
+            self._send_rows(pinned, "calls", CALLS)
             metrics = self._metrics(pinned)
             for begin in range(0, len(metrics), _BATCH):
                 self._client.log_batch(self._id, metrics=metrics[begin : begin + _BATCH])
@@ -315,6 +330,10 @@ class _Shipper(Follower):
             if asked.experiment or asked.tracking_uri
             else os.environ.get("MLFLOW_EXPERIMENT_ID")
         )
+        parent = asked.parent or active_run(asked.tracking_uri)
+        if parent is not None and asked.experiment is None:
+            # MLflow shows a run below its parent only where both are in one experiment.
+            experiment = client.get_run(parent).info.experiment_id
         if experiment is None:
             name = asked.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
             home = client.get_experiment_by_name(name)
@@ -325,7 +344,7 @@ class _Shipper(Follower):
             if found[0].info.status != "RUNNING" and row["state"] == "running":
                 client.update_run(self._id, status="RUNNING")
         else:
-            nested = {"mlflow.parentRunId": asked.parent} if asked.parent else {}
+            nested = {"mlflow.parentRunId": parent} if parent else {}
             tags = {
                 _RUN: identity,
                 "mlflow.source.name": "combee_dspy",
@@ -357,13 +376,13 @@ class _Shipper(Follower):
         else:
             self.where = f"mlflow ui --backend-store-uri {shlex.quote(self.uri)}  # run {self._id}"
 
-    def _send_rollouts(self, pinned: _Cursor) -> None:
+    def _send_rows(self, pinned: _Cursor, folder: str, select: str) -> None:
         import pyarrow
         import pyarrow.parquet
 
         bounds = (self._run, self._cursor.effect, pinned.effect)
         rows = self._reader.rows(
-            f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id", bounds
+            f"{select} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id", bounds
         )
         if not rows:
             return
@@ -371,10 +390,10 @@ class _Shipper(Follower):
         table = pyarrow.Table.from_pylist(
             clean_values([dict(row) for row in rows], self._clean), schema=schema
         )
-        with tempfile.TemporaryDirectory(prefix="combee-") as folder:
-            file = Path(folder, f"{self._cursor.effect + 1:08d}-{pinned.effect:08d}.parquet")
+        with tempfile.TemporaryDirectory(prefix="combee-") as place:
+            file = Path(place, f"{self._cursor.effect + 1:08d}-{pinned.effect:08d}.parquet")
             pyarrow.parquet.write_table(table, file)
-            self._client.log_artifact(self._id, str(file), "rollouts")
+            self._client.log_artifact(self._id, str(file), folder)
 
     def _metrics(self, pinned: _Cursor) -> list[Any]:
         from mlflow.entities import Metric
@@ -394,8 +413,12 @@ class _Shipper(Follower):
         if pinned.ended:
             last = self._one("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'")
             at, values = round(pinned.ended * 1000), charted(end_metrics(self._reader, self._run))
-            # Tests after the last update change the books: that is a point of its own.
-            steps = {name: (last or 0) + name.startswith("lessons/") for name in values}
+            # What updates have points of has one more: tests after the last update change the
+            # books, and the held-out set is read.
+            groups, sums = _SUMMED
+            steps = {
+                name: (last or 0) + (name.startswith(groups) or name in sums) for name in values
+            }
             found += [Metric(name, value, at, steps[name]) for name, value in values.items()]
         return found
 
@@ -410,11 +433,7 @@ class _Shipper(Follower):
         left = Legacy(self._client, self._reader, self._run, self._id, self._clean)
         left.lessons()
         left.program(chosen, register=self._tracker.register)
-        import mlflow
-
-        # MLflow sends traces to the store that it is set to, whatever client makes them.
-        if self._tracker.tracking_uri in (None, mlflow.get_tracking_uri()):
-            left.traces(chosen.get("candidate", ""))
+        left.traces(chosen.get("candidate", ""))
         row = self._reader.rows(RUNS, (self._run,))[0]
         self._tag(
             {_GAIN: heldout_gain(row), _NOTE: self._clean(description(self._reader, self._run))}

@@ -15,6 +15,7 @@ from typing import Any
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._lessons import LessonDecision, books_of, decisions_of
+from combee_dspy.tracking._mlflow_traces import RolloutTrace, TraceRecorder
 from combee_dspy.tracking._text import clean_values
 
 __all__ = ["Legacy", "datasets_of", "registered"]
@@ -22,6 +23,7 @@ __all__ = ["Legacy", "datasets_of", "registered"]
 _BEST = "best"
 _TABLES = "mlflow.loggedArtifacts"
 _DECISIONS = "decisions.json"
+_TRACES = 10
 _OF_LESSON = ("id", "text", "state", "reason", "sources", "born", "rule", "rivals")
 _TELLING = """
 SELECT e.id, e.candidate, e.started, e.ended, e.score, s.score AS before,
@@ -33,7 +35,7 @@ SELECT e.id, e.candidate, e.started, e.ended, e.score, s.score AS before,
 FROM effect e JOIN effect s ON s.run = e.run AND s.purpose = 'validation' AND s.example = e.example
 WHERE e.run = ? AND e.purpose = 'validation' AND e.candidate = ? AND s.candidate = ?
   AND e.score <> s.score
-GROUP BY e.example ORDER BY abs(e.score - s.score) DESC, e.id LIMIT 10
+GROUP BY e.example ORDER BY abs(e.score - s.score) DESC, e.id LIMIT ?
 """
 """Validation rows on which a candidate and the student differ most."""
 
@@ -180,39 +182,34 @@ class Legacy:
             self._client.set_registered_model_alias(name, _BEST, made.version)
 
     def traces(self, candidate: str) -> None:
-        """Record the rollouts that tell most of what was learned, to the store that MLflow itself
-        is set to.
-        """
-        import mlflow
-        from mlflow.entities import AssessmentSource
-
+        """Record the rollouts that tell most of what was learned."""
         home = self._client.get_run(self._id).info.experiment_id
-        if self._client.search_traces(locations=[home], run_id=self._id, max_results=1):
-            return
+        kept = self._client.search_traces(
+            locations=[home], run_id=self._id, max_results=_TRACES, include_spans=False
+        )
+        known = {trace.info.trace_id for trace in kept}
         sql = (
             "SELECT candidate FROM effect WHERE run = ? AND purpose = 'validation' ORDER BY id"
             " LIMIT 1"
         )
         seed = self._reader.rows(sql, (self._run,))
-        found = self._reader.rows(_TELLING, (self._run, candidate, seed[0][0])) if seed else []
-        for row in clean_values([dict(one) for one in found], self._clean):
-            span = self._client.start_trace(
-                f"validation, {row['before']:.2f} → {row['score']:.2f}",
+        parameters = (self._run, candidate, seed[0][0], _TRACES) if seed else ()
+        rows = self._reader.rows(_TELLING, parameters) if seed else []
+        recorder = TraceRecorder(self._client.tracking_uri, home, self._id)
+        for row in clean_values([dict(telling) for telling in rows], self._clean):
+            trace = RolloutTrace(
+                effect=row["id"],
+                name=f"validation, {row['before']:.2f} → {row['score']:.2f}",
                 inputs=_values(row["inputs"]),
-                attributes={name: str(row[name]) for name in ("candidate", "tokens", "before")},
-                experiment_id=home,
-                run_id=self._id,
-                start_time_ns=int(row["started"] * 1e9),
-                tags={"combee.effect": str(row["id"])},
+                outputs=_values(row["prediction"]),
+                score=row["score"],
+                feedback=row["feedback"],
+                facts={name: str(row[name]) for name in ("candidate", "tokens", "before")},
+                started=row["started"],
+                ended=row["ended"],
             )
-            ended = int(row["ended"] * 1e9)
-            self._client.end_trace(
-                span.trace_id, outputs=_values(row["prediction"]), end_time_ns=ended
-            )
-            mlflow.flush_trace_async_logging()  # a trace that is on its way takes no feedback
-            source = AssessmentSource("CODE", "metric")
-            given = {"value": row["score"], "rationale": row["feedback"], "source": source}
-            mlflow.log_feedback(trace_id=span.trace_id, name="score", **given)
+            if recorder.name_of(trace) not in known:
+                recorder.record(trace)
 
 
 def _values(text: str | None) -> Any:

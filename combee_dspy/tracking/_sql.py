@@ -5,6 +5,7 @@ from __future__ import annotations
 from combee_dspy.records import NO_BASELINE
 
 __all__ = [
+    "CALLS",
     "EVALUATOR",
     "FUNCTIONS",
     "GROUPS",
@@ -22,6 +23,13 @@ _OF_RUN = "(SELECT {} FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run 
 _TOKENS = "coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)"
 # A sum of which one part is not known is not known.
 _DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
+_TOKENS_OF = (
+    f"coalesce((SELECT {_TOKENS} FROM usage u WHERE u.effect = e.id AND u.role = '{{}}'), 0)"  # noqa: S608 - constants
+)
+_MODELS_OF = (
+    "(SELECT group_concat(DISTINCT u.model) FROM usage u WHERE u.effect = e.id AND u.role = '{}')"
+)
+_MODEL = "(SELECT json_extract(description, '$.models.{}') FROM run WHERE id = e.run)"
 _UNPRICED = "coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0)"
 EVALUATOR = "(SELECT json_extract(description, '$.evaluator') FROM run WHERE id = e.run)"
 """Who scores, by effect ``e``: a run has one evaluator, since a journal of another metric is
@@ -33,12 +41,17 @@ _COLUMNS = {
         name: f"e.{name}"
         for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")
     },
+    "task_model": f"coalesce({_MODELS_OF.format('task')}, {_MODEL.format('task')})",
+    "proposer_model": _MODEL.format("proposer"),
     "evaluator": EVALUATOR,
+    "prompt_hash": "json_extract(e.value, '$.prompt_hash')",
     **{name: f"e.{name}" for name in ("score", "error", "failed_in", "started", "ended", "queued")},
     "seconds": "e.ended - e.started",
     "calls": _OF_EFFECT.format("coalesce(sum(u.calls), 0)"),
     "tokens": _OF_EFFECT.format(_TOKENS),
+    **{f"tokens_{role}": _TOKENS_OF.format(role) for role in ("task", "evaluator")},
     "dollars": _OF_EFFECT.format(_DOLLARS),
+    "gpu_seconds": _OF_EFFECT.format("sum(u.gpu_seconds)"),
     **{name: _SHOWN.format(name) for name in ("inputs", "prediction", "feedback")},
 }
 ROLLOUT_COLUMNS = tuple(_COLUMNS)
@@ -49,6 +62,15 @@ ROLLOUT = (
     " FROM effect e WHERE e.kind = 'rollout'"
 )
 """All rollouts."""
+
+CALLS = """
+SELECT e.id, e.run, e.step, e.kind, e.purpose, u.role, u.model, e.component, e.candidate, e.split,
+  e.error, e.started, e.ended, u.calls, u.errors, u.cached, u.prompt_tokens, u.completion_tokens,
+  u.dollars, u.gpu_seconds, u.seconds
+FROM usage u JOIN effect e ON e.id = u.effect WHERE 1"""
+"""The LM calls behind each effect, by role and model: of a rollout those of the task and of a
+judge, of anything else those that read, merged, wrote or reflected; ``purpose`` says which.
+"""
 
 _NAMES = """
     abs avg coalesce count date datetime glob ifnull iif instr json json_array_length
@@ -73,6 +95,8 @@ SELECT r.id, r.name, r.state, r.created, r.finished, r.seed,
   (SELECT count(*) FROM event WHERE run = r.id AND kind = 'update') AS updates,
   (SELECT count(*) FROM effect
     WHERE run = r.id AND kind = 'rollout' AND purpose <> 'heldout') AS rollouts,
+  (SELECT count(*) FROM effect
+    WHERE run = r.id AND kind = 'rollout' AND purpose = 'heldout') AS heldout_rollouts,
   {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")}
     AS seed_score,
   coalesce(json_extract(r.result, '$.best_score'),
@@ -119,6 +143,7 @@ def costs_by(*names: str) -> str:
     order = f"GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if names else ""
     return (
         f"SELECT {named}{_SUMS}, {_DOLLARS} AS dollars,"  # noqa: S608 - constants
-        f" sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds, {_UNPRICED} AS unpriced"
+        " total(u.dollars) AS known_dollars, sum(u.gpu_seconds) AS gpu_seconds,"
+        f" total(u.seconds) AS seconds, {_UNPRICED} AS unpriced"
         f" FROM usage u JOIN effect e ON e.id = u.effect WHERE ?1 IS NULL OR e.run = ?1 {order}"
     )

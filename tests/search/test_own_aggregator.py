@@ -77,4 +77,4 @@ def test_its_aggregate_is_what_decides_and_what_is_named(
     assert report.specs["aggregator"]["name"] == "signed"
     assert {scan["aggregator"] for scan in events(tmp_path, "scan")} == {"signed"}
     (run,) = rows(tmp_path, "SELECT * FROM run")
-    assert "signed" in params(run)["strategy/aggregator"]
+    assert "signed" in params(run)["aggregator"]

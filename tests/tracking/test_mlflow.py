@@ -21,6 +21,7 @@ from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, Missing
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
+from combee_dspy.tracking._mlflow_traces import TraceRecorder
 from combee_dspy.tracking._queries import candidates_of, chosen_of
 from tests.slow import slow_but
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
@@ -42,7 +43,8 @@ class Store:
     def __init__(self):
         self.experiments, self.runs, self.writes = [], {}, 0
         self.dies_at, self.down = None, False
-        self.models, self.programs = [], []
+        self.models, self.programs, self.traces = [], [], []
+        self.tracking_uri = ""
 
     def client(self, tracking_uri=None):
         self._write(lambda: None)
@@ -66,7 +68,7 @@ class Store:
     def search_runs(self, experiments, condition, max_results):
         wanted = condition.split("'")[1]
         here = [run for run in self.runs.values() if run.info.experiment in experiments]
-        return [run for run in here if run.data.tags["combee.run"] == wanted][:max_results]
+        return [run for run in here if run.data.tags["mlflow.combee.run"] == wanted][:max_results]
 
     def create_run(self, experiment, begun, tags, name):
         def make():
@@ -124,8 +126,13 @@ class Store:
     def log_outputs(self, run, models):
         self._write(lambda: self.models.extend(models))
 
-    def search_traces(self, locations, run_id, max_results):
-        return [object()]  # they are told already
+    def search_traces(self, locations, run_id, max_results, include_spans):
+        return [
+            SimpleNamespace(info=SimpleNamespace(trace_id=trace)) for trace in sorted(self.traces)
+        ]
+
+    def record(self, recorder, trace):
+        self._write(lambda: self.traces.append(recorder.name_of(trace)))
 
     def set_tag(self, run, name, value):
         self._write(lambda: self.runs[run].data.tags.update({name: value}))
@@ -140,12 +147,12 @@ class Store:
         (run,) = self.runs.values()
         return run
 
-    def rows(self):
+    def rows(self, folder="rollouts"):
         files = self.only().data.files
         tables = [
             pq.read_table(io.BytesIO(files[name]))
             for name in sorted(files)
-            if name.endswith(".parquet")
+            if name.startswith(f"{folder}/")
         ]
         return [row for table in tables for row in table.to_pylist()]
 
@@ -158,6 +165,9 @@ def store(monkeypatch):
     made = Store()
     monkeypatch.setattr(mlflow, "MlflowClient", made.client)
     monkeypatch.setattr(_mlflow, "make_store", lambda uri: None)
+    monkeypatch.setattr(
+        TraceRecorder, "record", lambda recorder, trace: made.record(recorder, trace)
+    )
     return made
 
 
@@ -172,7 +182,7 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert run.data.params["model/task"] == "openai/simulated"
     assert run.data.params["digest/train"] == "a" * 64
     assert [row["id"] for row in store.rows()] == [row["id"] for row in rollouts(place, limit=None)]
-    assert run.data.params["run/evaluator"] == "tests.metric #0123456789ab"
+    assert run.data.params["evaluator"] == "tests.metric #0123456789ab"
     assert {row["evaluator"] for row in store.rows()} == {"tests.metric #0123456789ab"}
     found = {(name, step): value for name, step, _, value in store.metrics()}
     assert found["score/best", 0] == 0.5
@@ -183,7 +193,8 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert found["score/heldout", 1] - found["score/heldout_before", 1] == 0.25
     assert found["score/chosen", 1] == 1.0
     assert found["cost/rollouts", 1] == 18
-    assert len({name for name, _ in found if not name.startswith("lessons/")}) <= 15
+    by_role = ("lessons/", "tokens/", "dollars/")
+    assert len({name for name, _ in found if not name.startswith(by_role)}) <= 15
     figures = json.loads(run.data.files["figures.json"])
     assert figures["updates"]["0"]["scan/failed_nodes"] == 1
     assert figures["updates"]["1"]["batch/plateau"] == 12.4
@@ -196,6 +207,68 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     )
     assert run.data.tags["combee.heldout"] == "gain not shown (the interval holds zero)"
     assert "simulated" in run.data.tags["mlflow.note.content"]
+    shown = {name for name in run.data.tags if not name.startswith("mlflow.")}
+    assert shown == {"combee.heldout"}, "how far a run has come is nobody's label"
+
+
+def test_each_row_says_who_was_asked_and_what_it_cost_by_role(tmp_path, store):
+    replay(Story(tmp_path).whole())
+    (first, *_) = store.rows()
+    asked = "task_model", "proposer_model", "evaluator", "split", "score"
+    assert [first[name] for name in asked] == [
+        "openai/simulated",
+        "openai/simulated",
+        "tests.metric #0123456789ab",
+        "validation",
+        1.0,
+    ]
+    assert (first["tokens"], first["tokens_task"], first["tokens_evaluator"]) == (15, 15, 0)
+    assert {"prompt_hash", "seconds", "gpu_seconds", "dollars"} <= set(first)
+    calls = store.rows("calls")
+    assert [call["purpose"] for call in calls if call["role"] == "proposer"] == ["AddLessons"] * 2
+    assert sum(call["dollars"] or 0 for call in calls) == pytest.approx(0.026)
+    tokens = [call["prompt_tokens"] + call["completion_tokens"] for call in calls]
+    found = {(name, step): value for name, step, _, value in store.metrics()}
+    last = sum(found[f"tokens/{role}", 2] for role in ("task", "proposer"))
+    assert last == sum(tokens), "the held-out set is in the sums"
+
+
+def test_a_model_without_a_price_takes_no_dollars_from_the_others(tmp_path, store):
+    replay(Story(tmp_path).whole())
+    found = {(name, step): value for name, step, _, value in store.metrics()}
+    assert found["dollars/task", 1] == found["cost/dollars", 1] == pytest.approx(0.018)
+    assert found["dollars/task", 2] == found["cost/dollars", 2] == pytest.approx(0.026)
+    assert ("dollars/proposer", 1) not in found
+    assert found["cost/unpriced_calls", 1] == 2
+    assert found["cost/heldout_rollouts", 1] == 8
+    assert "$0.0260 and 2 calls without a price" in store.only().data.tags["mlflow.note.content"]
+
+
+def test_each_setting_is_a_parameter_of_its_own_name():
+    about = {
+        "program": "Sort",
+        "specs": {
+            "aggregator": {"kind": "aggregator", "name": "union", "params": {"copies": 2}},
+            "operators": [{"kind": "operator", "name": "insert", "params": {"max_tokens": 9}}],
+        },
+        "settings": {"num_threads": 8, "guards.max_tokens": None},
+        "search": {"staleness": 1},
+        "sizes": {"train": 8},
+    }
+    found = params({"name": "main", "seed": 7, "description": json.dumps(about)})
+    assert found == {
+        "name": "main",
+        "seed": "7",
+        "num_threads": "8",
+        "guards.max_tokens": "null",
+        "aggregator": "union",
+        "aggregator.copies": "2",
+        "operators": "insert",
+        "operators.insert.max_tokens": "9",
+        "search.staleness": "1",
+        "program": "Sort",
+        "size/train": "8",
+    }
 
 
 def test_doing_it_twice_changes_nothing(tmp_path, store):
@@ -287,7 +360,7 @@ def test_a_run_is_followed_update_by_update(tmp_path, store):
         follower.follow()
         follower.close()
     assert store.only().info.status == "FINISHED"
-    assert len([name for name in store.only().data.files if name.endswith(".parquet")]) == 2
+    assert len([name for name in store.only().data.files if name.startswith("rollouts/")]) == 2
     ids = [row["id"] for row in store.rows()]
     assert ids == [row["id"] for row in rollouts(story.folder, limit=None)]
 
@@ -428,7 +501,7 @@ def test_nothing_in_a_folder_says_where_its_runs_are_told(tmp_path, store, monke
     evil = "http://evil.test"
     Story(
         tmp_path,
-        specs={"tracker": {"tracking_uri": evil}},
+        specs={"tracker": {"name": "mlflow", "params": {"tracking_uri": evil}}},
         tracking_uri=evil,
         MLFLOW_TRACKING_URI=evil,
     ).whole()
@@ -474,7 +547,7 @@ def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
 
 
 def test_no_key_leaves(tmp_path, store):
-    specs = {"aggregator": {"name": f"api_key={KEY}"}}
+    specs = {"aggregator": {"name": f"api_key={KEY}", "params": {}}}
     Story(tmp_path, specs=specs).whole()
     (where,) = replay(tmp_path, tracking_uri=f"https://me:{KEY}@mlflow.test")
     assert KEY not in where
@@ -484,12 +557,13 @@ def test_no_key_leaves(tmp_path, store):
 
 
 def test_what_mlflow_would_cut_in_silence_says_so(tmp_path):
-    story = Story(tmp_path, specs={"operators": ["x" * 10_000], "odd@name=": "y"})
+    named = [{"name": "x" * 10_000, "params": {}}]
+    story = Story(tmp_path, specs={"operators": named, "odd@name=": {"name": "y", "params": {}}})
     with Reader(journal_file(story.whole())) as reader:
         found = params(reader.rows("SELECT * FROM run")[0])
-        assert len(found["strategy/operators"]) == MAX_PARAM
-        assert found["strategy/operators"].endswith(" …")
-        assert found["strategy/odd_name_"] == "y"
+        assert len(found["operators"]) == MAX_PARAM
+        assert found["operators"].endswith(" …")
+        assert found["odd_name_"] == "y"
         assert "Warning: validation is small" in description(reader, 1)
 
 
@@ -520,6 +594,7 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     ]
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {
         "books",
+        "calls",
         "decisions.json",
         "figures.json",
         "prompts",
@@ -537,7 +612,7 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     # The registry is written to where that was asked for, under the program's name, and once.
     assert not client.search_prompts()
     for _ in range(2):
-        client.set_tag(run.info.run_id, "combee.run", "another")
+        client.set_tag(run.info.run_id, "mlflow.combee.run", "another")
         followed(path, MLflowTracker(tracking_uri=uri, register=True))
     registered = {
         one.name: client.load_prompt(f"prompts:/{one.name}@latest")
@@ -603,6 +678,49 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
             patch.setenv(name, value)
             followed(journal_file(place), tracker)
         assert store.only().info.experiment == expected
+
+
+@pytest.fixture
+def autolog():
+    """MLflow's autologging of DSPy, and everything as it was after it."""
+    callbacks, usage = dspy.settings.callbacks, dspy.settings.track_usage
+    yield mlflow.dspy.autolog
+    mlflow.dspy.autolog(disable=True)
+    dspy.settings.configure(callbacks=callbacks, track_usage=usage)
+
+
+def test_beside_autologging_the_same_traces_are_kept_and_runs_are_nested(world, tmp_path, autolog):
+    before = mlflow.tracking.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    counts = {}
+    try:
+        for name, options in (
+            ("plain", None),
+            ("autolog", {}),
+            ("traces", {"log_traces_from_compile": True}),
+        ):
+            if options is not None:
+                autolog(**options)
+            with mlflow.start_run() as parent, dspy.context(lm=world.task_lm):
+                combee = world.combee(tracker="mlflow", log_dir=tmp_path / name)
+                combee.compile(
+                    dspy.Predict("question -> answer"),
+                    trainset=examples(12),
+                    valset=examples(12, 12),
+                )
+            client, home = mlflow.MlflowClient(), parent.info.experiment_id
+            nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+            (run,) = client.search_runs([home], nested)
+            assert run.info.status == "FINISHED"
+            told = client.search_traces(locations=[home], run_id=run.info.run_id)
+            counts[name] = len(told)
+        assert 0 < counts["plain"] <= 10
+        assert set(counts.values()) == {counts["plain"]}
+        mlflow.flush_trace_async_logging()
+        every = client.search_traces(locations=[home], max_results=500)
+        assert len(every) == sum(counts.values()), "a trace of each rollout costs more than it"
+    finally:
+        mlflow.set_tracking_uri(before)
 
 
 def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(

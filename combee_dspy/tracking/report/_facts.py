@@ -76,7 +76,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "evaluator": row["evaluator"],
         "audit": audit_of(reader, run),
         "seconds": row["finished"] - row["created"] if row["finished"] else None,
-        "dollars": dollars(total["dollars"], total["unpriced"]),
+        "dollars": dollars(total["known_dollars"], total["unpriced"]),
         **problems_of(reader, run),
         "percent": all(
             0 <= one <= 1
