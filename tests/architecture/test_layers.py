@@ -5,6 +5,7 @@ that can be read.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,10 +70,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {
-    module_name(path): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Return the tree of each module by its dotted name, read when a test asks for the first."""
+    return {
+        module_name(path): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -139,25 +143,25 @@ def foreign(module: str, tree: ast.AST) -> list[str]:
 
 
 def test_every_room_has_one_layer() -> None:
-    rooms = {name.split(".")[1] for name in MODULES if "." in name}
+    rooms = {name.split(".")[1] for name in modules() if "." in name}
     assert rooms == set(LAYER_OF) - {""}
     assert sum(map(len, LAYERS)) == len(LAYER_OF)
 
 
 def test_no_module_imports_from_a_layer_above_it() -> None:
-    assert not [line for module, tree in MODULES.items() for line in upward(module, tree)]
+    assert not [line for module, tree in modules().items() for line in upward(module, tree)]
 
 
 def test_a_strategy_knows_neither_the_search_nor_who_reads_along() -> None:
-    assert not [line for module, tree in MODULES.items() for line in beyond(module, tree)]
+    assert not [line for module, tree in modules().items() for line in beyond(module, tree)]
 
 
 def test_one_module_touches_private_parts_of_dspy_and_gepa() -> None:
-    assert not [line for module, tree in MODULES.items() for line in private(module, tree)]
+    assert not [line for module, tree in modules().items() for line in private(module, tree)]
 
 
 def test_the_core_imports_no_plugin_and_no_room_that_moved_to_one() -> None:
-    assert not [line for module, tree in MODULES.items() for line in foreign(module, tree)]
+    assert not [line for module, tree in modules().items() for line in foreign(module, tree)]
     named = {
         str(path): PLUGIN.findall(path.read_text(encoding="utf-8"))
         for path in PACKAGE.rglob("*.py")
@@ -184,4 +188,4 @@ def test_what_reaches_up_would_be_found(source: str) -> None:
 
 
 def test_the_door_would_be_found_under_another_name() -> None:
-    assert len(private("combee_dspy.search._x", MODULES[PRIVATE_DOOR])) > 3
+    assert len(private("combee_dspy.search._x", modules()[PRIVATE_DOOR])) > 3

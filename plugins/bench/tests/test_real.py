@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import dspy
-import litellm
 import pytest
 
 from combee_bench import real
@@ -158,13 +157,15 @@ def test_few_training_rows_foretell_the_same_readings(lm, tmp_path: Path) -> Non
 def test_a_model_that_counts_no_tokens_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    import litellm
+
     class Silent(dspy.LM):
         def forward(self, *args: object, **kwargs: object) -> object:
-            found = litellm.ModelResponse(
+            response = litellm.ModelResponse(
                 choices=[{"message": {"content": as_chat({"answer": "?"})}}], model="m"
             )
-            found.usage = {}
-            return found
+            response.usage = {}
+            return response
 
     monkeypatch.setattr(
         real, "model_lm", lambda name, **where: (Silent("openai/m", cache=False), None)
