@@ -39,7 +39,11 @@ def load_yaml(data: bytes) -> Any:
     """
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it has {len(data):,} bytes, more than {_MOST_BYTES:,}")
-    value = yaml.load(data.decode("utf-8"), _Loader)  # noqa: S506 - a safe loader
+    loader = _Loader(data.decode("utf-8"))
+    try:
+        value = loader.get_single_data()
+    finally:
+        loader.dispose()
     for number, _ in enumerate(_values(value, ())):
         if number > _MOST_VALUES:
             raise ValueError(f"aliases make more than {_MOST_VALUES:,} values of it")
