@@ -22,6 +22,8 @@ from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from gepa import GEPAResult
 from gepa.core.state import GEPAState, ValsetEvaluation
 
+from combee_dspy.records import Metric
+
 __all__ = [
     "AUTO_CANDIDATES",
     "GEPA_MINIBATCH",
@@ -90,7 +92,7 @@ def flex_sources(student: dspy.Module) -> dict[str, str]:
     return {path: flex.module_src for path, flex in enumerate_flex_submodules(student).items()}
 
 
-def make_adapter(student: dspy.Module, metric: Callable[..., Any], **settings: Any) -> DspyAdapter:
+def make_adapter(student: dspy.Module, metric: Metric, **settings: object) -> DspyAdapter:
     """Return DSPy's gepa adapter: it builds programs with ``dspy.Flex`` parts and asks custom
     proposers.
     """
@@ -98,7 +100,7 @@ def make_adapter(student: dspy.Module, metric: Callable[..., Any], **settings: A
 
 
 def new_state(
-    texts: Mapping[str, str], evaluation: ValsetEvaluation, visible: list[str], **settings: Any
+    texts: Mapping[str, str], evaluation: ValsetEvaluation, visible: list[str], **settings: object
 ) -> GEPAState:
     """Return gepa's state after the validation of the seed, whose texts it holds.
 

@@ -3,67 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
 import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
+from gepa.core.adapter import ProposalFn
+from gepa.proposer.reflective_mutation.base import CandidateSelector, ReflectionComponentSelector
 
-from combee_dspy._private import GEPA_MINIBATCH
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.artifacts import Artifact, Instruction
-from combee_dspy.controllers import BatchController, PowerLaw, Static
+from combee_dspy.arguments import (
+    build,
+    build_all,
+    build_artifact,
+    build_operators,
+    check_budget,
+    check_cache,
+    check_diversity,
+    check_lm,
+    check_metric,
+    check_preset,
+    check_together,
+    check_wandb,
+    choose_keep,
+    refuse_unknown,
+)
+from combee_dspy.artifacts import Artifact
+from combee_dspy.controllers import BatchController
 from combee_dspy.costs import Costs
 from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.gepa_arguments import check_gepa_kwargs, check_names
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.options import Privacy, Search, Validation, option, positive
-from combee_dspy.registry import Spec, resolve
+from combee_dspy.records import Metric
+from combee_dspy.registry import Spec
 from combee_dspy.rollouts import Executor
-from combee_dspy.search import (
-    check_lm,
-    check_metric,
-    check_names,
-    check_wide,
-    checked_gepa_kwargs,
-    compile_program,
-    keeps,
-    of_no_use_to_a_trunk,
-)
+from combee_dspy.search import compile_program
+from combee_dspy.settings import Auto, Settings
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Tracker
 
 __all__ = ["Combee"]
-
-_GROUPS: Mapping[str, type[Any]] = {
-    "validation": Validation,
-    "guards": Guards,
-    "diversity": Diversity,
-    "costs": Costs,
-    "search": Search,
-    "privacy": Privacy,
-}
-
-_ELSEWHERE: Mapping[str, str] = {
-    **{
-        one.name: f"{group}={kind.__name__}({one.name}=…)"
-        for group, kind in _GROUPS.items()
-        for one in dataclasses.fields(kind)
-    },
-    "ceiling": "budget=Budget(dollars=…): no proxy takes over in the middle of a run any more",
-    "fallback": "aggregator=…: a scan's node does not stand in for its root any more",
-    "heldout_terms": "compile(heldout=Heldout(rows, target=…))",
-    "hooks": "tracker=…, which reads the journal",
-    "lesson_ledger": "search=Search(weigher=…): the book keeps every lesson",
-    "memoize": "cache=False for no memo",
-    "progress": "tracker='progress', or tracker=() for none",
-    "receipts": "log_dir=…, whose journal holds the receipts",
-    "speculation": "search=Search(staleness=1): updates overlap without guesses",
-}
 
 
 class Combee(Teleprompter):
@@ -111,9 +97,8 @@ class Combee(Teleprompter):
         warn_on_score_mismatch: Warn when the metric's score depends on ``pred_name``.
         use_mlflow: The same as ``tracker="mlflow"``.
         seed: Seed of everything random. ``None`` draws one, and notes it.
-        gepa_kwargs: Parts of gepa that our loop calls: ``acceptance_criterion``, ``batch_sampler``,
-            ``callbacks``, ``frontier_type``, ``stop_callbacks``, ``val_evaluation_policy`` and
-            others.
+        gepa_kwargs: Parts of gepa that our loop calls: ``callbacks``, ``frontier_type`` and
+            ``stop_callbacks``. Updates then go one after another.
         artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons: ``reference-scan`` by default.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
@@ -143,19 +128,19 @@ class Combee(Teleprompter):
 
     def __init__(  # noqa: PLR0913 - dspy.GEPA's arguments, by their names, and ours
         self,
-        metric: Callable[..., Any],
+        metric: Metric,
         *,
-        auto: Literal["light", "medium", "heavy"] | None = None,
+        auto: Auto | None = None,
         max_full_evals: int | None = None,
         max_metric_calls: int | None = None,
         reflection_minibatch_size: int | None = None,
-        candidate_selection_strategy: Any = "pareto",
+        candidate_selection_strategy: str | CandidateSelector = "pareto",
         reflection_lm: dspy.BaseLM | None = None,
         skip_perfect_score: bool = True,
         add_format_failure_as_feedback: bool = False,
-        instruction_proposer: Callable[..., Any] | None = None,
-        code_proposer: Callable[..., Any] | None = None,
-        component_selector: Any = "round_robin",
+        instruction_proposer: ProposalFn | None = None,
+        code_proposer: ProposalFn | None = None,
+        component_selector: str | ReflectionComponentSelector = "round_robin",
         use_merge: bool = True,
         max_merge_invocations: int | None = 5,
         num_threads: int | None = None,
@@ -170,7 +155,7 @@ class Combee(Teleprompter):
         warn_on_score_mismatch: bool = True,
         use_mlflow: bool = False,
         seed: int | None = 0,
-        gepa_kwargs: dict[str, Any] | None = None,
+        gepa_kwargs: Mapping[str, Any] | None = None,
         artifact: str | Mapping[str, Any] | Artifact | Spec = "instruction",
         aggregator: str | Mapping[str, Any] | Aggregator | Spec = "reference-scan",
         operators: Sequence[str | Mapping[str, Any] | Operator | Spec] | None = None,
@@ -181,79 +166,82 @@ class Combee(Teleprompter):
         guards: Guards | None = None,
         diversity: Diversity | bool = True,
         budget: StoppingRule | None = None,
-        tracker: Any = None,
+        tracker: str | Mapping[str, Any] | Tracker | Spec | Sequence[str | Tracker] | None = None,
         cache: str | PathLike[str] | Literal[False] | None = None,
         costs: Costs | None = None,
         privacy: Privacy | None = None,
-        **elsewhere: Any,
+        **elsewhere: object,
     ) -> None:
-        for name, value in elsewhere.items():
-            if name in _ELSEWHERE:
-                raise ArgumentTypeError(
-                    name, value, "has a place of its own", f"Give {_ELSEWHERE[name]}."
-                )
-            raise ArgumentTypeError(
-                name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee)."
-            )
+        refuse_unknown(elsewhere)
         check_metric(metric)
-        self.metric_fn = metric
-        self.auto = _one_of("auto", auto, (None, "light", "medium", "heavy"))
-        self.max_full_evals = positive("max_full_evals", max_full_evals)
-        self.max_metric_calls = positive("max_metric_calls", max_metric_calls)
-        self.reflection_minibatch_size = positive(
-            "reflection_minibatch_size", reflection_minibatch_size
+        check_lm("reflection_lm", reflection_lm)
+        check_preset("auto", auto, ("light", "medium", "heavy"))
+        check_budget(budget)
+        check_cache(cache)
+        check_wandb(use_wandb)
+        check_names(
+            {
+                "candidate_selection_strategy": candidate_selection_strategy,
+                "component_selector": component_selector,
+            }
         )
-        self.candidate_selection_strategy = candidate_selection_strategy
-        self.reflection_lm = check_lm("reflection_lm", reflection_lm)
-        self.skip_perfect_score = skip_perfect_score
-        self.add_format_failure_as_feedback = add_format_failure_as_feedback
-        self.custom_instruction_proposer = instruction_proposer
-        self.custom_code_proposer = code_proposer
-        self.component_selector = component_selector
-        self.use_merge = use_merge
-        self.max_merge_invocations = max_merge_invocations
-        self.num_threads = positive("num_threads", num_threads)
-        self.failure_score = failure_score
-        self.perfect_score = perfect_score
-        self.log_dir = None if log_dir is None else str(log_dir)
-        self.track_stats = track_stats
-        self.use_wandb = use_wandb
-        self.wandb_api_key = wandb_api_key
-        self.wandb_init_kwargs = wandb_init_kwargs
-        self.track_best_outputs = track_best_outputs
-        self.warn_on_score_mismatch = warn_on_score_mismatch
-        self.use_mlflow = use_mlflow
-        self.seed = secrets.randbits(32) if seed is None else seed
-        self.gepa_kwargs = checked_gepa_kwargs(gepa_kwargs or {}, reflection_minibatch_size)
-        check_names(self)
-        self.search: Search = option("search", search, Search)
-        self.validation = option("validation", validation, Validation)
-        self.guards = option("guards", guards, Guards)
-        if isinstance(diversity, bool):
-            diversity = Diversity() if diversity else Diversity.off()
-        self.diversity = option("diversity", diversity, Diversity)
-        self.budget = budget
-        given: object = budget  # whatever it is declared to be
-        if given is not None and not isinstance(given, StoppingRule):
-            remedy = "Give combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule."
-            raise ArgumentTypeError("budget", budget, "is no stopping rule", remedy)
-        self.cache = cache
-        self.costs = option("costs", costs, Costs)
-        self.privacy = option("privacy", privacy, Privacy)
-        self.operators = self._resolved_operators(operators)
-        self.artifact = self._resolved_artifact(artifact)
-        self.search = self._with_staleness()
-        if operators is not None and not isinstance(self.artifact, Instruction):
-            remedy = f"Leave it out: artifact {self.artifact.name!r} applies lessons itself."
+        edits = build_operators("insert" if operators is None else operators)
+        if tracker is None and use_mlflow:
+            tracker = "mlflow"
+        settings = Settings(
+            metric=metric,
+            auto=auto,
+            max_full_evals=positive("max_full_evals", max_full_evals),
+            max_metric_calls=positive("max_metric_calls", max_metric_calls),
+            reflection_minibatch_size=positive(
+                "reflection_minibatch_size", reflection_minibatch_size
+            ),
+            candidate_selection_strategy=candidate_selection_strategy,
+            reflection_lm=reflection_lm,
+            skip_perfect_score=skip_perfect_score,
+            add_format_failure_as_feedback=add_format_failure_as_feedback,
+            instruction_proposer=instruction_proposer,
+            code_proposer=code_proposer,
+            component_selector=component_selector,
+            use_merge=use_merge,
+            max_merge_invocations=max_merge_invocations,
+            num_threads=positive("num_threads", num_threads),
+            failure_score=failure_score,
+            perfect_score=perfect_score,
+            log_dir=None if log_dir is None else str(log_dir),
+            track_stats=track_stats,
+            use_wandb=use_wandb,
+            wandb_api_key=wandb_api_key,
+            wandb_init_kwargs=wandb_init_kwargs,
+            track_best_outputs=track_best_outputs,
+            warn_on_score_mismatch=warn_on_score_mismatch,
+            use_mlflow=use_mlflow,
+            seed=secrets.randbits(32) if seed is None else seed,
+            gepa=check_gepa_kwargs(gepa_kwargs or {}),
+            artifact=build_artifact(artifact, edits),
+            aggregator=build(Aggregator, aggregator),
+            operators=edits,
+            chosen_controller=None if controller is None else build(BatchController, controller),
+            executor=build(Executor, executor),
+            search=option("search", search, Search),
+            keep="trunk",
+            validation=option("validation", validation, Validation),
+            guards=option("guards", guards, Guards),
+            diversity=option("diversity", check_diversity(diversity), Diversity),
+            budget=budget,
+            trackers=None if tracker is None else build_all(Tracker, tracker),
+            cache=cache,
+            costs=option("costs", costs, Costs),
+            privacy=option("privacy", privacy, Privacy),
+        )
+        if operators is not None and not settings.edits_instructions:
+            remedy = f"Leave it out: artifact {settings.artifact.name!r} applies lessons itself."
             raise ArgumentValueError("operators", operators, "edit instructions alone", remedy)
-        self.aggregator: Aggregator = resolve("aggregator", aggregator)  # type: ignore[assignment]  # checked by kind
-        self.controller = self._resolved_controller(controller)
-        self.executor: Executor = resolve("executor", executor)  # type: ignore[assignment]  # checked by kind
-        self.trackers = self._resolved_trackers(tracker)
-        self._check_together()
+        self.settings = dataclasses.replace(settings, keep=choose_keep(settings))
+        check_together(self.settings)
 
     @classmethod
-    def parity(cls, metric: Callable[..., Any], **kwargs: Any) -> dspy.GEPA:
+    def parity(cls, metric: Metric, **kwargs: Any) -> dspy.GEPA:
         """Return ``dspy.GEPA`` itself: the serial baseline, for those who change one thing at a
         time.
 
@@ -264,8 +252,6 @@ class Combee(Teleprompter):
         Raises:
             ArgumentTypeError: One is an argument of ``Combee`` alone.
         """
-        import inspect
-
         known = inspect.signature(dspy.GEPA).parameters
         for name, value in kwargs.items():
             if name not in known:
@@ -314,145 +300,11 @@ class Combee(Teleprompter):
             raise ArgumentValueError(
                 "teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA."
             )
-        return compile_program(self, student, trainset=trainset, valset=valset, heldout=heldout)
+        return compile_program(self.settings, student, trainset, valset, heldout)
 
-    def get_params(self) -> dict[str, Any]:
-        """Return a copy of the parameters. Changing it changes nothing."""
-        return dict(vars(self))
-
-    @property
-    def keeps(self) -> Literal["pareto", "trunk"]:
-        """How what was learned is kept; without ``Search(keep=…)`` a ``dspy.Flex`` gets
-        ``"pareto"`` all the same.
-        """
-        return keeps(self)
-
-    def _with_staleness(self) -> Search:
-        if self.search.staleness is not None:
-            return self.search
-        selectors = (self.candidate_selection_strategy, self.component_selector)
-        written_for_gepa = self.gepa_kwargs or not all(isinstance(one, str) for one in selectors)
-        overlapping = 2 if self.keeps == "trunk" else 1
-        return dataclasses.replace(self.search, staleness=0 if written_for_gepa else overlapping)
-
-    def _resolved_operators(self, value: Any) -> tuple[Operator, ...]:
-        if isinstance(value, (str, Operator, Spec, Mapping)):
-            value = (value,)
-        chosen = ("insert",) if value is None else tuple(value)
-        if not chosen:
-            raise ArgumentValueError(
-                "operators", value, "is empty", "Give at least one operator, such as 'insert'."
-            )
-        return tuple(resolve("operator", operator) for operator in chosen)  # type: ignore[misc]  # checked by kind
-
-    def _resolved_artifact(self, value: Any) -> Artifact:
-        artifact: Artifact = resolve("artifact", value)  # type: ignore[assignment]  # checked by kind
-        return (
-            dataclasses.replace(artifact, operators=self.operators)
-            if isinstance(artifact, Instruction)
-            else artifact
-        )
-
-    def _resolved_controller(self, value: Any) -> BatchController:
-        if (size := self.reflection_minibatch_size) is not None:
-            if value is not None:
-                remedy = "Give reflection_minibatch_size for a fixed size, or a controller."
-                raise ArgumentValueError(
-                    "controller", value, "contradicts reflection_minibatch_size", remedy
-                )
-            return Static(size, "reflection_minibatch_size was given")
-        if value is None and self.custom_instruction_proposer is not None:
-            return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
-        chosen = PowerLaw(min_updates=3 if self.keeps == "trunk" else 4) if value is None else value
-        return resolve("controller", chosen)  # type: ignore[return-value]  # by kind
-
-    def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:
-        if value is None:
-            return (resolve("tracker", "mlflow"),) if self.use_mlflow else None  # type: ignore[return-value]  # by kind
-        values = (value,) if isinstance(value, (str, Tracker, Spec, Mapping)) else tuple(value)
-        return tuple(resolve("tracker", one) for one in values)  # type: ignore[misc]  # checked by kind
-
-    def _check_hashes(self) -> None:
-        """Refuse what keeps texts where hashes alone may be kept."""
-        examples = [one.name for one in self.operators if one.edits_demonstrations]
-        for name, value in (("cache", self.cache), ("operators", examples)):
-            if value and self.privacy.texts == "hashes":
-                remedy = "Leave it out, or give Privacy(texts='redacted')."
-                raise ArgumentValueError(
-                    name, value, "keeps texts where hashes alone may be kept", remedy
-                )
-
-    def _check_removed(self) -> None:
-        """Refuse lessons to be removed beside what writes texts outside the book."""
-        outside = [operator.name for operator in self.operators if not operator.serves_book]
-        if self.custom_instruction_proposer is not None:
-            outside.append("instruction_proposer")
-        if self.guards.removed and outside:
-            problem = f"cannot be held beside {', '.join(outside)}, which write texts of their own"
-            raise ArgumentValueError(
-                "guards.removed", self.guards.removed, problem, "Use operators='insert'."
-            )
-
-    def _check_together(self) -> None:
-        """Refuse arguments that contradict each other, or would be ignored in silence."""
-        limits = {
-            name: getattr(self, name) for name in ("auto", "max_full_evals", "max_metric_calls")
+    def get_params(self) -> dict[str, object]:
+        """Return the settings by name. Changing the mapping changes nothing."""
+        return {
+            field.name: getattr(self.settings, field.name)
+            for field in dataclasses.fields(self.settings)
         }
-        given = {name: value for name, value in limits.items() if value is not None}
-        remedy = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
-        if len(given) > 1:
-            raise ArgumentValueError(" and ".join(given), given, "cannot be given together", remedy)
-        bounded = not isinstance(self.artifact, Instruction) or self.gepa_kwargs.get(
-            "stop_callbacks"
-        )
-        if not given and self.budget is None and not bounded:
-            raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
-        if (
-            self.use_mlflow
-            and self.trackers is not None
-            and "mlflow" not in [one.name for one in self.trackers]
-        ):
-            raise ArgumentValueError(
-                "use_mlflow", True, "contradicts tracker", "Add 'mlflow' to tracker=[…]."
-            )
-        if self.track_best_outputs and not self.track_stats:
-            raise ArgumentValueError(
-                "track_best_outputs", True, "needs track_stats", "Set track_stats=True as well."
-            )
-        if self.keeps == "pareto" and not isinstance(self.artifact, Instruction):
-            remedy = (
-                f"Leave keep out, or give 'trunk': artifact {self.artifact.name!r} has one text"
-                " that grows."
-            )
-            raise ArgumentValueError("search.keep", "pareto", "cannot keep this artifact", remedy)
-        if self.keeps == "trunk" and (useless := of_no_use_to_a_trunk(self)):
-            raise ArgumentValueError(
-                useless, "given", "is of no use to a trunk", "Give Search(keep='pareto')."
-            )
-        if "batch_sampler" in self.gepa_kwargs and (self.guards.anchors or self.search.staleness):
-            problem = "cannot be beside anchors or staleness: it draws by gepa's iteration"
-            raise ArgumentValueError(
-                "gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out."
-            )
-        self._check_hashes()
-        self._check_removed()
-        check_wide(self.num_threads, self.diversity)
-        needed = self.custom_instruction_proposer is None and (
-            not isinstance(self.artifact, Instruction)
-            or any(operator.needs_lessons for operator in self.operators)
-        )
-        if needed and self.reflection_lm is None:
-            remedy = (
-                "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0,"
-                " max_tokens=32000)."
-            )
-            raise ArgumentValueError(
-                "reflection_lm", None, "is missing: nobody would propose", remedy
-            )
-
-
-def _one_of(argument: str, value: Any, known: Sequence[Any]) -> Any:
-    if value not in known:
-        shown = ", ".join(repr(one) for one in known if one is not None)
-        raise ArgumentValueError(argument, value, "is no preset", f"Give one of {shown}.")
-    return value

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, cast
 
 from combee_dspy.records import CallUsage
 
@@ -67,6 +67,31 @@ class CombeeError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own would call the class with the message, where these want their fields.
         return type(self).__new__, (type(self), *self.args), vars(self)
+
+
+class _Ending(Protocol):
+    """An error that ends a run, whoever raised it."""
+
+    program: Any
+    results: Sequence[Any]
+
+
+def attach_program(error: BaseException, program: Any) -> None:
+    """Give an error that ends a run the best program so far, as its attribute ``program``."""
+    cast("_Ending", error).program = program
+
+
+def attach_results(error: BaseException, results: Sequence[Any]) -> None:
+    """Give what interrupts several tasks their results, as its attribute ``results``."""
+    cast("_Ending", error).results = results
+
+
+def copy_attached(source: BaseException | None, target: BaseException) -> None:
+    """Give an error what another one was given by these two."""
+    if (program := getattr(source, "program", None)) is not None:
+        attach_program(target, program)
+    if (results := getattr(source, "results", None)) is not None:
+        attach_results(target, results)
 
 
 @dataclass(eq=False, repr=False)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
 
+from combee_dspy.arguments import check_metric
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import Heldout
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, TaskCancelledError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    TaskCancelledError,
+    attach_results,
+)
 from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
 from combee_dspy.search import (
     Overtime,
     Shared,
-    check_metric,
     compile_task,
     in_own_loop,
     make_compilation,
     open_shared,
 )
+from combee_dspy.settings import Settings
 
 __all__ = ["Task", "TaskResult", "compile_many"]
 
@@ -97,37 +102,39 @@ def compile_many(
     tasks = tuple(tasks)
     _check(tasks)
     turns = positive("at_once", at_once) or max(1, len(tasks))
-    overtime = Overtime()
-    return in_own_loop(lambda: _all(tasks, combee, turns, overtime), combee.log_dir, overtime)
+    overtime, settings = Overtime(), combee.settings
+    return in_own_loop(lambda: _all(tasks, settings, turns, overtime), settings.log_dir, overtime)
 
 
 async def _all(
-    tasks: Sequence[Task], combee: Combee, at_once: int, overtime: Overtime
+    tasks: Sequence[Task], settings: Settings, at_once: int, overtime: Overtime
 ) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
-    async with open_shared(combee) as shared:
+    async with open_shared(settings) as shared:
         every = [
-            asyncio.ensure_future(_one(one, number, combee, shared, turns, overtime))
+            asyncio.ensure_future(_one(one, number, settings, shared, turns, overtime))
             for number, one in enumerate(tasks)
         ]
         try:
             return list(await asyncio.gather(*every))
         except asyncio.CancelledError as error:
-            vars(error)["results"] = [one.result() for one in every]
+            attach_results(error, [task.result() for task in every])
             raise
 
 
 async def _one(
     task: Task,
     number: int,
-    combee: Combee,
+    settings: Settings,
     shared: Shared,
     turns: asyncio.Semaphore,
     overtime: Overtime,
 ) -> TaskResult:
-    settings = copy.copy(combee)
-    settings.metric_fn = task.metric or combee.metric_fn
-    settings.seed = combee.seed if task.seed is None else task.seed
+    settings = replace(
+        settings,
+        metric=task.metric or settings.metric,
+        seed=settings.seed if task.seed is None else task.seed,
+    )
     try:
         async with turns:
             with dspy.context(**task.context):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ from combee_dspy.strategies import parameters
 from combee_dspy.weighers import Weigher
 
 __all__ = ["Privacy", "Search", "Validation", "option", "positive"]
+
+T = TypeVar("T")
 
 
 @parameters
@@ -37,10 +39,9 @@ class Search:
             trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
-            overlap. Results depend on it and never on the number of workers: a component selector,
-            acceptance criterion or validation policy of your own is asked in the order of updates,
-            so less overlaps beside one. By default 2 where one text grows, else 1; 0 beside
-            ``gepa_kwargs`` or a selector of your own, which are written for GEPA's order.
+            overlap. Results depend on it and never on the number of workers. By default 2 where
+            one text grows, else 1; 0 beside ``gepa_kwargs`` or a selector of your own, which are
+            written for GEPA's order: 1 or 2 are refused there.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn
             by what operators have brought on validation where there are more operators than
             children. By default one an operator.
@@ -176,7 +177,7 @@ class Privacy:
                 ) from error
 
 
-def option(argument: str, value: Any, kind: type[Any]) -> Any:
+def option(argument: str, value: object, kind: type[T]) -> T:
     """Return a group of options, its defaults for ``None``.
 
     Raises:
@@ -191,7 +192,7 @@ def option(argument: str, value: Any, kind: type[Any]) -> Any:
     return value
 
 
-def positive(argument: str, value: Any) -> int | None:
+def positive(argument: str, value: object) -> int | None:
     """Return a whole number from 1, or ``None``.
 
     Raises:

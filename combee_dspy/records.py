@@ -8,9 +8,9 @@ reference and must not be changed either.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from combee_dspy.edits import BookEdit
 
@@ -48,6 +48,9 @@ def described(error: BaseException) -> str:
             f" {type(problem).__name__}"
         )
 
+
+Metric: TypeAlias = Callable[..., Any]
+"""GEPA's metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a score."""
 
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""

@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import dspy
 
@@ -33,6 +33,9 @@ from combee_dspy.records import Edit, FailedCall, Lessons, Reflection, Refusal, 
 from combee_dspy.rollouts import CallJob, Fixed, Slots, Threads
 from combee_dspy.search import in_own_loop
 from combee_dspy.strategies import StrategyContext
+
+if TYPE_CHECKING:
+    from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 
 __all__ = ["CombeeProposer", "CombeeReflection"]
 
@@ -236,11 +239,11 @@ class CombeeReflection(_Reducer):
         candidate: dict[str, str],
         reflective_dataset: ReflectiveDataset,
         components_to_update: list[str],
-    ) -> tuple[Any, CombeeReflection]:
+    ) -> tuple[ReflectionProposal, CombeeReflection]:
         """Return a ``ReflectionProposal`` for one job: a batch of one."""
         return self.reflect_many([(candidate, reflective_dataset, components_to_update)])[0]
 
-    def reflect_many(self, jobs: list[Job]) -> list[tuple[Any, CombeeReflection]]:
+    def reflect_many(self, jobs: list[Job]) -> list[tuple[ReflectionProposal, CombeeReflection]]:
         """Return one ``ReflectionProposal`` per job, all components of all jobs reduced at the same
         time.
 

@@ -152,7 +152,7 @@ class Spec:
         return {"kind": self.kind, "name": self.name, "params": params}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Spec:
+    def from_dict(cls, data: Mapping[str, object]) -> Spec:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
@@ -286,7 +286,7 @@ def extension(group: str, name: str) -> Any:
     return None
 
 
-def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Strategy:
+def build(kind: str, name: str, params: Mapping[str, object] | None = None) -> Strategy:
     """Build a strategy by name. Raises what :func:`find` does.
 
     Raises:

@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -28,9 +28,14 @@ CallTokens = Annotated[int, Field(ge=2_000)]
 
 
 class Aggregator(Strategy):
-    """Turns the reflections on one component into lessons (the scan of Combee §3.1)."""
+    """Turns the reflections on one component into lessons (the scan of Combee §3.1).
+
+    Attributes:
+        copies: How often each reflection is dealt.
+    """
 
     kind: ClassVar[str] = "aggregator"
+    copies: int = 1
 
     @abstractmethod
     async def aggregate(
@@ -92,7 +97,7 @@ async def arrived(awaitables: Iterable[Awaitable[T]]) -> list[T]:
     return await asyncio.gather(*map(asyncio.shield, awaitables))
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
     """Run coroutines at once and return their results in order.
 
     The first exception cancels the others.

@@ -21,7 +21,7 @@ from combee_dspy.files import read_plain, write_plain
 from combee_dspy.hashing import row_hash
 from combee_dspy.lessons import Book, taught
 from combee_dspy.lms import adapter_for
-from combee_dspy.records import FailedCall, Role, Rollout
+from combee_dspy.records import FailedCall, Metric, Role, Rollout
 from combee_dspy.rollouts import (
     CallJob,
     Fixed,
@@ -76,7 +76,7 @@ class OnlinePlaybook:
     def __init__(  # noqa: PLR0913 - each has a default
         self,
         student: dspy.Module,
-        metric: Callable[..., Any],
+        metric: Metric,
         *,
         reflection_lm: dspy.BaseLM | None = None,
         artifact: Playbook | None = None,
@@ -112,7 +112,7 @@ class OnlinePlaybook:
         """Return the program with what has been learned so far."""
         return serving(self._artifact.build(self._student, {COMPONENT: self.text}))
 
-    def predict(self, batch: Sequence[dspy.Example]) -> tuple[Any, ...]:
+    def predict(self, batch: Sequence[dspy.Example]) -> tuple[dspy.Prediction | None, ...]:
         """Answer every example with what was learned before; ``None`` where the program raised.
 
         All are answered at once. A batch that was not learned from is forgotten.

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from combee_dspy.combee import Combee
+from combee_dspy.cli._arguments import CombeeArguments, HeldoutTerms, Section
 from combee_dspy.diversity import Diversity
-from combee_dspy.evaluation import Heldout
 from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.stopping import Budget
 
-__all__ = ["FILE", "LMConfig", "RunConfig", "StrategiesConfig", "StrategyConfig"]
+__all__ = ["LMConfig", "RunConfig", "StrategiesConfig", "StrategyConfig"]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
-
-
-class StrategyConfig(_Section):
+class StrategyConfig(Section):
     """A strategy or a benchmark: its name, and its constructor's parameters."""
 
     name: str
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
 
 
-class LMConfig(_Section):
+class LMConfig(Section):
     """One LM.
 
     Attributes:
@@ -57,7 +50,7 @@ class LMConfig(_Section):
     max_tokens: Annotated[int | None, Field(gt=0)] = None
     num_retries: Annotated[int | None, Field(ge=0)] = None
     cache: bool | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     slots: Annotated[int | None, Field(gt=0)] = None
     file: str | tuple[str, ...] | None = None
     sha256: Annotated[str | None, Field(pattern="^[0-9a-fA-F]{64}$")] = None
@@ -86,7 +79,7 @@ class LMConfig(_Section):
         return self
 
 
-def _or_name(key: str, of: type[_Section]) -> BeforeValidator:
+def _or_name(key: str, of: type[Section]) -> BeforeValidator:
     """Let a plain name stand for the mapping that holds nothing else."""
     return BeforeValidator(
         lambda one: {key: one} if isinstance(one, str) else one, json_schema_input_type=str | of
@@ -112,7 +105,7 @@ _Diversity = Annotated[
 ]
 
 
-class DataConfig(_Section):
+class DataConfig(Section):
     """Where the examples come from: a benchmark, or ``.jsonl``, ``.json`` or ``.csv`` files.
 
     Attributes:
@@ -142,7 +135,7 @@ class DataConfig(_Section):
         return self
 
 
-class TaskLMsConfig(_Section):
+class TaskLMsConfig(Section):
     """The LM of one of several tasks."""
 
     task: _LM
@@ -154,7 +147,7 @@ class LMsConfig(TaskLMsConfig):
     proposer: _LM | None = None
 
 
-class StrategiesConfig(_Section):
+class StrategiesConfig(Section):
     """Strategies by kind; ``stopping`` are rules beside the budget. What is left out is
     ``Combee``'s default.
     """
@@ -164,30 +157,10 @@ class StrategiesConfig(_Section):
     operators: _Several | None = None
     controller: _OneStrategy | None = None
     executor: _OneStrategy | None = None
-    stopping: _Several = []
+    stopping: _Several = Field(default_factory=list)
 
 
-def _arguments(of: Any, without: tuple[str, ...]) -> dict[str, Any]:
-    """Return pydantic fields for the parameters of a class, described as its docstring does."""
-    hints = get_type_hints(of.__init__ if of is Combee else of, include_extras=True)
-    # getdoc() takes the indent away, as Python 3.13 does by itself.
-    told = dict(
-        re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(of) or "", re.MULTILINE)
-    )
-    return {
-        name: (
-            hints[name],
-            Field(default=one.default, description=" ".join(told.get(name, "").split())),
-        )
-        for name, one in inspect.signature(of).parameters.items()
-        if name not in without and one.kind is not one.VAR_KEYWORD
-    }
-
-
-_HeldoutTerms = create_model("Heldout", __base__=_Section, **_arguments(Heldout, ("rows",)))
-
-
-class TaskConfig(_Section):
+class TaskConfig(Section):
     """What each of several tasks may say for itself, in place of what the file says.
 
     Attributes:
@@ -207,12 +180,12 @@ class TaskConfig(_Section):
     program: str | None = None
     metric: str | None = None
     adapter: Literal["chat", "json", "xml", "choice", "constrained-json"] | None = None
-    heldout: _HeldoutTerms = _HeldoutTerms()  # type: ignore[valid-type]  # made from Heldout itself
+    heldout: HeldoutTerms = HeldoutTerms()
     seed: Annotated[int, Field(ge=0)] | None = 0
     output: str | None = None
 
 
-class RunConfig(TaskConfig):
+class RunConfig(TaskConfig, CombeeArguments):
     """A run, or several: what a task may say, the arguments of ``Combee``, and the tasks where
     there are several.
 
@@ -235,14 +208,14 @@ class RunConfig(TaskConfig):
     instruction_proposer: str | None = None
     code_proposer: str | None = None
     tracker: _Several | None = None
-    tasks: dict[str, TaskConfig | None] = {}
+    tasks: dict[str, TaskConfig | None] = Field(default_factory=dict)
     at_once: Annotated[int, Field(ge=1)] | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return what goes to ``Combee`` as it stands: no more than the file says."""
         return {
             name: getattr(self, name)
-            for name in self.model_fields_set & {*_PLAIN, "diversity", "seed"}
+            for name in self.model_fields_set & {*CombeeArguments.model_fields, "diversity", "seed"}
         }
 
     def of_task(self, name: str) -> RunConfig:
@@ -254,18 +227,3 @@ class RunConfig(TaskConfig):
         if own.lms is not None and self.lms is not None:
             changes["lms"] = self.lms.model_copy(update={"task": own.lms.task})
         return self.model_copy(update=changes)
-
-
-# Those that a file gives in another form, and a key, which has no place in a file.
-_PLAIN = _arguments(
-    Combee,
-    (
-        "metric",
-        "reflection_lm",
-        "wandb_api_key",
-        *StrategiesConfig.model_fields,
-        *RunConfig.model_fields,
-    ),
-)
-FILE = create_model("RunConfig", __base__=RunConfig, **_PLAIN)
-"""A :class:`RunConfig` with every further argument of ``Combee``."""

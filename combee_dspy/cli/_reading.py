@@ -20,7 +20,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from combee_dspy.cli._config import FILE, RunConfig, StrategiesConfig
+from combee_dspy.cli._config import RunConfig, StrategiesConfig
 from combee_dspy.cli._yaml import load_yaml
 from combee_dspy.exceptions import (
     ArgumentError,
@@ -89,14 +89,14 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
                 "guards.anchors", file, "needs examples from files beside it", remedy
             )
     try:
-        return FILE.model_validate(given)
+        return RunConfig.model_validate(given)
     except ValidationError as error:
         raise _told(error) from error
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a file."""
-    found = FILE.model_json_schema(schema_generator=_FileSchema)
+    found = RunConfig.model_json_schema(schema_generator=_FileSchema)
     _at(found, ["guards"], found)["properties"]["anchors"] = {
         "type": "string",
         "description": "A file of examples.",

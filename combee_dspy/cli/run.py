@@ -134,10 +134,12 @@ def compiled(plan: Plan) -> list[TaskResult]:
     with plan.lms() as lm_of:
         combee = plan.combee(lm_of(plan.proposer))
         # The command shows the result itself, once.
-        trackers = default_trackers() if combee.trackers is None else combee.trackers
-        combee.trackers = tuple(
-            replace(one, result=False) if isinstance(one, Progress) else one for one in trackers
+        trackers = combee.settings.trackers
+        quiet = tuple(
+            replace(tracker, result=False) if isinstance(tracker, Progress) else tracker
+            for tracker in (default_trackers() if trackers is None else trackers)
         )
+        combee.settings = replace(combee.settings, trackers=quiet)
         settings = [{"lm": lm_of(one.lm), **one.settings()} for one in plan.tasks]
         tasks = [
             replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)
@@ -167,11 +169,11 @@ def _show_plan(plan: Plan) -> None:
 
     from combee_dspy.search import make_compilation
 
-    combee = plan.combee(DummyLM([]))
+    settings = plan.combee(DummyLM([])).settings
     for one in plan.tasks:
         task = one.task
         splits = make_compilation(
-            combee, task.student, task.trainset, task.valset, task.heldout
+            settings, task.student, task.trainset, task.valset, task.heldout
         ).splits
         facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
         for loaded, _ in one.known:
@@ -196,7 +198,7 @@ def _show_plan(plan: Plan) -> None:
     )
     show_facts(
         {
-            name: getattr(combee, name)
+            name: getattr(settings, name)
             for name in (*options, "diversity", "budget", "costs", "trackers")
         }
     )

@@ -108,7 +108,7 @@ class Calibrator:
         """
         return derive(self._seed, "calibration", *place).random() < self.share
 
-    def judge(self, example: Any, prediction: Any) -> float:
+    def judge(self, example: object, prediction: object) -> float:
         """Return the reference's score of a rollout. May call an LM: run it in a worker, and
         journal the score.
 

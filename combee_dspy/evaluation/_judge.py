@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -60,7 +60,8 @@ class Judge:
     Its calls are made in the role ``evaluator``. An answer that cannot be read, or whose score is
     not a number from 0 to 1, is drawn again, at temperature 1 where the LM's own is 0 and past
     DSPy's cache; after ``attempts`` it is an error, never a silent 0. Errors of the service are
-    passed on as they are.
+    passed on as they are. The verdict is about the whole rollout: who wants feedback on one
+    predictor takes the rollout's.
 
     Attributes:
         criteria: What a good response is.
@@ -69,11 +70,6 @@ class Judge:
         signature: A signature of your own, with the fields of :class:`JudgeResponse`, or with
             ``reference`` those of :class:`JudgeResponseByReference`.
         attempts: How often one response may be judged.
-    """
-
-    whole_rollout: ClassVar[bool] = True
-    """The verdict is about the whole rollout: who wants feedback on one predictor takes the
-    rollout's.
     """
 
     criteria: Annotated[str, Field(pattern=r"\S")]
@@ -103,9 +99,9 @@ class Judge:
         self,
         gold: dspy.Example,
         pred: Any,
-        trace: Any = None,
+        trace: object = None,
         pred_name: str | None = None,
-        pred_trace: Any = None,
+        pred_trace: object = None,
     ) -> dspy.Prediction:
         """Return ``score``, 0 to 1, and ``feedback``. Safe to call from any thread.
 
@@ -157,7 +153,7 @@ def _verdict(answer: Any) -> dspy.Prediction:
     return dspy.Prediction(score=float(score), feedback=str(getattr(answer, "feedback", "") or ""))
 
 
-def same_model(first: Any, second: Any) -> bool:
+def same_model(first: object, second: object) -> bool:
     """Return whether two LMs, given themselves or by their names, are one model; ``None`` is no
     model.
 
@@ -174,7 +170,7 @@ def _name(lm: Any) -> str:
     return str(name or "").strip().rsplit("/", 1)[-1].lower()
 
 
-def evaluator_lms(metric: Any, default: Any = None) -> tuple[Any, ...]:
+def evaluator_lms(metric: object, default: dspy.BaseLM | None = None) -> tuple[dspy.BaseLM, ...]:
     """Return the LMs that a metric says it judges with.
 
     Args:
@@ -207,14 +203,15 @@ def _referred(value: object) -> tuple[Any, ...]:
     if isinstance(value, dspy.BaseLM):
         return (value,)
     # An LM that is None may be set where the function calls it: only what is certain counts.
-    judges = isinstance(value, dspy.Module) or (
-        hasattr(value, "criteria") and not isinstance(value, type)
-    )
-    return evaluator_lms(value) if judges else ()
+    return evaluator_lms(value) if isinstance(value, (dspy.Module, Judge)) else ()
 
 
 def check_roles(
-    metric: Any, proposer: Any, *, calibration: Calibration | None = None, default: Any = None
+    metric: object,
+    proposer: object,
+    *,
+    calibration: Calibration | None = None,
+    default: object = None,
 ) -> None:
     """Refuse a judge that is its own proposer, unless it is calibrated against another.
 
@@ -239,7 +236,7 @@ def check_roles(
         raise ArgumentValueError(argument, _name(proposer), problem, _REMEDY)
 
 
-def check_roles_heard(usage: Iterable[CallUsage], proposer: Any) -> None:
+def check_roles_heard(usage: Iterable[CallUsage], proposer: object) -> None:
     """Refuse a metric that has been heard, in what rollouts used, to judge with the proposer's
     model.
 

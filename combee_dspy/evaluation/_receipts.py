@@ -50,7 +50,11 @@ class HeldoutIdentity:
 
 
 def heldout_identity(
-    rows: Sequence[Any], metric: str, *, train: Iterable[str] = (), validation: Iterable[str] = ()
+    rows: Sequence[object],
+    metric: str,
+    *,
+    train: Iterable[str] = (),
+    validation: Iterable[str] = (),
 ) -> HeldoutIdentity:
     """Return what a held-out set is known by.
 

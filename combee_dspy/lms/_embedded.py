@@ -112,7 +112,7 @@ def embedded(
     context: int = 4096,
     temperature: float = 0.0,
     max_tokens: int = 256,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dspy.LM:
     """Return a language model that runs in this process on the CPU, as a ``dspy.LM``.
 

@@ -274,7 +274,7 @@ def pooled(
     max_connections: int = 512,
     timeout: float = 600.0,
     headers: Mapping[str, str] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dspy.LM:
     """Return a ``dspy.LM`` for an OpenAI-compatible chat service, with a client made for many
     requests at once.

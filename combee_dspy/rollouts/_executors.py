@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import dspy
 
 from combee_dspy.exceptions import ArgumentTypeError
-from combee_dspy.records import Rollout, described
+from combee_dspy.records import Metric, Rollout, described
 from combee_dspy.rollouts._batching import Batching
 from combee_dspy.rollouts._in_time import run_in_time
 from combee_dspy.rollouts._jobs import (
@@ -104,7 +104,7 @@ class Executor(Strategy):
     elastic: ClassVar[bool] = False
     batching: Batching | None = None
 
-    def check_program(self, program: Any, metric: Any) -> None:
+    def check_program(self, program: dspy.Module, metric: Metric) -> None:
         """Refuse what this executor's workers could not carry out, before anything is spent.
 
         Called once a run, in the run's own DSPy context. By default anything will do.
@@ -310,7 +310,7 @@ class Threads(Executor):
     def params(self) -> dict[str, Any]:
         return {"batching": None if self.batching is None else dict(vars(self.batching))}
 
-    def check_program(self, program: Any, metric: Any) -> None:
+    def check_program(self, program: dspy.Module, metric: Metric) -> None:
         """Refuse a program that has an asynchronous form alone."""
         kind = type(program)
         if hasattr(kind, "aforward") and not hasattr(kind, "forward"):
@@ -338,7 +338,7 @@ class Asyncio(Threads):
 
     name: ClassVar[str] = "asyncio"
 
-    def check_program(self, program: Any, metric: Any) -> None:
+    def check_program(self, program: dspy.Module, metric: Metric) -> None:
         """Refuse a program that, or an LM of whose predictors, has no asynchronous form."""
         kind = type(program)
         if not isinstance(program, dspy.Module) or not inspect.iscoroutinefunction(

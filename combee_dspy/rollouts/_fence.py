@@ -19,7 +19,7 @@ _SENTENCE = (
 
 
 def fenced(
-    signature: type[dspy.Signature], inputs: Mapping[str, Any]
+    signature: type[dspy.Signature], inputs: Mapping[str, object]
 ) -> tuple[type[dspy.Signature], dict[str, Any]]:
     """Return a signature that explains the marks, and inputs between them; numbers and our own
     words stay bare.

@@ -337,7 +337,7 @@ def _seconds(error: LMError, patience: Patience) -> float | None:
     return seconds
 
 
-def patient(lm: Any) -> Any:
+def patient(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
     """Return an LM that outlasts a service that is full; what is no plain ``dspy.LM`` is returned
     as it is.
 
@@ -345,7 +345,7 @@ def patient(lm: Any) -> Any:
     is changed. Legacy subclasses and test doubles have their own ``forward`` and are left alone,
     and so is ``None``.
     """
-    if type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
+    if lm is None or type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
     made = object.__new__(PatientLM)
     # What dspy.LM's own __copy__ does: every attribute is shared, the history too.
@@ -364,7 +364,7 @@ def patient_program(program: dspy.Module) -> dspy.Module:
     return program
 
 
-def lms_of(program: dspy.Module) -> list[Any]:
+def lms_of(program: dspy.Module) -> list[dspy.BaseLM]:
     """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each
     once.
     """

@@ -11,14 +11,15 @@ from functools import partial
 from statistics import pvariance
 from typing import Any
 
-from gepa.core.data_loader import ensure_loader
+from gepa.utils.stop_condition import StopperProtocol
 
+from combee_dspy._private import GEPAState
 from combee_dspy.controllers import BatchView
 from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Rollout
 from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._untraced import Untraced
 from combee_dspy.stopping import RunView, ask
@@ -43,17 +44,13 @@ class Batches:
     Attributes:
         seen: Rows drawn so far.
         left: Rows that the epoch, or the limit in epochs, leaves for the next minibatch.
-        samples_itself: Whether a sampler of the user's sets sizes.
     """
 
-    def __init__(self, task: Compilation, sampler: Any | None) -> None:
+    def __init__(self, task: Compilation) -> None:
         self._task = task
         self._train = task.splits.train
-        self._sampler = sampler
-        self._loader = ensure_loader([row.example for row in self._train])
         epochs = task.limits.epochs
         self._last = None if epochs is None else max(1, round(epochs * len(self._train)))
-        self.samples_itself = sampler is not None
         self.seen = 0
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
@@ -72,10 +69,8 @@ class Batches:
 
     @property
     def first(self) -> Row:
-        """The row that the first minibatch begins with; with a sampler of the user's, which nobody
-        may ask, any.
-        """
-        return self._train[0 if self._sampler is not None else self._order(0)[0]]
+        """The row that the first minibatch begins with."""
+        return self._train[self._order(0)[0]]
 
     def _order(self, epoch: int) -> list[int]:
         order = list(range(len(self._train)))
@@ -113,22 +108,14 @@ class Batches:
         )
         return dataclasses.asdict(decision)
 
-    def draw(self, size: int, state: Callable[[], Any]) -> tuple[Row, ...]:
+    def draw(self, size: int) -> tuple[Row, ...]:
         """Return the rows of the next minibatch.
 
         Args:
-            size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides
-                itself.
-            state: Returns gepa's state, for a sampler of the user's.
+            size: How many, anchors left out; at most :attr:`left`.
         """
-        if self._sampler is not None:
-            rows = tuple(
-                self._train[index]
-                for index in self._sampler.next_minibatch_ids(self._loader, state())
-            )
-        else:
-            epoch, start = divmod(self.seen, len(self._train))
-            rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
+        epoch, start = divmod(self.seen, len(self._train))
+        rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
         self.seen += len(rows)
         self._planned.append(len(rows))
         hashes = {row.hash for row in rows}
@@ -137,15 +124,18 @@ class Batches:
     def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
         """Note how long an update took, and its parent's rollouts."""
         self._measured.append(Measurement(size, seconds))
-        self._scores.extend(one.score for one in rollouts)
+        self._scores.extend(rollout.score for rollout in rollouts)
         self._prompt_tokens += sum(
-            used.prompt_tokens for one in rollouts for used in one.usage if used.role == "task"
+            used.prompt_tokens
+            for rollout in rollouts
+            for used in rollout.usage
+            if used.role == "task"
         )
 
 
 def decision_from(data: Any) -> BatchDecision:
     """Return the decision that :meth:`Batches.decide` has returned as JSON values."""
-    fit, clamps = data["fit"], tuple(Clamp(**one) for one in data["clamps"])
+    fit, clamps = data["fit"], tuple(Clamp(**clamp) for clamp in data["clamps"])
     return BatchDecision(
         data["size"], data["reason"], None if fit is None else PowerLawFit(**fit), clamps
     )
@@ -162,7 +152,7 @@ class Ends:
         effects: Effects,
         pool: Pool,
         batches: Batches,
-        parts: GepaParts,
+        gepa: Gepa,
         untraced: Untraced,
     ) -> None:
         self._effects = effects
@@ -170,7 +160,8 @@ class Ends:
         self._components = task.components
         self._pool = pool
         self._batches = batches
-        self._parts = parts
+        self._gepa = gepa
+        self._is_serial = task.is_serial
         self._rule = task.settings.budget
         self._behind = task.behind
         self._turns = max(_BARREN, len(task.components))
@@ -229,7 +220,7 @@ class Ends:
                     f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to"
                     " learn from"
                 )
-            fails = any(self._failed[one] for one in barren)
+            fails = any(self._failed[update] for update in barren)
             why = "no new text came of the rows that fail" if fails else "every row was right"
             reason = f"{_NOTHING}: {why}"
             return (
@@ -238,8 +229,8 @@ class Ends:
                 else reason
             )
         if self._seed_is_known(step):
-            for place, stopper in enumerate(self._parts.stoppers):
-                stops = partial(_stops, stopper, self._pool.state)
+            for place, stopper in enumerate(self._gepa.stoppers):
+                stops = partial(_stops, stopper, self._gepa.state)
                 if await self._effects.decide(f"stopper/{step}/{place}", stops, step=step):
                     return f"stop callback {type(stopper).__name__}"
         rule = self._rule
@@ -257,15 +248,15 @@ class Ends:
         """Return whether the student's validation is surely there: before, it may be there or
         not.
         """
-        return step >= self._behind or not self._parts.plain
+        return step >= self._behind or self._is_serial
 
-    def _nothing_new(self, known: int) -> Sequence[int]:
+    def _nothing_new(self, last: int) -> Sequence[int]:
         """Return the updates of the last whole epoch that is committed, and enough of them, if they
         bought nothing.
         """
         now = int(self._batches.epochs)
         past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
-        whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}
+        whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > last}
         steps = [step for epoch, step in past if whole and epoch == max(whole)]
         first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
         if first < 0 or self._effects.purse.bought(steps[-1], first):
@@ -273,10 +264,10 @@ class Ends:
         return range(first, steps[-1] + 1)
 
     def _view(self, step: int) -> RunView:
-        purse, known = self._effects.purse, step - self._behind
-        seen = known if self._seed_is_known(step) else -2
+        purse, last = self._effects.purse, step - self._behind
+        seen = last if self._seed_is_known(step) else -2
         return RunView(
-            rollouts=purse.bought(known),
+            rollouts=purse.bought(last),
             calls=purse.spent.calls,
             tokens=purse.spent.tokens,
             dollars=purse.spent.dollars,
@@ -285,9 +276,11 @@ class Ends:
             updates=step,
             unread=min(step, self._behind - 1),
             epochs=self._batches.epochs,
-            validation_history=tuple(one for one in self._pool.history if one[0] <= seen),
+            validation_history=tuple(
+                (update, mean) for update, mean in self._pool.history if update <= seen
+            ),
         )
 
 
-def _stops(stopper: Any, state: Any) -> bool:
+def _stops(stopper: StopperProtocol, state: GEPAState) -> bool:
     return bool(stopper(state))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,27 +16,28 @@ from typing import Any, Literal
 import dspy
 
 from combee_dspy._private import AUTO_CANDIDATES, GEPA_MINIBATCH, auto_budget, flex_sources
-from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Cache, Journal, sound
 from combee_dspy.operators import visible
 from combee_dspy.rollouts import Slots, fingerprint, note_classes, patient_program
+from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
 
 __all__ = [
     "Candidate",
     "Compilation",
+    "Member",
     "Place",
     "Programs",
     "Row",
+    "Scores",
     "Shared",
     "Split",
     "Splits",
     "another_draw",
-    "make_row",
     "repeats_itself",
 ]
 
@@ -113,40 +115,30 @@ class Row:
         return dict(self.example.items())
 
 
-def make_row(argument: str, index: int, example: Any, split: Split) -> Row:
-    """Return an example as a row, checked.
+Scores = Mapping[int, float]
+"""Score by position in the validation set."""
 
-    Args:
-        argument: The user's name of it, for errors.
-        index: Its position in the split.
-        example: The example.
-        split: The split.
 
-    Raises:
-        ArgumentTypeError: It is no example.
-        ArgumentValueError: It names no inputs, or holds what no journal can.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A validated candidate.
+
+    Attributes:
+        index: Its position in the pool, and in gepa's state.
+        parents: Positions of its parents; empty for the seed.
+        step: The update that made it; −1 for the seed.
     """
-    if not isinstance(example, dspy.Example):
-        raise ArgumentTypeError(
-            argument, example, "is no dspy.Example", "Wrap each row in dspy.Example."
-        )
-    try:
-        example.inputs()
-    except ValueError as error:
-        remedy = "Call .with_inputs('field', …) on each example."
-        raise ArgumentValueError(
-            argument, example, "does not say which fields are inputs", remedy
-        ) from error
-    try:
-        digest = row_hash(example)
-        # What holds itself, or no text of it can be had.
-        json.dumps(dict(example.items()), default=lambda value: type(value).__name__, skipkeys=True)
-    except (RecursionError, ValueError) as error:
-        remedy = "Give values that JSON can hold, or of a class with a codec of its own."
-        raise ArgumentValueError(
-            argument, type(example).__name__, f"cannot be told from others: {error}", remedy
-        ) from error
-    return Row(split, index, example, digest)
+
+    index: int
+    candidate: Candidate
+    parents: tuple[int, ...]
+    step: int
+    scores: Scores
+
+    @property
+    def mean(self) -> float:
+        """Mean validation score; NaN where nothing was validated."""
+        return math.fsum(self.scores.values()) / len(self.scores) if self.scores else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +195,13 @@ class Compilation:
     """What one compilation works on, and what follows from it.
 
     Attributes:
-        settings: The teleprompter.
+        settings: What the run is asked to do; ``keep`` is final.
         heldout: The held-out set as the user gave it; ``None`` for none.
         name: The run's name in its journal.
         number: Tells the search apart from others that share the slots.
     """
 
-    settings: Any
+    settings: Settings
     student: dspy.Module
     splits: Splits
     heldout: Heldout | None
@@ -238,9 +230,10 @@ class Compilation:
     @cached_property
     def anchors(self) -> tuple[Row, ...]:
         """Rows that are in every minibatch."""
-        given = self.settings.guards.anchors
+        anchors = self.settings.guards.anchors
         return tuple(
-            Row("train", -1 - place, one, row_hash(one)) for place, one in enumerate(given)
+            Row("train", -1 - place, example, row_hash(example))
+            for place, example in enumerate(anchors)
         )
 
     @property
@@ -248,26 +241,24 @@ class Compilation:
         """Whether operators or proposers edit what is learned; otherwise the artifact applies
         lessons itself.
         """
-        return isinstance(self.settings.artifact, Instruction)
+        return self.settings.edits_instructions
 
     @property
     def proposes_itself(self) -> bool:
         """Whether a proposer of GEPA's kind stands in the place of aggregator and operators."""
-        return self.settings.custom_instruction_proposer is not None or bool(self.code)
-
-    @cached_property
-    def keeps(self) -> Literal["pareto", "trunk"]:
-        """How what was learned is kept: code does not grow by lessons, so it is GEPA's search where
-        nobody chose.
-        """
-        if self.code and self.edits_instructions and self.settings.search.keep is None:
-            return "pareto"
-        return "pareto" if self.settings.keeps == "pareto" else "trunk"
+        return self.settings.instruction_proposer is not None or bool(self.code)
 
     @property
     def is_trunk(self) -> bool:
         """Whether all lessons join one text."""
-        return self.keeps == "trunk"
+        return self.settings.keep == "trunk"
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether the student is validated first, and then updates go one after another, as in
+        GEPA.
+        """
+        return bool(self.settings.in_gepas_order)
 
     @property
     def children(self) -> int:
@@ -286,7 +277,7 @@ class Compilation:
         later one.
         """
         lag = _TRUNK_LAG if self.is_trunk else 0
-        return int(1 + self.settings.search.staleness + lag)
+        return 1 + self.settings.staleness + lag
 
     @cached_property
     def limits(self) -> Limits:

@@ -12,8 +12,9 @@ from combee_dspy.aggregators import together
 from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
 from combee_dspy.records import Rollout
 from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Member
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._pool import Member, Pool
+from combee_dspy.search._pool import Pool
 
 __all__ = [
     "REACH",
@@ -69,17 +70,19 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
     """
     if whole:
         better = sum(after) > sum(before)
-        said = "is above" if better else "is not above"
-        reason = f"the minibatch's score {sum(after):g} {said} its parent's, {sum(before):g}"
+        compared = "is above" if better else "is not above"
+        reason = f"the minibatch's score {sum(after):g} {compared} its parent's, {sum(before):g}"
         return Verdict(better, reason, fmean(after), fmean(before))
     wins, losses, chance = sign_test(before, after)
-    said = (
+    counts = (
         f"{wins} wins and {losses} losses against its parent, p = {chance:.3g} by a one-sided sign"
         " test"
     )
     worse = chance <= _WORSE
     reason = (
-        f"it is worse: {said}, at or below {_WORSE}" if worse else f"not shown to be worse: {said}"
+        f"it is worse: {counts}, at or below {_WORSE}"
+        if worse
+        else f"not shown to be worse: {counts}"
     )
     return Verdict(not worse, reason, fmean(after), fmean(before))
 
@@ -99,19 +102,10 @@ class Finals:
     effects: Effects
 
     async def choose(self, pool: Pool) -> Member:
-        """Return the chosen candidate, with its scores over all draws that decided, and say why.
-
-        A pool whose members were validated on different rows, or by a policy of the
-        user's, is left to that policy.
-        """
-        best = pool.best
-        order = sorted(
-            (one for one in pool.members if one.scores.keys() == best.scores.keys()), key=_rank
-        )
+        """Return the chosen candidate, with its scores over all draws that decided, and say why."""
+        order = sorted(pool.members, key=_rank)
         leader = order[0]
-        if round(best.mean, _DIGITS) != round(leader.mean, _DIGITS):
-            return _chosen(self.effects, best, "best by the validation policy")
-        within = [leader, *(one for one in order[1 : self.count] if _reaches(one, leader))]
+        within = [leader, *(member for member in order[1 : self.count] if _reaches(member, leader))]
         room = self.effects.purse.room
         final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
         drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
@@ -120,7 +114,7 @@ class Finals:
             return _chosen(self.effects, *_or_student(leader, pool.members[0], reason))
         best = min(drawn, key=_rank)
         reason = f"best of {len(drawn)} finalists over two draws, {best.mean:.4g}"
-        student = next((one for one in drawn if one.index == 0), pool.members[0])
+        student = next((member for member in drawn if member.index == 0), pool.members[0])
         return _chosen(self.effects, *_or_student(best, student, reason))
 
     async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
@@ -129,11 +123,16 @@ class Finals:
         """
         if self.effects.known("finals"):
             return None
-        rows = [pool.validation[index] for index in sorted(final[0].scores)]
         try:
             again = await together(
-                pool.validate(one.candidate, rows, one.step, purpose="final", first=pool.draws)
-                for one in final
+                pool.validate(
+                    member.candidate,
+                    pool.validation,
+                    member.step,
+                    purpose="final",
+                    first=pool.draws,
+                )
+                for member in final
             )
         except BudgetReached as reached:
             reason = str(reached)
@@ -141,10 +140,12 @@ class Finals:
             return None
         return [
             replace(
-                one,
-                scores={row: (one.scores[row] + _mean(drawn)) / 2 for row, drawn in found.items()},
+                member,
+                scores={
+                    row: (member.scores[row] + _mean(drawn)) / 2 for row, drawn in draws.items()
+                },
             )
-            for one, found in zip(final, again, strict=True)
+            for member, draws in zip(final, again, strict=True)
         ]
 
 
@@ -188,7 +189,7 @@ def choose_version(members: Sequence[Member], effects: Effects) -> Member:
     """
     newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
     best = min(
-        (one for one in members if one.scores.keys() == members[0].scores.keys()),
+        (member for member in members if member.scores.keys() == members[0].scores.keys()),
         key=_rank,
         default=newest,
     )
@@ -212,14 +213,14 @@ def newest_not_worse(members: Sequence[Member], level: float) -> Member:
     if not order:
         return members[-1]
     scores = [
-        [one.scores[row] for row in order] if sorted(one.scores) == order else None
-        for one in members
+        [member.scores[row] for row in order] if sorted(member.scores) == order else None
+        for member in members
     ]
     return members[select_newest_not_clearly_worse(scores, level)]
 
 
 def _mean(drawn: Sequence[Rollout]) -> float:
-    return fmean(one.score for one in drawn)
+    return fmean(rollout.score for rollout in drawn)
 
 
 def _rank(member: Member) -> tuple[float, int]:

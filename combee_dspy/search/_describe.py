@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +15,19 @@ import dspy
 from combee_dspy.evaluation import evaluator_lms
 from combee_dspy.hashing import row_hash
 from combee_dspy.lms.redact import SECRET_NAME, mask
+from combee_dspy.options import Search
 from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import PATIENCE
 from combee_dspy.search._candidates import Candidate, Compilation
+from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
 
+_logger = logging.getLogger(__name__)
+
 __all__ = [
+    "bare_state",
     "describe",
     "evaluator_of",
     "identity",
@@ -33,15 +39,15 @@ __all__ = [
 ]
 
 
-def lms_by_role(settings: Any) -> dict[Role, dspy.BaseLM | None]:
+def lms_by_role(settings: Settings) -> dict[Role, dspy.BaseLM | None]:
     return {"proposer": settings.reflection_lm, "reflector": settings.reflection_lm}
 
 
-def models_by_role(settings: Any) -> dict[str, str]:
-    found = {"task": dspy.settings.lm, "proposer": settings.reflection_lm}
+def models_by_role(settings: Settings) -> dict[str, str]:
+    lms = {"task": dspy.settings.lm, "proposer": settings.reflection_lm}
     return {
         role: str(getattr(lm, "model", type(lm).__name__))
-        for role, lm in found.items()
+        for role, lm in lms.items()
         if lm is not None
     }
 
@@ -66,11 +72,16 @@ def evaluator_of(metric: Any, print_: str) -> str:
     )
 
 
-def specs(settings: Any) -> dict[str, Any]:
-    roles = ("artifact", "aggregator", "controller", "executor")
+def specs(settings: Settings) -> dict[str, Any]:
+    strategies = {
+        "artifact": settings.artifact,
+        "aggregator": settings.aggregator,
+        "controller": settings.controller,
+        "executor": settings.executor,
+    }
     return {
-        **{role: _spec(getattr(settings, role)) for role in roles},
-        "operators": [_spec(one) for one in settings.operators],
+        **{role: _spec(strategy) for role, strategy in strategies.items()},
+        "operators": [_spec(operator) for operator in settings.operators],
     }
 
 
@@ -84,7 +95,7 @@ def _spec(strategy: Any) -> dict[str, Any]:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (str, bool, int, float))
@@ -94,44 +105,37 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     """Return what a run may be resumed with: everything that its effects or their order follow
     from.
     """
-    settings = task.settings
-    same = (
-        "artifact",
-        "aggregator",
-        "operators",
-        "controller",
-        "diversity",
-        "seed",
-        "failure_score",
-        "perfect_score",
-        "skip_perfect_score",
-        "component_selector",
-        "candidate_selection_strategy",
-        "add_format_failure_as_feedback",
-        "use_merge",
-        "gepa_kwargs",
-        "max_merge_invocations",
-    )
-    named = {
-        **{name: getattr(settings, name) for name in same},
-        **{
-            name: getattr(settings.guards, name)
-            for name in ("max_copied_words", "max_tokens", "keep", "removed")
-        },
+    settings, guards, privacy = task.settings, task.settings.guards, task.settings.privacy
+    named: dict[str, object] = {
+        "artifact": settings.artifact,
+        "aggregator": settings.aggregator,
+        "operators": settings.operators,
+        "controller": settings.controller,
+        "diversity": settings.diversity,
+        "seed": settings.seed,
+        "failure_score": settings.failure_score,
+        "perfect_score": settings.perfect_score,
+        "skip_perfect_score": settings.skip_perfect_score,
+        "component_selector": settings.component_selector,
+        "candidate_selection_strategy": settings.candidate_selection_strategy,
+        "add_format_failure_as_feedback": settings.add_format_failure_as_feedback,
+        "use_merge": settings.use_merge,
+        "gepa_kwargs": settings.gepa,
+        "max_merge_invocations": settings.max_merge_invocations,
+        "max_copied_words": guards.max_copied_words,
+        "max_tokens": guards.max_tokens,
+        "keep": guards.keep,
+        "removed": guards.removed,
         "search": dataclasses.replace(
-            settings.search,
-            keep=task.keeps,
-            replay=None,
-            patience=PATIENCE,
-            require_diagnosis=False,
+            _search(settings), replay=None, patience=PATIENCE, require_diagnosis=False
         ),
         "validation": dataclasses.replace(
             settings.validation, warn_failures=1.0, stop_failures=1.0, rollout_seconds=None
         ),
-        "anchors": [row_hash(one) for one in settings.guards.anchors],
-        "instruction_proposer": settings.custom_instruction_proposer,
-        "code_proposer": settings.custom_code_proposer,
-        "privacy": {name: getattr(settings.privacy, name) for name in ("texts", "patterns")},
+        "anchors": [row_hash(example) for example in guards.anchors],
+        "instruction_proposer": settings.instruction_proposer,
+        "code_proposer": settings.code_proposer,
+        "privacy": {"texts": privacy.texts, "patterns": privacy.patterns},
         "memo": settings.cache is not False,
         "reflection_lm": _settings_of(settings.reflection_lm),
     }
@@ -142,6 +146,11 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     digests = {f"{split} set": digest[:16] for split, digest in task.splits.digests.items()}
     short = {name: print_[:16] for name, print_ in prints.items()}
     return {**short, **digests, **texts, "models": repr(models_by_role(settings))}
+
+
+def _search(settings: Settings) -> Search:
+    """Return the options of a search with what follows from the other settings."""
+    return dataclasses.replace(settings.search, keep=settings.keep, staleness=settings.staleness)
 
 
 def stable_repr(value: Any) -> str:
@@ -155,13 +164,14 @@ def _settings_of(lm: Any) -> dict[str, Any]:
     """Return what an LM is asked with. Where it is served, and with which key and headers, changes
     nothing of it.
     """
-    given = dict(getattr(lm, "kwargs", None) or {})
+    kwargs = dict(getattr(lm, "kwargs", None) or {})
     hidden = re.compile(f"api_base|base_url|header|{SECRET_NAME.pattern}", re.IGNORECASE)
-    return {name: given[name] for name in sorted(given) if not hidden.search(name)}
+    return {name: kwargs[name] for name in sorted(kwargs) if not hidden.search(name)}
 
 
 def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:
     settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
+    search = _search(settings)
     return {
         "program": type(task.student).__name__,
         "specs": specs(settings),
@@ -170,8 +180,8 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "digests": dict(splits.digests),
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
         "settings": plain_settings(settings),
-        "keep": task.keeps,
-        "search": settings.search.params(),
+        "keep": settings.keep,
+        "search": {field.name: getattr(search, field.name) for field in dataclasses.fields(search)},
         "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits),
         "seed": settings.seed,
@@ -185,16 +195,21 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
 _NAMED = (
     *("num_threads", "failure_score", "perfect_score", "skip_perfect_score"),
     *("add_format_failure_as_feedback", "candidate_selection_strategy", "component_selector"),
-    *("use_merge", "max_merge_invocations", "gepa_kwargs", "cache"),
+    *("use_merge", "max_merge_invocations", "cache"),
 )
 _GROUPED = ("validation", "guards", "diversity", "privacy")
 
 
-def plain_settings(settings: Any) -> dict[str, Any]:
+def plain_settings(settings: Settings) -> dict[str, Any]:
     """Return, for people, the settings that no part of a description holds already: each under a
     name of its own, those of a group as ``guards.max_tokens``.
     """
     named = {name: getattr(settings, name) for name in _NAMED}
+    named["gepa_kwargs"] = {
+        field.name: getattr(settings.gepa, field.name)
+        for field in dataclasses.fields(settings.gepa)
+        if getattr(settings.gepa, field.name) != field.default
+    }
     for group in _GROUPED:
         options = getattr(settings, group)
         named |= {
@@ -219,3 +234,20 @@ def result_of(report: CombeeReport) -> dict[str, Any]:
         "warnings": list(report.warnings),
         "best": Candidate(report.texts).id,
     }
+
+
+def bare_state(program: dspy.Module) -> dict[str, Any] | None:
+    """Return the state of what a run returns, without its LMs; ``None`` where it cannot be written.
+
+    LMs may hold a key, and are whoever loads it.
+    """
+    bare = program.deepcopy()
+    bare.set_lm(None)
+    try:
+        state: dict[str, Any] = bare.dump_state()
+    except Exception:
+        _logger.warning(
+            "The program's state cannot be written, so that no tracker gets it.", exc_info=True
+        )
+        return None
+    return state

@@ -92,7 +92,7 @@ class Effects:
         self.purse = purse
         self.slots = shared.slots
         self.workers = shared.workers
-        self.metric: Callable[..., Any] = settings.metric_fn
+        self.metric: Callable[..., Any] = settings.metric
         self.programs = Programs(
             partial(settings.artifact.build, task.student), self.metric, settings.failure_score
         )

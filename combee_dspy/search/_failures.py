@@ -58,44 +58,41 @@ class Failures:
             TooManyFailuresError: Of one kind of effect nearly all fail, for every candidate that
                 there is.
         """
-        found, most = self._effects.log.outcomes(step), self._options.stop_failures
-        counts = failure_counts(found)
-        for text in self.warnings([one for one in counts if one.of >= _ENOUGH]):
+        outcomes, most = self._effects.log.outcomes(step), self._options.stop_failures
+        counts = failure_counts(outcomes)
+        for text in self.warnings([failure for failure in counts if failure.of >= _ENOUGH]):
             if text not in self._said:
                 self._said.add(text)
                 logger.warning("%s", text)
                 self._effects.log.emit("warning", {"text": text}, step=step)
         kind = await self._effects.decide(
-            f"failures/{step}/{most:g}", lambda: _hopeless(found, most), step=step
+            f"failures/{step}/{most:g}", lambda: _hopeless(outcomes, most), step=step
         )
         if kind:
-            raise _error([one for one in counts if one.kind == kind])
+            raise _error([failure for failure in counts if failure.kind == kind])
 
     def warnings(self, counts: Sequence[FailureCount]) -> list[str]:
         """Return what makes a run with these failures unfit for claims: a sentence for each kind of
         effect.
         """
         kinds: defaultdict[str, list[FailureCount]] = defaultdict(list)
-        for one in counts:
-            if one.kind != "comparisons":
-                kinds[one.kind].append(one)
+        for failure in counts:
+            if failure.kind != "comparisons":
+                kinds[failure.kind].append(failure)
         least = self._options.warn_failures
         return [
             # Without figures, which grow: it is said once.
             f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
             f"For example {worst.cause}: {worst.error}. {_LOOK[worst.cause]}."
-            for kind, found in kinds.items()
-            if sum(one.failed for one in found) >= least * found[0].of
-            and (worst := max(found, key=_failed))
+            for kind, failures in kinds.items()
+            if sum(failure.failed for failure in failures) >= least * failures[0].of
+            and (worst := max(failures, key=_failed))
         ]
 
-    async def try_first(
-        self, seed: Candidate, validation: Row, train: Row, *, counted: bool
-    ) -> None:
+    async def try_first(self, seed: Candidate, validation: Row, train: Row) -> None:
         """Run one row of each split before all others; say what raised in it, and what it changed.
 
-        ``counted`` is whether the budget counts them now: where nobody knows that an update will
-        ask for the train row.
+        The budget counts them when the validation and the first update ask for them.
         """
         if not self._options.probe:
             return
@@ -105,15 +102,17 @@ class Failures:
             rows.append((train, Place("train", 0)))
         program, metric = self._effects.programs.of(seed, 0), self._effects.metric
         before = fingerprints(program, metric)["program"]
-        rollouts = [self._effects.rollout(seed, row, place, counted=counted) for row, place in rows]
-        for found in await asyncio.gather(*rollouts, return_exceptions=True):
-            if isinstance(found, BudgetReached):
+        rollouts = [self._effects.rollout(seed, row, place, counted=False) for row, place in rows]
+        for rollout in await asyncio.gather(*rollouts, return_exceptions=True):
+            if isinstance(rollout, BudgetReached):
                 continue  # whoever needs it is told again
-            if isinstance(found, BaseException):
-                raise found
-            if found.failed_in in _RAISED:
-                error = self._effects.texts.error(str(found.error))
-                self._warn(f"The {found.failed_in} raised on the first row that was tried: {error}")
+            if isinstance(rollout, BaseException):
+                raise rollout
+            if rollout.failed_in in _RAISED:
+                error = self._effects.texts.error(str(rollout.error))
+                self._warn(
+                    f"The {rollout.failed_in} raised on the first row that was tried: {error}"
+                )
         if fingerprints(program, metric)["program"] != before:
             self._warn(
                 "A rollout changed the program itself, which other threads run at the same moment:"
@@ -137,17 +136,20 @@ class Failures:
         """
         if len(rollouts) < _ENOUGH or self._options.stop_failures > 1:
             return
-        found = await asyncio.gather(*(asyncio.shield(one) for one in rollouts[:_ENOUGH]))
-        if all(one.failed_in in _RAISED for one in found):
-            causes = Counter(_RAISED[one.failed_in] for one in found)
-            error, kind = str(found[0].error), f"{split} rollouts"
+        tried = await asyncio.gather(*(asyncio.shield(rollout) for rollout in rollouts[:_ENOUGH]))
+        if all(rollout.failed_in in _RAISED for rollout in tried):
+            causes = Counter(_RAISED[rollout.failed_in] for rollout in tried)
+            error, kind = str(tried[0].error), f"{split} rollouts"
             raise _error(
-                [FailureCount(kind, *one, count, _ENOUGH, error) for one, count in causes.items()]
+                [
+                    FailureCount(kind, *cause, count, _ENOUGH, error)
+                    for cause, count in causes.items()
+                ]
             )
 
 
-def _failed(one: FailureCount) -> int:
-    return one.failed
+def _failed(failure: FailureCount) -> int:
+    return failure.failed
 
 
 def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
@@ -155,7 +157,7 @@ def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
     return TooManyFailuresError("; ".join(map(str, counts)), worst.error, _LOOK[worst.cause])
 
 
-def _hopeless(found: Sequence[Outcome], most: float) -> str:
+def _hopeless(outcomes: Sequence[Outcome], most: float) -> str:
     """Return a kind of effect of which so large a share fails for every candidate; empty for none.
 
     A candidate that has learned to do without must not go by what the others did, such as to write
@@ -163,11 +165,13 @@ def _hopeless(found: Sequence[Outcome], most: float) -> str:
     """
     total: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
-    for one in found:
-        if one.kind in _HARMLESS:
+    for outcome in outcomes:
+        if outcome.kind in _HARMLESS:
             continue
-        total[one.kind, one.candidate] += one.number
-        failed[one.kind, one.candidate] += one.number if one.error is not None else 0
+        total[outcome.kind, outcome.candidate] += outcome.number
+        failed[outcome.kind, outcome.candidate] += (
+            outcome.number if outcome.error is not None else 0
+        )
     shares: defaultdict[str, dict[str, float]] = defaultdict(dict)
     enough: Counter[str] = Counter()
     for (kind, candidate), count in total.items():

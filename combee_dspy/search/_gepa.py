@@ -1,266 +1,247 @@
-"""gepa's own parts, called from our loop at the moments at which gepa calls them."""
+"""What users of ``dspy.GEPA`` pass, called with gepa's state at the moments at which gepa calls it.
+
+Where any of it is set, updates go one after another, as gepa's iterations do. Without it, gepa's
+state is only a record: for ``detailed_results``, merges and W&B.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import math
 import os
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from gepa.core.callbacks import notify_callbacks
+from gepa.core.callbacks import (
+    BudgetUpdatedEvent,
+    ParetoFrontUpdatedEvent,
+    ValsetEvaluatedEvent,
+    notify_callbacks,
+)
+from gepa.gepa_utils import json_default
 from gepa.logging.experiment_tracker import create_experiment_tracker
-from gepa.strategies.acceptance import ImprovementOrEqualAcceptance, StrictImprovementAcceptance
+from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
+from gepa.proposer.reflective_mutation.base import CandidateSelector
 from gepa.strategies.candidate_selector import (
     CurrentBestCandidateSelector,
     EpsilonGreedyCandidateSelector,
     ParetoCandidateSelector,
     TopKParetoCandidateSelector,
 )
-from gepa.strategies.component_selector import (
-    AllReflectionComponentSelector,
-    RoundRobinReflectionComponentSelector,
-)
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 from gepa.utils import FileStopper
+from gepa.utils.stop_condition import StopperProtocol
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, MissingDistributionError
+from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
+from combee_dspy.files import check_folder, make_folder, write_plain
+from combee_dspy.operators import visible
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import output_of
+from combee_dspy.search._candidates import Member
+from combee_dspy.settings import Settings
 
-__all__ = ["ONLY_PARETO", "GepaParts", "check_names", "checked_gepa_kwargs", "make_parts"]
+__all__ = ["Gepa"]
 
-_SELECTORS: Mapping[str, Callable[[random.Random], Any]] = {
+_SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),
     "current_best": lambda _: CurrentBestCandidateSelector(),
     "epsilon_greedy": lambda rng: EpsilonGreedyCandidateSelector(epsilon=0.1, rng=rng),
     "top_k_pareto": lambda rng: TopKParetoCandidateSelector(k=5, rng=rng),
 }
-_COMPONENTS = {
-    "round_robin": RoundRobinReflectionComponentSelector,
-    "all": AllReflectionComponentSelector,
-}
-_POLICIES = {"full_eval": FullEvaluationPolicy}
-_ACCEPTANCE = {
-    "strict_improvement": StrictImprovementAcceptance,
-    "improvement_or_equal": ImprovementOrEqualAcceptance,
-}
-
-# What gepa.optimize takes and our loop calls.
-_OURS = (
-    "acceptance_criterion",
-    "batch_sampler",
-    "callbacks",
-    "frontier_type",
-    "merge_val_overlap_floor",
-    "stop_callbacks",
-    "val_evaluation_policy",
-    "wandb_attach_existing",
-)
-
-ONLY_PARETO = (
-    "acceptance_criterion",
-    "batch_sampler",
-    "callbacks",
-    "frontier_type",
-    "merge_val_overlap_floor",
-)
-"""Those that have nothing to do where one text grows."""
-
-_BY_THE_SAME_NAME = (
-    "candidate_selection_strategy",
-    "max_merge_invocations",
-    "max_metric_calls",
-    "perfect_score",
-    "reflection_lm",
-    "reflection_minibatch_size",
-    "seed",
-    "skip_perfect_score",
-    "track_best_outputs",
-    "use_merge",
-    "use_wandb",
-    "wandb_api_key",
-    "wandb_init_kwargs",
-)
-
-# What would hand the loop to somebody else, or would not do what it says, and the way to do it.
-_MLFLOW = (
-    "mlflow_tracking_uri",
-    "mlflow_experiment_name",
-    "mlflow_attach_existing",
-    "tracking_key_prefix",
-)
-_REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(_MLFLOW, "Give tracker='mlflow', and tell mlflow itself where it writes."),
-    "use_cloudpickle": "Leave it out: nothing is pickled.",
-    **{name: f"Give {name} to Combee." for name in _BY_THE_SAME_NAME},
-    "sampling_strategy": (
-        "Give Search(children=…, staleness=…), or use Combee.parity, which is dspy.GEPA itself."
-    ),
-    "selection_strategy": (
-        "Give acceptance_criterion, or use Combee.parity, which is dspy.GEPA itself."
-    ),
-    "reflection_strategy": (
-        "Give gepa.optimize(reflection_strategy=CombeeReflection(lm)), or an aggregator."
-    ),
-    "custom_candidate_proposer": (
-        "Give instruction_proposer, or dspy.GEPA(instruction_proposer=CombeeProposer())."
-    ),
-    "max_reflection_cost": "Give budget=Budget(dollars=…), which counts every role.",
-    "cache_evaluation": (
-        "Leave it out: no rollout is bought twice. cache= shares rollouts between runs."
-    ),
-    "reflection_prompt_template": (
-        "Give instruction_proposer=InstructionProposer(base_instructions=…)."
-    ),
-    "seed_candidate": "Give the program to compile().",
-    "trainset": "Give trainset to compile().",
-    "valset": "Give valset to compile().",
-    "adapter": "Leave it out: Combee adapts the program itself.",
-    "reflection_lm_kwargs": "Give reflection_lm=dspy.LM(…, **kwargs) to Combee.",
-    "module_selector": "Give component_selector to Combee.",
-    "logger": "Set the level of logging.getLogger('combee_dspy').",
-    "run_dir": "Give log_dir to Combee.",
-    "use_mlflow": "Give tracker='mlflow' to Combee.",
-    "display_progress_bar": "Give tracker='progress' to Combee.",
-    "raise_on_exception": "Leave it out: an error always ends the run.",
-    "task_lm": "Call dspy.configure(lm=…).",
-    "evaluator": "Give metric to Combee.",
-}
 
 
-def checked_gepa_kwargs(given: Mapping[str, Any], minibatch_size: int | None) -> dict[str, Any]:
-    """Return a copy of ``gepa_kwargs`` that holds only what our loop calls; a sampler would
-    contradict a given size.
+class Gepa:
+    """gepa's state of one run, and the user's parts that read it. Lives on the search's loop.
 
-    Raises:
-        ArgumentTypeError: One is no argument of ``gepa.optimize``.
-        ArgumentValueError: One would hand the loop to somebody else, or contradicts another.
+    Args:
+        settings: What the user passed.
+        rng: gepa's own stream, which selectors share with merges.
+        size: Validation rows.
+        most: Rollouts that the run may take, for callbacks that hear of its budget.
+
+    Attributes:
+        selector: Draws parents.
+        stoppers: The user's, and the file ``gepa.stop`` in ``log_dir``.
+        listens: Whether the user passed callbacks.
+        experiment: gepa's way to W&B, where that was asked for.
+        notes: gepa's note of each iteration under way, by update. They stand in its
+            ``full_program_trace``.
     """
-    kept = {
-        name: value
-        for name, value in given.items()
-        if (name, value) != ("batch_sampler", "epoch_shuffled")
-    }
-    for name, value in kept.items():
-        label = f"gepa_kwargs[{name!r}]"
-        if name in _REFUSED:
-            raise ArgumentValueError(
-                label, value, "cannot be used from Combee's own loop", _REFUSED[name]
-            )
-        if name not in _OURS:
-            raise ArgumentTypeError(label, value, "is no argument of gepa.optimize", "Remove it.")
-    if "batch_sampler" in kept and minibatch_size is not None:
-        problem = "sets the size of minibatches, and so does reflection_minibatch_size"
-        raise ArgumentValueError(
-            "gepa_kwargs['batch_sampler']", kept["batch_sampler"], problem, "Give one of them."
-        )
-    return kept
 
-
-def check_names(settings: Any) -> None:
-    """Check what a teleprompter names of gepa's parts, and that W&B is there where it is asked for.
-
-    Raises:
-        ArgumentValueError: A name is unknown.
-        MissingDistributionError: W&B is not installed.
-    """
-    own, kwargs = vars(settings), settings.gepa_kwargs
-    for argument, given, known in (
-        ("candidate_selection_strategy", own, _SELECTORS),
-        ("component_selector", own, _COMPONENTS),
-        ("acceptance_criterion", kwargs, _ACCEPTANCE),
-        ("val_evaluation_policy", kwargs, _POLICIES),
-    ):
-        value = given.get(argument)
-        if isinstance(value, str) and value not in known:
-            raise ArgumentValueError(
-                argument, value, "is unknown", f"Give one of {', '.join(known)}, or an object."
-            )
-    if (
-        settings.use_wandb
-        and "wandb" not in sys.modules
-        and importlib.util.find_spec("wandb") is None
-    ):
-        raise MissingDistributionError("what use_wandb=True logs to", "wandb")
-
-
-@dataclass(frozen=True, slots=True)
-class GepaParts:
-    """gepa's parts of one run, or the user's in their place."""
-
-    selector: Any  # of parents
-    components: Any  # what is edited
-    sampler: Any | None  # of minibatches; none where ours draws them
-    acceptance: Any | None  # of children; none where ours judges them
-    policy: Any  # what is validated, and which is the best
-    callbacks: Sequence[Any]
-    stoppers: tuple[Any, ...]  # the user's, and the file gepa.stop in log_dir
-    merge_floor: int  # validation examples that two parents must share to be merged
-    frontier_type: str
-    experiment: Any  # gepa's way to W&B, where that was asked for
-    # whether everything that reads gepa's state is gepa's own: the first updates need not wait for
-    # it
-    plain: bool
-    # whether the user's parts judge children: asked on arrival, they would see another state in
-    # each run
-    ordered: bool
-
-    def notify(self, method: str, event: Any) -> None:
-        """Tell the user's callbacks; gepa logs what they raise."""
-        if self.callbacks:
-            notify_callbacks(list(self.callbacks), method, event)
-
-    def known_components(self, visible: Sequence[str], turn: int) -> tuple[str, ...] | None:
-        """Return what will be selected, where that does not hang on rollouts; ``turn`` is the
-        candidate's.
-        """
-        if isinstance(self.components, AllReflectionComponentSelector):
-            return tuple(visible)
-        if isinstance(self.components, RoundRobinReflectionComponentSelector):
-            return (visible[turn % len(visible)],)
-        return None
-
-
-def make_parts(settings: Any, rng: random.Random) -> GepaParts:
-    """Return the parts that the settings of a run, a teleprompter, name; selectors share gepa's
-    stream with merges.
-    """
-    kwargs, selects, chosen = (
-        settings.gepa_kwargs,
-        settings.component_selector,
-        settings.candidate_selection_strategy,
-    )
-    stoppers = kwargs.get("stop_callbacks") or ()
-    stoppers = tuple(stoppers) if isinstance(stoppers, Sequence) else (stoppers,)
-    if settings.log_dir is not None:
-        stoppers += (FileStopper(os.path.join(settings.log_dir, "gepa.stop")),)  # noqa: PTH118 - gepa takes a text
-    callbacks, acceptance = tuple(kwargs.get("callbacks") or ()), kwargs.get("acceptance_criterion")
-    policy = kwargs.get("val_evaluation_policy") or "full_eval"
-    return GepaParts(
-        selector=_part(chosen, _SELECTORS, rng),
-        components=_part(selects, _COMPONENTS),
-        sampler=kwargs.get("batch_sampler"),
-        acceptance=_part(acceptance, _ACCEPTANCE),
-        policy=_part(policy, _POLICIES),
-        callbacks=callbacks,
-        stoppers=stoppers,
-        merge_floor=kwargs.get("merge_val_overlap_floor", 5),
-        frontier_type=kwargs.get("frontier_type", "instance"),
-        experiment=create_experiment_tracker(
+    def __init__(
+        self, settings: Settings, rng: random.Random, *, size: int, most: int | None
+    ) -> None:
+        chosen = settings.candidate_selection_strategy
+        self.selector = _SELECTORS[chosen](rng) if isinstance(chosen, str) else chosen
+        self.stoppers: tuple[StopperProtocol, ...] = settings.gepa.stop_callbacks
+        if settings.log_dir is not None:
+            self.stoppers += (FileStopper(os.path.join(settings.log_dir, "gepa.stop")),)  # noqa: PTH118 - gepa takes a text
+        self.callbacks = settings.gepa.callbacks
+        self.listens = bool(self.callbacks)
+        self.experiment = create_experiment_tracker(
             use_wandb=settings.use_wandb,
             wandb_api_key=settings.wandb_api_key,
             wandb_init_kwargs=settings.wandb_init_kwargs,
-            wandb_attach_existing=kwargs.get("wandb_attach_existing", False),
-        ),
-        plain=all(isinstance(one, str) for one in (chosen, selects, policy))
-        and acceptance is None
-        and not callbacks
-        and not kwargs.get("stop_callbacks")
-        and "batch_sampler" not in kwargs,
-        ordered=not isinstance(policy, str) or not isinstance(acceptance, str | None),
-    )
+        )
+        self.log_dir = settings.log_dir
+        self.notes: dict[int, dict[str, Any]] = {}
+        self._settings = settings
+        self._size = size
+        self._most = most
+        self._policy = FullEvaluationPolicy()
+        self._state: GEPAState | None = None
+
+    @property
+    def state(self) -> GEPAState:
+        """Gepa's state; there is one once the student has joined."""
+        if self._state is None:
+            raise RuntimeError("gepa's state was asked for before the student was validated")
+        return self._state
+
+    def notify(self, method: str, event: Mapping[str, object]) -> None:
+        """Tell the user's callbacks; gepa logs what they raise."""
+        if self.listens:
+            notify_callbacks(list(self.callbacks), method, event)
+
+    def begin(self, step: int) -> None:
+        """Begin the iteration of an update."""
+        self.state.i += 1
+        self.notes[step] = {"i": self.state.i}
+        self.state.full_program_trace.append(self.notes[step])
+
+    def end(self, step: int) -> int:
+        """End the iteration of an update; return its number."""
+        number = self.iteration(step)
+        del self.notes[step]
+        return number
+
+    def iteration(self, step: int) -> int:
+        """Return the number of an update's iteration; of the newest one where it has none."""
+        note = self.notes.get(step)
+        return 1 + (self.state.i if note is None else int(note["i"]))
+
+    @property
+    def front(self) -> set[int]:
+        """Positions of the candidates on gepa's front."""
+        return {
+            index for front in self.state.get_pareto_front_mapping().values() for index in front
+        }
+
+    def join(self, member: Member, rollouts: Mapping[int, Sequence[Rollout]], best: Member) -> None:
+        """Take in a validated candidate, and tell of it; the student first."""
+        evaluation = ValsetEvaluation(
+            outputs_by_val_id={index: output_of(drawn[0]) for index, drawn in rollouts.items()},
+            scores_by_val_id=dict(member.scores),
+            objective_scores_by_val_id=_objectives(rollouts),
+        )
+        if member.parents:
+            self._extend(member, evaluation)
+            self._write_best_outputs(member.index)
+        else:
+            self._state = new_state(
+                member.candidate.texts,
+                evaluation,
+                list(visible(member.candidate.texts)),
+                track_best_outputs=self._settings.track_best_outputs,
+                frontier_type=self._settings.gepa.frontier_type,
+            )
+        event = ValsetEvaluatedEvent(
+            iteration=self.iteration(member.step),
+            candidate_idx=member.index,
+            candidate=dict(member.candidate.texts),
+            scores_by_val_id=dict(member.scores),
+            average_score=self._policy.get_valset_score(member.index, self.state),
+            num_examples_evaluated=len(member.scores),
+            total_valset_size=self._size,
+            parent_ids=list(member.parents),
+            is_best_program=best.index == member.index,
+            outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
+        )
+        self.notify("on_valset_evaluated", event)
+        if member.parents:
+            self._log(member, evaluation, best)
+        else:
+            self.state.add_budget_hook(self._budget_moved)
+
+    def _extend(self, member: Member, evaluation: ValsetEvaluation) -> None:
+        state, before = self.state, self.front
+        discovered = state.total_num_evals
+        state.increment_evals(len(member.scores))
+        state.num_full_ds_evals += 1
+        state.update_state_with_new_program(
+            parent_program_idx=list(member.parents),
+            new_program=dict(member.candidate.texts),
+            valset_evaluation=evaluation,
+            run_dir=None,
+            num_metric_calls_by_discovery_of_new_program=discovered,
+        )
+        event = ParetoFrontUpdatedEvent(
+            iteration=self.iteration(member.step),
+            new_front=sorted(self.front),
+            displaced_candidates=sorted(before - self.front),
+        )
+        self.notify("on_pareto_front_updated", event)
+        if (note := self.notes.get(member.step)) is not None:
+            note["new_program_idx"] = member.index
+            note.setdefault("new_program_indices", []).append(member.index)
+            note["evaluated_val_indices"] = sorted(member.scores)
+
+    def _write_best_outputs(self, index: int) -> None:
+        """Write the outputs that are now the best, where gepa would.
+
+        gepa itself would follow links there.
+        """
+        if self.log_dir is None or self.state.best_outputs_valset is None:
+            return
+        outputs = Path(self.log_dir, "generated_best_outputs_valset")
+        for row, best in self.state.best_outputs_valset.items():
+            if not best or best[0][0] != index:
+                continue
+            folder = outputs / f"task_{row}"
+            check_folder(outputs)
+            check_folder(folder)
+            make_folder(folder)
+            text = json.dumps(best[0][1], indent=4, default=json_default)
+            write_plain(folder / f"iter_{self.state.i + 1}_prog_{index}.json", text)
+
+    def _log(self, member: Member, evaluation: ValsetEvaluation, best: Member) -> None:
+        """Tell W&B. The journal says better what gepa logs there."""
+        log_detailed_metrics_after_discovering_new_program(
+            logger=SimpleNamespace(log=lambda _: None),
+            gepa_state=self.state,
+            new_program_idx=member.index,
+            valset_evaluation=evaluation,
+            objective_scores=self.state.prog_candidate_objective_scores[member.index],
+            experiment_tracker=self.experiment,
+            linear_pareto_front_program_idx=best.index,
+            valset_size=self._size,
+            val_evaluation_policy=self._policy,
+        )
+
+    def _budget_moved(self, total: int, more: int) -> None:
+        event = BudgetUpdatedEvent(
+            iteration=self.state.i + 1,
+            metric_calls_used=total,
+            metric_calls_delta=more,
+            metric_calls_remaining=None if self._most is None else max(0, self._most - total),
+        )
+        self.notify("on_budget_updated", event)
 
 
-def _part(value: Any, known: Mapping[str, Callable[..., Any]], *given: Any) -> Any:
-    return known[value](*given) if isinstance(value, str) else value
+def _objectives(rollouts: Mapping[int, Sequence[Rollout]]) -> dict[int, dict[str, float]] | None:
+    """Return scores by objective and row, where the metric names objectives."""
+    every = {
+        index: [rollout.objective_scores for rollout in drawn] for index, drawn in rollouts.items()
+    }
+    if not any(scores for drawn in every.values() for scores in drawn):
+        return None
+    return {
+        index: {
+            name: math.fsum(scores.get(name, 0.0) for scores in drawn) / len(drawn)
+            for name in dict.fromkeys(name for scores in drawn for name in scores)
+        }
+        for index, drawn in every.items()
+    }

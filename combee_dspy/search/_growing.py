@@ -13,11 +13,11 @@ from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books, Serving
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Member, Scores
 from combee_dspy.search._choices import choose_version
 from combee_dspy.search._effects import Effects, heard
 from combee_dspy.search._keeper import Keeper
-from combee_dspy.search._pool import Member, Pool, Scores
+from combee_dspy.search._pool import Pool
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving, blamed, spare
 from combee_dspy.search._row_scores import RowScores
@@ -58,7 +58,7 @@ class _Version:
 
 
 @dataclass(eq=False)
-class Growing(Keeper):
+class Growing(Keeper[Candidate, Rollouts | None]):
     """Serves the book of all updates in one text.
 
     Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make
@@ -83,7 +83,7 @@ class Growing(Keeper):
     def __post_init__(self) -> None:
         self._versions: list[_Version] = []
         self._asked: dict[str, Book] = {}  # the books that the newest text was made to show
-        self._to_validate: dict[int, tuple[Row, ...]] = {}
+        self._due: set[int] = set()  # updates whose text is validated
         self._read = 0  # versions whose tests the book knows
         self._blamed = 0  # rollouts that the search for lines to blame may take in one update
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
@@ -124,7 +124,8 @@ class Growing(Keeper):
             self._versions[plan.step - 1 - self.staleness].read.set_result(None)
         due = self._is_due(len(plan.rows))
         self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
-        self._to_validate[plan.step] = self.pool.rows_to_validate() if due else ()
+        if due:
+            self._due.add(plan.step)
 
     async def parent(self, step: int) -> Parent:
         """Return the newest text that is surely known, though a later one may be there already."""
@@ -149,7 +150,6 @@ class Growing(Keeper):
         before = self._best.text if self._spoiled else self._text(step - 1)
         text = before if learned.skipped else await self.proposer.edited(learned, before)
         self._asked.update({component: self.books.now[component] for component in learned.lessons})
-        rows = self._to_validate.pop(step)
         validation = None
         if text.id != before.id:
             data = {
@@ -161,9 +161,9 @@ class Growing(Keeper):
             }
             self.effects.log.emit("candidate", data, step=step)
             self.proposed = True
-        if rows and text.id != self._validated.id:
+        if step in self._due and text.id != self._validated.id:
             self._validated = text
-            validation = asyncio.ensure_future(self.pool.validate(text, rows, step))
+            validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
             # Where the run ends before anybody asks, nobody needs to hear that the budget had no
             # room for it.
             validation.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -211,7 +211,7 @@ class Growing(Keeper):
             if not await self._is_read(version, turn):
                 return rollouts
             earlier = (
-                next((one for one in self._versions[step - 1 :: -1] if one.validation), None)
+                next((past for past in self._versions[step - 1 :: -1] if past.validation), None)
                 if step
                 else None
             )
@@ -262,9 +262,9 @@ class Growing(Keeper):
         await self._read_tests(len(self._versions), len(self._versions) - 1)
         version, newest = self.pool.members[-1], self._text(len(self._versions) - 1)
         validations = [
-            one.validation
-            for one in self._versions
-            if one.is_validated and one.text is version.candidate
+            past.validation
+            for past in self._versions
+            if past.is_validated and past.text is version.candidate
         ]
         rollouts = await validations[-1] if validations and validations[-1] is not None else None
         await self.proving.prove(version, newest, self._asked, rollouts)

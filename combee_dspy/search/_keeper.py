@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 from combee_dspy.records import Rollout
-from combee_dspy.search._pool import Member
+from combee_dspy.search._candidates import Member
 from combee_dspy.search._update import Learned, Parent, Plan
 
-__all__ = ["Keeper"]
+__all__ = ["C", "Keeper", "P"]
+
+P = TypeVar("P")  # what an update proposes
+C = TypeVar("C")  # what was checked of it
 
 
-class Keeper(ABC):
+class Keeper(ABC, Generic[P, C]):
     """Keeps what updates learned. Every method is called in the order of updates; only
     :meth:`check` overlaps.
 
@@ -25,10 +28,10 @@ class Keeper(ABC):
 
     proposed: bool = False
 
-    def begun(self) -> None:  # noqa: B027 - most have nobody to tell
+    def begun(self) -> None:
         """Hear that the run begins, before anything is bought."""
 
-    def ended(self, error: Exception | None) -> None:  # noqa: B027 - as above
+    def ended(self, error: Exception | None) -> None:
         """Hear that no update is under way any more, and of what ended the run if it failed."""
 
     @abstractmethod
@@ -41,7 +44,7 @@ class Keeper(ABC):
     def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what an update edits, once its rollouts are there."""
 
-    def sampled(self, plan: Plan) -> None:  # noqa: B027 - most have nobody to tell
+    def sampled(self, plan: Plan) -> None:
         """Hear of an update's minibatch before it runs."""
 
     def is_settled(self, last: int, size: int) -> bool:
@@ -51,19 +54,17 @@ class Keeper(ABC):
         return False
 
     @abstractmethod
-    async def propose(self, learned: Learned) -> Any:
+    async def propose(self, learned: Learned) -> P:
         """Make candidates of what was learned; called when every earlier update has proposed."""
 
     @abstractmethod
-    async def check(
-        self, learned: Learned, proposed: Any, turn: Callable[[], Awaitable[None]]
-    ) -> Any:
+    async def check(self, learned: Learned, proposed: P, turn: Callable[[], Awaitable[None]]) -> C:
         """Run the candidates on what decides about them; ``turn`` waits until every earlier update
         is committed.
         """
 
     @abstractmethod
-    async def commit(self, learned: Learned, checked: Any) -> None:
+    async def commit(self, learned: Learned, checked: C) -> None:
         """Keep what is worth keeping; called when every earlier update is committed."""
 
     @abstractmethod

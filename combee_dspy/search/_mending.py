@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import nearest
 from combee_dspy.search._books import Books
-from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._candidates import Candidate, Member
 from combee_dspy.search._changes import Change, changed, open_changes
-from combee_dspy.search._pool import Member, Pool
+from combee_dspy.search._pool import Pool
 from combee_dspy.search._trials import Trials, another_order, halved
 
 __all__ = ["Mending"]

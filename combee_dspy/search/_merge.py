@@ -13,7 +13,7 @@ from gepa.proposer.merge import MergeProposer
 from combee_dspy.rollouts import output_of
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._pool import Pool
 
 __all__ = ["Merging"]
@@ -27,17 +27,17 @@ class Merging:
     Args:
         effects: The way to the world.
         pool: The validated candidates.
-        parts: gepa's parts.
+        gepa: gepa's state.
         most: How many merges may be accepted.
         rng: gepa's own stream.
     """
 
     def __init__(
-        self, effects: Effects, pool: Pool, parts: GepaParts, most: int, rng: random.Random
+        self, effects: Effects, pool: Pool, gepa: Gepa, most: int, rng: random.Random
     ) -> None:
         self._effects = effects
         self._pool = pool
-        self._parts = parts
+        self._gepa = gepa
         self._step = self._iteration = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rows = {id(row.example): row for row in pool.validation}
@@ -48,9 +48,8 @@ class Merging:
             self._evaluate,
             use_merge=True,
             max_merge_invocations=most,
-            val_overlap_floor=parts.merge_floor,
             rng=rng,
-            callbacks=list(parts.callbacks),
+            callbacks=list(gepa.callbacks),
         )
 
     def log(self, message: str) -> None:
@@ -76,7 +75,7 @@ class Merging:
         try:
             # gepa asks for scores in the middle of its proposal, so it runs in a thread and the
             # loop answers.
-            proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
+            proposal = await asyncio.to_thread(proposer.propose, self._gepa.state)
         except ValueError as error:
             # gepa draws a common ancestor by its score, and cannot where the score is 0.
             self._effects.log.emit(
@@ -86,7 +85,7 @@ class Merging:
         proposer.last_iter_found_new_program = False
         if proposal is None:
             return None
-        parents, self._iteration = list(proposal.parent_program_ids), self._pool.state.i + 1
+        parents, self._iteration = list(proposal.parent_program_ids), self._gepa.state.i + 1
         self._tell("on_merge_attempted", parent_ids=parents, merged_candidate=proposal.candidate)
         before, after = (
             list(proposal.subsample_scores_before or ()),
@@ -109,7 +108,7 @@ class Merging:
             reason = f"Merged score {after} worse than both parents {before}"
             self._tell("on_merge_rejected", parent_ids=parents, reason=reason)
             return False
-        rollouts = await self._pool.validate(candidate, self._pool.rows_to_validate(), step)
+        rollouts = await self._pool.validate(candidate, self._pool.validation, step)
         member = self._pool.join(candidate, parents, step, rollouts)
         proposer.merges_due -= 1
         proposer.total_merges_tested += 1
@@ -122,8 +121,8 @@ class Merging:
         )
         return True
 
-    def _tell(self, method: str, **event: Any) -> None:
-        self._parts.notify(method, {"iteration": self._iteration, **event})
+    def _tell(self, method: str, **event: object) -> None:
+        self._gepa.notify(method, {"iteration": self._iteration, **event})
 
     def _evaluate(
         self, examples: Sequence[Any], texts: Mapping[str, str]
@@ -141,7 +140,8 @@ class Merging:
                 )
             )
 
-        found = asyncio.run_coroutine_threadsafe(scored(), self._loop).result()
-        outputs = [output_of(rollout) for rollout in found]
-        objectives = [dict(one.objective_scores) for one in found]
-        return outputs, [one.score for one in found], objectives if any(objectives) else None
+        rollouts = asyncio.run_coroutine_threadsafe(scored(), self._loop).result()
+        outputs = [output_of(rollout) for rollout in rollouts]
+        objectives = [dict(rollout.objective_scores) for rollout in rollouts]
+        scores = [rollout.score for rollout in rollouts]
+        return outputs, scores, objectives if any(objectives) else None

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import dspy
 
@@ -24,6 +24,8 @@ from combee_dspy.options import Privacy
 from combee_dspy.rollouts import hashed, with_texts
 
 __all__ = ["NOT_KEPT", "Texts", "audit", "shown", "user"]
+
+T = TypeVar("T")
 
 NOT_KEPT = "it kept hashes alone (privacy.texts), so the answers that going on needs are not there"
 """Why a run cannot go on that was told to keep no texts."""
@@ -51,19 +53,18 @@ class Texts:
         )  # kept nowhere: without it nobody can try texts out on a hash
         self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
-    def scrubbed(self, value: Any) -> Any:
+    def scrubbed(self, value: T) -> T:
         """Return JSON values with every text in them scrubbed."""
+        scrubbed: object = value
         if isinstance(value, str):
-            return self.scrub(value)
-        if isinstance(value, list):
-            return [self.scrubbed(one) for one in value]
-        return (
-            {key: self.scrubbed(one) for key, one in value.items()}
-            if isinstance(value, dict)
-            else value
-        )
+            scrubbed = self.scrub(value)
+        elif isinstance(value, list):
+            scrubbed = [self.scrubbed(item) for item in value]
+        elif isinstance(value, dict):
+            scrubbed = {key: self.scrubbed(item) for key, item in value.items()}
+        return cast("T", scrubbed)
 
-    def values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def values(self, values: Mapping[str, object]) -> Mapping[str, object]:
         """Return an LM's inputs without personal data where these are redacted."""
         return (
             {name: with_texts(one, self.scrub) for name, one in values.items()}

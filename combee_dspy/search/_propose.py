@@ -1,20 +1,14 @@
-"""Children of a candidate: operators edit, guards refuse, another operator tries again; or a
-proposer makes one.
-"""
+"""Children of a candidate: operators edit, guards refuse, another operator tries again."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import dspy
-from dspy.utils.exceptions import LMError
 
-from combee_dspy._private import DspyAdapter
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
 from combee_dspy.evaluation import perfect_score_of
@@ -31,19 +25,16 @@ from combee_dspy.operators import (
     operator_input,
     operator_labels,
     predictor_runs,
-    visible,
     without_copies,
 )
-from combee_dspy.records import Edit, Lessons, Refusal, described
+from combee_dspy.records import Edit, Lessons, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._books import Books
-from combee_dspy.search._candidates import Candidate, Place
-from combee_dspy.search._describe import stable_repr
-from combee_dspy.search._effects import Effects
+from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.streams import derive
 
-__all__ = ["Child", "CustomProposer", "Proposer"]
+__all__ = ["Child", "Proposer"]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -68,7 +59,7 @@ class _Draft:
     number: int
     operator: int
     tried: list[int] = field(default_factory=list)
-    made: Child | None = None
+    child: Child | None = None
     alike: Child | None = None
 
 
@@ -119,18 +110,18 @@ class Proposer:
                 draft.tried.append(draft.operator)
                 await self._judge(draft, texts, base, step)
             pending = [
-                one
-                for one in pending
-                if one.made is None and self._redraw(one, drafts, step, weights)
+                draft
+                for draft in pending
+                if draft.child is None and self._redraw(draft, drafts, step, weights)
             ]
             if not pending:
                 break
-        made = [draft.made for draft in drafts if draft.made is not None]
-        if not made:
-            made = [draft.alike for draft in drafts if draft.alike is not None][:1]
-            for child in made:
+        children = [draft.child for draft in drafts if draft.child is not None]
+        if not children:
+            children = [draft.alike for draft in drafts if draft.alike is not None][:1]
+            for child in children:
                 self._archive.add(child.candidate.texts)
-        return made
+        return children
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate with the edits of all operators, one after the other; for a trunk."""
@@ -149,7 +140,7 @@ class Proposer:
             new = text.texts[component]
             if new == base.texts[component]:
                 continue
-            given = operator_input(
+            material = operator_input(
                 self.student,
                 component,
                 base.texts,
@@ -157,10 +148,10 @@ class Proposer:
                 seed=self.seed.texts,
                 guards=self.guards,
             )
-            judged = guard_input(given, component)
+            judged = guard_input(material, component)
             if check(Edit(instruction=new), self.guards, judged, self.learner.copies) is not None:
                 return False
-            if not all(_fits(operator, new, given.instruction) for operator in self.operators):
+            if not all(_fits(operator, new, material.instruction) for operator in self.operators):
                 return False
         return True
 
@@ -168,10 +159,10 @@ class Proposer:
         rows = self.learner.examples(learned.plan.rows)
         scores = [rollout.score for rollout in learned.rollouts]
         perfect_score = perfect_score_of(self.perfect_score, scores)
-        found = {}
+        inputs = {}
         for component, lessons in learned.lessons.items():
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
-            found[component] = operator_input(
+            inputs[component] = operator_input(
                 self.student,
                 component,
                 base.texts,
@@ -182,7 +173,7 @@ class Proposer:
                 perfect_score=perfect_score,
                 book=self.books.now[component],
             )
-        return found
+        return inputs
 
     async def _edited(
         self,
@@ -197,13 +188,14 @@ class Proposer:
         """
         outcomes = await together(
             self.operators[operator].apply(
-                given, self.learner.context(component, base, step).at("operator", operator, *place)
+                material,
+                self.learner.context(component, base, step).at("operator", operator, *place),
             )
-            for component, given in inputs.items()
+            for component, material in inputs.items()
         )
         texts: dict[str, str] = {}
-        for (component, given), outcome in zip(inputs.items(), outcomes, strict=True):
-            allowed = self._allowed(component, given, outcome, step)
+        for (component, material), outcome in zip(inputs.items(), outcomes, strict=True):
+            allowed = self._allowed(component, material, outcome, step)
             changed = (
                 {}
                 if isinstance(allowed, Refusal)
@@ -220,11 +212,11 @@ class Proposer:
         return texts
 
     def _allowed(
-        self, component: str, given: OperatorInput, outcome: Edit | Refusal, step: int
+        self, component: str, material: OperatorInput, outcome: Edit | Refusal, step: int
     ) -> Edit | Refusal:
         if isinstance(outcome, Refusal):
             return outcome
-        judged = guard_input(given, component)
+        judged = guard_input(material, component)
         if (copies := self.learner.copies) is not None:
             outcome, lines = without_copies(outcome, judged, copies)
             if lines:
@@ -244,7 +236,7 @@ class Proposer:
         refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, near)
         if refusal is None:
             self._archive.add(candidate.texts)
-            draft.made = child
+            draft.child = child
             return
         self._refused(draft.operator, refusal, base, step)
         if draft.alike is None and not self._archive.repeats(candidate.texts):
@@ -255,11 +247,11 @@ class Proposer:
     ) -> bool:
         """Give a refused child another operator; return whether there is one."""
         # What applies the scan's lessons would make the text again that it made for a sibling.
-        taken = {place for other in drafts for place in (*other.tried, other.operator)}
+        used = {place for other in drafts for place in (*other.tried, other.operator)}
         left = {
             self.labels[place]: weights.get(self.labels[place], 1.0)
             for place, operator in enumerate(self.operators)
-            if place not in (taken if operator.needs_lessons else draft.tried)
+            if place not in (used if operator.needs_lessons else draft.tried)
         }
         if not left or len(draft.tried) >= self.diversity.max_draws:
             return False
@@ -277,7 +269,9 @@ class Proposer:
         """Return how alike candidates are, 0 to 1; see
         :meth:`combee_dspy.diversity.Archive.similarity`.
         """
-        return await asyncio.to_thread(self._archive.similarity, [one.texts for one in candidates])
+        return await asyncio.to_thread(
+            self._archive.similarity, [candidate.texts for candidate in candidates]
+        )
 
 
 def _fits(operator: Operator, new: str, old: str) -> bool:
@@ -292,57 +286,3 @@ def _fits(operator: Operator, new: str, old: str) -> bool:
     else:
         return True
     return tokens <= max(operator.max_tokens, before)
-
-
-@dataclass(frozen=True, slots=True)
-class CustomProposer:
-    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns
-    is one effect.
-    """
-
-    adapter: DspyAdapter
-    effects: Effects
-
-    async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
-        """Return the child that the proposer made, or none."""
-        step = learned.plan.step
-        dataset = {
-            name: [dict(one.record) for one in found]
-            for name, found in learned.reflections.items()
-            if found
-        }
-        if not dataset:
-            return ()
-
-        shown = {name: base.texts[name] for name in visible(base.texts)}
-
-        def ask() -> Mapping[str, Any]:
-            try:
-                texts = self.adapter.propose_new_texts(shown, dataset, list(dataset))
-            except LMError:
-                raise  # a service that fails says nothing about the proposer, and ends the run
-            except BaseException as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
-                return {"error": described(error)}
-            return {"texts": {str(name): str(text) for name, text in texts.items()}}
-
-        told = hashlib.blake2b(
-            stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8
-        ).hexdigest()
-        key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{told}"
-        made: Mapping[str, Any] = await self.effects.work(
-            key, Place("proposal", step), "proposer", "call", ask
-        )
-        if "error" in made:
-            error = self.effects.texts.error(made["error"])
-            logger.warning("update %d proposes nothing: the proposer failed with %s", step, error)
-            self.effects.log.emit(
-                "error", {"where": "instruction_proposer", "error": error}, step=step
-            )
-        texts = {
-            name: text
-            for name, text in made.get("texts", {}).items()
-            if base.texts.get(name) != text
-        }
-        if not texts:
-            return ()
-        return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)

@@ -18,11 +18,11 @@ from combee_dspy.lessons import Book, Effect, Retire, certainty, nearest
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Member, Row, Scores
 from combee_dspy.search._changes import Change, changed, follow, open_changes
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._mending import Mending
-from combee_dspy.search._pool import Member, Pool, Scores
+from combee_dspy.search._pool import Pool
 from combee_dspy.search._trials import BLAMED, Trials, blame, measured
 
 __all__ = ["Proving", "blamed", "spare"]

@@ -1,6 +1,4 @@
-"""What a search refuses, or says once: going wide before serial search has converged, or with
-diversity off.
-"""
+"""What a search refuses, or says once: going wide before serial search has converged."""
 
 from __future__ import annotations
 
@@ -8,25 +6,23 @@ import functools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.registry import extension
+from combee_dspy.settings import Settings
 
 __all__ = [
     "DiagnosisReader",
     "SerialVerdict",
     "check_diagnosed",
     "check_verdict",
-    "check_wide",
     "warn_of_waste",
 ]
 
 logger = logging.getLogger("combee_dspy")
 
 _WIDE = 8  # times the one rollout in flight of serial search
-_ALIKE = 0.99  # a threshold above refuses nothing but the same text
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class DiagnosisReader(Protocol):
         """
 
 
-def check_diagnosed(settings: Any) -> None:
+def check_diagnosed(settings: Settings) -> None:
     """Say once that nobody knows whether serial search has converged, or refuse the search where
     that is required.
 
@@ -117,20 +113,7 @@ def _note(log_dir: str, reason: str) -> None:
     logger.warning("%s (%s); see combee diagnose --help", reason, log_dir)
 
 
-def check_wide(workers: int | None, diversity: Diversity) -> None:
-    """Refuse many workers where no near copy is refused, or hardly any.
-
-    Raises:
-        RefusedError: So it is.
-    """
-    threshold = 1.0 if diversity.embedder is None else diversity.threshold
-    if workers is not None and workers > _WIDE and threshold is not None and threshold > _ALIKE:
-        reason = "so many workers on one text propose the same child many times over"
-        remedy = f"Leave diversity at its defaults, or search with {_WIDE} workers at most."
-        raise RefusedError(f"{workers} workers with diversity off", reason, remedy)
-
-
-def warn_of_waste(settings: Any) -> None:
+def warn_of_waste(settings: Settings) -> None:
     """Say which settings let a run collapse, or pay twice."""
     if settings.diversity.embedder is None and settings.num_threads is None:
         logger.warning(

@@ -7,17 +7,26 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from gepa.core.data_loader import ensure_loader
-from gepa.proposer.base import CandidateProposal
 
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.records import Rollout
+from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import GepaParts
-from combee_dspy.search._pool import Member, Pool
+from combee_dspy.search._gepa import Gepa
+from combee_dspy.search._pool import Pool
 from combee_dspy.search._propose import Child
 from combee_dspy.search._records import trajectories
 from combee_dspy.search._update import Learned, Plan
 
-__all__ = ["Telling"]
+__all__ = ["Screened", "Telling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A child's rollouts on its screen, its parent's there, and why it was refused, if it was."""
+
+    before: Sequence[Rollout]
+    after: Sequence[Rollout]
+    reason: str
 
 
 @dataclass(eq=False)
@@ -29,17 +38,14 @@ class Telling:
 
     effects: Effects
     pool: Pool
-    parts: GepaParts
+    gepa: Gepa
     train: InitVar[Sequence[Row]]
-    # Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates
-    # overlap, with what else an update has bought, in the order of updates.
-    at_once: bool
 
     def __post_init__(self, train: Sequence[Row]) -> None:
         self._loader = ensure_loader([row.example for row in train])
 
-    def _tell(self, method: str, **event: Any) -> None:
-        self.parts.notify(method, event)
+    def _tell(self, method: str, **event: object) -> None:
+        self.gepa.notify(method, event)
 
     def run_begun(self, seed: Candidate, run_seed: int) -> None:
         self._tell(
@@ -54,10 +60,10 @@ class Telling:
         """Tell of the end; an update that it has cut off proposed nothing."""
         if not self.pool.started:
             return
-        state = self.pool.state
+        state = self.gepa.state
         if error is not None:
             self._tell("on_error", iteration=state.i + 1, exception=error, will_continue=False)
-        for step in list(self.pool.notes):
+        for step in list(self.gepa.notes):
             self.end(step, accepted=False)
         if error is None:
             self._tell(
@@ -70,29 +76,25 @@ class Telling:
 
     def begin(self, step: int) -> None:
         """Begin an iteration, unless the update has one."""
-        if step in self.pool.notes:
+        state = self.gepa.state
+        if step in self.gepa.notes:
             return
-        state = self.pool.state
-        self._tell("on_state_saved", iteration=state.i + 1, run_dir=self.pool.log_dir)
-        state.i += 1
-        note = self.pool.notes[step] = {"i": state.i}
-        state.full_program_trace.append(note)
+        self._tell("on_state_saved", iteration=state.i + 1, run_dir=self.gepa.log_dir)
+        self.gepa.begin(step)
         self._tell(
             "on_iteration_start", iteration=state.i + 1, state=state, trainset_loader=self._loader
         )
 
     def end(self, step: int, *, accepted: bool) -> None:
-        iteration = self.pool.iteration(step)
-        del self.pool.notes[step]
         self._tell(
             "on_iteration_end",
-            iteration=iteration,
-            state=self.pool.state,
+            iteration=self.gepa.end(step),
+            state=self.gepa.state,
             proposal_accepted=accepted,
         )
 
     def selected(self, member: Member) -> None:
-        state = self.pool.state
+        state = self.gepa.state
         self._tell(
             "on_candidate_selected",
             iteration=state.i + 1,
@@ -103,9 +105,9 @@ class Telling:
 
     def sampled(self, plan: Plan) -> None:
         """Tell of the minibatch, and that the parent runs on it."""
-        if not self.parts.callbacks:
+        if not self.gepa.listens:
             return
-        iteration, ids = self.pool.state.i + 1, [row.index for row in plan.rows]
+        iteration, ids = self.gepa.state.i + 1, [row.index for row in plan.rows]
         self._tell(
             "on_minibatch_sampled",
             iteration=iteration,
@@ -117,25 +119,27 @@ class Telling:
 
     def evaluated(self, learned: Learned) -> None:
         plan, parent = learned.plan, learned.plan.parent
-        iteration, scores = self.pool.iteration(plan.step), [one.score for one in learned.rollouts]
-        self.pool.notes[plan.step] |= {
+        iteration, scores = (
+            self.gepa.iteration(plan.step),
+            [rollout.score for rollout in learned.rollouts],
+        )
+        self.gepa.notes[plan.step] |= {
             "selected_program_candidate": parent.index,
             "subsample_ids": [row.index for row in plan.rows],
             "subsample_scores": scores,
         }
-        if self.parts.callbacks:
+        if self.gepa.listens:
             program = self.effects.programs.of(parent.candidate)
-            found = trajectories(program, [row.example for row in plan.rows], learned.rollouts)
+            traced = trajectories(program, [row.example for row in plan.rows], learned.rollouts)
             self._evaluation_ends(
                 iteration,
                 parent.index,
                 scores,
-                [one["prediction"] for one in found],
+                [trajectory["prediction"] for trajectory in traced],
                 list(self.pool.members[parent.index].parents),
-                trajectories=found,
+                trajectories=traced,
             )
-        if self.at_once:
-            self.pool.state.increment_evals(len(learned.rollouts))
+        self.gepa.state.increment_evals(len(learned.rollouts))
         if learned.skipped:
             self._tell(
                 "on_evaluation_skipped",
@@ -148,12 +152,13 @@ class Telling:
 
     def reflected(self, learned: Learned) -> None:
         """Tell of what proposers will read."""
-        if not self.parts.callbacks:
+        if not self.gepa.listens:
             return
-        parent, iteration = learned.plan.parent, self.pool.iteration(learned.plan.step)
+        parent, iteration = learned.plan.parent, self.gepa.iteration(learned.plan.step)
         components = list(learned.reflections)
         dataset = {
-            name: [dict(one.record) for one in found] for name, found in learned.reflections.items()
+            name: [dict(reflection.record) for reflection in reflections]
+            for name, reflections in learned.reflections.items()
         }
         self._tell(
             "on_reflective_dataset_built",
@@ -171,10 +176,10 @@ class Telling:
         )
 
     def proposed(self, step: int, child: Child) -> None:
-        if not self.parts.callbacks:
+        if not self.gepa.listens:
             return
         texts = {name: child.candidate.texts[name] for name in child.components}
-        iteration = self.pool.iteration(step)
+        iteration = self.gepa.iteration(step)
         self._tell(
             "on_proposal_end",
             iteration=iteration,
@@ -185,44 +190,43 @@ class Telling:
 
     def screening(self, plan: Plan, rows: Sequence[Row]) -> None:
         """Tell that a child runs on some rows of the minibatch."""
-        if self.parts.callbacks:
-            self._evaluation_begins(self.pool.iteration(plan.step), None, rows, [plan.parent.index])
+        if self.gepa.listens:
+            self._evaluation_begins(self.gepa.iteration(plan.step), None, rows, [plan.parent.index])
 
-    def screened(self, learned: Learned, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
-        """Tell of the rollouts of each child, and why it was refused or "", before any is accepted,
-        as gepa does.
+    def screened(self, learned: Learned, children: Sequence[Screened]) -> None:
+        """Tell of the rollouts of each child, and why it was refused, before any is accepted.
+
+        That is gepa's order.
         """
-        iteration, state = self.pool.iteration(learned.plan.step), self.pool.state
-        if not self.at_once:
-            state.increment_evals(len(learned.rollouts))
-        for proposal, _ in judged:
-            after = proposal.eval_after
+        iteration, state = self.gepa.iteration(learned.plan.step), self.gepa.state
+        for child in children:
+            objectives = [dict(rollout.objective_scores) for rollout in child.after]
             self._evaluation_ends(
                 iteration,
                 None,
-                list(after.scores),
-                list(after.outputs or ()),
+                [rollout.score for rollout in child.after],
+                [rollout.prediction for rollout in child.after],
                 [learned.plan.parent.index],
-                objectives=after.objective_scores,
+                objectives=objectives if any(objectives) else None,
             )
-        if judged:
-            state.increment_evals(sum(len(proposal.subsample_indices) for proposal, _ in judged))
-        for proposal, reason in judged:
-            if reason:
+        if children:
+            state.increment_evals(sum(len(child.after) for child in children))
+        for child in children:
+            if child.reason:
                 self._tell(
                     "on_candidate_rejected",
                     iteration=iteration,
-                    old_score=sum(proposal.subsample_scores_before or ()),
-                    new_score=sum(proposal.subsample_scores_after or ()),
-                    reason=reason,
+                    old_score=sum(rollout.score for rollout in child.before),
+                    new_score=sum(rollout.score for rollout in child.after),
+                    reason=child.reason,
                 )
 
-    def accepted(self, step: int, member: Member, proposal: CandidateProposal) -> None:
+    def accepted(self, step: int, member: Member, after: Sequence[Rollout]) -> None:
         self._tell(
             "on_candidate_accepted",
-            iteration=self.pool.iteration(step),
+            iteration=self.gepa.iteration(step),
             new_candidate_idx=member.index,
-            new_score=sum(proposal.subsample_scores_after or ()),
+            new_score=sum(rollout.score for rollout in after),
             parent_ids=list(member.parents),
         )
 

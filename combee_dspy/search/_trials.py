@@ -12,9 +12,9 @@ from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
 from combee_dspy.lessons import Book, BookEdit, Effect, Retire, State, nearest
 from combee_dspy.reflections import texts_in
-from combee_dspy.search._candidates import Candidate, Place
+from combee_dspy.search._candidates import Candidate, Place, Scores
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._pool import Pool, Scores
+from combee_dspy.search._pool import Pool
 
 __all__ = ["BLAMED", "Trials", "another_order", "blame", "halved", "measured"]
 
@@ -168,7 +168,7 @@ async def _culprits(
     new: Candidate,
     index: int,
     score: float,
-    known: Sequence[tuple[_Line, ...]],
+    suspects: Sequence[tuple[_Line, ...]],
     added: Sequence[_Line],
 ) -> tuple[_Line, ...]:
     """Return the lines without which a row has its score again: known ones, else those that halves
@@ -178,11 +178,11 @@ async def _culprits(
     async def is_mended(gone: Iterable[_Line]) -> bool:
         return await trials.score(_without(artifact, new, gone), index) >= score
 
-    mended = await together(map(is_mended, known))
+    mended = await together(map(is_mended, suspects))
     if any(mended):
-        return known[mended.index(True)]
-    taken = {line for lines in known for line in lines}
-    return tuple(await halved([line for line in added if line not in taken], is_mended))
+        return suspects[mended.index(True)]
+    gone = {line for lines in suspects for line in lines}
+    return tuple(await halved([line for line in added if line not in gone], is_mended))
 
 
 async def _missed(
@@ -238,13 +238,13 @@ def another_order(artifact: Artifact, text: str, lesson: str = "") -> str:
     """Return a text with the same lessons: one of them, else the last, comes first; the first one
     last.
     """
-    shown = artifact.read(text).lessons
-    if not shown:
+    lessons = artifact.read(text).lessons
+    if not lessons:
         return text
-    ids = [held.id for held in shown]
+    ids = [held.id for held in lessons]
     place = ids.index(lesson) if lesson in ids else len(ids) - 1
-    others = shown[:place] + shown[place + 1 :]
-    moved = (*others, shown[place]) if place == 0 else (shown[place], *others)
+    others = lessons[:place] + lessons[place + 1 :]
+    moved = (*others, lessons[place]) if place == 0 else (lessons[place], *others)
     return artifact.serve(text, Book(moved))
 
 

@@ -13,7 +13,7 @@ import dspy
 from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, measure_retention, together
 from combee_dspy.artifacts import Artifact, Trajectory
-from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
+from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, Judge, perfect_score_of
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.operators import decode_fields
@@ -119,7 +119,7 @@ class Learner:
         # A text that grows takes relations in later; a candidate of a front stays as it was made.
         self._related_later = task.is_trunk
         self._as_objects = isinstance(
-            settings.custom_instruction_proposer, (InstructionProposer, type(None))
+            settings.instruction_proposer, (InstructionProposer, type(None))
         )
         # The training examples' runs of words, where no text may hold them.
         self.copies: CopyIndex | None = None
@@ -147,7 +147,7 @@ class Learner:
             joined_later=self._joined_later,
             related_later=self._related_later,
             longest_quote=None if self.copies is None else self._settings.guards.max_copied_words,
-            book=self._book(component, step - 1 - self._settings.search.staleness),
+            book=self._book(component, step - 1 - self._settings.staleness),
         )
 
     def _temperature(self, step: int) -> float | None:
@@ -345,7 +345,7 @@ class Learner:
             "scan",
             aggregator="" if scan is None else scan.name,
             n=len(read),
-            copies=getattr(scan, "copies", 1),
+            copies=1 if scan is None else scan.copies,
             nodes=[
                 {
                     "level": one.level,
@@ -411,7 +411,7 @@ class Learner:
         shown = shown_call(call, as_objects=self._as_objects)
         if rollout.failed_in == "metric":
             return {**shown, "Feedback": unscored(rollout)}
-        whole = getattr(self._effects.metric, "whole_rollout", False) or self._effects.texts.redacts
+        whole = isinstance(self._effects.metric, Judge) or self._effects.texts.redacts
         if whole and rollout.prediction is not None:
             # Such a metric says the same of every predictor, or would be shown marks where it looks
             # for answers.

@@ -115,6 +115,10 @@ class StoppingRule(Strategy):
         """
         return frozenset()
 
+    def parts(self) -> tuple[StoppingRule, ...]:
+        """Return the rules that it is composed of: itself, unless it is composed."""
+        return (self,)
+
     def __or__(self, other: StoppingRule) -> StoppingRule:
         return self._composed(other, AnyOf)
 
@@ -155,6 +159,10 @@ class _Composed(StoppingRule):
             raise ArgumentValueError(
                 "rules", self.rules, "is empty", "Give at least one stopping rule."
             )
+
+    def parts(self) -> tuple[StoppingRule, ...]:
+        """Return its rules."""
+        return self.rules
 
     def needs(self) -> frozenset[str]:
         """Return what any of its rules needs."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.house import Counts, count
+from tests.architecture.house import Counts, count, shared_functions, takes_any
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -20,33 +20,27 @@ LONGEST = 2000
 # Files that were longer before this was counted. None may grow, and none may join them.
 TOO_LONG = {
     "combee_dspy/benchmarks/formula_mini/generate.py": 2072,
-    "combee_dspy/cli/_plan.py": 2140,
+    "combee_dspy/cli/_plan.py": 2133,
     "combee_dspy/cli/queries.py": 2308,
-    "combee_dspy/combee.py": 2372,
-    "combee_dspy/journal/_journal.py": 2092,
+    "combee_dspy/journal/_journal.py": 2086,
     "combee_dspy/rollouts/_limits.py": 2038,
     "combee_dspy/rollouts/_run.py": 2354,
     "combee_dspy/rollouts/_slots.py": 2164,
     "combee_dspy/search/_budget.py": 2233,
-    "combee_dspy/search/_compile.py": 2600,
-    "combee_dspy/search/_effects.py": 2686,
-    "combee_dspy/search/_growing.py": 2004,
-    "combee_dspy/search/_loop.py": 3280,
-    "combee_dspy/search/_pareto.py": 2498,
-    "combee_dspy/search/_pool.py": 2055,
-    "combee_dspy/search/_propose.py": 2242,
-    "combee_dspy/search/_run.py": 3509,
-    "combee_dspy/search/_update.py": 3106,
+    "combee_dspy/search/_effects.py": 2668,
+    "combee_dspy/search/_update.py": 3105,
     "combee_dspy/tracking/_metrics.py": 2080,
     "combee_dspy/tracking/_mlflow.py": 2827,
     "combee_dspy/tracking/_progress.py": 2747,
     "combee_dspy/tracking/_queries.py": 2313,
     "combee_dspy/tracking/report/_facts.py": 3770,
-    "plugins/strategist/combee_strategist/canary/_recording.py": 2435,
+    "plugins/strategist/combee_strategist/canary/_recording.py": 2368,
     "plugins/strategist/combee_strategist/canary/_serving.py": 2445,
 }
+# Share of the functions between rooms whose signature has an Any; the aim is 0.05.
+MOST_ANY = 0.13
 # Of 1,000 names; the aim is 1.
-MOST_PRIVATE = 20.2
+MOST_PRIVATE = 16.0
 
 
 @functools.cache
@@ -72,6 +66,12 @@ def test_names_say_what_they_hold() -> None:
     private = sum(counts.private for counts in counts_of_files().values())
     names = sum(counts.names for counts in counts_of_files().values())
     assert private / names * 1000 <= MOST_PRIVATE
+
+
+def test_contracts_between_rooms_have_types() -> None:
+    functions = dict(shared_functions(ROOT / "combee_dspy"))
+    untyped = sorted(name for name, function in functions.items() if takes_any(function))
+    assert len(untyped) / len(functions) <= MOST_ANY, "\n".join(untyped)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ LAYERS = (
         "weighers",
     ),
     ("options", "report", "tracking", "traces"),
+    ("gepa_arguments", "settings", "arguments"),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "learning", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from combee_dspy.benchmarks import Finer, Hub, load_benchmark
-from combee_dspy.cli._config import FILE
+from combee_dspy.cli._config import RunConfig
 from combee_dspy.exceptions import ArgumentError, DataSourceError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "benchmarks"
@@ -186,7 +186,7 @@ def test_offline_is_respected_and_said(monkeypatch, closed):
     "file", sorted(EXAMPLES.glob("run_hub_*.yaml")), ids=lambda file: file.stem
 )
 def test_examples_name_a_commit_and_columns(file):
-    config = FILE.model_validate(yaml.safe_load(file.read_text()))
+    config = RunConfig.model_validate(yaml.safe_load(file.read_text()))
     bench = Hub(**config.data.benchmark.params)
     assert bench.source.locate().revision == bench.revision
 

@@ -14,6 +14,7 @@ import yaml
 from dspy.utils import DummyLM
 
 from combee_dspy import Budget, Combee, Costs, Diversity, Guards, Heldout, Price, Search, Validation
+from combee_dspy.cli._arguments import CombeeArguments, HeldoutTerms
 from combee_dspy.cli._plan import plan_run
 from combee_dspy.cli.run import run
 from combee_dspy.controllers import Static
@@ -114,42 +115,50 @@ def test_every_option_reaches_combee(folder):
     ]
     assert [list(row.inputs()) for row in task.valset] == [["q"], ["q"]]
     assert (task.heldout.target, task.heldout.power, len(task.heldout.rows)) == (0.4, 0.5, 2)
-    assert combee.operators == (Insert(), FewShotSwap())
-    assert combee.aggregator.copies == 3
-    assert combee.controller == Static(2, "a test")
-    assert combee.executor.name == "asyncio"
-    assert combee.search == Search("pareto", 0, 2, 5, "trusting", str(folder / "old"))
-    assert combee.validation.calibration.reference is combee.metric_fn
-    assert (combee.validation.finalists, combee.validation.draws, combee.validation.probe) == (
+    settings = combee.settings
+    assert settings.operators == (Insert(), FewShotSwap())
+    assert settings.aggregator.copies == 3
+    assert settings.controller == Static(2, "a test")
+    assert settings.executor.name == "asyncio"
+    assert settings.search == Search("pareto", 0, 2, 5, "trusting", str(folder / "old"))
+    assert settings.validation.calibration.reference is settings.metric
+    assert (
+        settings.validation.finalists,
+        settings.validation.draws,
+        settings.validation.probe,
+    ) == (
         2,
         2,
         False,
     )
-    assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
-    assert combee.diversity == Diversity(
+    assert settings.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
+    assert settings.diversity == Diversity(
         "char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart()
     )
     budget = Budget(
         rollouts=9, calls=8, tokens=7, dollars=6, seconds=5, gpu_seconds=4, epochs=3, updates=2
     )
-    assert combee.budget == AnyOf((budget, Patience(5)))
-    assert combee.costs == Costs({"openai/m": Price(1, 2)}, {"task": 8})
-    assert combee.trackers == (Progress(),)
-    assert (combee.cache, combee.log_dir) == (folder / "shared.sqlite", str(folder / "runs/today"))
-    assert (combee.seed, combee.num_threads, combee.auto, combee.perfect_score) == (
+    assert settings.budget == AnyOf((budget, Patience(5)))
+    assert settings.costs == Costs({"openai/m": Price(1, 2)}, {"task": 8})
+    assert settings.trackers == (Progress(),)
+    assert (settings.cache, settings.log_dir) == (
+        folder / "shared.sqlite",
+        str(folder / "runs/today"),
+    )
+    assert (settings.seed, settings.num_threads, settings.auto, settings.perfect_score) == (
         7,
         3,
         "light",
         2.0,
     )
-    assert (combee.use_merge, combee.skip_perfect_score) == (False, False)
+    assert (settings.use_merge, settings.skip_perfect_score) == (False, False)
     assert plan.tasks[0].output == folder / "learned.json"
 
 
 def test_lessons_to_be_removed_reach_combee(folder):
     text = EVERYTHING.replace("operators: [insert, few-shot-swap]", "operators: [insert]")
     text = text.replace("anchors: rows.jsonl}", "removed: [Old line.]}")
-    assert planned(folder, text).combee(DummyLM([])).guards.removed == ("Old line.",)
+    assert planned(folder, text).combee(DummyLM([])).settings.guards.removed == ("Old line.",)
 
 
 def test_what_a_file_does_not_say_is_combees_default(folder):
@@ -159,7 +168,7 @@ def test_what_a_file_does_not_say_is_combees_default(folder):
         budget=Budget(seconds=9),
         reflection_lm=DummyLM([]),
     )
-    left = {"metric_fn", "reflection_lm"}
+    left = {"metric", "reflection_lm"}
     given, defaults = combee.get_params(), usual.get_params()
     assert {k: v for k, v in given.items() if k not in left} == {
         k: v for k, v in defaults.items() if k not in left
@@ -179,18 +188,28 @@ def test_there_is_a_key_for_every_argument_and_every_option(shell):
     for option in (Search, Validation, Guards, Diversity, Budget, Costs):
         names = {field.name for field in dataclasses.fields(option)}
         assert set(schema["$defs"][option.__name__]["properties"]) == names
-    assert set(schema["$defs"]["Heldout"]["properties"]) == {
+    assert set(schema["$defs"]["HeldoutTerms"]["properties"]) == {
         one.name for one in dataclasses.fields(Heldout)
     } - {"rows"}
     assert {"tasks", "at_once"} <= set(schema["properties"])
     assert schema["properties"]["max_metric_calls"]["description"] == "Budget in rollouts."
+    described = {**CombeeArguments.model_fields, **HeldoutTerms.model_fields}
+    assert all(field.description for field in described.values())
+
+
+def test_keys_have_the_defaults_of_the_arguments_that_they_are():
+    for keys, target in ((CombeeArguments, Combee), (HeldoutTerms, Heldout)):
+        arguments = inspect.signature(target).parameters
+        assert {name: field.default for name, field in keys.model_fields.items()} == {
+            name: arguments[name].default for name in keys.model_fields
+        }
 
 
 def test_truth_values_turn_diversity_and_cache_off(folder):
     combee = planned(folder, yaml.safe_dump({**LEAST, "diversity": False, "cache": False})).combee(
         DummyLM([])
     )
-    assert (combee.diversity, combee.cache) == (Diversity.off(), False)
+    assert (combee.settings.diversity, combee.settings.cache) == (Diversity.off(), False)
 
 
 def test_the_examples_of_the_help_are_read(folder):

@@ -166,11 +166,11 @@ def test_a_file_sets_them_as_python_does(tmp_path):
             }
         },
     }
-    executor = plan_run(text, tmp_path).combee(dspy.utils.DummyLM([])).executor
+    executor = plan_run(text, tmp_path).combee(dspy.utils.DummyLM([])).settings.executor
     assert executor.batching == Batching("target", preempt="drop", tokens=5000)
     given = {"name": "threads", "params": {"batching": {"queue": 64, "seconds": 0.5}}}
     same = Combee(metric, max_metric_calls=9, reflection_lm=dspy.utils.DummyLM([]), executor=given)
-    assert same.executor == Threads(Batching(64, seconds=0.5))
+    assert same.settings.executor == Threads(Batching(64, seconds=0.5))
 
 
 class Told(BatchController):

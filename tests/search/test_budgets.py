@@ -23,8 +23,8 @@ from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.journal import Reader
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
-from combee_dspy.search import _run
 from combee_dspy.search._budget import Purse
+from combee_dspy.search._earlier import earlier_costs, lost_grants
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from combee_dspy.testing import ScriptedLM
 from tests.slow import slow_but
@@ -143,20 +143,6 @@ def test_full_evaluations_without_a_valset_are_of_the_trainset_alone_as_in_gepa(
     given = {"reflection_minibatch_size": 3, "cache": False, "skip_perfect_score": False}
     report = world.compile(train=12, validation=0, max_full_evals=3, **given).combee_report
     assert 24 < report.rollouts <= 3 * 12
-
-
-def test_a_row_that_a_sampler_never_draws_counts_when_it_is_tried(tmp_path: Path) -> None:
-    class Sampler:
-        def next_minibatch_ids(self, loader: Any, state: Any) -> list[int]:
-            return [1 + (3 * state.i + place) % 20 for place in range(3)]
-
-    for limit in (47, 48, 49):
-        place = tmp_path / str(limit)
-        World.made().compile(
-            gepa_kwargs={"batch_sampler": Sampler()}, log_dir=place, max_metric_calls=limit
-        )
-        (bought,) = rows(place, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
-        assert bought["n"] <= limit
 
 
 @pytest.mark.parametrize("staleness", slow_but((2,), [0, 2]))
@@ -688,7 +674,7 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     dearest = max(row["calls"] for row in failed)
     assert dearest > 1
     with Reader(tmp_path / "journal.sqlite") as reader:
-        earlier = _run._earlier_costs(reader, 1)
+        earlier = earlier_costs(reader, 1)
     assert {kind for kind, _ in earlier} == {"rollout"}
     purse = Purse(Limits(calls=1000), earlier)
     assert asyncio.run(purse.grant("rollout")) == {"calls": dearest}
@@ -708,7 +694,7 @@ def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: 
         (key,) = connection.execute(last).fetchone()
         connection.commit()
     with Reader(tmp_path / "journal.sqlite") as reader:
-        lost = _run._lost(reader, 1)
+        lost = lost_grants(reader, 1)
         (granted,) = rows(
             tmp_path, "SELECT data FROM event WHERE kind = 'granted' AND data LIKE ?", f'%"{key}"%'
         )

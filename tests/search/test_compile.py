@@ -158,8 +158,10 @@ def test_few_shot_swap_alone_needs_no_proposer(world: World) -> None:
     assert program.demos, "two of the animals are known: there are successes to show"
 
 
-@pytest.mark.parametrize("selector", ["round_robin", "all", "own"])
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize(
+    ("selector", "staleness"),
+    [("round_robin", 0), ("round_robin", 1), ("all", 0), ("all", 1), ("own", 0)],
+)
 def test_several_predictors(world: World, selector: str, staleness: int, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
 

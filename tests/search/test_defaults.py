@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ ONLY_GEPAS: dict[str, dict[str, Any]] = {
     "proposer": {"instruction_proposer": lambda **_: {}},
     "selector by name": {"candidate_selection_strategy": "current_best"},
     "selector": {"candidate_selection_strategy": CurrentBestCandidateSelector()},
-    "acceptance": {"gepa_kwargs": {"acceptance_criterion": "improvement_or_equal"}},
+    "frontier": {"gepa_kwargs": {"frontier_type": "objective"}},
     "callbacks": {"gepa_kwargs": {"callbacks": [object()]}},
     "stoppers": {"gepa_kwargs": {"stop_callbacks": [lambda state: False]}},
     "operators": {"operators": ["insert", "few-shot-swap"]},
@@ -64,25 +65,67 @@ def test_a_small_budget_still_learns(world: World, budget: dict[str, int]) -> No
             "auto": "light",
         },
         {"operators": "insert", "aggregator": "union"},
-        {"artifact": "playbook", "validation": Validation(finalists=1)},
+        {"artifact": "playbook", "use_merge": False, "skip_perfect_score": False},
         {"diversity": False},
         {"diversity": Diversity(temperature=Temperature())},
     ],
     ids=["gepas arguments", "what serves the book", "playbook", "no diversity", "temperature"],
 )
 def test_what_a_trunk_can_use_changes_nothing(world: World, arguments: dict[str, Any]) -> None:
-    assert world.combee(**arguments).keeps == "trunk"
+    assert world.combee(**arguments).settings.keep == "trunk"
 
 
 @pytest.mark.parametrize("arguments", ONLY_GEPAS.values(), ids=ONLY_GEPAS)
 def test_what_only_gepas_search_can_use_gets_it(world: World, arguments: dict[str, Any]) -> None:
-    assert world.combee(**arguments).keeps == "pareto"
+    assert world.combee(**arguments).settings.keep == "pareto"
 
 
-@pytest.mark.parametrize("name", ["anchors", "proposer", "selector", "acceptance", "callbacks"])
-def test_a_trunk_that_was_asked_for_refuses_it(world: World, name: str) -> None:
-    with pytest.raises(ArgumentValueError, match="no use to a trunk"):
-        world.combee(**ONLY_GEPAS[name], search=Search(keep="trunk"))
+IGNORED = {
+    "anchors": "guards.anchors",
+    "proposer": "instruction_proposer",
+    "selector by name": "candidate_selection_strategy",
+    "selector": "candidate_selection_strategy",
+    "callbacks": "gepa_kwargs['callbacks']",
+    "frontier": "gepa_kwargs['frontier_type']",
+    "children": "search.children",
+    "screen": "search.screen",
+    "finalists": "validation.finalists",
+    "restart": "diversity.restart",
+    "embedder": "diversity",
+    "likeness": "diversity",
+    "merges": "max_merge_invocations",
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+@pytest.mark.parametrize("artifact", ["instruction", "playbook"])
+def test_what_a_trunk_or_a_playbook_would_ignore_is_refused_by_name(
+    world: World, name: str, artifact: str
+) -> None:
+    arguments = dict(ONLY_GEPAS[name])
+    if artifact == "instruction":
+        arguments["search"] = replace(arguments.get("search", Search()), keep="trunk")
+    remedy = "keep='pareto'" if artifact == "instruction" else "Leave it out: artifact 'playbook'"
+    with pytest.raises(ArgumentValueError, match="no use to a trunk") as refused:
+        world.combee(artifact=artifact, **arguments)
+    assert refused.value.argument == IGNORED[name]
+    assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("guards", "argument"),
+    [
+        (Guards(max_tokens=500), "guards.max_tokens"),
+        (Guards(keep=("Be kind.",)), "guards.keep"),
+        (Guards(max_copied_words=30), "guards.max_copied_words"),
+    ],
+)
+def test_a_playbook_refuses_guards_of_instructions(
+    world: World, guards: Guards, argument: str
+) -> None:
+    with pytest.raises(ArgumentValueError, match="holds for instructions alone") as refused:
+        world.combee(artifact="playbook", guards=guards)
+    assert refused.value.argument == argument
 
 
 def test_presets_of_gepas_search_say_so() -> None:
@@ -92,12 +135,12 @@ def test_presets_of_gepas_search_say_so() -> None:
 
 def test_the_papers_preset_learns_by_the_papers_parts(world: World) -> None:
     combee = world.combee(**paper(), budget=Budget(rollouts=120))
-    assert (combee.keeps, combee.search.staleness, combee.aggregator.name) == (
+    assert (combee.settings.keep, combee.settings.staleness, combee.settings.aggregator.name) == (
         "pareto",
         0,
         "parallel-scan",
     )
-    assert combee.aggregator.placement == "plain"
-    assert combee.controller == PowerLaw(profile=3)
+    assert combee.settings.aggregator.placement == "plain"
+    assert combee.settings.controller == PowerLaw(profile=3)
     report = world.compile(**paper(), budget=Budget(rollouts=120)).combee_report
     assert report.best_score > report.seed_score

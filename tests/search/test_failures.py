@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +78,6 @@ class BadSelector:
         raise Bug("selector")
 
 
-class BadAcceptance:
-    def should_accept(self, proposal: Any, state: Any) -> bool:
-        raise Bug("acceptance")
-
-
-class BadPolicy:
-    def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> Any:
-        raise Bug("policy")
-
-    def get_best_program(self, state: Any) -> int:
-        return 0
-
-    def get_valset_score(self, index: int, state: Any) -> float:
-        return 0.0
-
-
 def bad_stopper(state: Any) -> bool:
     raise Bug("stopper")
 
@@ -103,10 +88,8 @@ STAGES: dict[str, dict[str, Any]] = {
     "controller": {"controller": BadController(), "reflection_minibatch_size": None},
     "embedder": {"diversity": Diversity(embedder=BadEmbedder(), threshold=0.9)},
     "rule": {"budget": BadRule()},
-    "selector": {"candidate_selection_strategy": BadSelector()},
-    "acceptance": {"gepa_kwargs": {"acceptance_criterion": BadAcceptance()}},
-    "policy": {"gepa_kwargs": {"val_evaluation_policy": BadPolicy()}},
-    "stopper": {"gepa_kwargs": {"stop_callbacks": [bad_stopper]}},
+    "selector": {"candidate_selection_strategy": BadSelector(), "search": Search()},
+    "stopper": {"gepa_kwargs": {"stop_callbacks": [bad_stopper]}, "search": Search()},
 }
 
 
@@ -139,7 +122,8 @@ def test_an_artifact_that_raises_ends_the_run(world: World, keep: Any) -> None:
             return super().build(student, candidate)
 
     combee = world.combee(search=Search(keep=keep), reflection_minibatch_size=6)
-    combee.artifact = BadArtifact(operators=combee.operators)
+    artifact = BadArtifact(operators=combee.settings.operators)
+    combee.settings = replace(combee.settings, artifact=artifact)
     with (
         dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()),
         pytest.raises(Bug, match="artifact"),

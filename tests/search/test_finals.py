@@ -10,9 +10,10 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Budget, Validation
+from combee_dspy import Budget, Search, Validation
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
+from combee_dspy.search._choices import Verdict
 from tests.worlds import World, events, in_kind, rows
 
 
@@ -23,11 +24,6 @@ class Versions(Operator):
 
     async def apply(self, given: Any, context: Any) -> Edit:
         return Edit(instruction=f"version {context.update}")
-
-
-class Always:
-    def should_accept(self, proposal: Any, state: Any) -> bool:
-        return True
 
 
 def lucky(request: Any) -> str:
@@ -48,8 +44,14 @@ def graded(
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every child through its screen: what is tested here comes after it."""
+    from combee_dspy.search import _pareto
+
     seen.clear()
+    monkeypatch.setattr(
+        _pareto, "verdict", lambda *_, whole: Verdict(True, "let through", 0.0, 0.0)
+    )
 
 
 def compiled(place: Path, temperature: float = 1.0, **kwargs: Any) -> Any:
@@ -59,14 +61,13 @@ def compiled(place: Path, temperature: float = 1.0, **kwargs: Any) -> Any:
         "reflection_minibatch_size": 3,
         "validation_options": Validation(finalists=3),
     }
-    accept = {"acceptance_criterion": Always()}
     return world, world.compile(
         metric=graded,
         operators=[Versions()],
         log_dir=place,
         diversity=False,
         validation=4,
-        gepa_kwargs=accept,
+        search=Search(keep="pareto", staleness=0),
         candidate_selection_strategy="current_best",
         **{**given, **kwargs},
     )
@@ -135,7 +136,7 @@ def test_the_report_says_the_mean_over_the_draws_that_decided(
             train=6,
             budget=Budget(updates=2),
             reflection_minibatch_size=3,
-            gepa_kwargs={"acceptance_criterion": Always()},
+            search=Search(keep="pareto", staleness=0),
         )
         .combee_report
     )
@@ -169,7 +170,7 @@ def test_a_budget_in_calls_that_ends_in_the_finals_leaves_the_best(
         log_dir=tmp_path,
         diversity=False,
         validation=4,
-        gepa_kwargs={"acceptance_criterion": Always()},
+        search=Search(keep="pareto", staleness=0),
         candidate_selection_strategy="current_best",
         budget=Budget(updates=3, calls=40),
         reflection_minibatch_size=3,
@@ -199,7 +200,7 @@ def test_of_equals_the_newest_is_returned(
         log_dir=tmp_path,
         diversity=False,
         validation=4,
-        gepa_kwargs={"acceptance_criterion": Always()},
+        search=Search(keep="pareto", staleness=0),
         candidate_selection_strategy="current_best",
         budget=Budget(updates=3),
         reflection_minibatch_size=3,

@@ -123,3 +123,13 @@ def test_code_that_does_not_bind_scores_the_failure_score(world: World, tmp_path
 def test_no_trunk_grows_code(world: World) -> None:
     with pytest.raises(ArgumentValueError, match=r"dspy\.Flex parts"):
         world.compile(Flexible(), search=Search(keep="trunk"))
+
+
+def test_code_gets_gepas_search_with_its_defaults(world: World, tmp_path: Path) -> None:
+    world.compile(
+        Flexible(), metric=traced, train=6, validation=4, log_dir=tmp_path, max_metric_calls=40
+    )
+    columns = ("keep", "search.staleness", "specs.controller.params.min_updates")
+    asked = ", ".join(f"description ->> '$.{name}' AS \"{name}\"" for name in columns)
+    (run,) = rows(tmp_path, f"SELECT {asked} FROM run")  # noqa: S608 - the names above
+    assert [run[name] for name in columns] == ["pareto", 1, 4]

@@ -13,12 +13,11 @@ from typing import Any
 import dspy
 import pytest
 from gepa.core.state import GEPAState
-from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
 from gepa.utils import MaxMetricCallsStopper, NoImprovementStopper
 
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from tests.worlds import World, events, examples, in_kind, metric
+from tests.worlds import World, examples, in_kind, metric
 
 
 class Heard:
@@ -185,109 +184,6 @@ def test_a_callback_that_raises_ends_no_run(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("criterion", "kept"),
-    [("strict_improvement", False), ("improvement_or_equal", True), ("own", True)],
-)
-def test_an_acceptance_criterion_decides(criterion: str, kept: bool, tmp_path: Path) -> None:
-    class Own:
-        def should_accept(self, proposal: Any, state: Any) -> bool:
-            assert isinstance(state, GEPAState)
-            assert (
-                len(proposal.subsample_scores_before) == len(proposal.subsample_scores_after) == 3
-            )
-            assert proposal.eval_after.scores == proposal.subsample_scores_after
-            return True
-
-    world = World.made(level_of)
-    given = Own() if criterion == "own" else criterion
-    world.compile(
-        metric=level_metric,
-        instruction_proposer=proposing("none", "none"),
-        gepa_kwargs={"acceptance_criterion": given},
-        budget=Budget(updates=2),
-        log_dir=tmp_path,
-        validation=4,
-    )
-    assert [one["accepted"] for one in events(tmp_path, "screened")] == [kept, kept]
-    assert len(events(tmp_path, "validated")) == 1 + 2 * kept
-
-
-def test_a_sampler_draws_minibatches_and_the_budget_still_holds(
-    world: World, tmp_path: Path
-) -> None:
-    class Sampler:
-        def next_minibatch_ids(self, loader: Any, state: Any) -> list[int]:
-            assert len(loader.fetch([0])) == 1
-            return [state.i % 24, (state.i + 5) % 24]
-
-    report = world.compile(
-        gepa_kwargs={"batch_sampler": Sampler()},
-        log_dir=tmp_path,
-        max_metric_calls=80,
-        skip_perfect_score=False,
-    ).combee_report
-    assert {one["rows"] for one in events(tmp_path, "update")} == {2}
-    assert report.rollouts <= 80
-    assert "the budget leaves" in report.reason or "found nothing new" in report.reason
-
-
-def test_gepas_own_sampler_is_taken_by_object_and_by_name(world: World) -> None:
-    sampler = EpochShuffledBatchSampler(minibatch_size=5)
-    assert world.compile(
-        gepa_kwargs={"batch_sampler": sampler}, max_metric_calls=60
-    ).combee_report.updates
-    assert world.compile(
-        gepa_kwargs={"batch_sampler": "epoch_shuffled"}, max_metric_calls=60
-    ).combee_report.updates
-
-
-def test_a_validation_policy_chooses_rows_and_the_best(world: World, tmp_path: Path) -> None:
-    class Half:
-        def get_eval_batch(
-            self, loader: Any, state: Any, target_program_idx: Any = None
-        ) -> list[int]:
-            return list(loader.all_ids())[:4]
-
-        def get_best_program(self, state: Any) -> int:
-            return 0
-
-        def get_valset_score(self, index: int, state: Any) -> float:
-            return state.get_program_average_val_subset(index)[0]
-
-    report = world.compile(
-        gepa_kwargs={"val_evaluation_policy": Half()},
-        log_dir=tmp_path,
-        max_metric_calls=60,
-        reflection_minibatch_size=6,
-    ).combee_report
-    found = events(tmp_path, "validated")
-    assert [one["rows"] for one in found][:2] == [12, 4]
-    assert report.best_score == report.seed_score, "the policy says that the student is the best"
-
-
-def test_a_policy_may_narrow_the_students_validation(world: World, tmp_path: Path) -> None:
-    class Narrow:
-        def get_seed_eval_batch(self, loader: Any) -> list[int]:
-            return [0, 1]
-
-        def get_eval_batch(
-            self, loader: Any, state: Any, target_program_idx: Any = None
-        ) -> list[int]:
-            return [0, 1]
-
-        def get_best_program(self, state: Any) -> int:
-            return len(state.program_candidates) - 1
-
-        def get_valset_score(self, index: int, state: Any) -> float:
-            return state.get_program_average_val_subset(index)[0]
-
-    world.compile(
-        gepa_kwargs={"val_evaluation_policy": Narrow()}, log_dir=tmp_path, max_metric_calls=30
-    )
-    assert {one["rows"] for one in events(tmp_path, "validated")} == {2}
-
-
 def test_stop_callbacks_stop_and_each_is_asked(world: World, tmp_path: Path) -> None:
     asked: list[int] = []
 
@@ -425,6 +321,9 @@ def test_weights_and_biases_hear_of_candidates(
         ("run_dir", "Give log_dir to Combee"),
         ("seed", "Give seed to Combee"),
         ("cache_evaluation", "no rollout is bought twice"),
+        ("acceptance_criterion", "compared row by row"),
+        ("batch_sampler", "Give a controller"),
+        ("val_evaluation_policy", "validated on all rows"),
     ],
 )
 def test_what_another_argument_does_is_refused_with_its_name(name: str, remedy: str) -> None:
@@ -432,6 +331,7 @@ def test_what_another_argument_does_is_refused_with_its_name(name: str, remedy: 
         Combee(metric, auto="light", reflection_lm=dspy.LM("x/y"), gepa_kwargs={name: 1})
     assert caught.value.argument == f"gepa_kwargs[{name!r}]"
     assert remedy in str(caught.value)
+    assert "Combee.parity" in str(caught.value)
 
 
 def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> None:
@@ -459,9 +359,7 @@ def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> 
     "given",
     [
         {"gepa_kwargs": {"callbacks": [Heard()]}},
-        {"gepa_kwargs": {"acceptance_criterion": "strict_improvement"}},
         {"gepa_kwargs": {"frontier_type": "objective"}},
-        {"gepa_kwargs": {"batch_sampler": EpochShuffledBatchSampler(3)}},
         {"candidate_selection_strategy": "current_best"},
         {"component_selector": lambda *_: []},
         {"instruction_proposer": lambda *_: {}},
@@ -470,10 +368,3 @@ def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> 
 def test_what_a_trunk_would_ignore_is_refused(world: World, given: dict[str, Any]) -> None:
     with pytest.raises(ArgumentValueError, match="trunk"):
         world.combee(search=Search(keep="trunk"), **given)
-
-
-def test_a_sampler_contradicts_a_size_of_minibatches(world: World) -> None:
-    with pytest.raises(ArgumentValueError, match="sets the size of minibatches"):
-        world.combee(
-            reflection_minibatch_size=3, gepa_kwargs={"batch_sampler": EpochShuffledBatchSampler(3)}
-        )

@@ -147,7 +147,7 @@ def test_a_row_of_each_split_is_tried_beside_few_others(
     )
     assert {row["purpose"] for row in begun[:2]} == {"train", "validation"}
     tried = max(row["ended"] for row in begun[:2])
-    few = World.made().combee().num_threads
+    few = World.made().combee().settings.num_threads
     assert sum(row["started"] < tried for row in begun) <= few, "no more than may run at once"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.aggregators import SingleCall
-from combee_dspy.combee import _ELSEWHERE
+from combee_dspy.arguments import _ELSEWHERE
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -161,13 +161,14 @@ def test_updates_overlap_but_beside_what_is_written_for_gepas_order(world: World
     def of(**given: Any) -> int | None:
         return Combee(
             metric, auto="light", reflection_lm=world.proposer_lm, **given
-        ).search.staleness
+        ).settings.staleness
 
     assert of() == of(search=Search(keep="trunk")) == 2
     assert of(search=Search(keep="pareto")) == of(use_merge=True, max_merge_invocations=9) == 1
-    assert of(search=Search(staleness=0)) == of(gepa_kwargs={"callbacks": []}) == 0
+    assert of(search=Search(staleness=0)) == of(gepa_kwargs={"callbacks": [object()]}) == 0
     assert of(component_selector=lambda *given: ["self"]) == 0
-    assert of(search=Search(staleness=2), component_selector=lambda *given: ["self"]) == 2
+    with pytest.raises(ArgumentValueError, match="component_selector is written for one after"):
+        of(search=Search(staleness=2), component_selector=lambda *given: ["self"])
 
 
 def test_parity_is_gepa_itself(world: World) -> None:
@@ -184,14 +185,14 @@ def test_strategies_by_name_object_mapping_and_spec(world: World) -> None:
         {"name": "single-call"},
         Spec("aggregator", "single-call", {}),
     ):
-        assert world.combee(aggregator=given).aggregator == SingleCall()
+        assert world.combee(aggregator=given).settings.aggregator == SingleCall()
     combee = world.combee(operators="insert", tracker=())
-    assert [one.name for one in combee.operators] == ["insert"]
-    assert combee.trackers == ()
+    assert [one.name for one in combee.settings.operators] == ["insert"]
+    assert combee.settings.trackers == ()
     params = combee.get_params()
     params["seed"] = 5
-    assert combee.seed == 0
-    assert world.combee(seed=None).seed != world.combee(seed=None).seed
+    assert combee.settings.seed == 0
+    assert world.combee(seed=None).settings.seed != world.combee(seed=None).settings.seed
 
 
 def test_a_run_without_a_valset_or_held_out_rows_supports_no_claim(world: World) -> None:

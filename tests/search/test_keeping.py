@@ -163,8 +163,7 @@ def test_children_are_made_while_the_student_is_validated() -> None:
     assert all(before), "nothing was tried before the student's scores were there"
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_gepas_notes_stand_at_the_iteration_of_their_update(world: World, staleness: int) -> None:
+def test_gepas_notes_stand_at_the_iteration_of_their_update(world: World) -> None:
     class Hears:
         def __init__(self) -> None:
             self.drawn: dict[int, Any] = {}
@@ -186,7 +185,6 @@ def test_gepas_notes_stand_at_the_iteration_of_their_update(world: World, stalen
     heard = Hears()
     world.compile(
         gepa_kwargs={"callbacks": [heard]},
-        search=Search(staleness=staleness),
         reflection_minibatch_size=4,
         budget=Budget(updates=5),
         skip_perfect_score=False,
@@ -279,6 +277,7 @@ def merging(place: Path, least: float, student: dspy.Module | None = None, **kwa
     ) -> Any:
         return dspy.Prediction(score=max(least, float(pred.answer == gold.answer)), feedback="no")
 
+    kwargs.setdefault("candidate_selection_strategy", FromSeed())
     return World.made(two_tricks).compile(
         student or TwoSteps(),
         log_dir=place,
@@ -286,16 +285,19 @@ def merging(place: Path, least: float, student: dspy.Module | None = None, **kwa
         reflection_minibatch_size=6,
         seed=1,
         metric=scored,
-        candidate_selection_strategy=FromSeed(),
         aggregator=Told(("Rule one and Rule two",)),
         track_stats=True,
         **kwargs,
     )
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
-def test_parts_of_two_candidates_are_merged(tmp_path: Path, staleness: int) -> None:
-    program = merging(tmp_path, 0.1, search=Search(staleness=staleness))
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"candidate_selection_strategy": "pareto", "search": Search(keep="pareto", staleness=1)}],
+    ids=["one after another", "overlapping"],
+)
+def test_parts_of_two_candidates_are_merged(tmp_path: Path, given: dict[str, Any]) -> None:
+    program = merging(tmp_path, 0.1, **given)
     merged = events(tmp_path, "merge")
     assert any(one["accepted"] for one in merged)
     assert len(merged[0]["parents"]) == 2

@@ -12,9 +12,9 @@ from tests.worlds import World
 def test_the_papers_preset_learns_by_the_papers_parts() -> None:
     world = World.made()
     combee = world.combee(**paper(), budget=Budget(rollouts=120))
-    assert (combee.keeps, combee.search.staleness) == ("pareto", 0)
-    assert combee.aggregator == ParallelScan(placement="plain")
-    assert combee.controller == PowerLaw(profile=3)
+    assert (combee.settings.keep, combee.settings.staleness) == ("pareto", 0)
+    assert combee.settings.aggregator == ParallelScan(placement="plain")
+    assert combee.settings.controller == PowerLaw(profile=3)
     report = world.compile(**paper(), budget=Budget(rollouts=120)).combee_report
     assert report.best_score > report.seed_score
     assert report.updates >= 2

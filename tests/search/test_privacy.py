@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from combee_dspy import Combee, Privacy, Validation, tracking
-from combee_dspy.cli._config import FILE
+from combee_dspy.cli._config import RunConfig
 from combee_dspy.exceptions import ArgumentError, JournalMismatchError
 from combee_dspy.search._privacy import Texts
 from combee_dspy.tracking import write_report
@@ -245,12 +245,10 @@ def test_settings_that_cannot_be_used_are_refused(params):
 
 def test_the_file_of_combee_run_sets_it():
     text = "privacy: {texts: redacted, who: hash, patterns: {ticket: 'T-[0-9]+'}}"
-    given = FILE.model_validate(yaml.safe_load(text)).arguments()["privacy"]
+    given = RunConfig.model_validate(yaml.safe_load(text)).arguments()["privacy"]
     assert given == Privacy(texts="redacted", who="hash", patterns={"ticket": "T-[0-9]+"})
-    assert (
-        Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given).privacy
-        is given
-    )
+    combee = Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given)
+    assert combee.settings.privacy is given
 
 
 def test_examples_and_the_inputs_of_calls_are_marked_too():

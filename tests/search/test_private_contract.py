@@ -103,7 +103,7 @@ def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> No
 
 def test_every_event_that_gepa_tells_of_is_told() -> None:
     theirs = {name for name in dir(GEPACallback) if name.startswith("on_")}
-    from combee_dspy.search import _merge, _pool
+    from combee_dspy.search import _gepa, _merge
 
-    ours = "".join(inspect.getsource(module) for module in (_telling, _merge, _pool))
+    ours = "".join(inspect.getsource(module) for module in (_telling, _merge, _gepa))
     assert {name for name in theirs if f'"{name}"' not in ours} == set()

@@ -28,9 +28,8 @@ from combee_dspy.operators import Insert, Operator, Rewrite
 from combee_dspy.records import Edit, Rollout
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._books import Books
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._changes import Change, changed, follow, open_changes
-from combee_dspy.search._pool import Member
 from combee_dspy.search._propose import _fits
 from combee_dspy.search._proving import Proving
 from combee_dspy.weighers import Posterior

@@ -40,9 +40,9 @@ class OnlyAsynchronous(dspy.Module):
         ),
         ({"component_selector": "robin"}, ArgumentValueError, "Give one of round_robin, all"),
         (
-            {"gepa_kwargs": {"val_evaluation_policy": "full"}},
+            {"gepa_kwargs": {"frontier_type": "instances"}},
             ArgumentValueError,
-            "val_evaluation_policy is unknown",
+            "frontier_type is unknown",
         ),
         ({"gepa_kwargs": {"use_wandb": True}}, ArgumentValueError, "Give use_wandb to Combee"),
     ],

@@ -4,7 +4,7 @@
 
 PATH is a checkout of DSPy's repository at the version that is installed: its distribution holds no
 tests of GEPA. The tests run three times: with ``dspy.GEPA``, with ``Combee`` by its defaults, and
-with a ``Combee`` that is matched to GEPA, which has DSPy's own proposer and gepa's minibatches.
+with a ``Combee`` that is matched to GEPA, which has DSPy's own proposer and minibatches of three.
 Tests that replay a recording of DSPy's prompts are listed and not counted: who asks otherwise
 cannot be answered by it.
 

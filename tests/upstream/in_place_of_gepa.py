@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import dspy
 import pytest
 from dspy.teleprompt.gepa import InstructionProposer
-from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
 
 from combee_dspy import Combee
 
@@ -18,24 +16,21 @@ GEPA_MINIBATCH = 3
 
 
 class Matched(Combee):
-    """``Combee`` that asks what ``dspy.GEPA`` asks, about the examples that it would: only the
-    search is ours.
+    """``Combee`` that asks what ``dspy.GEPA`` asks, about as many examples: only the search is
+    ours.
     """
 
     def __init__(self, metric: Callable[..., Any], **arguments: Any) -> None:
-        size = arguments.pop("reflection_minibatch_size", GEPA_MINIBATCH)
+        arguments.setdefault("reflection_minibatch_size", GEPA_MINIBATCH)
         arguments.setdefault("instruction_proposer", InstructionProposer())
-        sampler = EpochShuffledBatchSampler(size, random.Random(arguments.get("seed", 0)))
-        arguments["gepa_kwargs"] = {
-            "batch_sampler": sampler,
-            **(arguments.get("gepa_kwargs") or {}),
-        }
         super().__init__(metric, **arguments)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--matched", action="store_true", help="DSPy's proposer and gepa's minibatches in Combee"
+        "--matched",
+        action="store_true",
+        help="DSPy's proposer and minibatches of three in Combee",
     )
 
 

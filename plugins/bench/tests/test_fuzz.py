@@ -215,7 +215,7 @@ def learn(combee: Combee, rows: LoadedBenchmark, lm: dspy.LM) -> None:
         learned = combee.compile(student, trainset=train, valset=validation)
     for predictor in learned.predictors():
         assert {"{currency}", "{unit}"} <= set(placeholders(predictor.signature.instructions))
-    write_report(combee.log_dir)
+    write_report(combee.settings.log_dir)
 
 
 async def spoil(http: Any, right: dict[str, Any]) -> Any:

@@ -21,9 +21,9 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.lessons import Book, Narrow, Taught, lesson_id, write_section
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._pool import Member, Pool
+from combee_dspy.search._pool import Pool
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._trials import BLAMED, Trials, blame
 from combee_dspy.streams import derive

@@ -13,8 +13,7 @@ from unittest.mock import patch
 
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.search import _growing, _proving
-from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._pool import Member
+from combee_dspy.search._candidates import Candidate, Member
 
 
 async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +90,8 @@ def _checked_run(config: Path, spec: Spec) -> Combee:
     )  # never called: who judges is told by the names of models
     reasons = {name: task.reason for name, task in spec.overrides.items()}
     for task in plan.tasks:
-        combee.metric_fn = task.task.metric or combee.metric_fn
+        metric = task.task.metric or combee.settings.metric
+        combee.settings = replace(combee.settings, metric=metric)
         with dspy.context(lm=dspy.LM(task.lm.model)):
             check_search(
                 combee, trainset=task.task.trainset, valset=task.task.valset, reasons=reasons

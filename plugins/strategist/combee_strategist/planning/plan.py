@@ -11,12 +11,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from combee_dspy.arguments import check_wide
 from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.rollouts import Batching
-from combee_dspy.search import check_wide
 from combee_dspy.stopping import Patience
 from combee_dspy.streams import derive_seed
 from combee_dspy.tracking import run_number, spent_of
@@ -177,17 +177,15 @@ def _departures(choices: Choices, combee: Combee) -> Iterator[Row]:
 
     What it leaves to the package is measured as it runs.
     """
-    limit = None if combee.budget is None else combee.budget.limits().rollouts
-    patience = [
-        rule.updates
-        for rule in getattr(combee.budget, "rules", (combee.budget,))
-        if isinstance(rule, Patience)
-    ]
-    compared = combee.diversity.build_embedder()
+    settings, budget = combee.settings, combee.settings.budget
+    limit = None if budget is None else budget.limits().rollouts
+    rules = () if budget is None else budget.parts()
+    patience = [rule.updates for rule in rules if isinstance(rule, Patience)]
+    compared = settings.diversity.build_embedder()
     theirs: dict[str, Any] = {
-        "workers": combee.num_threads or "as many as the service takes",
+        "workers": settings.num_threads or "as many as the service takes",
         "rollouts": "no limit of its own" if limit is None else limit,
-        "operators": tuple(rule.name for rule in combee.operators),
+        "operators": tuple(rule.name for rule in settings.operators),
         "similarity": "off" if compared is None else compared[1],
         "patience": min(patience, default="none"),
     }

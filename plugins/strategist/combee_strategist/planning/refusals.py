@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
+from combee_dspy.arguments import check_wide
 from combee_dspy.controllers import Static
 from combee_dspy.evaluation import check_roles
 from combee_dspy.exceptions import RefusedError
 from combee_dspy.hashing import row_hash
-from combee_dspy.search import check_verdict, check_wide
+from combee_dspy.search import check_verdict
 from combee_dspy.stopping import require_validation
 from combee_strategist.diagnosis import Diagnosis
 
@@ -72,11 +73,11 @@ def check_search(
     reasoned = {
         name: why for name, why in (reasons or {}).items() if len({*why.lower().split()}) >= _WORDS
     }
-    check_wide(workers, combee.diversity)
-    if combee.cache is False and "cache" not in reasoned:
+    check_wide(workers, combee.settings.diversity)
+    if combee.settings.cache is False and "cache" not in reasoned:
         reason = "the same rollout is bought twice, and cost per point counts it twice"
         raise RefusedError("a cache that is off without a reason", reason, _say("cache"))
-    controller = combee.controller
+    controller = combee.settings.controller
     if (
         isinstance(controller, Static)
         and "controller" not in reasoned
@@ -84,13 +85,17 @@ def check_search(
     ):
         reason = "the size decides what a scan keeps and how long an update takes"
         raise RefusedError("a static batch without a reason", reason, _say("controller"))
-    calibration = combee.validation.calibration
+    settings = combee.settings
+    calibration = settings.validation.calibration
     check_roles(
-        combee.metric_fn, combee.reflection_lm, calibration=calibration, default=dspy.settings.lm
+        settings.metric,
+        settings.reflection_lm,
+        calibration=calibration,
+        default=dspy.settings.lm,
     )
     if trainset:
         learned, compared = ({row_hash(row) for row in rows} for rows in (trainset, valset or ()))
-        require_validation(combee.budget, learned=learned, compared=compared)
+        require_validation(settings.budget, learned=learned, compared=compared)
 
 
 def _say(name: str) -> str:

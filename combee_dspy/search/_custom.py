@@ -1,0 +1,78 @@
+"""A child that a proposer of GEPA's kind makes, in the place of aggregator and operators."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dspy.utils.exceptions import LMError
+
+from combee_dspy._private import DspyAdapter
+from combee_dspy.operators import visible
+from combee_dspy.records import described
+from combee_dspy.search._candidates import Candidate, Place
+from combee_dspy.search._describe import stable_repr
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._propose import Child
+from combee_dspy.search._update import Learned
+
+__all__ = ["CustomProposer"]
+
+logger = logging.getLogger("combee_dspy")
+
+
+@dataclass(frozen=True, slots=True)
+class CustomProposer:
+    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns
+    is one effect.
+    """
+
+    adapter: DspyAdapter
+    effects: Effects
+
+    async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
+        """Return the child that the proposer made, or none."""
+        step = learned.plan.step
+        dataset = {
+            name: [dict(reflection.record) for reflection in reflections]
+            for name, reflections in learned.reflections.items()
+            if reflections
+        }
+        if not dataset:
+            return ()
+
+        current = {name: base.texts[name] for name in visible(base.texts)}
+
+        def ask() -> Mapping[str, Any]:
+            try:
+                texts = self.adapter.propose_new_texts(current, dataset, list(dataset))
+            except LMError:
+                raise  # a service that fails says nothing about the proposer, and ends the run
+            except BaseException as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
+                return {"error": described(error)}
+            return {"texts": {str(name): str(text) for name, text in texts.items()}}
+
+        digest = hashlib.blake2b(
+            stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8
+        ).hexdigest()
+        key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{digest}"
+        answer: Mapping[str, Any] = await self.effects.work(
+            key, Place("proposal", step), "proposer", "call", ask
+        )
+        if "error" in answer:
+            error = self.effects.texts.error(answer["error"])
+            logger.warning("update %d proposes nothing: the proposer failed with %s", step, error)
+            self.effects.log.emit(
+                "error", {"where": "instruction_proposer", "error": error}, step=step
+            )
+        texts = {
+            name: text
+            for name, text in answer.get("texts", {}).items()
+            if base.texts.get(name) != text
+        }
+        if not texts:
+            return ()
+        return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)

@@ -1,0 +1,86 @@
+"""What a journal knows of earlier parts of a run, and of a run whose decisions are taken again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.records import CallUsage
+
+__all__ = ["earlier_costs", "earlier_seconds", "lost_grants", "replayed_decisions"]
+
+
+def earlier_seconds(reader: Reader, run: int) -> float:
+    """Return how long earlier parts of a run were at work: from the first effect of each stretch to
+    its last.
+    """
+    rows = reader.rows(
+        "SELECT started, ended FROM effect WHERE run = ? AND ended > 0 ORDER BY started", (run,)
+    )
+    seconds, until = 0.0, 0.0
+    for started, ended in rows:
+        seconds += max(0.0, ended - max(started, until))
+        until = max(until, ended)
+    return seconds
+
+
+def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]:
+    """Return what each effect of earlier parts of a run has cost, with its kind as a purse knows
+    it.
+    """
+    rows = reader.rows(
+        "SELECT e.id, CASE e.kind WHEN 'rollout' THEN e.kind WHEN 'failed' THEN e.value ->> '$.of'"
+        " ELSE e.kind || '/' || e.purpose END, u.role, u.model, u.calls, u.errors, u.cached,"
+        " u.prompt_tokens, u.completion_tokens, u.dollars, u.gpu_seconds, u.seconds FROM usage u"
+        " JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.purpose != 'heldout' ORDER BY"
+        " e.id",
+        (run,),
+    )
+    found: dict[tuple[int, str], list[CallUsage]] = {}
+    for row in rows:
+        found.setdefault((row[0], row[1]), []).append(CallUsage(*row[2:]))
+    return [(kind, usage) for (_, kind), usage in found.items()]
+
+
+def lost_grants(reader: Reader, run: int) -> list[Mapping[str, float]]:
+    """Return what effects were granted of which an earlier part of a run was killed before it knew
+    their cost.
+    """
+    ended: Counter[str] = Counter()
+    for kind, key in reader.rows(
+        "SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'", (run,)
+    ):
+        ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
+    given_up = "SELECT value ->> '$.unknown' FROM effect WHERE run = ? AND kind = 'failed'"
+    found = [orjson.loads(row[0]) for row in reader.rows(given_up, (run,)) if row[0]]
+    for row in reader.rows(
+        "SELECT data FROM event WHERE run = ? AND kind = 'granted' ORDER BY id DESC", (run,)
+    ):
+        granted = orjson.loads(row["data"])
+        ended[granted["effect"]] -= 1
+        if ended[granted["effect"]] < 0:
+            found.append(granted["most"])
+    return found
+
+
+def replayed_decisions(place: str | None, name: str) -> Callable[[str], Any | None]:
+    """Return what looks up the decisions of an earlier run."""
+    if place is None:
+        return lambda _: None
+    with Reader(journal_file(place)) as reader:
+        runs = [
+            row["id"]
+            for row in reader.rows("SELECT id FROM run WHERE name = ? ORDER BY id", (name,))
+        ]
+        if not runs:
+            remedy = "Give the log_dir of an earlier run of this task."
+            raise ArgumentValueError("search.replay", place, f"holds no run named {name!r}", remedy)
+        sql = "SELECT key, value FROM effect WHERE run = ? AND kind = 'decision'"
+        rows = reader.rows(sql, (runs[-1],))
+    found = {row["key"]: orjson.loads(row["value"]) for row in rows}
+    return found.get

@@ -1,0 +1,125 @@
+"""The data of a run: rows that are checked, and pinned by their hashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import dspy
+
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    EmptyTrainsetError,
+    SplitOverlapError,
+)
+from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.search._candidates import Row, Split, Splits
+
+__all__ = ["examples_in", "make_splits"]
+
+
+def make_splits(
+    trainset: Sequence[dspy.Example],
+    valset: Sequence[dspy.Example] | None,
+    heldout: Sequence[dspy.Example],
+    anchors: Sequence[dspy.Example],
+) -> Splits:
+    """Pin the data of a run by row hashes; without a valset the trainset is validated on, as in
+    GEPA.
+    """
+    train = _rows("trainset", trainset, "train")
+    if not train:
+        raise EmptyTrainsetError(trainset)
+    validation = _rows("valset", () if valset is None else valset, "validation")
+    held = _rows("heldout", heldout, "heldout")
+    warnings, full_eval = [], len(train) + len(validation)
+    if not validation:
+        validation = tuple(replace(row, split="validation") for row in train)
+        warnings.append(
+            "No valset was given: candidates are compared on the examples they were learned from, "
+            "so this run supports no claim about unseen examples."
+        )
+    elif shared := _shared(validation, train):
+        warnings.append(
+            f"valset and trainset share {shared} rows: validation scores are biased upwards, "
+            "so this run supports no claim about unseen examples."
+        )
+    for argument, rows in (
+        ("trainset", train),
+        ("valset", validation),
+        ("anchors", _rows("anchors", anchors, "train")),
+    ):
+        if overlap := _shared(held, rows):
+            raise SplitOverlapError("heldout", argument, overlap)
+    if not held:
+        warnings.append("No held-out set was given: this run supports no claim.")
+    named = {"train": train, "validation": validation, "heldout": held}
+    digests = {name: digest_of(row.hash for row in rows) for name, rows in named.items() if rows}
+    return Splits(train, validation, held, digests, full_eval, tuple(warnings))
+
+
+def _shared(some: Sequence[Row], others: Sequence[Row]) -> int:
+    return len({row.hash for row in some} & {row.hash for row in others})
+
+
+def examples_in(argument: str, value: object) -> Sequence[dspy.Example]:
+    """Return what may be a list of examples.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+    """
+    if (
+        isinstance(value, (str, bytes, Mapping))
+        or not hasattr(value, "__iter__")
+        or not hasattr(value, "__len__")
+    ):
+        raise ArgumentTypeError(
+            argument, value, "is no list of dspy.Example", "Give a list of dspy.Example."
+        )
+    return cast("Sequence[dspy.Example]", value)
+
+
+def _rows(argument: str, value: object, split: Split) -> tuple[Row, ...]:
+    return tuple(
+        _make_row(f"{argument}[{index}]", index, example, split)
+        for index, example in enumerate(examples_in(argument, value))
+    )
+
+
+def _make_row(argument: str, index: int, example: object, split: Split) -> Row:
+    """Return an example as a row, checked.
+
+    Args:
+        argument: The user's name of it, for errors.
+        index: Its position in the split.
+        example: The example.
+        split: The split.
+
+    Raises:
+        ArgumentTypeError: It is no example.
+        ArgumentValueError: It names no inputs, or holds what no journal can.
+    """
+    if not isinstance(example, dspy.Example):
+        raise ArgumentTypeError(
+            argument, example, "is no dspy.Example", "Wrap each row in dspy.Example."
+        )
+    try:
+        example.inputs()
+    except ValueError as error:
+        remedy = "Call .with_inputs('field', …) on each example."
+        raise ArgumentValueError(
+            argument, example, "does not say which fields are inputs", remedy
+        ) from error
+    try:
+        digest = row_hash(example)
+        # What holds itself, or no text of it can be had.
+        json.dumps(dict(example.items()), default=lambda value: type(value).__name__, skipkeys=True)
+    except (RecursionError, ValueError) as error:
+        remedy = "Give values that JSON can hold, or of a class with a codec of its own."
+        raise ArgumentValueError(
+            argument, type(example).__name__, f"cannot be told from others: {error}", remedy
+        ) from error
+    return Row(split, index, example, digest)

@@ -1,0 +1,106 @@
+"""The student's validation: it runs beside the first updates and joins the pool first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import NoReturn
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import Rollout
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Compilation, Place
+from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._failures import Failures
+from combee_dspy.search._pool import Pool
+
+__all__ = ["Student"]
+
+
+class Student:
+    """Validates the student and joins it to the pool, once. Lives on the search's loop.
+
+    Nobody reads its scores before the first updates end, so its rollouts come behind theirs. They
+    come first where updates go one after another, and where a limit on cost or time may end the
+    run: without these scores it has no result.
+    """
+
+    def __init__(self, task: Compilation, effects: Effects, pool: Pool, failures: Failures) -> None:
+        self._task = task
+        self._effects = effects
+        self._pool = pool
+        self._failures = failures
+        self._turn = asyncio.Event()
+        self._joining = asyncio.Lock()
+        self._validation: asyncio.Task[Mapping[int, Sequence[Rollout]]] | None = None
+
+    def promise(self) -> None:
+        """Reserve the rollouts of the validation.
+
+        Raises:
+            ArgumentValueError: The budget does not pay for them.
+        """
+        most, cost = self._effects.purse.limits.rollouts, self._pool.size
+        if most is not None and most < cost:
+            self.refuse(f"leaves no room for the student's validation, which takes {cost} rollouts")
+        self._effects.purse.promise(-1, cost)
+
+    def start(self) -> None:
+        """Begin the validation, or queue it behind the first updates."""
+        if self._task.is_serial or self._effects.purse.grants:
+            self._turn.set()
+        self._validation = asyncio.ensure_future(self._validate())
+
+    async def _validate(self) -> Mapping[int, Sequence[Rollout]]:
+        await self._turn.wait()
+        seed, place, rows = self._task.seed, Place("validation", -1), self._pool.validation
+        validation = asyncio.ensure_future(self._pool.validate(seed, rows, -1))
+        first = [self._effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
+        try:
+            await asyncio.gather(validation, self._failures.first("validation", first))
+        except BaseException:
+            validation.cancel()
+            await asyncio.gather(validation, return_exceptions=True)
+            raise
+        return validation.result()
+
+    async def release(self) -> None:
+        """Let the validation begin, behind what has asked for rollouts by now."""
+        await asyncio.sleep(0)
+        self._turn.set()
+
+    async def join(self) -> None:
+        """Wait until the student is in the pool.
+
+        Raises:
+            ArgumentValueError: The budget ended in the middle of its validation.
+        """
+        self._turn.set()
+        async with self._joining:
+            if self._pool.started or self._validation is None:
+                return
+            try:
+                rollouts = await asyncio.shield(self._validation)
+            except BudgetReached as reached:
+                self.refuse(f"ends in the middle of the student's validation: {reached}")
+            self._pool.join(self._task.seed, (), -1, rollouts)
+
+    async def close(self) -> None:
+        """Let go of the validation; of a run that was cut short the student is the best so far."""
+        if self._validation is None:
+            return
+        self._validation.cancel()
+        (outcome,) = await asyncio.gather(self._validation, return_exceptions=True)
+        if not (self._pool.started or isinstance(outcome, BaseException)):
+            self._pool.join(self._task.seed, (), -1, outcome)
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Refuse a budget that does not pay for the validation."""
+        limits = {
+            name: limit
+            for name, limit in asdict(self._effects.purse.limits).items()
+            if limit is not None
+        }
+        remedy = "Give a larger budget, or a smaller valset."
+        raise ArgumentValueError("budget", limits, problem, remedy)
