@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,11 +25,13 @@ import dspy
 from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
+from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.files import write_plain
 from combee_dspy.guards import CopyIndex, Guards
 from combee_dspy.hashing import canonical_json
-from combee_dspy.journal import Effect, Journal, RunLog, sound
+from combee_dspy.journal import Effect, Journal, RunLog
+from combee_dspy.json_texts import sound
 from combee_dspy.lessons import Book, BookLesson, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
@@ -44,7 +46,7 @@ from combee_dspy.rollouts import (
     encode_answer,
 )
 from combee_dspy.search import Texts, in_own_loop
-from combee_dspy.strategies import StrategyContext
+from combee_dspy.strategies import EmitFn, StrategyContext
 from combee_dspy.traces import Selected, Selection, Traces, open_traces
 from combee_dspy.weighers import Weigher
 
@@ -218,10 +220,10 @@ class _Learner:
             journal.close()
 
     async def _learn(self, asking: _Asking, log: RunLog) -> LearnedLessons:
-        def emit(kind: str, **data: object) -> None:
-            if kind == "warning":
-                logger.warning("%s", data.get("text"))
-            log.emit(kind, data, step=0, component=_COMPONENT)
+        def emit(event: Event) -> None:
+            if isinstance(event, WarningRaised):
+                logger.warning("%s", event.text)
+            log.emit(event, step=0, component=_COMPONENT)
 
         artifact = Instruction()
         before = artifact.read(self.task)
@@ -242,7 +244,7 @@ class _Learner:
             lessons = _in_own_words(lessons, CopyIndex(examples, words), self.task, emit)
         new = taught(lessons, reflections, 0)
         book = self.weigher.applied(before.add(new, 0).edit(lessons.edits).book)
-        emit("book", lessons=[_as_data(lesson) for lesson in book.lessons])
+        emit(BookChanged.of(book))
         return LearnedLessons(book, artifact.serve(self.task, book), self.selected)
 
     def _identity(self) -> dict[str, str]:
@@ -303,9 +305,7 @@ def _arrived(reflections: Iterable[Reflection]) -> list[asyncio.Future[Reflectio
     return futures
 
 
-def _in_own_words(
-    lessons: Lessons, copies: CopyIndex, task: str, emit: Callable[..., None]
-) -> Lessons:
+def _in_own_words(lessons: Lessons, copies: CopyIndex, task: str, emit: EmitFn) -> Lessons:
     """Return lessons without what they copy from traces."""
     own: list[Any] = []
     refused: list[str] = []
@@ -314,7 +314,7 @@ def _in_own_words(
         refused.extend(copied)
         own += [replace(lesson, text=text)] if text else []
     if refused:
-        emit("copied", lines=refused, count=len(refused))
+        emit(CopiesRemoved(tuple(refused), len(refused)))
     return replace(lessons, lessons=tuple(own))
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
-import orjson
 
 from combee_dspy.artifacts import Artifact, Instruction
 from combee_dspy.costs import serving
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, JournalDamagedError
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
-from combee_dspy.tracking._queries import candidate_named, recorded, run_number
+from combee_dspy.tracking._candidates import candidate_named, recorded
+from combee_dspy.tracking._queries import run_number
 
 __all__ = ["CandidateRecord", "candidates", "load_candidate"]
 
@@ -88,7 +88,7 @@ def _recorded(place: str | os.PathLike[str], run: int | str | None) -> list[dict
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
         number = None if run is None else run_number(reader, run)
         return [
-            {**one, "name": names[one["run"]]}
+            {**one, "name": names.get(one["run"], "")}
             for one in recorded(reader, number)
             if one["operator"]
         ]
@@ -153,10 +153,10 @@ def load_candidate(
 
 def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
     with Reader(journal_file(os.fspath(place))) as reader:
-        row = reader.rows(
-            "SELECT description FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (run,)
-        )[0]
-    return artifact_of(orjson.loads(row["description"])["specs"]["artifact"])
+        spec = RunHistory(reader, run_number(reader, run)).about.spec("artifact")
+    if "name" not in spec:
+        raise JournalDamagedError(str(reader.path), "the run's description names no artifact")
+    return artifact_of(spec)
 
 
 def artifact_of(spec: Mapping[str, Any]) -> Artifact:

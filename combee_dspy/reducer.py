@@ -26,6 +26,7 @@ import dspy
 
 from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.events import Event, WarningRaised
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
 from combee_dspy.lms import adapter_for
 from combee_dspy.operators import Operator, OperatorInput
@@ -119,9 +120,9 @@ class _Reducer:
         ) -> dspy.Prediction | FailedCall:
             return (await slots.call(CallJob(signature, inputs, lm, adapter, role), (0,))).outcome
 
-        def emit(kind: str, **data: Any) -> None:
-            if kind == "warning":
-                logger.warning("%s: %s", component, data.get("text"))
+        def emit(event: Event) -> None:
+            if isinstance(event, WarningRaised):
+                logger.warning("%s: %s", component, event.text)
 
         context = StrategyContext(
             component,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transf
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError
 
+from combee_dspy.events import Event
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
 from combee_dspy.lessons import Book
 from combee_dspy.records import FailedCall, Role
@@ -147,11 +148,10 @@ before.
 ``place`` tells calls of one update apart.
 """
 
-EmitFn = Callable[..., None]
-"""``emit(kind, **data)`` says what happened; returns at once.
+EmitFn = Callable[[Event], None]
+"""``emit(event)`` says what happened; returns at once.
 
-The journal keeps ``data``, JSON values only, as an event of this update and component (the kinds
-are listed in :mod:`combee_dspy.journal`).
+The journal keeps the event, one of :mod:`combee_dspy.events`, for this update and component.
 """
 
 

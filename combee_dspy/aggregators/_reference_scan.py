@@ -19,6 +19,7 @@ from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
 from combee_dspy.aggregators._reading import ReadingTask
 from combee_dspy.aggregators._scan import ScanState
 from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
+from combee_dspy.events import AnswersIgnored
 from combee_dspy.lessons import Book, BookLesson, Taught, deal_alike, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
@@ -198,7 +199,7 @@ class Draft:
         edited = self.book.edit(relations.edits)
         void = (*relations.void, *edited.refused)
         if void:
-            scan.context.emit("void", count=len(void), reasons=list(void[:_NAMED]))
+            scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
         return replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
 
     def lessons(self) -> tuple[Lesson, ...]:

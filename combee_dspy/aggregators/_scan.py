@@ -14,6 +14,7 @@ from combee_dspy.aggregators._lessons import join_lessons, parse_lessons, trace_
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.aggregators._reading import ReadingTask, from_mistakes
 from combee_dspy.aggregators._unread import is_passed_over
+from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
@@ -94,7 +95,7 @@ class ScanState:
 
     def warn(self, number: int, text: str) -> None:
         """Say that something of a node of the next level was cut or given up; the scan goes on."""
-        self.context.emit("warning", text=f"level {len(self.levels) + 1}, node {number}: {text}")
+        self.context.emit(WarningRaised(f"level {len(self.levels) + 1}, node {number}: {text}"))
 
     def trim_evenly(self, reflections: Sequence[Reflection]) -> list[Reflection]:
         """Trim what takes more than an equal share of one call, and warn of it."""
@@ -107,7 +108,7 @@ class ScanState:
     def _warn_of_cuts(self, notes: Sequence[str]) -> None:
         if notes:
             more = f"; and {len(notes) - _SHOWN} more" if len(notes) > _SHOWN else ""
-            self.context.emit("warning", text="; ".join(notes[:_SHOWN]) + more)
+            self.context.emit(WarningRaised("; ".join(notes[:_SHOWN]) + more))
 
     def tokens(self, items: Iterable[Reflection]) -> list[int]:
         """Estimate what each reflection takes of a call.
@@ -223,22 +224,22 @@ class ScanState:
             texts, failed = self.texts(number, answer, most, question.field)
             lessons, refused = from_mistakes(items, question.lessons(items, texts))
             if refused:
-                self.context.emit("void", count=len(refused), reasons=refused[:_SHOWN])
+                self.context.emit(AnswersIgnored(len(refused), tuple(refused[:_SHOWN])))
             level.append(self.node(number, lessons, sources, failed))
         if level:
             self.levels.append(level)
         if self._too_long:
-            self.context.emit(
-                "warning",
-                text=f"{self._too_long} calls were longer than the model takes, and read in halves."
-                " Lower the aggregator's max_call_tokens",
+            text = (
+                f"{self._too_long} calls were longer than the model takes, and read in halves."
+                " Lower the aggregator's max_call_tokens"
             )
+            self.context.emit(WarningRaised(text))
         if self._passed_over:
-            self.context.emit(
-                "warning",
-                text=f"{self._passed_over} answers passed over nearly all examples, which were read"
-                " again in halves",
+            text = (
+                f"{self._passed_over} answers passed over nearly all examples, which were read"
+                " again in halves"
             )
+            self.context.emit(WarningRaised(text))
 
     def reduced(
         self,

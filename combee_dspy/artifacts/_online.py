@@ -16,6 +16,7 @@ from combee_dspy.artifacts._base import Trajectory
 from combee_dspy.artifacts._bullets import read_text
 from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
+from combee_dspy.events import Event, encode
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import read_plain, write_plain
 from combee_dspy.hashing import row_hash
@@ -227,7 +228,5 @@ def _playbook_in(path: Path) -> str:
     return text
 
 
-def _log_event(kind: str, **data: Any) -> None:
-    logger.warning(
-        "playbook: %s: %s", kind, ", ".join(f"{name}={value}" for name, value in data.items())
-    )
+def _log_event(event: Event) -> None:
+    logger.warning("playbook: %s: %s", event.kind, encode(event))

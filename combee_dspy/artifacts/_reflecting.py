@@ -11,6 +11,7 @@ import dspy
 from combee_dspy.artifacts._base import Trajectory
 from combee_dspy.artifacts._bullets import Bullet, read_text
 from combee_dspy.diversity import CharNgrams, Vectors
+from combee_dspy.events import ErrorRaised, WarningRaised
 from combee_dspy.records import FailedCall, PredictorCall, Reflection, Rollout
 from combee_dspy.reflections import fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
@@ -113,13 +114,13 @@ async def reflect_on(
         )
         if isinstance(answer, FailedCall):
             # A later look that fails leaves what the first one found.
-            context.emit("error", where="reflector", error=answer.error)
+            context.emit(ErrorRaised("reflector", answer.error))
             break
         tags, ignored = read_tags(
             getattr(answer, "bullet_tags", None), {bullet.id for bullet in bullets}
         )
         for note in ignored:
-            context.emit("warning", text=f"reflection {trajectory.index}: {note} was ignored")
+            context.emit(WarningRaised(f"reflection {trajectory.index}: {note} was ignored"))
         insight = getattr(answer, "key_insight", None)
         insight = insight.strip()[:_MOST_CHARACTERS] if isinstance(insight, str) else ""
         record = {INSIGHT: insight, TAGS: tags}
@@ -192,7 +193,7 @@ def _record(trajectory: Trajectory, context: StrategyContext) -> dict[str, Any]:
         record["Error"] = rollout.error
     whole = Reflection(trajectory.index, record)
     fitted = fit_reflections(
-        [whole], _TRAJECTORY_TOKENS, lambda note: context.emit("warning", text=note), max_parts=1
+        [whole], _TRAJECTORY_TOKENS, lambda note: context.emit(WarningRaised(note)), max_parts=1
     )
     return render_records(fitted)[0]
 

@@ -136,7 +136,7 @@ def show(
         combee show runs/today 1           … by its index, as combee candidates shows it
         combee show runs/today effect/7    a rollout or an LM call, by its id in combee rollouts
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    found: Any = _runs_of(run, task) if what is None else tracking.show(run, what, task)
+    found: Any = tracking.overview(run, task) if what is None else tracking.show(run, what, task)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     elif what is not None:
@@ -144,22 +144,6 @@ def show(
     else:
         for one in found:
             _show_run(one)
-
-
-def _runs_of(place: Path, task: str | None) -> list[dict[str, Any]]:
-    found = tracking.runs(place)
-    if task is not None:
-        # A task may be named "2": a name comes before an id.
-        named = [one for one in found if one["name"] == task]
-        found = named or [one for one in found if str(one["id"]) == task]
-        if not found:
-            raise ArgumentValueError(
-                "--run", task, "is no run of this journal", "combee runs lists them."
-            )
-    for one in found:
-        for name in ("costs", "spending", "audit", "problems"):
-            one[name] = getattr(tracking, name)(place, one["id"])
-    return found
 
 
 def _show_run(one: dict[str, Any]) -> None:
@@ -185,8 +169,11 @@ def _show_run(one: dict[str, Any]) -> None:
 
 
 def _told(name: str, value: Any) -> Any:
-    if name in _TIMES:
-        return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    if name in _TIMES and isinstance(value, float):
+        try:
+            return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        except (OverflowError, ValueError, OSError):
+            return f"{value:g}"  # no time of any calendar
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
@@ -281,7 +268,7 @@ def _values(text: str | None) -> str | None:
     """Return what the fields of a row say, without their names."""
     try:
         found = json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return "; ".join(map(str, found.values())) if isinstance(found, dict) else text
 

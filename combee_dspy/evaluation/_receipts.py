@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from combee_dspy.evaluation._compare import PairedDifference, paired_difference
+from combee_dspy.events import Event
 from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
 from combee_dspy.hashing import canonical_json, digest_of, row_hash
 from combee_dspy.streams import derive_seed
@@ -83,8 +84,8 @@ def heldout_identity(
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """One step of the held-out contract, as the journal keeps it in an event of kind ``"receipt"``.
+class Receipt(Event):
+    """One step of the held-out contract, as the journal keeps it.
 
     Attributes:
         stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read:
@@ -109,6 +110,7 @@ class Receipt:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    kind: ClassVar[str] = "receipt"
 
     stage: Literal["pinned", "begun", "read"]
     run: str

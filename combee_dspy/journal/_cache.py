@@ -12,8 +12,8 @@ import orjson
 from combee_dspy.exceptions import JournalDamagedError, JournalError
 from combee_dspy.files import make_folder, open_lock
 from combee_dspy.journal._integrity import checksum
-from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
+from combee_dspy.json_texts import dump
 
 logger = logging.getLogger("combee_dspy")
 

@@ -11,7 +11,7 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,34 @@ _TABLES = {
     "usage": ("usage LEFT JOIN effect ON effect.id = usage.effect", _USAGE, "effect.key"),
     "event": ("event", SUMMED["event"], "key"),
 }
+# Types of columns as SQLite names them; a column that may be empty also has "null".
+_TYPES = {
+    "text": (
+        "run.name, run.state, run.identity, run.description, effect.key, effect.kind, event.key,"
+        " event.kind, event.data, usage.role, usage.model"
+    ),
+    "text null": (
+        "run.result, effect.role, effect.purpose, effect.component, effect.candidate,"
+        " effect.example, effect.split, effect.error, effect.failed_in, effect.value,"
+        " event.component"
+    ),
+    "integer": "effect.run, event.run, usage.effect",
+    "integer null": (
+        "run.seed, effect.step, effect.replicate, event.step, usage.calls, usage.errors,"
+        " usage.cached, usage.prompt_tokens, usage.completion_tokens"
+    ),
+    "real": "run.created, event.at",
+    "real null": (
+        "run.finished, effect.score, effect.started, effect.ended, effect.queued, usage.dollars,"
+        " usage.gpu_seconds, usage.seconds"
+    ),
+}
+_TYPE_OF = {
+    column: types.split() for types, columns in _TYPES.items() for column in columns.split(", ")
+}
+_LARGEST = 10**15
+"""No number of a journal is as large."""
+
 _NOT_DAMAGE = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_BUSY,
@@ -72,7 +100,10 @@ _NOT_DAMAGE = (
     sqlite3.SQLITE_FULL,
 )
 _COUNTED = ("effect", "usage", "event")
-_COUNTS = "SELECT " + ", ".join(f"(SELECT coalesce(max(rowid), 0) FROM {one})" for one in _COUNTED)  # noqa: S608 - constants
+_COUNTS = ", ".join(
+    f"(SELECT coalesce(max(rowid), 0) FROM {table})"  # noqa: S608 - constants
+    for table in _COUNTED
+)
 _SPACES = re.compile(r"\s+")
 
 
@@ -85,18 +116,45 @@ def row_sum(*values: object) -> int:
     """Return a checksum of a row's values: the same for what is written and for what SQLite makes
     of it.
     """
-    found = 0
-    for one in values:
-        if isinstance(one, str):
-            data = b"t" + one.encode("utf-8", "surrogatepass")
-        elif isinstance(one, (int, float)) and one == one:
-            data = b"r" + repr(float(one)).encode()
-        else:
-            data = (
-                b"b" + one if isinstance(one, bytes) else b"n"
-            )  # SQLite keeps what is no number as NULL
-        found = zlib.crc32(data + b"\0", found)
-    return found
+    return zlib.crc32(b"".join(map(_as_bytes, values)))
+
+
+def _as_bytes(value: object) -> bytes:
+    if isinstance(value, str):
+        return b"t%b\0" % value.encode("utf-8", "surrogatepass")
+    if isinstance(value, (int, float)) and value == value:
+        return b"r%b\0" % repr(float(value)).encode()
+    # SQLite keeps what is no number as NULL.
+    return b"b%b\0" % value if isinstance(value, bytes) else b"n\0"
+
+
+def _effect_differs(crc: int | None, *values: Any) -> bool:
+    """Return whether a row of ``effect`` is not as it was written; its value comes as bytes."""
+    run, key, kind, role, purpose, step, component, candidate, example, split, *more = values
+    replicate, score, error, failed_in, started, ended, queued, value = more
+    if value is not None and error is None and failed_in is None:
+        # Most rows: written out, which is three times as fast.
+        text = (
+            f"r{run}.0\0t{key}\0t{kind}\0t{role}\0t{purpose}\0r{step}.0\0t{component}\0t{candidate}"
+            f"\0t{example}\0t{split}\0r{replicate}.0\0r{score}\0n\0n\0r{started}\0r{ended}\0r{queued}"
+            "\0t"
+        )
+        if zlib.crc32(b"\0", zlib.crc32(value, zlib.crc32(text.encode()))) == crc:
+            return False
+    whole = None if value is None else value.decode("utf-8", "surrogatepass")
+    return row_sum(*values[:-1], whole) != crc
+
+
+def _usage_differs(crc: int | None, *values: Any) -> bool:
+    run, key, role, model, calls, errors, cached, prompt, completion, *prices = values
+    dollars, gpu_seconds, seconds = prices
+    text = (
+        f"r{run}.0\0t{key}\0t{role}\0t{model}\0r{calls}.0\0r{errors}.0\0r{cached}.0\0r{prompt}.0"
+        f"\0r{completion}.0\0r{dollars}\0n\0r{seconds}\0"
+    )
+    if gpu_seconds is None and zlib.crc32(text.encode()) == crc:
+        return False
+    return row_sum(*values) != crc
 
 
 class Mark:
@@ -121,7 +179,7 @@ class Mark:
         text = read_plain(self._path) if os.path.lexists(self._path) else b""
         lines = text.decode("utf-8", "replace").split("\n")
         counts = lines[1].split() if len(lines) > 1 else []
-        whole = len(counts) == len(_COUNTED) and all(one.isdecimal() for one in counts)
+        whole = len(counts) == len(_COUNTED) and all(count.isdecimal() for count in counts)
         return lines[0], tuple(map(int, counts)) if whole else (0,) * len(_COUNTED)
 
     def hold(self, holder: str, counts: Sequence[int]) -> None:
@@ -133,7 +191,7 @@ class Mark:
     def write(self, connection: sqlite3.Connection) -> None:
         """Note how many rows are committed."""
         self._file.seek(self._at)
-        self._file.write(_written(connection.execute(_COUNTS).fetchone()).encode())
+        self._file.write(_written(connection.execute(f"SELECT {_COUNTS}").fetchone()).encode())
 
     def close(self) -> None:
         """Close the file. May be called twice."""
@@ -142,7 +200,9 @@ class Mark:
 
 
 def _written(counts: Sequence[int]) -> str:
-    return " ".join(f"{one:015d}" for one in counts)  # as long whatever they are: written in place
+    return " ".join(
+        f"{count:015d}" for count in counts
+    )  # as long whatever they are: written in place
 
 
 def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) -> int:
@@ -180,11 +240,12 @@ def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) 
 def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int]) -> list[str]:
     if version not in (1, VERSION):
         return [f"its format is {version}, not {VERSION}"]
-    if (found := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-        return [_SPACES.sub(" ", found)]
+    if (answer := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+        return [_SPACES.sub(" ", answer)]
     problems = []
     if version == VERSION and _tables(connection) != _tables_of_schema():
         problems.append("its tables are not those of a journal")
+        return problems
     for table in _TABLES:
         count, last = connection.execute(
             f"SELECT count(*), coalesce(max(rowid), 0) FROM {table}"  # noqa: S608 - constants
@@ -199,6 +260,8 @@ def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int])
             problems.append(
                 f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0]!r}"
             )
+        if column := _mistyped(connection, table):
+            problems.append(f"{column} holds a value that nobody writes there")
     return problems
 
 
@@ -209,10 +272,34 @@ def _changed(connection: sqlite3.Connection, table: str, version: int) -> list[s
     source, columns, key = _TABLES[table]
     if version == 1 and table != "effect":
         return []
-    sql = (
-        f"SELECT {key} FROM {source} WHERE {table}.crc IS NOT {_sum(connection, columns, version)}"  # noqa: S608 - constants
-    )
+    if version == VERSION and table in _DIFFERS:
+        name, function = f"{table}_differs", _DIFFERS[table]
+        connection.create_function(name, -1, function)
+        columns = columns.removesuffix(", value")
+        value = ", CAST(value AS BLOB)" if table == "effect" else ""
+        differs = f"{name}({table}.crc, {columns}{value})"
+    else:
+        differs = f"{table}.crc IS NOT {_sum(connection, columns, version)}"
+    sql = f"SELECT {key} FROM {source} WHERE {differs}"  # noqa: S608 - constants
     return [str(row[0]) for row in connection.execute(sql)]
+
+
+_DIFFERS: dict[str, Callable[..., bool]] = {"effect": _effect_differs, "usage": _usage_differs}
+
+
+def _mistyped(connection: sqlite3.Connection, table: str) -> str:
+    """Return a column that holds a value that nobody writes there; empty where there is none."""
+    columns = {name: types for name, types in _TYPE_OF.items() if name.startswith(f"{table}.")}
+    tests = {
+        name: f"typeof({name}) NOT IN ({', '.join(map(repr, types))})"
+        + ("" if "text" in types else f" OR abs({name}) >= {_LARGEST}")
+        for name, types in columns.items()
+    }
+    whens = " ".join(f"WHEN {test} THEN '{name}'" for name, test in tests.items())
+    where = " OR ".join(tests.values())
+    sql = f"SELECT CASE {whens} END FROM {table} WHERE {where} LIMIT 1"  # noqa: S608 - constants
+    row = connection.execute(sql).fetchone()
+    return row[0] if row else ""
 
 
 def _sum(connection: sqlite3.Connection, columns: str, version: int) -> str:
@@ -225,8 +312,8 @@ def _sum(connection: sqlite3.Connection, columns: str, version: int) -> str:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
-    return [_SPACES.sub("", row[0]) for row in found]
+    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+    return [_SPACES.sub("", row[0]) for row in rows]
 
 
 def _tables_of_schema() -> list[str]:

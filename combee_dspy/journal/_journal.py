@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 from filelock import Timeout
 
+from combee_dspy.events import CostReserved, Event, encode
 from combee_dspy.exceptions import (
     JournalDamagedError,
     JournalError,
@@ -35,13 +36,12 @@ from combee_dspy.journal._rows import (
     Identity,
     Outcome,
     Reader,
-    dump,
     failure_counts,
     open_read_only,
     outcomes,
-    sound,
 )
 from combee_dspy.journal._writer import Statement, Writer, connect
+from combee_dspy.json_texts import dump, sound
 from combee_dspy.records import CallUsage, FailureCount
 
 _LOOKS, _LOOK = (
@@ -56,8 +56,10 @@ def _numbered(table: str) -> str:
 
 def _insert(table: str) -> str:
     """Return an INSERT of a row with its checksum."""
-    given = _numbered(table)
-    return f"INSERT OR IGNORE INTO {table}({SUMMED[table]}, crc) VALUES ({given}, row_sum({given}))"  # noqa: S608 - constants
+    places = _numbered(table)
+    return (
+        f"INSERT OR IGNORE INTO {table}({SUMMED[table]}, crc) VALUES ({places}, row_sum({places}))"  # noqa: S608 - constants
+    )
 
 
 _EFFECT, _EVENT = _insert("effect"), _insert("event")
@@ -114,7 +116,7 @@ class Journal:
         except Timeout as error:
             # Who has just taken it may not have said so yet.
             holder = next(
-                (one for _ in range(_LOOKS) if (one := self._holder())), "another process"
+                (name for _ in range(_LOOKS) if (name := self._holder())), "another process"
             )
             raise JournalHeldError(str(self.path), holder) from error
 
@@ -174,16 +176,14 @@ class Journal:
             JournalError: It could not be written.
         """
         with Reader(self.path) as reader:
-            found = reader.rows(
+            rows = reader.rows(
                 "SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,)
             )
-            number = found[0]["id"] if found else 0
-            differs = (
-                self._differs(found[0]["identity"], identity) if found else ["there is no run"]
-            )
+            number = rows[0]["id"] if rows else 0
+            differs = self._differs(rows[0]["identity"], identity) if rows else ["there is no run"]
             # A run that was refused before it bought anything binds nobody.
             bought = "SELECT 1 FROM effect WHERE run = ? AND kind IN ('rollout', 'call') LIMIT 1"
-            if (differs or only_begins) and found and reader.rows(bought, (number,)):
+            if (differs or only_begins) and rows and reader.rows(bought, (number,)):
                 raise JournalMismatchError(str(self.path), differs or [only_begins])
             if differs:
                 number = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0][0]
@@ -201,13 +201,13 @@ class Journal:
                     " (?,?,?,?,?,?,?)"
                 )
                 self._write_now((sql, row), (_RUN, (number,)))
-                return RunLog(self, number, resumed=False, known=())
-            known = [
+                return RunLog(self, number, resumed=False, keys=())
+            keys = [
                 row["key"] for row in reader.rows("SELECT key FROM effect WHERE run = ?", (number,))
             ]
             taken_up = "UPDATE run SET state = 'running', finished = NULL WHERE id = ?"
             self._write_now((taken_up, (number,)), (_RUN, (number,)))
-        return RunLog(self, number, resumed=True, known=known)
+        return RunLog(self, number, resumed=True, keys=keys)
 
     def _differs(self, written: str, identity: Identity) -> list[str]:
         before = orjson.loads(written)
@@ -261,12 +261,12 @@ class RunLog:
     """
 
     def __init__(
-        self, journal: Journal, number: int, *, resumed: bool, known: Iterable[str]
+        self, journal: Journal, number: int, *, resumed: bool, keys: Iterable[str]
     ) -> None:
         self.journal = journal
         self.number = number
         self.resumed = resumed
-        self._known = set(known)
+        self._keys = set(keys)
         self._reader = Reader(journal.path)
 
     def find(self, key: str) -> Any | None:
@@ -276,7 +276,7 @@ class RunLog:
         Raises:
             JournalDamagedError: The value was changed on disk.
         """
-        if key not in self._known:
+        if key not in self._keys:
             return None
         row = self._reader.rows(_FIND, (self.number, key))[0]
         if row["crc"] != row_sum(*row[:-1]):
@@ -293,11 +293,11 @@ class RunLog:
         """
         self.journal.writer.check()
         if (full := self.journal.writer.full) is not None:
-            said = (
+            problem = (
                 f"{self.journal.path} could not be written: {full}. What was in flight is kept:"
                 " make room, and go on"
             )
-            raise JournalError(f"{said} with the same log_dir.")
+            raise JournalError(f"{problem} with the same log_dir.")
 
     async def keep(self, effect: Effect) -> None:
         """Commit an effect; returns once it is on disk, and only then may it be used.
@@ -306,7 +306,7 @@ class RunLog:
             JournalError: It could not be written.
         """
         await self.journal.writer.commit(self._statements(effect))
-        self._known.add(effect.key)
+        self._keys.add(effect.key)
 
     async def written(self) -> None:
         """Return once all that was given before is on disk."""
@@ -340,48 +340,36 @@ class RunLog:
         )
         return [
             (_EFFECT, row),
-            *((_USAGE, (*_usage_row(one), self.number, effect.key)) for one in effect.usage),
+            *((_USAGE, (*_usage_row(used), self.number, effect.key)) for used in effect.usage),
         ]
 
-    def emit(
-        self,
-        kind: str,
-        data: Mapping[str, Any],
-        *,
-        step: int = -1,
-        component: str = "",
-        single: bool = False,
-    ) -> None:
+    def emit(self, event: Event, *, step: int = -1, component: str = "") -> None:
         """Keep an event. The same event of the same place is kept once, so that a resumed run
         repeats none.
 
         Args:
-            kind: See :mod:`combee_dspy.journal`.
-            data: JSON values.
+            event: See :mod:`combee_dspy.events`.
             step: The update; −1 before the first.
             component: The component it is about, else empty.
-            single: Whether a place has one event of this kind, whatever its data, such as times of
-                the clock.
         """
-        text = dump(data)
+        text = encode(event)
         digest = (
             ""
-            if single
+            if event.single
             else hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         )
-        self.journal.writer.put(
-            [self._event(f"{kind}/{step}/{component}/{digest}", kind, text, step, component)]
-        )
+        key = f"{event.kind}/{step}/{component}/{digest}"
+        self.journal.writer.put([self._event(key, event.kind, text, step, component)])
 
-    async def promise(self, effect: str, most: Mapping[str, float]) -> None:
+    async def promise(self, event: CostReserved) -> None:
         """Commit what an effect may cost before it is sent, so that a run that is killed meanwhile
         knows it.
 
         Raises:
             JournalError: It could not be written.
         """
-        key, text = f"granted/{effect}/{time.time_ns()}", dump({"effect": effect, "most": most})
-        await self.journal.writer.commit([self._event(key, "granted", text)])
+        key = f"{event.kind}/{event.effect}/{time.time_ns()}"
+        await self.journal.writer.commit([self._event(key, event.kind, encode(event))])
 
     def _event(
         self, key: str, kind: str, data: str, step: int = -1, component: str = ""

@@ -8,13 +8,11 @@ import os
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
-
-import orjson
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
 from combee_dspy.files import check_database
@@ -75,35 +73,6 @@ class Effect:
     usage: tuple[CallUsage, ...] = ()
 
 
-def dump(value: object) -> str:
-    """Return JSON. Numbers that JSON lacks become null, halves of characters a sign for what cannot
-    be read.
-
-    Raises:
-        TypeError: A value is none of JSON's.
-    """
-    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    try:
-        return orjson.dumps(value, option=option).decode()
-    except TypeError:
-        return orjson.dumps(_sound(value), option=option).decode()
-
-
-def sound(text: str) -> str:
-    """Return a text that UTF-8 can write: an answer that was cut off may end with half a
-    character.
-    """
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _sound(value: Any) -> Any:
-    if isinstance(value, str):
-        return sound(value)
-    if isinstance(value, Mapping):
-        return {_sound(key): _sound(one) for key, one in value.items()}
-    return [_sound(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
 JOURNAL = "journal.sqlite"
 """Name of a journal in a ``log_dir``."""
 
@@ -117,20 +86,20 @@ def journal_file(place: Path | str) -> Path:
         NotPlainFileError: It is a link or a special file.
     """
     path = Path(place)
-    found = path / JOURNAL if path.is_dir() else path
-    check_database(found, in_place=False)
-    if path.is_dir() and not found.is_file() and (below := sorted(path.rglob(JOURNAL))):
+    file = path / JOURNAL if path.is_dir() else path
+    check_database(file, in_place=False)
+    if path.is_dir() and not file.is_file() and (below := sorted(path.rglob(JOURNAL))):
         if len(below) > 1:
-            listed = ", ".join(str(one.parent) for one in below)
+            listed = ", ".join(str(journal.parent) for journal in below)
             raise ArgumentValueError(
                 "journal", str(place), "holds several journals", f"Give one of {listed}."
             )
         return below[0]
-    if not found.is_file():
+    if not file.is_file():
         raise ArgumentValueError(
             "journal", str(place), "holds no journal", "Give the log_dir of a run."
         )
-    return found
+    return file
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
@@ -150,6 +119,10 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 def _has_log(path: Path) -> bool:
     log = path.with_name(f"{path.name}-wal")
     return log.is_file() and log.stat().st_size > 0
+
+
+# What SQLite says of content that no journal holds, where the SELECT is right.
+_DAMAGE = ("decode to UTF-8", "malformed JSON", "JSON path", "string or blob too big")
 
 
 class Reader:
@@ -182,12 +155,21 @@ class Reader:
             JournalDamagedError: The file cannot be read as a journal.
             sqlite3.OperationalError: The SELECT is wrong.
         """
+        return list(self.stream(sql, parameters))
+
+    def stream(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
+        """Return the rows of a SELECT one by one, so that memory stays flat.
+
+        Raises:
+            JournalDamagedError: The file cannot be read as a journal.
+            sqlite3.OperationalError: The SELECT is wrong.
+        """
         try:
-            return self._connection.execute(sql, parameters).fetchall()
+            yield from self._connection.execute(sql, parameters)
         except sqlite3.OperationalError as error:
             if "no such table: run" in str(error):
                 raise JournalDamagedError(str(self.path), "it has no table of runs") from error
-            if "decode to UTF-8" in str(error):
+            if any(sign in str(error) for sign in _DAMAGE):
                 raise JournalDamagedError(str(self.path), str(error)) from error
             raise
         except sqlite3.DatabaseError as error:
@@ -227,24 +209,33 @@ class Outcome(NamedTuple):
 
 
 # A proposer or a metric of the user's that failed says so in its value.
-_OUTCOMES = """
+_ERROR = (
+    "CASE WHEN kind <> 'rollout' AND error IS NULL"
+    " THEN json_extract(value, '$.value.error') ELSE error END"
+)
+_ENDED = (
+    "FROM effect WHERE run = ?1 AND kind IN ('rollout', 'call', 'feedback')"
+    f" AND id > ?2 AND id <= ?3 AND step <= ?4 AND {_ERROR}"
+)
+# What ended well is grouped before it is named: there is much of it.
+_OUTCOMES = f"""
 SELECT kind, candidate, role, CASE WHEN error IS NULL THEN NULL
     WHEN role = 'evaluator' THEN 'unscored'
     WHEN failed_in = 'answer' OR error LIKE 'AdapterParseError%' THEN 'unparsed'
     WHEN substr(error, 1, instr(error, ':')) LIKE '%Timeout%' THEN 'timed out'
     WHEN failed_in = 'service' OR error LIKE 'LM%' THEN 'refused' ELSE 'raised' END AS cause,
-  count(*) AS count, error, min(id)
-FROM (SELECT id, candidate, failed_in,
+  sum(number) AS number, error, min(first)
+FROM (SELECT first, number, candidate, failed_in, error,
     CASE WHEN failed_in = 'metric' THEN 'evaluator' ELSE role END AS role,
     CASE kind WHEN 'rollout' THEN replace(split, 'heldout', 'held-out') || ' rollouts'
       WHEN 'call' THEN CASE purpose WHEN 'RelateLessons' THEN 'comparisons'
         ELSE role || ' calls' END
-      ELSE role || ' feedback' END AS kind,
-    CASE WHEN kind <> 'rollout' AND error IS NULL THEN json_extract(value, '$.value.error')
-      ELSE error END AS error
-  FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback')
-    AND id > ? AND id <= ? AND step <= ?)
-GROUP BY 1, 2, 3, 4 ORDER BY min(id)"""
+      ELSE role || ' feedback' END AS kind
+  FROM (SELECT kind, split, purpose, role, candidate, failed_in, NULL AS error,
+      count(*) AS number, min(id) AS first {_ENDED} IS NULL GROUP BY 1, 2, 3, 4, 5, 6
+    UNION ALL SELECT kind, split, purpose, role, candidate, failed_in, {_ERROR}, 1, id
+      {_ENDED} IS NOT NULL))
+GROUP BY 1, 2, 3, 4 ORDER BY min(first)"""  # noqa: S608 - constants
 
 
 def outcomes(
@@ -256,19 +247,19 @@ def outcomes(
     return [Outcome(*row[:6]) for row in reader.rows(_OUTCOMES, (run, after, upto, step))]
 
 
-def failure_counts(found: Iterable[Outcome]) -> tuple[FailureCount, ...]:
+def failure_counts(items: Iterable[Outcome]) -> tuple[FailureCount, ...]:
     """Return the failures among outcomes, by kind, role and cause, those that came first in
     front.
     """
     total: Counter[str] = Counter()
     failed: Counter[tuple[str, Role, Any]] = Counter()
     errors: dict[tuple[str, Role, Any], str] = {}
-    for one in found:
-        total[one.kind] += one.number
-        if one.error is not None:
-            key = (one.kind, one.role, one.cause)
-            failed[key] += one.number
-            errors.setdefault(key, one.error)
+    for outcome in items:
+        total[outcome.kind] += outcome.number
+        if outcome.error is not None:
+            key = (outcome.kind, outcome.role, outcome.cause)
+            failed[key] += outcome.number
+            errors.setdefault(key, outcome.error)
     return tuple(
         FailureCount(*key, count, total[key[0]], errors[key]) for key, count in failed.items()
     )

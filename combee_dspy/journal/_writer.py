@@ -113,8 +113,8 @@ class Writer:
         group = [self._queue.get()]
         while group[-1] is not None and len(group) < _MOST and not self._queue.empty():
             group.append(self._queue.get())
-        work = [one for one in group if one is not None]
-        self._commit(connection, [one for statements, _ in work for one in statements])
+        work = [item for item in group if item is not None]
+        self._commit(connection, [statement for statements, _ in work for statement in statements])
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for _, waiting in work:
             if waiting is not None:

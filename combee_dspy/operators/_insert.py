@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from combee_dspy.events import WarningRaised
 from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id, read_section, write_section
 from combee_dspy.operators._base import (
     Operator,
@@ -135,5 +136,5 @@ def serve(
         f"{context.component}: {left_out:,} of {len(lines):,} lessons are left out to keep {room:,}"
         " tokens"
     )
-    context.emit("warning", text=text)
+    context.emit(WarningRaised(text))
     return [line for line in lines if line in chosen]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from combee_dspy.artifacts import Artifact
-from combee_dspy.lessons import Book, BookEdit, BookLesson, taught
+from combee_dspy.events import AnswersIgnored, BookChanged, Emit
+from combee_dspy.lessons import Book, BookEdit, taught
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._update import Learned
 from combee_dspy.weighers import Weigher
@@ -37,7 +38,7 @@ class Books:
     seed: Candidate
     components: tuple[str, ...]
     weigher: Weigher
-    emit: Callable[..., None]
+    emit: Emit
     removed: tuple[str, ...] = ()
     now: dict[str, Book] = field(default_factory=dict, init=False)
 
@@ -100,19 +101,10 @@ class Books:
         after = self.weigher.applied(edited.book)
         self.now[component] = after
         if edited.refused:
-            self.emit(
-                "void",
-                {"count": len(edited.refused), "reasons": list(edited.refused[:_NAMED])},
-                step=update,
-                component=component,
-            )
+            ignored = AnswersIgnored(len(edited.refused), edited.refused[:_NAMED])
+            self.emit(ignored, step=update, component=component)
         if after != before:
-            self.emit(
-                "book",
-                {"lessons": [_as_data(lesson) for lesson in after.lessons]},
-                step=update,
-                component=component,
-            )
+            self.emit(BookChanged.of(after), step=update, component=component)
 
 
 @dataclass(frozen=True)
@@ -143,19 +135,3 @@ class Serving:
 # More updates than may be under way at once, whatever the staleness.
 _OVERLAP = 8
 _NAMED = 5
-
-
-def _as_data(lesson: BookLesson) -> dict[str, object]:
-    return {
-        "id": lesson.id,
-        "text": lesson.text,
-        "sources": lesson.sources,
-        "against": lesson.against,
-        "born": lesson.born,
-        "state": lesson.state,
-        "reason": lesson.reason,
-        "effect": asdict(lesson.effect) if lesson.effect else None,
-        "rule": lesson.rule,
-        "rivals": lesson.rivals,
-        "wordings": lesson.wordings,
-    }

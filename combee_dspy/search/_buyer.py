@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from combee_dspy.events import CostReserved, WarningRaised
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
@@ -131,7 +132,7 @@ class Buyer:
         if granted is not None:
             self._purse.in_time()
         if granted:
-            await self._log.promise(key, granted)
+            await self._log.promise(CostReserved(key, granted))
 
     async def keep(self, effect: Effect, result: Any) -> None:
         """Commit an effect that has ended, with its result."""
@@ -148,5 +149,5 @@ class Buyer:
                     " for it with combee_dspy.rollouts.add_codec."
                 )
                 logger.warning("%s", text)
-                self._log.emit("warning", {"text": text})
+                self._log.emit(WarningRaised(text))
             self.kept[effect.key] = result

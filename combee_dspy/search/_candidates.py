@@ -18,9 +18,11 @@ import dspy
 from combee_dspy._private import AUTO_CANDIDATES, GEPA_MINIBATCH, auto_budget, flex_sources
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout
+from combee_dspy.events import CandidateProposed
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
-from combee_dspy.journal import Cache, Journal, sound
+from combee_dspy.journal import Cache, Journal
+from combee_dspy.json_texts import sound
 from combee_dspy.operators import visible
 from combee_dspy.rollouts import Slots, fingerprint, note_classes, patient_program
 from combee_dspy.settings import Settings
@@ -81,6 +83,12 @@ class Candidate:
     def edited(self, texts: Mapping[str, str]) -> Candidate:
         """Return this candidate with some components replaced."""
         return Candidate({**self.texts, **texts})
+
+    def proposed(
+        self, parents: tuple[str, ...], operator: str, components: tuple[str, ...] = ()
+    ) -> CandidateProposed:
+        """Return the event that this candidate was proposed, with the ids of its parents."""
+        return CandidateProposed(self.id, self.texts, parents, operator, components)
 
 
 @dataclass(frozen=True, slots=True)

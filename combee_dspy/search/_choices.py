@@ -10,6 +10,7 @@ from statistics import fmean
 
 from combee_dspy.aggregators import together
 from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
+from combee_dspy.events import CandidateSelected
 from combee_dspy.records import Rollout
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Member
@@ -150,9 +151,7 @@ class Finals:
 
 
 def _chosen(effects: Effects, member: Member, reason: str) -> Member:
-    effects.log.emit(
-        "selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason}
-    )
+    effects.log.emit(CandidateSelected(member.candidate.id, member.index, reason))
     return member
 
 

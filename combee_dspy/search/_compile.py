@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import dspy
-import orjson
 
 from combee_dspy._private import flex_sources
 from combee_dspy.arguments import check_lm
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
+from combee_dspy.events import LimitChanged, RunStarted, WarningRaised
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
     attach_program,
 )
-from combee_dspy.journal import Cache, Journal, Reader, RunLog
+from combee_dspy.journal import Cache, Journal, Reader, RunHistory, RunLog
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import (
     Adaptive,
@@ -198,15 +197,14 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
     )
     state_of_metric = metric_state(settings.metric)
     _warn_of_other_state(log, state_of_metric)
-    audited = {**audit(settings.privacy, prints), "metric_state": state_of_metric}
-    log.emit("audit", {**audited, "at": time.time()})
+    log.emit(audit(settings.privacy, prints, state_of_metric))
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
     on_disk = settings.log_dir is not None
     longest: float | None = None
 
     def limit_changed(limit: int, reason: str) -> None:
-        log.emit("limit", {"limit": limit, "reason": reason})
+        log.emit(LimitChanged(limit, reason))
 
     shared.on_limit.append(limit_changed)
     try:
@@ -241,10 +239,9 @@ def _warn_of_other_state(log: RunLog, state: str) -> None:
     """Say that a metric holds other data than when its run began; nobody can tell whether it
     changes scores.
     """
-    sql = "SELECT data FROM event WHERE run = ? AND kind = 'audit' ORDER BY id LIMIT 1"
     with Reader(log.journal.path) as reader:
-        audits = [orjson.loads(row["data"]) for row in reader.rows(sql, (log.number,))]
-    if not audits or audits[0].get("metric_state", state) == state:
+        first = next(RunHistory(reader, log.number).entries(RunStarted), None)
+    if first is None or first.event.metric_state in (None, state):
         return
     text = (
         "The metric holds other data than when this run began, such as a cache, a counter or"
@@ -252,7 +249,7 @@ def _warn_of_other_state(log: RunLog, state: str) -> None:
         " changes scores, begin a new run with another log_dir."
     )
     logger.warning("%s", text)
-    log.emit("warning", {"text": text})
+    log.emit(WarningRaised(text))
 
 
 async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:

@@ -11,6 +11,7 @@ from typing import Any
 from dspy.utils.exceptions import LMError
 
 from combee_dspy._private import DspyAdapter
+from combee_dspy.events import ErrorRaised
 from combee_dspy.operators import visible
 from combee_dspy.records import described
 from combee_dspy.search._candidates import Candidate, Place
@@ -65,9 +66,7 @@ class CustomProposer:
         if "error" in answer:
             error = self.effects.texts.error(answer["error"])
             logger.warning("update %d proposes nothing: the proposer failed with %s", step, error)
-            self.effects.log.emit(
-                "error", {"where": "instruction_proposer", "error": error}, step=step
-            )
+            self.effects.log.emit(ErrorRaised("instruction_proposer", error), step=step)
         texts = {
             name: text
             for name, text in answer.get("texts", {}).items()

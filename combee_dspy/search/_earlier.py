@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 
+from combee_dspy.events import CostReserved
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.records import CallUsage
 
 __all__ = ["earlier_costs", "earlier_seconds", "lost_grants", "replayed_decisions"]
@@ -58,13 +59,11 @@ def lost_grants(reader: Reader, run: int) -> list[Mapping[str, float]]:
         ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
     given_up = "SELECT value ->> '$.unknown' FROM effect WHERE run = ? AND kind = 'failed'"
     found = [orjson.loads(row[0]) for row in reader.rows(given_up, (run,)) if row[0]]
-    for row in reader.rows(
-        "SELECT data FROM event WHERE run = ? AND kind = 'granted' ORDER BY id DESC", (run,)
-    ):
-        granted = orjson.loads(row["data"])
-        ended[granted["effect"]] -= 1
-        if ended[granted["effect"]] < 0:
-            found.append(granted["most"])
+    for entry in RunHistory(reader, run).entries(CostReserved, newest_first=True):
+        reserved = entry.event
+        ended[reserved.effect] -= 1
+        if ended[reserved.effect] < 0:
+            found.append(reserved.most)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
+from combee_dspy.events import WarningRaised
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.lms import adapter_for
@@ -249,7 +250,7 @@ class Effects:
         if not self._told_late:
             self._told_late = True
             logger.warning("%s", text)
-            self.log.emit("warning", {"text": text})
+            self.log.emit(WarningRaised(text))
 
     async def call(
         self,

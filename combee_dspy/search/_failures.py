@@ -9,6 +9,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 
+from combee_dspy.events import WarningRaised
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
@@ -64,7 +65,7 @@ class Failures:
             if text not in self._said:
                 self._said.add(text)
                 logger.warning("%s", text)
-                self._effects.log.emit("warning", {"text": text}, step=step)
+                self._effects.log.emit(WarningRaised(text), step=step)
         kind = await self._effects.decide(
             f"failures/{step}/{most:g}", lambda: _hopeless(outcomes, most), step=step
         )
@@ -122,7 +123,7 @@ class Failures:
 
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
-        self._effects.log.emit("warning", {"text": text})
+        self._effects.log.emit(WarningRaised(text))
 
     async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
         """End the run as soon as the first rollouts of a split are there, where program or metric

@@ -152,14 +152,9 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         self._asked.update({component: self.books.now[component] for component in learned.lessons})
         validation = None
         if text.id != before.id:
-            data = {
-                "candidate": text.id,
-                "texts": dict(text.texts),
-                "parents": [before.id],
-                "operator": "+".join(self.proposer.labels),
-                "components": list(learned.lessons),
-            }
-            self.effects.log.emit("candidate", data, step=step)
+            labels = "+".join(self.proposer.labels)
+            event = text.proposed((before.id,), labels, tuple(learned.lessons))
+            self.effects.log.emit(event, step=step)
             self.proposed = True
         if step in self._due and text.id != self._validated.id:
             self._validated = text

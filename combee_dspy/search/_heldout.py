@@ -20,6 +20,7 @@ from combee_dspy.evaluation import (
     heldout_identity,
     pin,
 )
+from combee_dspy.events import HeldoutRead, PointPriced, WarningRaised
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Reader, journal_file
@@ -78,7 +79,7 @@ class HeldoutReading:
         self._pin = dataclasses.replace(pinned, warnings=(*pinned.warnings, *warnings))
         logger.info(self._pin.summary())
         for text in self._pin.warnings:
-            effects.log.emit("warning", {"text": text})
+            effects.log.emit(WarningRaised(text))
         receipts.keep(self._pin.pinned(receipts.run, _now()))
 
     def _looks(self) -> list[Receipt]:
@@ -127,9 +128,17 @@ class HeldoutReading:
         difference = receipt.difference
         if difference is None:
             raise RuntimeError("a reading left no difference")
-        names = ("before", "after", "difference", "low", "high", "n")
-        data = {name: getattr(difference, name) for name in names}
-        self._effects.log.emit("heldout", {**data, "look": receipt.looks + 1})
+        self._effects.log.emit(
+            HeldoutRead(
+                before=difference.before,
+                after=difference.after,
+                difference=difference.difference,
+                low=difference.low,
+                high=difference.high,
+                n=difference.n,
+                look=receipt.looks + 1,
+            )
+        )
         return difference, receipt
 
     def per_point(self, receipt: Receipt, after: float, point: float) -> CostPerPoint | None:
@@ -150,7 +159,7 @@ class HeldoutReading:
                 f"The serial baseline's metric scored {count} rows of the untouched program"
                 " otherwise"
             )
-            log.emit("warning", {"text": f"{text}: no cost per point is stated."})
+            log.emit(WarningRaised(f"{text}: no cost per point is stated."))
             return None
         same = serial is not None and serial.models == receipt.models
         versus = receipt.against(serial) if serial is not None and same else None
@@ -159,7 +168,7 @@ class HeldoutReading:
         found = CostPerPoint.of(
             baseline, after, spent, point=point, versus=versus, margin=self._margin
         )
-        log.emit("per_point", {**dataclasses.asdict(found), "text": str(found)})
+        log.emit(PointPriced(**dataclasses.asdict(found), text=str(found)))
         return found
 
     async def _scores(self, candidate: Candidate) -> list[float]:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
+from combee_dspy.events import UpdateEnded
 from combee_dspy.search._batches import Batches, Ends
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
@@ -247,12 +248,12 @@ class Loop(Generic[P, C]):
         self._ends.ended(plan.step, failed=not learned.skipped)
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
-        data = {
-            "parent": plan.parent.candidate.id,
-            "components": list(learned.lessons),
-            "rows": len(plan.rows),
-            "started": update.started,
-            "seconds": seconds,
-            "skipped": learned.skipped,
-        }
-        self.effects.log.emit("update", data, step=plan.step, single=True)
+        event = UpdateEnded(
+            plan.parent.candidate.id,
+            tuple(learned.lessons),
+            len(plan.rows),
+            update.started,
+            seconds,
+            learned.skipped,
+        )
+        self.effects.log.emit(event, step=plan.step)

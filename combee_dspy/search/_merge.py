@@ -10,6 +10,7 @@ from typing import Any
 from gepa.core.data_loader import ensure_loader
 from gepa.proposer.merge import MergeProposer
 
+from combee_dspy.events import CandidatesMerged, WarningRaised
 from combee_dspy.rollouts import output_of
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import Effects
@@ -78,9 +79,8 @@ class Merging:
             proposal = await asyncio.to_thread(proposer.propose, self._gepa.state)
         except ValueError as error:
             # gepa draws a common ancestor by its score, and cannot where the score is 0.
-            self._effects.log.emit(
-                "warning", {"text": f"gepa could not draw a merge: {error}"}, step=step
-            )
+            text = f"gepa could not draw a merge: {error}"
+            self._effects.log.emit(WarningRaised(text), step=step)
             proposal = None
         proposer.last_iter_found_new_program = False
         if proposal is None:
@@ -95,15 +95,9 @@ class Merging:
             Candidate(dict(proposal.candidate)),
             after >= max(before, default=float("-inf")),
         )
-        data = {
-            "candidate": candidate.id,
-            "texts": dict(candidate.texts),
-            "operator": "merge",
-            "components": [],
-            "parents": [self._pool.members[index].candidate.id for index in parents],
-        }
-        self._effects.log.emit("candidate", data, step=step)
-        self._effects.log.emit("merge", {**data, "accepted": accepted, "texts": None}, step=step)
+        names = tuple(self._pool.members[index].candidate.id for index in parents)
+        self._effects.log.emit(candidate.proposed(names, "merge"), step=step)
+        self._effects.log.emit(CandidatesMerged(candidate.id, names, accepted), step=step)
         if not accepted:
             reason = f"Merged score {after} worse than both parents {before}"
             self._tell("on_merge_rejected", parent_ids=parents, reason=reason)

@@ -12,6 +12,7 @@ from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Restart, UpdateView
+from combee_dspy.events import CandidateScreened, WarningRaised
 from combee_dspy.operators import OperatorOutcome, operator_weights, visible
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Member, Place
@@ -98,9 +99,8 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
         index = 0 if reason else self.gepa.selector.select_candidate_idx(self.gepa.state)
         if reason:
             self._restarted.add(step)
-            self.effects.log.emit(
-                "warning", {"text": f"starting again from the seed: {reason}"}, step=step
-            )
+            restarts = WarningRaised(f"starting again from the seed: {reason}")
+            self.effects.log.emit(restarts, step=step)
         member = self.pool.members[index]
         self.telling.selected(member)
         return Parent(member.candidate, index, self._turns.take(index), weights)
@@ -136,14 +136,10 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
                 learned, parent.candidate, learned.plan.children, parent.weights
             )
         for child in children:
-            data = {
-                "candidate": child.candidate.id,
-                "texts": dict(child.candidate.texts),
-                "parents": [parent.candidate.id],
-                "operator": child.operator,
-                "components": child.components,
-            }
-            self.effects.log.emit("candidate", data, step=step)
+            event = child.candidate.proposed(
+                (parent.candidate.id,), child.operator, tuple(child.components)
+            )
+            self.effects.log.emit(event, step=step)
             self.proposed = True
             self.telling.proposed(step, child)
         return children
@@ -200,16 +196,16 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
             judged = replace(
                 judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors"
             )
-        data = {
-            "candidate": child.candidate.id,
-            "parent": parent.candidate.id,
-            "rows": len(places),
-            "score": judged.score,
-            "parent_score": judged.parent_score,
-            "accepted": judged.accepted,
-            "reason": judged.reason,
-        }
-        self.effects.log.emit("screened", data, step=learned.plan.step)
+        event = CandidateScreened(
+            candidate=child.candidate.id,
+            parent=parent.candidate.id,
+            rows=len(places),
+            score=judged.score,
+            parent_score=judged.parent_score,
+            accepted=judged.accepted,
+            reason=judged.reason,
+        )
+        self.effects.log.emit(event, step=learned.plan.step)
         return _Checked(child, judged, before, after)
 
     def _screened(self, learned: Learned) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from combee_dspy.events import CandidateValidated
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Compilation, Member, Place, Row
 from combee_dspy.search._effects import VALIDATION, Effects
@@ -115,12 +116,12 @@ class Pool:
         self.members.append(member)
         best = self.best
         self._gepa.join(member, rollouts, best)
-        data = {
-            "candidate": candidate.id,
-            "index": member.index,
-            "score": member.mean if scores else None,
-            "rows": len(scores),
-            "best": best.index == member.index,
-        }
-        self._effects.log.emit("validated", data, step=step)
+        event = CandidateValidated(
+            candidate.id,
+            member.index,
+            member.mean if scores else None,
+            len(scores),
+            best=best.index == member.index,
+        )
+        self._effects.log.emit(event, step=step)
         return member

@@ -11,13 +11,15 @@ import re
 import secrets
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import dspy
 
+from combee_dspy.events import RunStarted
 from combee_dspy.journal import Effect
 from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
@@ -112,8 +114,10 @@ def shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
     return text if most is None or len(text) <= most else text[:most] + "…"
 
 
-def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:
-    """Return who compiles what with which code, as JSON values.
+def audit(
+    options: Privacy, prints: Mapping[str, str], metric_state: str | None = None
+) -> RunStarted:
+    """Return who compiles what with which code, now.
 
     The commit is that of the repository that the process was started in, with ``-dirty`` where it
     was changed.
@@ -126,17 +130,19 @@ def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:
         }
     elif options.who == "none":
         who = {"user": None, "host": None}
-    return {
+    return RunStarted(
         **who,
-        "process": os.getpid(),
-        "python": platform.python_version(),
-        "version": version("combee-dspy"),
-        "dspy": version("dspy"),
-        "commit": _commit(),
-        "program": prints["program"],
-        "metric": prints["metric"],
-        "texts": options.texts,
-    }
+        process=os.getpid(),
+        python=platform.python_version(),
+        version=version("combee-dspy"),
+        dspy=version("dspy"),
+        commit=_commit(),
+        program=prints["program"],
+        metric=prints["metric"],
+        texts=options.texts,
+        metric_state=metric_state,
+        at=time.time(),
+    )
 
 
 def user() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import dspy
@@ -12,6 +12,7 @@ import dspy
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
 from combee_dspy.evaluation import perfect_score_of
+from combee_dspy.events import ChildRefused, CopiesRemoved, Emit
 from combee_dspy.guards import Guards, check
 from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators import (
@@ -75,7 +76,7 @@ class Proposer:
     guards: Guards
     diversity: Diversity
     learner: Learner
-    emit: Callable[..., None]
+    emit: Emit
     run_seed: int
     perfect_score: float
     books: Books
@@ -220,9 +221,8 @@ class Proposer:
         if (copies := self.learner.copies) is not None:
             outcome, lines = without_copies(outcome, judged, copies)
             if lines:
-                self.emit(
-                    "copied", {"lines": lines, "count": len(lines)}, step=step, component=component
-                )
+                copies_removed = CopiesRemoved(tuple(lines), len(lines))
+                self.emit(copies_removed, step=step, component=component)
         return check(outcome, self.guards, judged, self.learner.copies) or outcome
 
     async def _judge(
@@ -262,8 +262,8 @@ class Proposer:
     def _refused(
         self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = ""
     ) -> None:
-        data = {"operator": self.labels[operator], "reason": refusal.reason, "parent": parent.id}
-        self.emit("refused", data, step=step, component=component)
+        event = ChildRefused(self.labels[operator], refusal.reason, parent.id)
+        self.emit(event, step=step, component=component)
 
     async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
         """Return how alike candidates are, 0 to 1; see

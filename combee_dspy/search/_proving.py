@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from combee_dspy.evaluation import perfect_score_of, sign_test
+from combee_dspy.events import LessonTested
 from combee_dspy.lessons import Book, Effect, Retire, certainty, nearest
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
@@ -212,17 +213,17 @@ class Proving:
         more, fewer, _ = _compare(version.scores, elsewhere, tried)
         accepted = accepted and more >= fewer
         for change in changes:
-            data = {
-                "lesson": change.lesson.id,
-                "text": change.lesson.text,
-                "serve": change.serve,
-                "together": len(changes),
-                "rows": len(rows),
-                "wins": wins,
-                "losses": losses,
-                "accepted": accepted,
-            }
-            self.effects.log.emit("tested", data, step=version.step, component=change.component)
+            event = LessonTested(
+                lesson=change.lesson.id,
+                text=change.lesson.text,
+                serve=change.serve,
+                together=len(changes),
+                rows=len(rows),
+                wins=wins,
+                losses=losses,
+                accepted=accepted,
+            )
+            self.effects.log.emit(event, step=version.step, component=change.component)
         if not accepted:
             return version
         effect = self._effect(changes, version.scores, scores)
@@ -255,14 +256,8 @@ class Proving:
         rollouts: Mapping[int, Sequence[Rollout]],
         components: list[str],
     ) -> Member:
-        data = {
-            "candidate": text.id,
-            "texts": dict(text.texts),
-            "parents": [version.candidate.id],
-            "operator": "test",
-            "components": components,
-        }
-        self.effects.log.emit("candidate", data, step=version.step)
+        event = text.proposed((version.candidate.id,), "test", tuple(components))
+        self.effects.log.emit(event, step=version.step)
         # A row that the change does not concern keeps its rollouts.
         self._rollouts[text.id] = {**self._rollouts.get(version.candidate.id, {}), **rollouts}
         return self.pool.join(text, (version.index,), version.step, self._rollouts[text.id])

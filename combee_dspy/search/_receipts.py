@@ -19,7 +19,7 @@ from combee_dspy.evaluation import Heldout, HeldoutIdentity, Receipt, check_unmo
 from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, NotPlainFileError
 from combee_dspy.files import append_plain, read_plain
 from combee_dspy.hashing import digest_of
-from combee_dspy.journal import Reader, RunLog
+from combee_dspy.journal import Reader, RunHistory, RunLog
 
 __all__ = ["Receipts", "earlier_receipts"]
 
@@ -31,8 +31,7 @@ _USER_FILE = "receipts.jsonl"
 
 def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
     """Return the receipts in a journal, with the number of their run, oldest first."""
-    rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
-    return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
+    return [(entry.run, entry.event) for entry in RunHistory(reader).entries(Receipt)]
 
 
 class Receipts:
@@ -132,7 +131,7 @@ class Receipts:
         if receipt.stage != "pinned":
             self._record(replace(receipt, models={}, warnings=()))
         self.own.append(receipt)
-        self._log.emit("receipt", receipt.to_dict())
+        self._log.emit(receipt)
 
     def _record(self, receipt: Receipt) -> None:
         file = self._project if self._binds and self._project is not None else self._user

@@ -19,6 +19,7 @@ from combee_dspy.evaluation import (
     evaluator_lms,
     perfect_score_of,
 )
+from combee_dspy.events import ProgramReturned, RunStopped, WarningRaised
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunLog
 from combee_dspy.lms import probe
@@ -127,22 +128,15 @@ class Run:
         """Run the search and return the program with its report attached."""
         settings, task, seed = self.task.settings, self.task, self.task.seed
         for text in task.splits.warnings:
-            self.log.emit("warning", {"text": text})
-        data = {
-            "candidate": seed.id,
-            "texts": dict(seed.texts),
-            "parents": [],
-            "operator": "seed",
-            "components": [],
-        }
-        self.log.emit("candidate", data)
+            self.log.emit(WarningRaised(text))
+        self.log.emit(seed.proposed((), "seed"))
         clock = Clock(self.effects, self.purse)
         with self.gepa.experiment:  # W&B hears of the last tests, too
             try:
                 await clock.hold(self._search)
             except BudgetReached as reached:
                 await self.loop.cut_off(str(reached))
-            self.log.emit("stopped", {"reason": self.loop.reason})
+            self.log.emit(RunStopped(self.loop.reason))
             calibrated = self.judging.decide()
             try:
                 chosen = await clock.hold(self.keeper.result)
@@ -165,11 +159,11 @@ class Run:
                 ending = replace(ending, unread=unread)
         report = make_report(self, ending)
         for text in (*report.warnings, *self.purse.passed()):
-            self.log.emit("warning", {"text": text})
+            self.log.emit(WarningRaised(text))
         program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
         program._compiled = True
         if settings.privacy.texts != "hashes" and (state := bare_state(program)) is not None:
-            self.log.emit("program", {"state": self.effects.texts.scrubbed(state)})
+            self.log.emit(ProgramReturned(self.effects.texts.scrubbed(state)))
         program.combee_report = report
         if settings.track_stats:
             # What DSPy reads of its adapter there.

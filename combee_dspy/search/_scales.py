@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE
+from combee_dspy.events import WarningRaised
 from combee_dspy.journal import RunLog
 
 __all__ = ["ScaleWarning"]
@@ -32,4 +33,4 @@ class ScaleWarning:
             "Give Combee(perfect_score=…) the metric's highest score."
         )
         logger.warning("%s", text)
-        self._log.emit("warning", {"text": text})
+        self._log.emit(WarningRaised(text))

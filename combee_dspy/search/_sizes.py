@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from combee_dspy.controllers import BatchView
+from combee_dspy.events import BatchPlanned
 from combee_dspy.records import BatchDecision
 from combee_dspy.search._batches import Batches, decision_from
 from combee_dspy.search._candidates import Compilation
@@ -48,7 +49,8 @@ class Sizes:
         size = self.batches.worth(step, decision, self.fitting)
         if size:
             self.decisions.append(decision)
-            self.effects.log.emit("batch", {**planned, "size": size}, step=step, single=True)
+            event = BatchPlanned(size, decision.reason, decision.fit, decision.clamps)
+            self.effects.log.emit(event, step=step)
         return size
 
     async def _plan(self, step: int, again: str = "") -> dict[str, Any]:

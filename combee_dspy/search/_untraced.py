@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from combee_dspy.events import WarningRaised
 from combee_dspy.journal import RunLog
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Compilation
@@ -37,7 +38,7 @@ class Untraced:
                 self._warned.add(component)
                 text = describe_untraced([component])
                 logger.warning("%s", text)
-                self._log.emit("warning", {"text": text}, step=step)
+                self._log.emit(WarningRaised(text), step=step)
 
     def components(self, step: int | None = None) -> list[str]:
         """Return the components without any call in the updates up to ``step``, all by default."""

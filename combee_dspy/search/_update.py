@@ -14,6 +14,14 @@ from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, measure_retention, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, Judge, perfect_score_of
+from combee_dspy.events import (
+    CopiesRemoved,
+    ErrorRaised,
+    ScanEnded,
+    ScanLesson,
+    ScanReflection,
+    WarningRaised,
+)
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.operators import decode_fields
@@ -138,9 +146,7 @@ class Learner:
             component=component,
             text=candidate.texts.get(component, ""),
             call=partial(self._effects.call, step=step, temperature=self._temperature(step)),
-            emit=lambda kind, **data: self._effects.log.emit(
-                kind, data, step=step, component=component
-            ),
+            emit=partial(self._effects.log.emit, step=step, component=component),
             update=step,
             seed=self._settings.seed,
             notes=self._notes(component, candidate),
@@ -331,7 +337,7 @@ class Learner:
             refused.extend(copied)
             kept_lessons += [replace(lesson, text=text)] if text else []
         if refused:
-            context.emit("copied", lines=refused, count=len(refused))
+            context.emit(CopiesRemoved(tuple(refused), len(refused)))
         return replace(lessons, lessons=tuple(kept_lessons))
 
     async def _tell_scan(
@@ -342,33 +348,27 @@ class Learner:
         examples = {one.index: one.example_id for one in read}
         scan = self._aggregator
         context.emit(
-            "scan",
-            aggregator="" if scan is None else scan.name,
-            n=len(read),
-            copies=1 if scan is None else scan.copies,
-            nodes=[
-                {
-                    "level": one.level,
-                    "node": one.node,
-                    "sources": one.sources,
-                    "lessons": one.lessons,
-                    "failed": one.failed,
-                }
-                for one in lessons.nodes
-            ],
-            lessons=[{"text": one.text, "sources": one.sources} for one in lessons.lessons],
-            retained=[
-                {
-                    "index": one.index,
-                    "coverage": round(one.coverage, 4),
-                    "covered": one.covered,
-                    "lost_at": one.lost_at,
-                    "measurable": one.measurable,
-                    "lesson": one.lesson,
-                    "example": examples[one.index],
-                }
-                for one in retained
-            ],
+            ScanEnded(
+                aggregator="" if scan is None else scan.name,
+                n=len(read),
+                copies=1 if scan is None else scan.copies,
+                nodes=lessons.nodes,
+                lessons=tuple(
+                    ScanLesson(lesson.text, lesson.sources) for lesson in lessons.lessons
+                ),
+                retained=tuple(
+                    ScanReflection(
+                        reflection.index,
+                        round(reflection.coverage, 4),
+                        reflection.covered,
+                        reflection.lost_at,
+                        reflection.measurable,
+                        reflection.lesson,
+                        examples[reflection.index],
+                    )
+                    for reflection in retained
+                ),
+            )
         )
 
     async def _reflect(
@@ -432,9 +432,7 @@ class Learner:
             key, where, "evaluator", "feedback", make, late
         )
         if "error" in said:
-            self._effects.log.emit(
-                "error", {"where": "metric", "error": said["error"]}, step=plan.step
-            )
+            self._effects.log.emit(ErrorRaised("metric", said["error"]), step=plan.step)
         if said["score"] is not None and said["score"] != rollout.score and not self._warned:
             self._warned = True
             text = (
@@ -442,7 +440,7 @@ class Learner:
                 " for the program: the program's score counts. warn_on_score_mismatch=False"
                 " silences this."
             )
-            self._effects.log.emit("warning", {"text": text}, step=plan.step)
+            self._effects.log.emit(WarningRaised(text), step=plan.step)
         return {**shown, "Feedback": said["feedback"]}
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
+from combee_dspy.events import Event
 from combee_dspy.operators import OperatorInput
 from combee_dspy.records import (
     Demonstration,
@@ -232,22 +233,18 @@ def _fabricate(annotation: Any, text: str, empty: bool) -> Any:
 
 
 def context(
-    ask: ScriptedAsk | None = None, *, events: list[Any] | None = None, seed: int = 7
+    ask: ScriptedAsk | None = None, *, events: list[Event] | None = None, seed: int = 7
 ) -> StrategyContext:
     """Return the context of a strategy at work on a component named ``"answer"``.
 
     Args:
         ask: The double to call; a fresh one by default.
-        events: Where emitted events go, as ``(kind, data)``.
+        events: Where emitted events go.
         seed: The run's seed.
     """
-    emitted = [] if events is None else events
-
-    def emit(kind: str, **data: Any) -> None:
-        emitted.append((kind, data))
-
+    emitted: list[Event] = [] if events is None else events
     return StrategyContext(
-        "answer", "Answer the question.", ask or ScriptedAsk(), emit, update=1, seed=seed
+        "answer", "Answer the question.", ask or ScriptedAsk(), emitted.append, update=1, seed=seed
     )
 
 

@@ -14,6 +14,7 @@ from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page
 if TYPE_CHECKING:
     from combee_dspy.tracking._caller import callbacks_beside, note_caller
     from combee_dspy.tracking._mlflow import MLflowTracker, make_store, replay
+    from combee_dspy.tracking._overview import overview
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import (
         audit,
@@ -42,6 +43,7 @@ __all__ = [
     "default_trackers",
     "make_store",
     "note_caller",
+    "overview",
     "page_file",
     "problems",
     "replay",
@@ -62,6 +64,7 @@ _HOMES = {
     "callbacks_beside": "_caller",
     "make_store": "_mlflow",
     "note_caller": "_caller",
+    "overview": "_overview",
     "replay": "_mlflow",
     "spending": "_spending",
     "spent_of": "_spending",

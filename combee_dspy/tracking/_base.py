@@ -100,11 +100,11 @@ async def track(
         threading.Thread(
             # In the caller's context, which knows of an MLflow run to nest in.
             target=contextvars.copy_context().run,
-            args=(_follow, path, run, one, over),
-            name=f"combee-{one.name}",
+            args=(_follow, path, run, tracker, over),
+            name=f"combee-{tracker.name}",
             daemon=True,
         )
-        for one in trackers
+        for tracker in trackers
     ]
     for thread in threads:
         thread.start()
@@ -146,8 +146,8 @@ def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> No
     except Exception as error:  # noqa: BLE001 - a fault of tracking must reach a person, and not the run
         from combee_dspy.tracking._text import cleaner, one_line
 
-        said = one_line(cleaner()(f"{type(error).__name__}: {error}"), 300)
-        _logger.warning("Tracker %r has stopped following the run: %s", tracker.name, said)
+        message = one_line(cleaner()(f"{type(error).__name__}: {error}"), 300)
+        _logger.warning("Tracker %r has stopped following the run: %s", tracker.name, message)
 
 
 def page_file(journal: Path, run: int, name: str) -> Path:

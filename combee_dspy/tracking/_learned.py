@@ -16,28 +16,29 @@ __all__ = ["diffs", "gain", "learned", "lines_of"]
 _Candidate = Mapping[str, Any]
 
 
-def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, Any]]:
+def learned(chosen: _Candidate, candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
     """Return each line of a candidate's texts with the update and operator that brought it.
 
     The gain of an update is that of all its lines together.
-    ``known`` are all candidates, parents before children.
+    ``candidates`` are all of the run, parents before children.
     """
-    descent = {chosen["candidate"]}
-    for one in reversed(known):
-        if one["candidate"] in descent:
-            descent.update(one["parents"])
-    scores = {one["candidate"]: one["score"] for one in known}
-    found: list[dict[str, Any]] = []
+    ids = {chosen["candidate"]}
+    for candidate in reversed(candidates):
+        if candidate["candidate"] in ids:
+            ids.update(candidate["parents"])
+    descent = [candidate for candidate in candidates if candidate["candidate"] in ids]
+    scores = {candidate["candidate"]: candidate["score"] for candidate in candidates}
+    rows: list[dict[str, Any]] = []
     for part, text in chosen["texts"].items():
         first: dict[str, _Candidate] = {}
-        for one in known:
-            if one["candidate"] in descent:
-                for line in lines_of(part, one["texts"].get(part, "")):
-                    first.setdefault(_same(line), one)
+        for candidate in descent:
+            for line in lines_of(part, candidate["texts"].get(part, "")):
+                first.setdefault(_same(line), candidate)
         for line in filter(str.strip, lines_of(part, text)):
             source = first[_same(line)]
             heading = line.startswith("#") or line.endswith(":")
-            found.append(
+            screened = source["screened"]
+            rows.append(
                 {
                     "part": part,
                     "text": line,
@@ -47,20 +48,17 @@ def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, A
                     "gain": None if heading else gain(source, scores),
                     "heading": heading,
                     "score": source["score"],
-                    "fate": (
-                        source["screened"]["reason"]
-                        if source["screened"] and source["score"] is None
-                        else ""
-                    ),
+                    "fate": screened["reason"] if screened and source["score"] is None else "",
                 }
             )
-    return found
+    return rows
 
 
-def gain(one: _Candidate, scores: Mapping[str, float | None]) -> float | None:
+def gain(candidate: _Candidate, scores: Mapping[str, float | None]) -> float | None:
     """Return what validation gained over a candidate's best parent, where both are known."""
-    before = [score for parent in one["parents"] if (score := scores.get(parent)) is not None]
-    return None if one["score"] is None or not before else float(one["score"]) - max(before)
+    before = [score for name in candidate["parents"] if (score := scores.get(name)) is not None]
+    score = candidate["score"]
+    return None if score is None or not before else float(score) - max(before)
 
 
 def diffs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[str]]:
@@ -72,23 +70,28 @@ def diffs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list
         for part, text in after.items()
     }
     return {
-        part: [one for one in difflib.ndiff(*two) if one[0] != "?"]
+        part: [line for line in difflib.ndiff(*two) if line[0] != "?"]
         for part, two in both.items()
         if two[0] != two[1]
     }
 
 
 def lines_of(part: str, text: str) -> list[str]:
-    """Return a text's lines; what is kept as JSON beside an instruction, one line each."""
+    """Return a text's lines; what is kept as JSON beside an instruction, one line each. What is no
+    such JSON is a text like any other.
+    """
     if not is_hidden(part):
         return text.splitlines()
-    data = json.loads(text) if text else {}
-    if "fields" in data:
-        return [f"{name}: {said}" for name, said in data["fields"].items()]
-    return [
-        f"{_flat(one['inputs'])} ⇒ {_flat(one['outputs'])}"
-        for one in data.get("demonstrations", ())
-    ]
+    try:
+        data = json.loads(text) if text else {}
+        if "fields" in data:
+            return [f"{name}: {description}" for name, description in data["fields"].items()]
+        return [
+            f"{_flat(demonstration['inputs'])} ⇒ {_flat(demonstration['outputs'])}"
+            for demonstration in data.get("demonstrations", ())
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return text.splitlines()
 
 
 def _flat(values: Mapping[str, Any]) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from combee_dspy.journal import Reader
-from combee_dspy.lessons import Book, BookLesson, Effect
+from combee_dspy.events import AnswersIgnored, BookChanged, Event, LessonTested
+from combee_dspy.journal import RunHistory
+from combee_dspy.lessons import Book, BookLesson
 
 __all__ = [
     "LessonDecision",
-    "LessonTest",
     "books_of",
     "count_lessons",
     "decisions_of",
@@ -22,7 +21,6 @@ __all__ = [
 ]
 
 _STATES = ("served", "waiting", "retired", "removed_by_user")
-_EVENTS = "SELECT id, at, step, component, data FROM event WHERE run = ? AND kind = ? AND id <= ?"
 _ALL = 2**62
 
 Change = Literal["added", "united", "exception", "contradicted", "state", "tested", "void"]
@@ -31,38 +29,6 @@ Change = Literal["added", "united", "exception", "contradicted", "state", "teste
 ``state``: it is served or not from now on. ``tested``: validation rows were run with and without
 it. ``void``: a reader's answer, or a part of it, could not be used, and changed nothing.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class LessonTest:
-    """One test of a lesson on validation rows, together with others.
-
-    Attributes:
-        lesson: The lesson's id.
-        text: Its wording then.
-        serve: Whether it was tried in the prompt; else it was left out.
-        together: Changes that were tried at once, this one among them.
-        rows: Validation rows that decided.
-        wins: Rows that scored more with the changes.
-        losses: Rows that scored less.
-        accepted: Whether the changes were made.
-    """
-
-    lesson: str
-    text: str
-    serve: bool
-    together: int
-    rows: int
-    wins: int
-    losses: int
-    accepted: bool
-
-    def __str__(self) -> str:
-        """Return the test and its result in a sentence."""
-        what = "put into the prompt" if self.serve else "left out"
-        others = f" with {self.together - 1} more" if self.together > 1 else ""
-        result = f"{self.wins} better, {self.losses} worse of {self.rows} validation rows"
-        return f"{what}{others}: {result}, {'accepted' if self.accepted else 'not accepted'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,50 +73,48 @@ class LessonDecision:
 
 
 def books_of(
-    reader: Reader, run: int, upto: int = _ALL, step: int | None = None
+    history: RunHistory, upto: int = _ALL, last_step: int | None = None
 ) -> dict[str, Book]:
     """Return the book of each component, by component, as the last events say.
 
     Args:
-        reader: Of the journal.
-        run: The run's id.
+        history: Of the run.
         upto: Later events are not read.
-        step: Events of later updates are not read; by default those of all updates are.
+        last_step: Events of later updates are not read; by default those of all updates are.
     """
-    sql = f"{_EVENTS} AND (?4 IS NULL OR step <= ?4) ORDER BY id"
-    rows = reader.rows(sql, (run, "book", upto, step))
-    return {row["component"]: _book(json.loads(row["data"])) for row in rows}
+    entries = history.entries(BookChanged, upto=upto, last_step=last_step)
+    return {entry.component: entry.event.book for entry in entries}
 
 
-def tests_of(reader: Reader, run: int) -> dict[tuple[str, str], list[LessonTest]]:
+def tests_of(history: RunHistory) -> dict[tuple[str, str], list[LessonTested]]:
     """Return the tests of lessons by component and lesson, oldest first."""
-    tests: dict[tuple[str, str], list[LessonTest]] = {}
-    for row in reader.rows(f"{_EVENTS} ORDER BY id", (run, "tested", _ALL)):
-        test = LessonTest(**json.loads(row["data"]))
-        tests.setdefault((row["component"], test.lesson), []).append(test)
+    tests: dict[tuple[str, str], list[LessonTested]] = {}
+    for entry in history.entries(LessonTested):
+        tests.setdefault((entry.component, entry.event.lesson), []).append(entry.event)
     return tests
 
 
 def count_lessons(
-    reader: Reader, run: int, upto: int = _ALL, step: int | None = None
+    history: RunHistory, upto: int = _ALL, last_step: int | None = None
 ) -> dict[str, float]:
     """Return how many lessons are in each state, and void answers; empty where no book was kept.
 
     Args:
-        reader: Of the journal.
-        run: The run's id.
+        history: Of the run.
         upto: Later events are not read.
-        step: Events of later updates are not read; by default those of all updates are.
+        last_step: Events of later updates are not read; by default those of all updates are.
     """
-    books = books_of(reader, run, upto, step)
+    books = books_of(history, upto, last_step)
     if not books:
         return {}
     states: Counter[str] = Counter(
         lesson.state for book in books.values() for lesson in book.lessons
     )
-    sql = f"{_EVENTS} AND (?4 IS NULL OR step <= ?4)"
-    void = [json.loads(row["data"])["count"] for row in reader.rows(sql, (run, "void", upto, step))]
-    return {**{f"lessons/{state}": states[state] for state in _STATES}, "lessons/void": sum(void)}
+    ignored = history.entries(AnswersIgnored, upto=upto, last_step=last_step)
+    return {
+        **{f"lessons/{state}": states[state] for state in _STATES},
+        "lessons/void": sum(entry.event.count for entry in ignored),
+    }
 
 
 def ordered(book: Book) -> list[BookLesson]:
@@ -161,26 +125,23 @@ def ordered(book: Book) -> list[BookLesson]:
     return [*book.served, *sorted(others, key=lambda lesson: _STATES.index(lesson.state))]
 
 
-def decisions_of(reader: Reader, run: int) -> list[LessonDecision]:
+def decisions_of(history: RunHistory) -> list[LessonDecision]:
     """Return every decision about a lesson, in the order of the journal."""
     before: dict[str, Book] = {}
     decisions: list[LessonDecision] = []
-    sql = (
-        "SELECT id, at, step, component, kind, data FROM event"
-        " WHERE run = ? AND kind IN ('book', 'tested', 'void') ORDER BY id"
-    )
-    for row in reader.rows(sql, (run,)):
-        component, data = row["component"] or "", json.loads(row["data"])
-        place = _Place(row["id"], row["at"], row["step"], component)
-        if row["kind"] == "book":
-            book = _book(data)
-            decisions += _changes(place, before.get(component, Book()), book)
-            before[component] = book
-        elif row["kind"] == "tested":
-            decisions.append(_tested(place, before.get(component, Book()), LessonTest(**data)))
-        else:
-            why = f"{data['count']} unusable: {'; '.join(data['reasons'])}"
-            decisions.append(place.decision("void", why=why))
+    kinds: tuple[type[Event], ...] = (BookChanged, LessonTested, AnswersIgnored)
+    for entry in history.entries(*kinds):
+        place = _Place(entry.id, entry.at, entry.step, entry.component)
+        old = before.get(entry.component, Book())
+        match entry.event:
+            case BookChanged(book=book):
+                decisions += _changes(place, old, book)
+                before[entry.component] = book
+            case LessonTested() as test:
+                decisions.append(_tested(place, old, test))
+            case AnswersIgnored(count=count, reasons=reasons):
+                why = f"{count} unusable: {'; '.join(reasons)}"
+                decisions.append(place.decision("void", why=why))
     return decisions
 
 
@@ -228,7 +189,7 @@ def _changes(place: _Place, before: Book, after: Book) -> Iterator[LessonDecisio
         yield place.decision("united", gone, gone.state, home.state if home else "", others)
 
 
-def _tested(place: _Place, book: Book, test: LessonTest) -> LessonDecision:
+def _tested(place: _Place, book: Book, test: LessonTested) -> LessonDecision:
     lesson = book.find(test.lesson)
     state = lesson.state if lesson else ""
     changed = "served" if test.serve else "retired"
@@ -245,19 +206,3 @@ def _tested(place: _Place, book: Book, test: LessonTest) -> LessonDecision:
         losses=test.losses,
         accepted=test.accepted,
     )
-
-
-def _book(data: Mapping[str, Sequence[Mapping[str, object]]]) -> Book:
-    return Book(tuple(map(_lesson, data["lessons"])))
-
-
-def _lesson(data: Mapping[str, object]) -> BookLesson:
-    lists = {name: tuple(_texts(data.get(name))) for name in ("sources", "rivals", "wordings")}
-    # Journals of before wordings were written hold the first one alone.
-    lists["wordings"] = lists["wordings"] or (str(data["id"]),)
-    effect = Effect(**data["effect"]) if data.get("effect") else None  # type: ignore[arg-type]  # as above
-    return BookLesson(**{**data, **lists, "effect": effect})  # type: ignore[arg-type]  # as search._books has written it
-
-
-def _texts(value: object) -> Iterable[str]:
-    return map(str, value) if isinstance(value, (list, tuple)) else ()

@@ -65,7 +65,7 @@ made for that.
 
 
 def suspicious(
-    texts: Mapping[str, str], given: Mapping[str, str], examples: Iterable[Any] = ()
+    texts: Mapping[str, str], before: Mapping[str, str], examples: Iterable[Any] = ()
 ) -> list[dict[str, Any]]:
     """Return what a reviewer should look at in learned texts: part, number of the line, reason, and
     the line.
@@ -76,16 +76,16 @@ def suspicious(
 
     Args:
         texts: The learned texts by part.
-        given: The texts that learning began with.
+        before: The texts that learning began with.
         examples: What no line may hold a stretch of: training rows, as mappings or examples.
     """
     index = CopyIndex(examples)
-    known = {(part, line) for part, text in given.items() for line in lines_of(part, text)}
+    old_lines = {(part, line) for part, text in before.items() for line in lines_of(part, text)}
     return [
         {"part": part, "line": number, "reason": reason, "text": cut(_visible(line), _QUOTE)}
         for part, text in texts.items()
         for number, line in enumerate(lines_of(part, text), start=1)
-        if line.strip() and (part, line) not in known
+        if line.strip() and (part, line) not in old_lines
         for reason in _reasons(line, index.copied)
     ]
 
@@ -94,7 +94,7 @@ def _reasons(line: str, copied: Callable[[str], str]) -> Iterator[str]:
     if len(line) > _LONGEST:
         yield f"longer than {_LONGEST:,} characters: the rest of it was not looked at"
         line = line[:_LONGEST]
-    if any(not one.isprintable() and one != "\t" for one in line):
+    if any(not letter.isprintable() and letter != "\t" for letter in line):
         yield "characters that cannot be seen"
     yield from (reason for reason, pattern in _SHAPES.items() if pattern.search(line))
     if MASK in line or mask(line) != line:
@@ -107,6 +107,6 @@ def _reasons(line: str, copied: Callable[[str], str]) -> Iterator[str]:
 
 def _visible(line: str) -> str:
     return "".join(
-        one if one.isprintable() or one == "\t" else f"<U+{ord(one):04X}>"
-        for one in line[: 2 * _QUOTE]
+        letter if letter.isprintable() or letter == "\t" else f"<U+{ord(letter):04X}>"
+        for letter in line[: 2 * _QUOTE]
     )

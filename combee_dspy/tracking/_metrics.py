@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -13,11 +14,24 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from combee_dspy.gains import NO_HELDOUT, name_gain
-from combee_dspy.journal import Reader, failure_counts, outcomes
+from combee_dspy.events import (
+    BatchPlanned,
+    CandidateProposed,
+    CandidateScreened,
+    CandidateValidated,
+    ChildRefused,
+    ErrorRaised,
+    Event,
+    PointPriced,
+    ScanEnded,
+    UpdateEnded,
+    WarningRaised,
+)
+from combee_dspy.journal import Reader, RunHistory, failure_counts, outcomes
 from combee_dspy.tracking._lessons import count_lessons
 from combee_dspy.tracking._queries import costs_of
-from combee_dspy.tracking._sql import RUNS, SPENT
+from combee_dspy.tracking._runs import figures_of
+from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import cut, dollars
 
 __all__ = [
@@ -26,7 +40,6 @@ __all__ = [
     "charted",
     "description",
     "end_metrics",
-    "heldout_gain",
     "params",
     "title",
     "update_metrics",
@@ -40,28 +53,30 @@ MAX_TAG = 8_000
 
 _NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
 _LONGEST_NAME = 100
+_MOST_WARNINGS = 10
 _HELDOUT = ("before", "after", "difference", "low", "high", "n")
 
 
-def params(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was decided before a run (its row in the journal): each setting under its own
-    name, as ``num_threads`` or ``search.staleness``; a strategy by its name, and its parameters as
-    ``aggregator.copies``; models, sizes, digests and versions in groups, as ``size/train``.
+def params(history: RunHistory) -> dict[str, str]:
+    """Return what was decided before a run: each setting under its own name, as ``num_threads`` or
+    ``search.staleness``; a strategy by its name, and its parameters as ``aggregator.copies``;
+    models, sizes, digests and versions in groups, as ``size/train``.
     """
-    about = json.loads(row["description"])
+    about, record = dict(history.description), history.record
+    settings, specs = about.pop("settings", {}), about.pop("specs", {})
     decided: dict[str, Any] = {
-        "name": row["name"],
-        **about.pop("settings", {}),
-        "seed": row["seed"],
-        **_strategies(about.pop("specs", {})),
+        "name": record.name,
+        **(settings if isinstance(settings, dict) else {}),
+        "seed": record.seed,
+        **_strategies(specs if isinstance(specs, dict) else {}),
     }
     for name, value in about.items():
-        if name in _FACTS:
-            decided |= {f"{_FACTS[name]}/{key}": fact for key, fact in value.items()}
-        elif isinstance(value, dict):
-            decided |= {f"{name}.{key}": part for key, part in value.items()}
-        else:
+        if not isinstance(value, dict):
             decided[name] = value
+        elif name in _FACTS:
+            decided |= {f"{_FACTS[name]}/{key}": fact for key, fact in value.items()}
+        else:
+            decided |= {f"{name}.{key}": part for key, part in value.items()}
     texts = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in decided.items()
@@ -102,7 +117,7 @@ _CHARTED = {
 }
 
 
-def charted(found: Mapping[str, float]) -> dict[str, float]:
+def charted(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return what people chart, by its name in MLflow: a dozen metrics, tokens and dollars by role,
     and lessons by state.
 
@@ -110,21 +125,21 @@ def charted(found: Mapping[str, float]) -> dict[str, float]:
     """
     groups = {
         name: value
-        for name, value in found.items()
+        for name, value in metrics.items()
         if name.startswith(("tokens/", "dollars/", "lessons/"))
     }
-    return groups | {_CHARTED[name]: value for name, value in found.items() if name in _CHARTED}
+    return groups | {_CHARTED[name]: value for name, value in metrics.items() if name in _CHARTED}
 
 
-def title(row: Mapping[str, Any]) -> str:
-    """Return the name of a run (its row in the journal) among others: task, aggregator, and rows to
-    learn from.
-    """
-    about = json.loads(row["description"])
-    aggregator = (about.get("specs") or {}).get("aggregator") or {}
-    task = about["program"] if row["name"] == "main" else row["name"]
-    size = (about.get("sizes") or {}).get("train")
-    parts = [task, aggregator.get("name", ""), f"{size} rows" if size else ""]
+def title(history: RunHistory) -> str:
+    """Return the name of a run among others: task, aggregator, and rows to learn from."""
+    name, about = history.record.name, history.about
+    size = about.sizes.get("train")
+    parts = [
+        about.program if name == "main" else name,
+        str(about.spec("aggregator").get("name", "")),
+        f"{size} rows" if size else "",
+    ]
     return ", ".join(filter(None, parts))
 
 
@@ -136,40 +151,28 @@ def update_metrics(
     Events and effects with larger ids than the given ones are not read: the same
     bounds give the same figures, however much the journal has grown since.
     """
-    found: dict[str, float] = defaultdict(float)
-    covered: list[float] = []
-    sql = (
-        "SELECT step, kind, data FROM event WHERE run = ? AND id <= ? AND (step = ? OR kind ="
-        " 'validated' AND step < ?) ORDER BY id"
-    )
-    for row in reader.rows(sql, (run, event, step, step)):
-        data = json.loads(row["data"])
-        if row["kind"] == "validated":
-            _validated(found, data, of_step=row["step"] == step)
-        else:
-            _counted(found, covered, row["kind"], data)
-    if covered:
-        found["scan/covered"] = sum(covered) / len(covered)
+    history = RunHistory(reader, run)
+    metrics = _event_metrics(history, step, event)
     sql = (
         "SELECT purpose, count(*), avg(score), count(error), avg(ended - started) FROM effect WHERE"
         " run = ? AND kind = 'rollout' AND step = ? AND id <= ? AND purpose <> 'heldout' GROUP BY 1"
     )
     for purpose, count, score, errors, seconds in reader.rows(sql, (run, step, effect)):
-        found[f"rollouts/{purpose}"], found[f"rollouts/{purpose}_errors"] = count, errors
-        found[f"time/{purpose}_rollout"] = seconds
+        metrics[f"rollouts/{purpose}"], metrics[f"rollouts/{purpose}_errors"] = count, errors
+        metrics[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
-            found[f"train/{purpose}"] = score
+            metrics[f"train/{purpose}"] = score
     # As the update left the book: what is decided later, also about its lessons, is no part of it.
-    closed = "SELECT coalesce(max(id), 0) FROM event WHERE run = ? AND kind = 'update' AND step = ?"
-    found |= count_lessons(reader, run, reader.rows(closed, (run, step))[0][0], step)
+    ends = [entry.id for entry in history.entries(UpdateEnded) if entry.step == step]
+    metrics |= count_lessons(history, max(ends, default=0), step)
     sql = (
         "SELECT count(*) FROM effect"
         " WHERE run = ? AND kind = 'rollout' AND id <= ? AND step <= ? AND purpose <> 'heldout'"
     )
-    found["cost/rollouts"] = reader.rows(sql, (run, effect, step))[0][0]
+    metrics["cost/rollouts"] = reader.rows(sql, (run, effect, step))[0][0]
     before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
-    found |= _by_role(reader.rows(before, (run, effect, step)))
-    return {_named(name): float(value) for name, value in found.items() if math.isfinite(value)}
+    metrics |= _by_role(reader.rows(before, (run, effect, step)))
+    return {_named(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _by_role(spent: Sequence[sqlite3.Row]) -> dict[str, float]:
@@ -189,118 +192,130 @@ def _by_role(spent: Sequence[sqlite3.Row]) -> dict[str, float]:
     return amounts
 
 
-def _validated(found: dict[str, float], data: Mapping[str, Any], *, of_step: bool) -> None:
-    if data["score"] is None:
+def _event_metrics(history: RunHistory, step: int, upto: int) -> defaultdict[str, float]:
+    """Return what the events of an update say, and the validation scores until then."""
+    metrics: defaultdict[str, float] = defaultdict(float)
+    shares: list[float] = []
+    for entry in history.entries(*_COUNTED, upto=upto, last_step=step):
+        event = entry.event
+        if isinstance(event, CandidateValidated):
+            _add_validation(metrics, event, of_step=entry.step == step)
+        elif entry.step != step:
+            continue
+        elif isinstance(event, ScanEnded):
+            _add_scan(metrics, shares, event)
+        else:
+            _add_event(metrics, event)
+    if shares:
+        metrics["scan/covered"] = sum(shares) / len(shares)
+    return metrics
+
+
+def _add_scan(metrics: dict[str, float], shares: list[float], event: ScanEnded) -> None:
+    metrics["scan/reflections"] += event.n
+    metrics["scan/nodes"] += len(event.nodes)
+    metrics["scan/failed_nodes"] += event.failed
+    metrics["scan/lessons"] += len(event.lessons)
+    if event.retained:
+        covered = sum(reflection.covered for reflection in event.retained)
+        shares.append(covered / len(event.retained))
+
+
+def _add_event(metrics: dict[str, float], event: Event) -> None:
+    match event:
+        case UpdateEnded(seconds=seconds):
+            metrics["time/update"] = seconds
+        case BatchPlanned(size=size, clamps=clamps, fit=fit):
+            metrics["batch/size"], metrics["batch/clamps"] = size, len(clamps)
+            if fit is not None:
+                metrics["batch/plateau"], metrics["batch/exponent"] = fit.plateau, fit.exponent
+        case CandidateScreened(accepted=accepted):
+            metrics["candidates/screened"] += 1
+            metrics["candidates/screened_out"] += not accepted
+        case _:
+            metrics[_COUNTERS[type(event)]] += 1
+
+
+_COUNTERS: Mapping[type[Event], str] = {
+    CandidateProposed: "candidates/proposed",
+    ChildRefused: "candidates/refused",
+    WarningRaised: "warnings",
+    ErrorRaised: "errors",
+}
+_COUNTED: tuple[type[Event], ...] = (
+    CandidateValidated,
+    UpdateEnded,
+    BatchPlanned,
+    ScanEnded,
+    CandidateScreened,
+    *_COUNTERS,
+)
+
+
+def _add_validation(metrics: dict[str, float], event: CandidateValidated, *, of_step: bool) -> None:
+    if event.score is None:
         return
-    if data["index"] == 0:
-        found["val/seed"] = data["score"]
-    if data["best"]:
-        found["val/best"] = data["score"]
-    if of_step and data["index"]:
+    if event.index == 0:
+        metrics["val/seed"] = event.score
+    if event.best:
+        metrics["val/best"] = event.score
+    if of_step and event.index:
         # One value a step: the best of several children.
-        found["val/candidate"] = max(data["score"], found.get("val/candidate", -math.inf))
-
-
-def _counted(
-    found: dict[str, float], covered: list[float], kind: str, data: Mapping[str, Any]
-) -> None:
-    match kind:
-        case "update":
-            found["time/update"] = data["seconds"]
-        case "batch":
-            found["batch/size"], found["batch/clamps"] = data["size"], len(data["clamps"])
-            if data["fit"] is not None:
-                found["batch/plateau"], found["batch/exponent"] = (
-                    data["fit"]["plateau"],
-                    data["fit"]["exponent"],
-                )
-        case "scan":
-            found["scan/reflections"] += data["n"]
-            found["scan/nodes"] += len(data["nodes"])
-            found["scan/failed_nodes"] += sum(one["failed"] is not None for one in data["nodes"])
-            found["scan/lessons"] += len(data["lessons"])
-            if data["retained"]:
-                covered.append(
-                    sum(one["covered"] for one in data["retained"]) / len(data["retained"])
-                )
-        case "screened":
-            found["candidates/screened"] += 1
-            found["candidates/screened_out"] += not data["accepted"]
-        case "candidate" | "refused":
-            found[f"candidates/{'proposed' if kind == 'candidate' else kind}"] += 1
-        case "warning" | "error":
-            found[f"{kind}s"] += 1
+        metrics["val/candidate"] = max(event.score, metrics.get("val/candidate", -math.inf))
 
 
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     """Return the metrics of a run that is over: the result's scores, and the sums of everything,
     the reading of the held-out set included.
     """
-    row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
-    told = reader.rows(
-        "SELECT data FROM event WHERE run = ? AND kind = 'per_point' ORDER BY id DESC LIMIT 1",
-        (run,),
-    )
-    points = json.loads(told[0]["data"]) if told else {}
-    found = {
+    history = RunHistory(reader, run)
+    figures, total = figures_of(reader, run), costs_of(reader, run, ())[0]
+    priced = history.last(PointPriced)
+    prices = ("points", "rollouts", "tokens", "dollars", "gpu_seconds", "seconds")
+    metrics = {
         # Not val/best: the program that is returned may be another than the last update's best, and
         # is judged again.
-        "best_score": row["best_score"],
-        **{f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT},
-        **{
-            f"per_point/{name}": points.get(name)
-            for name in ("points", "rollouts", "tokens", "dollars", "gpu_seconds", "seconds")
-        },
-        **{f"total/{name}": row[name] for name in ("rollouts", "updates", "tokens")},
+        "best_score": figures.best_score,
+        **{f"heldout/{name}": getattr(figures, f"heldout_{name}") for name in _HELDOUT},
+        **{f"per_point/{name}": getattr(priced, name) for name in prices if priced},
+        **{f"total/{name}": getattr(figures, name) for name in ("rollouts", "updates", "tokens")},
         **{
             f"total/{name}": total[name]
             for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")
         },
         "total/unpriced_calls": total["unpriced"],
         **_by_role(reader.rows(SPENT.format("1"), (run, sys.maxsize))),
-        "cost/heldout_rollouts": row["heldout_rollouts"] or None,
-        **count_lessons(reader, run),
-        "time/run": row["finished"] - row["created"] if row["finished"] else None,
+        "cost/heldout_rollouts": figures.heldout_rollouts or None,
+        **count_lessons(history),
+        "time/run": figures.finished - figures.created if figures.finished else None,
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def heldout_gain(row: sqlite3.Row | Mapping[str, Any]) -> str:
-    """Return what the held-out figures of a run (a row of ``RUNS``) are called."""
-    if not row["heldout_n"]:
-        return NO_HELDOUT
-    return name_gain(*(row[f"heldout_{name}"] for name in ("difference", "low", "high")))
+    return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
 def description(reader: Reader, run: int) -> str:
     """Return a run's description, the headline first: MLflow shows about three lines."""
-    row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
+    figures, total = figures_of(reader, run), costs_of(reader, run, ())[0]
     lines = []
-    if row["heldout_n"]:
-        figures = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
-        lines.append(
-            figures.format(heldout_gain(row), *(row[f"heldout_{name}"] for name in _HELDOUT))
-        )
-        lines.append(f"Cost per held-out point: {row['per_point']}.")
-    if row["seed_score"] is not None and row["best_score"] is not None:
-        lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")
-    if row["simulated"]:
+    if figures.heldout_n:
+        held = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
+        numbers = (getattr(figures, f"heldout_{name}") for name in _HELDOUT)
+        lines.append(held.format(figures.gain, *numbers))
+        lines.append(f"Cost per held-out point: {figures.per_point}.")
+    if figures.seed_score is not None and figures.best_score is not None:
+        lines.append(f"Validation {figures.seed_score:.3f} → {figures.best_score:.3f}.")
+    if figures.simulated:
         lines.append("The models are simulated: this run supports no claim about a model.")
-    elif not row["supports_claims"]:
+    elif not figures.supports_claims:
         lines.append("This run supports no claim.")
-    lines.extend(f"Failed: {one}." for one in failure_counts(outcomes(reader, run)))
-    lines.append(f"{row['state'].capitalize()}{': ' + row['reason'] if row['reason'] else ''}.")
+    lines.extend(f"Failed: {failure}." for failure in failure_counts(outcomes(reader, run)))
+    reason = f": {figures.reason}" if figures.reason else ""
+    lines.append(f"{figures.state.capitalize()}{reason}.")
     spent = dollars(total["known_dollars"], total["unpriced"])
-    lines.append(
-        f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}."
-    )
-    texts = reader.rows(
-        "SELECT data FROM event WHERE run = ? AND kind = 'warning' ORDER BY id LIMIT 10", (run,)
-    )
-    return cut(
-        "\n\n".join([*lines, *(f"Warning: {json.loads(one['data'])['text']}" for one in texts)]),
-        MAX_TAG,
-    )
+    counts = f"{figures.rollouts} rollouts, {figures.calls} LM calls, {figures.tokens} tokens"
+    lines.append(f"{counts}, {spent}.")
+    warnings = itertools.islice(RunHistory(reader, run).entries(WarningRaised), _MOST_WARNINGS)
+    lines.extend(f"Warning: {entry.event.text}" for entry in warnings)
+    return cut("\n\n".join(lines), MAX_TAG)
 
 
 def _named(name: str) -> str:

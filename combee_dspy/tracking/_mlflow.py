@@ -16,24 +16,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from combee_dspy.events import UpdateEnded
 from combee_dspy.exceptions import ArgumentValueError, CombeeError, MissingDistributionError
 from combee_dspy.files import check_database
-from combee_dspy.journal import Journal, Reader, journal_file
+from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
 from combee_dspy.tracking._caller import active_run
+from combee_dspy.tracking._candidates import candidates_of, chosen_of
 from combee_dspy.tracking._metrics import (
     charted,
     description,
     end_metrics,
-    heldout_gain,
     params,
     title,
     update_metrics,
 )
 from combee_dspy.tracking._mlflow_end import Legacy, datasets_of, registered
-from combee_dspy.tracking._queries import candidates_of, chosen_of
-from combee_dspy.tracking._sql import CALLS, ROLLOUT, RUNS
+from combee_dspy.tracking._runs import figures_of
+from combee_dspy.tracking._sql import CALLS, ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
 
 __all__ = ["MLflowTracker", "replay"]
@@ -227,6 +228,7 @@ class _Shipper(Follower):
 
     def __init__(self, tracker: MLflowTracker, reader: Reader, run: int) -> None:
         self._tracker, self._reader, self._run = tracker, reader, run
+        self._history = RunHistory(reader, run)
         self._clean = cleaner()
         self._client: Any = None
         self._id = ""
@@ -238,7 +240,7 @@ class _Shipper(Follower):
 
     def follow(self) -> None:
         """Tell of the updates that have ended since, and of the run's end."""
-        over = self._one("SELECT state FROM run WHERE id = ?") != "running"
+        over = self._history.record.state != "running"
         if self._complete or (time.monotonic() < self._again and not over):
             return
         try:
@@ -284,8 +286,8 @@ class _Shipper(Follower):
             self._tag({_CURSOR: json.dumps(asdict(pinned)), _PENDING: ""})
             self._cursor, self._pending = pinned, None
 
-    def _one(self, sql: str, *more: Any) -> Any:
-        return self._reader.rows(sql, (self._run, *more))[0][0]
+    def _one(self, sql: str) -> Any:
+        return self._reader.rows(sql, (self._run,))[0][0]
 
     def _tag(self, tags: dict[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -294,17 +296,16 @@ class _Shipper(Follower):
 
     def _pin(self, over: bool) -> _Cursor | None:
         """Say in the run's tags what is told next; ``None`` where there is nothing to tell."""
-        sql = "SELECT count(*) FROM event WHERE run = ? AND id > ? AND kind = 'update'"
-        if not over and not self._one(sql, self._cursor.event):
+        if not over and not any(self._history.entries(UpdateEnded, after=self._cursor.event)):
             return None
         # Events first: the effects that they rest on are then there as well.
         event = self._one("SELECT coalesce(max(id), 0) FROM event WHERE run = ?")
         effect = self._one("SELECT coalesce(max(id), 0) FROM effect WHERE run = ?")
         last = (
             "SELECT coalesce(r.finished, (SELECT max(ended) FROM effect WHERE run = r.id),"
-            " r.created) FROM run r"
+            " r.created) FROM run r WHERE r.id = ?"
         )
-        pinned = _Cursor(event, effect, self._one(f"{last} WHERE r.id = ?") if over else 0.0)
+        pinned = _Cursor(event, effect, self._one(last) if over else 0.0)
         if pinned == self._cursor:
             return None
         self._tag({_PENDING: json.dumps(asdict(pinned))})
@@ -315,12 +316,9 @@ class _Shipper(Follower):
             os.environ.setdefault(name, value)
         import mlflow
 
-        row, asked = (
-            self._reader.rows("SELECT * FROM run WHERE id = ?", (self._run,))[0],
-            self._tracker,
-        )
-        known = json.dumps([row[name] for name in ("name", "created", "seed", "identity")])
-        identity = hashlib.sha256(known.encode()).hexdigest()[:32]
+        record, asked = self._history.record, self._tracker
+        named = json.dumps([record.name, record.created, record.seed, record.identity])
+        identity = hashlib.sha256(named.encode()).hexdigest()[:32]
         make_store(asked.tracking_uri or mlflow.get_tracking_uri())
         client = mlflow.MlflowClient(tracking_uri=asked.tracking_uri)
         # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow
@@ -341,7 +339,7 @@ class _Shipper(Follower):
         found = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
         if found:
             tags, self._id = found[0].data.tags, found[0].info.run_id
-            if found[0].info.status != "RUNNING" and row["state"] == "running":
+            if found[0].info.status != "RUNNING" and record.state == "running":
                 client.update_run(self._id, status="RUNNING")
         else:
             nested = {"mlflow.parentRunId": parent} if parent else {}
@@ -351,23 +349,23 @@ class _Shipper(Follower):
                 "mlflow.source.type": "LOCAL",
                 **nested,
             }
-            name = self._clean(asked.run_name or title(dict(row)))
+            name = self._clean(asked.run_name or title(self._history))
             self._id = client.create_run(
-                experiment, round(row["created"] * 1000), tags, name
+                experiment, round(record.created * 1000), tags, name
             ).info.run_id
         if _CURSOR in tags:
             self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
             self._pending = _Cursor(**json.loads(tags[_PENDING])) if tags.get(_PENDING) else None
-            if self._pending is not None and row["state"] == "running":
+            if self._pending is not None and record.state == "running":
                 # Its end was pinned, and it has been taken up again since: that was not its end.
                 self._pending = replace(self._pending, ended=0.0)
         else:
             decided = [
                 mlflow.entities.Param(*one)
-                for one in clean_values(params(dict(row)), self._clean).items()
+                for one in clean_values(params(self._history), self._clean).items()
             ]
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
-            client.log_inputs(self._id, datasets=datasets_of(json.loads(row["description"])))
+            client.log_inputs(self._id, datasets=datasets_of(self._history.about))
             client.log_batch(self._id, params=decided, tags=[begun])
         self._client = client
         self.uri = self._clean(asked.tracking_uri or mlflow.get_tracking_uri())
@@ -395,30 +393,29 @@ class _Shipper(Follower):
             pyarrow.parquet.write_table(table, file)
             self._client.log_artifact(self._id, str(file), folder)
 
+    def _of_update(self, step: int, pinned: _Cursor) -> dict[str, float]:
+        bounds = {"event": pinned.event, "effect": pinned.effect}
+        return update_metrics(self._reader, self._run, step, **bounds)
+
     def _metrics(self, pinned: _Cursor) -> list[Any]:
         from mlflow.entities import Metric
 
-        sql = (
-            "SELECT step, at FROM event WHERE run = ? AND id > ? AND id <= ? AND kind = 'update'"
-            " ORDER BY id"
-        )
         found = []
-        for row in self._reader.rows(sql, (self._run, self._cursor.event, pinned.event)):
-            bounds = {"event": pinned.event, "effect": pinned.effect}
-            values = charted(update_metrics(self._reader, self._run, row["step"], **bounds))
+        for entry in self._history.entries(
+            UpdateEnded, after=self._cursor.event, upto=pinned.event
+        ):
+            values = charted(self._of_update(entry.step, pinned))
             found += [
-                Metric(name, value, round(row["at"] * 1000), row["step"])
+                Metric(name, value, round(entry.at * 1000), entry.step)
                 for name, value in values.items()
             ]
         if pinned.ended:
-            last = self._one("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'")
+            last = max((entry.step for entry in self._history.entries(UpdateEnded)), default=0)
             at, values = round(pinned.ended * 1000), charted(end_metrics(self._reader, self._run))
             # What updates have points of has one more: tests after the last update change the
             # books, and the held-out set is read.
             groups, sums = _SUMMED
-            steps = {
-                name: (last or 0) + (name.startswith(groups) or name in sums) for name in values
-            }
+            steps = {name: last + (name.startswith(groups) or name in sums) for name in values}
             found += [Metric(name, value, at, steps[name]) for name, value in values.items()]
         return found
 
@@ -434,16 +431,14 @@ class _Shipper(Follower):
         left.lessons()
         left.program(chosen, register=self._tracker.register)
         left.traces(chosen.get("candidate", ""))
-        row = self._reader.rows(RUNS, (self._run,))[0]
-        self._tag(
-            {_GAIN: heldout_gain(row), _NOTE: self._clean(description(self._reader, self._run))}
-        )
-        status = _STATUS.get(self._one("SELECT state FROM run WHERE id = ?"), "KILLED")
+        note = self._clean(description(self._reader, self._run))
+        self._tag({_GAIN: figures_of(self._reader, self._run).gain, _NOTE: note})
+        status = _STATUS.get(self._history.record.state, "KILLED")
         self._client.set_terminated(self._id, status, end_time=round(pinned.ended * 1000))
 
     def _figures(self, pinned: _Cursor) -> dict[str, Any]:
-        sql = "SELECT step FROM event WHERE run = ? AND id <= ? AND kind = 'update' ORDER BY id"
-        steps = [row[0] for row in self._reader.rows(sql, (self._run, pinned.event))]
-        bounds = {"event": pinned.event, "effect": pinned.effect}
-        updates = {step: update_metrics(self._reader, self._run, step, **bounds) for step in steps}
+        updates = {
+            entry.step: self._of_update(entry.step, pinned)
+            for entry in self._history.entries(UpdateEnded, upto=pinned.event)
+        }
         return {"updates": updates, "end": end_metrics(self._reader, self._run)}

@@ -12,8 +12,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from combee_dspy.events import ProgramReturned
 from combee_dspy.files import write_plain
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Description, Reader, RunHistory
 from combee_dspy.tracking._lessons import LessonDecision, books_of, decisions_of
 from combee_dspy.tracking._mlflow_traces import RolloutTrace, TraceRecorder
 from combee_dspy.tracking._text import clean_values
@@ -45,14 +46,14 @@ def registered(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
 
 
-def datasets_of(about: Mapping[str, Any]) -> list[Any]:
+def datasets_of(about: Description) -> list[Any]:
     """Return the splits of a run as MLflow's datasets. Their rows stay where they are."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     found = []
-    for split, digest in about.get("digests", {}).items():
+    for split, digest in about.digests.items():
         if digest:
-            profile = json.dumps({"num_rows": about.get("sizes", {}).get(split)})
+            profile = json.dumps({"num_rows": about.sizes.get(split)})
             dataset = Dataset(split, digest[:36], "local", "{}", profile=profile)
             found.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
     return found
@@ -79,8 +80,8 @@ class Legacy:
             told,
             clean,
         )
-        row = reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0]
-        self._about = json.loads(row["description"])
+        self._history = RunHistory(reader, run)
+        self._about = self._history.about
 
     def lessons(self) -> None:
         """Log what the run has learned: a book for each component, and the table of decisions.
@@ -91,7 +92,7 @@ class Legacy:
         MLflow's, with a row for each :class:`~combee_dspy.tracking._lessons.LessonDecision`:
         ``mlflow.load_table`` reads it.
         """
-        books = books_of(self._reader, self._run)
+        books = books_of(self._history)
         for component, book in books.items():
             lessons = [
                 {name: getattr(lesson, name) for name in _OF_LESSON} for lesson in book.lessons
@@ -101,7 +102,7 @@ class Legacy:
                 f"books/{registered(component)}.json",
                 json.dumps(found, indent=2, ensure_ascii=False),
             )
-        decisions = decisions_of(self._reader, self._run)
+        decisions = decisions_of(self._history)
         if not decisions:
             return
         rows = [
@@ -126,17 +127,15 @@ class Legacy:
         if register:
             for component, text in chosen.get("texts", {}).items():
                 self._prompt(component, text)
-        told = self._reader.rows(
-            "SELECT data FROM event WHERE run = ? AND kind = 'program'", (self._run,)
-        )
+        returned = self._history.last(ProgramReturned)
         kept = self._client.get_run(self._id)
-        if not told or kept.outputs.model_outputs:
+        if returned is None or kept.outputs.model_outputs:
             return
         from mlflow.entities import LoggedModelOutput
 
-        name = registered(self._about["program"])
+        name = registered(self._about.program)
         tags = {
-            "validation": str(self._about.get("digests", {}).get("validation")),
+            "validation": str(self._about.digests.get("validation")),
             "score": str(chosen.get("score")),
         }
         home = kept.info.experiment_id
@@ -144,7 +143,7 @@ class Legacy:
             home, name, self._id, tags, model_type="dspy program state"
         )
         # As program.save writes it; which versions it was made with is among the run's parameters.
-        state = clean_values(json.loads(told[-1]["data"])["state"], self._clean)
+        state = clean_values(returned.state, self._clean)
         state["metadata"] = {"dependency_versions": {}}
         with tempfile.TemporaryDirectory(prefix="combee-") as folder:
             file = Path(folder, "program.json")
@@ -156,7 +155,7 @@ class Legacy:
         self._client.log_outputs(self._id, models=[LoggedModelOutput(model.model_id, 0)])
 
     def _prompt(self, component: str, text: str) -> None:
-        name = registered(f"{self._about['program']}.{component}")
+        name = registered(f"{self._about.program}.{component}")
         latest = f"prompts:/{name}@latest"
         if (
             self._client.get_prompt(name) is None
@@ -215,5 +214,5 @@ class Legacy:
 def _values(text: str | None) -> Any:
     try:
         return json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

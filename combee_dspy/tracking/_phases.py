@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from combee_dspy.events import BatchPlanned, CandidateValidated, Event, UpdateEnded
 from combee_dspy.tracking._text import amount
 
 __all__ = ["Doing", "left_of", "shares_of", "spoken"]
@@ -49,20 +49,21 @@ class Doing:
                 "reads" if part == ["read"] else "merges" if part == ["merge"] else "proposals",
             ] += 1
 
-    def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+    def event(self, step: int, event: Event) -> None:
         """Take one event into account."""
-        if kind == "batch":
-            self._updates[step] = data["size"]
-        elif kind == "update":
-            self._updates.pop(step, None)
-            self.updates += 1
-        elif kind == "validated":
-            self._validated.add(data["candidate"])
+        match event:
+            case BatchPlanned(size=size):
+                self._updates[step] = size
+            case UpdateEnded():
+                self._updates.pop(step, None)
+                self.updates += 1
+            case CandidateValidated(candidate=candidate):
+                self._validated.add(candidate)
 
     def __str__(self) -> str:
-        return "; ".join(self._said())
+        return "; ".join(self._phases())
 
-    def _said(self) -> Iterator[str]:
+    def _phases(self) -> Iterator[str]:
         if self._scored["heldout"]:
             yield f"held-out {self._of(self._scored['heldout'], self._sizes.get('heldout', 0))}"
             return
@@ -80,15 +81,15 @@ class Doing:
             parts += [f"screened {self._screened[step]}"] if self._screened[step] else []
             yield f"update {step}: {', '.join(parts)}"
         under_way = {
-            name: found
-            for name, found in self._scored["validation"].items()
+            name: examples
+            for name, examples in self._scored["validation"].items()
             if name not in self._validated
         }
         if under_way:
             yield f"validation {self._of(under_way, self._sizes.get('validation', 0))}"
 
-    def _of(self, found: Mapping[str, set[str]], size: int) -> str:
-        return f"{sum(map(len, found.values()))} of {len(found) * size}"
+    def _of(self, examples: Mapping[str, set[str]], size: int) -> str:
+        return f"{sum(map(len, examples.values()))} of {len(examples) * size}"
 
 
 def shares_of(limits: Mapping[str, float | None], spent: Mapping[str, float]) -> dict[str, float]:
@@ -114,7 +115,7 @@ def left_of(
     gained = {name: share - before.get(name, 0.0) for name, share in shares.items()}
     if seconds < _TELLING[0] or not gained or max(gained.values()) < _TELLING[1]:
         return None
-    return min((1 - shares[name]) * seconds / one for name, one in gained.items() if one > 0)
+    return min((1 - shares[name]) * seconds / share for name, share in gained.items() if share > 0)
 
 
 def spoken(seconds: float) -> str:

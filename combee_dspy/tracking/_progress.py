@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -18,10 +17,28 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from combee_dspy.events import (
+    BatchPlanned,
+    CandidateScreened,
+    CandidateSelected,
+    CandidateValidated,
+    ChildRefused,
+    CopiesRemoved,
+    ErrorRaised,
+    Event,
+    HeldoutRead,
+    LimitChanged,
+    PointPriced,
+    RunStopped,
+    ScanEnded,
+    UpdateEnded,
+    WarningRaised,
+)
 from combee_dspy.gains import name_gain
-from combee_dspy.journal import Outcome, Reader, failure_counts, outcomes
+from combee_dspy.journal import Outcome, Reader, RunHistory, failure_counts, outcomes
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker, page_file
+from combee_dspy.tracking._lines import plain_line
 from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
 from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import amount, cleaner, dollars, one_line
@@ -30,7 +47,7 @@ __all__ = ["Progress"]
 
 _WINDOW = 5.0  # seconds over which what is in flight is averaged
 _SILENCE = 30.0  # seconds after which a line says what is being done, where there is no panel
-_RESULT = ("heldout", "per_point", "stopped")
+_RESULT = (HeldoutRead, PointPriced, RunStopped)
 
 # Several runs of one process share a terminal: the first to come has the panel, the others write
 # lines above it.
@@ -38,37 +55,27 @@ _PANEL = threading.Lock()
 
 _logger = logging.getLogger("combee_dspy.progress")
 
-# How loud each kind of line is; others are details.
-_LEVELS = dict.fromkeys(
-    ("update", "per_point", "selected", "stopped"), logging.INFO
-) | dict.fromkeys(("warning", "error"), logging.WARNING)
-
 _NEW = (
     "SELECT kind, purpose, started, ended, key, step, candidate, example FROM effect"
     " WHERE run = ? AND id <= ? AND id > ?"
 )
 
-_LINES = {
-    "batch": "update {step}: batch of {size}: {reason}",
-    "scan": (
-        "update {step}: {aggregator} of {component}: {n} reflections, {calls} calls{failed},"
-        " {learned} lessons"
-    ),
-    "screened": "update {step}: child {candidate:.8}: {parent_score:.3f} → {score}: {reason}",
-    "refused": "update {step}: {operator} made no child: {reason}",
-    "copied": (
-        "update {step}: what {count} lines for {component} copy from training examples is cut out"
-    ),
-    "validated": "update {step}: candidate {index}: validation {score}{best}",
-    "update": (
-        "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}"
-    ),
-    "per_point": "held-out {text}",
-    "warning": "warning: {text}",
-    "error": "error in {where}: {error}",
-    "selected": "chosen: candidate {candidate:.8}: {reason}",
-    "stopped": "stopped: {reason}",
-}
+_FOLLOWED: tuple[type[Event], ...] = (
+    BatchPlanned,
+    CandidateScreened,
+    CandidateSelected,
+    CandidateValidated,
+    ChildRefused,
+    CopiesRemoved,
+    ErrorRaised,
+    HeldoutRead,
+    LimitChanged,
+    PointPriced,
+    RunStopped,
+    ScanEnded,
+    UpdateEnded,
+    WarningRaised,
+)
 
 
 @parameters
@@ -118,11 +125,11 @@ class Display(Follower):
         self._logs = console is None and not self._console.is_terminal and _logger.hasHandlers()
         self._clean = cleaner()
         self._began = self._spoke = clock()
-        row = reader.rows("SELECT name, description FROM run WHERE id = ?", (run,))[0]
-        about = json.loads(row["description"])
-        self._name = one_line(self._clean(row["name"]), 60)
-        self._limits: dict[str, float | None] = about.get("limits") or {}
-        self._doing = Doing(about.get("sizes", {}))
+        self._history = RunHistory(reader, run)
+        about = self._history.about
+        self._name = one_line(self._clean(self._history.record.name), 60)
+        self._limits = about.limits
+        self._doing = Doing(about.sizes)
         self._effect = self._event = 0
         self._bought = 0  # beside the held-out set, which is read beyond the budget
         self._recent: list[tuple[float, float]] = []
@@ -146,12 +153,9 @@ class Display(Follower):
                 self._panel(), console=self._console, auto_refresh=False, transient=True
             )
             self._live.start()
-        sizes = ", ".join(f"{size} {split}" for split, size in about.get("sizes", {}).items())
-        self._say(
-            "; ".join(
-                (sizes, *(f"{role} {model}" for role, model in about.get("models", {}).items()))
-            )
-        )
+        sizes = ", ".join(f"{size} {split}" for split, size in about.sizes.items())
+        models = (f"{role} {model}" for role, model in about.models.items())
+        self._say("; ".join((sizes, *models)))
 
     def follow(self) -> None:
         """Show what is new."""
@@ -171,14 +175,16 @@ class Display(Follower):
             self._live.stop()
             self._live = None
             _PANEL.release()
-        state, name = self._reader.rows("SELECT state, name FROM run WHERE id = ?", (self._run,))[0]
-        said = "not over" if state == "running" else state
+        record = self._history.record
+        state = record.state
         if not self._result and state == "finished":
             return
         best, rollouts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts"
         facts = self._gain, best, rollouts, self._cost(), self._failed()
-        self._say(f"{said}: {', '.join(filter(None, facts))}")
-        if state != "running" and (page := page_file(self._reader.path, self._run, name)).is_file():
+        now = "not over" if state == "running" else state
+        self._say(f"{now}: {', '.join(filter(None, facts))}")
+        page = page_file(self._reader.path, self._run, record.name)
+        if state != "running" and page.is_file():
             self._say(f"report: {page}")
 
     @property
@@ -194,10 +200,22 @@ class Display(Follower):
         return f"{max(chosen):.3f}" if chosen else "not known"
 
     def _news(self) -> list[tuple[str, int]]:
-        """Read what is new and take it into account; return the lines that tell it."""
+        """Read what is new and take it into account; return the lines about it."""
         newest = (
             self._reader.rows("SELECT max(id) FROM effect WHERE run = ?", (self._run,))[0][0] or 0
         )
+        self._add_effects(newest)
+        self._effect = newest
+        lines = []
+        for entry in self._history.entries(*_FOLLOWED, after=self._event):
+            self._event = entry.id
+            self._doing.event(entry.step, entry.event)
+            line, level = self._line(entry.step, entry.component, entry.event)
+            if line and (self._result or not isinstance(entry.event, _RESULT)):
+                lines.append((line, level))
+        return lines
+
+    def _add_effects(self, newest: int) -> None:
         new = (self._run, newest, self._effect)
         for role, _, tokens, spent, unpriced in self._reader.rows(SPENT.format("e.id > ?"), new):
             self._tokens[role] += tokens
@@ -209,88 +227,81 @@ class Display(Follower):
         self._outcomes = _joined(
             [*self._outcomes, *outcomes(self._reader, self._run, after=self._effect, upto=newest)]
         )
-        for kind, purpose, started, ended, *place in self._reader.rows(_NEW, new):
+        since = self._clock() - _WINDOW
+        for kind, purpose, started, ended, *place in self._reader.stream(_NEW, new):
             self._bought += kind == "rollout" and purpose != "heldout"
-            self._recent.append((started, ended))
+            if ended > since:
+                self._recent.append((started, ended))
             key, step, candidate, example = place
             self._doing.effect(key, purpose, step, candidate, example)
-        since = self._clock() - _WINDOW
-        self._recent = [one for one in self._recent if one[1] > since]
-        events = self._reader.after("event", self._event, self._run)
-        self._effect, self._event = newest, events[-1]["id"] if events else self._event
-        for event in events:
-            self._doing.event(event["kind"], event["step"], json.loads(event["data"]))
-        hidden = () if self._result else _RESULT
-        told = [
-            (
-                event["kind"],
-                self._told_heldout(event) if event["kind"] == "heldout" else self._told(event),
-            )
-            for event in events
-        ]
-        return [line for kind, line in told if line[0] and kind not in hidden]
+        self._recent = [span for span in self._recent if span[1] > since]
 
-    def _told(self, event: Any) -> tuple[str, int]:
-        """Take one event into account; return the line that tells it, or nothing, and its level."""
-        data = {**json.loads(event["data"]), "step": event["step"], "component": event["component"]}
-        score = data.get("score")
-        if "score" in data:
-            data["score"] = "not known" if data["score"] is None else f"{data['score']:.3f}"
-        match event["kind"]:
-            case "batch":
-                data["reason"] += "".join(f"; {one['reason']}" for one in data["clamps"])
-                self._facts |= {"batch": f"{data['size']}: {data['reason']}"}
-            case "scan":
-                failed = sum(one["failed"] is not None for one in data["nodes"])
-                data |= {
-                    "calls": len(data["nodes"]),
-                    "failed": f", {failed} failed" if failed else "",
-                }
-                data["learned"] = len(data["lessons"])
-                self._facts |= {"lesson": data["lessons"][-1]["text"]} if data["lessons"] else {}
-            case "validated":
-                if score is not None:
-                    self._scores[data["candidate"]] = data["index"], score
-                data["best"] = ", best so far" if data["best"] else ""
-                if not data["index"]:
-                    return f"seed: validation {data['score']}", logging.INFO
-            case "selected":
-                self._chosen = data["candidate"] if data["candidate"] in self._scores else ""
-            case "update":
-                data["skipped"] = (
-                    f", nothing to learn: {data['skipped']}" if data.get("skipped") else ""
-                )
-                data |= {
-                    "best": self._best,
-                    "seed": self._seed,
-                    "spent": f"{self._rollouts()} rollouts, {self._cost()}",
-                }
-            case "limit":
-                self._facts["limit"] = f", at most {data['limit']}"
-        return _LINES.get(event["kind"], "").format_map(data), _LEVELS.get(
-            event["kind"], logging.DEBUG
+    def _line(self, step: int, component: str, event: Event) -> tuple[str, int]:
+        """Take one event into account; return the line about it, or nothing, and its level."""
+        update = f"update {step}"
+        match event:
+            case BatchPlanned(size=size, reason=reason, clamps=clamps):
+                reasons = "; ".join((reason, *(clamp.reason for clamp in clamps)))
+                self._facts["batch"] = f"{size}: {reasons}"
+                return f"{update}: batch of {size}: {reasons}", logging.DEBUG
+            case ScanEnded():
+                return f"{update}: {self._scan(component, event)}", logging.DEBUG
+            case CandidateValidated():
+                return self._validation(update, event)
+            case UpdateEnded(rows=rows, seconds=seconds, skipped=skipped):
+                nothing = f", nothing to learn: {skipped}" if skipped else ""
+                scores = f"best {self._best} (seed {self._seed})"
+                costs = f"{self._rollouts()} rollouts, {self._cost()}"
+                line = f"{update}: {rows} rows in {seconds:.1f} s{nothing}; {scores}, {costs}"
+                return line, logging.INFO
+            case CandidateSelected(candidate=candidate, reason=reason):
+                self._chosen = candidate if candidate in self._scores else ""
+                return f"chosen: candidate {candidate:.8}: {reason}", logging.INFO
+            case HeldoutRead():
+                return self._heldout(event)
+            case LimitChanged(limit=limit):
+                self._facts["limit"] = f", at most {limit}"
+                return "", logging.DEBUG
+        return plain_line(update, component, event)
+
+    def _scan(self, component: str, event: ScanEnded) -> str:
+        if event.lessons:
+            self._facts["lesson"] = event.lessons[-1].text
+        failed = f", {event.failed} failed" if event.failed else ""
+        return (
+            f"{event.aggregator} of {component}: {event.n} reflections, {len(event.nodes)}"
+            f" calls{failed}, {len(event.lessons)} lessons"
         )
 
-    def _told_heldout(self, event: Any) -> tuple[str, int]:
-        """Take the held-out figures into account; return the line that tells them. A loss is a
+    def _validation(self, update: str, event: CandidateValidated) -> tuple[str, int]:
+        score = "not known" if event.score is None else f"{event.score:.3f}"
+        if event.score is not None:
+            self._scores[event.candidate] = event.index, event.score
+        if not event.index:
+            return f"seed: validation {score}", logging.INFO
+        best = ", best so far" if event.best else ""
+        return f"{update}: candidate {event.index}: validation {score}{best}", logging.DEBUG
+
+    def _heldout(self, event: HeldoutRead) -> tuple[str, int]:
+        """Take the held-out figures into account; return the line about them. A loss is a
         warning.
         """
-        data = json.loads(event["data"])
-        name = name_gain(data["difference"], data["low"], data["high"])
-        self._gain = f"held-out {name}: {data['before']:.3f} → {data['after']:.3f}"
-        interval = "({difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})".format_map(data)
-        return f"{self._gain} {interval}", (
-            logging.WARNING if data["difference"] < 0 else logging.INFO
+        name = name_gain(event.difference, event.low, event.high)
+        self._gain = f"held-out {name}: {event.before:.3f} → {event.after:.3f}"
+        interval = (
+            f"({event.difference:+.3f}, {event.low:+.3f} to {event.high:+.3f}, n = {event.n})"
         )
+        level = logging.WARNING if event.difference < 0 else logging.INFO
+        return f"{self._gain} {interval}", level
 
     def _say(self, line: str, level: int = logging.INFO) -> None:
         self._spoke = self._clock()
         name = "" if self._name == "main" else f"{self._name}  "
-        said = f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}"
+        message = f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}"
         if level == logging.DEBUG or self._logs:
-            _logger.log(level, "%s", said)
+            _logger.log(level, "%s", message)
         else:
-            self._console.print(Text(said, overflow="fold"), soft_wrap=self._live is None)
+            self._console.print(Text(message, overflow="fold"), soft_wrap=self._live is None)
 
     def _elapsed(self) -> str:
         seconds = int(self._clock() - self._began)
@@ -317,13 +328,15 @@ class Display(Follower):
         long it lasts.
         """
         shares = self._shares()
-        said = [
+        parts = [
             f"{share:.0%} of {amount(self._limits[name] or 0)} {name}"
             for name, share in shares.items()
             if name != "rollouts"
         ]
         left = left_of(shares, self._before, self._clock() - self._began)
-        return ", ".join([*said, *([] if left is None else [f"at most about {spoken(left)} left"])])
+        return ", ".join(
+            [*parts, *([] if left is None else [f"at most about {spoken(left)} left"])]
+        )
 
     def _cost(self) -> str:
         tokens = (
@@ -358,22 +371,23 @@ class Display(Follower):
             "failed": self._failed(),
         }
         for name, value in facts.items():
-            shown: RenderableType = Text(one_line(self._clean(value), 200), overflow="fold")
+            cell: RenderableType = Text(one_line(self._clean(value), 200), overflow="fold")
             if name == "rollouts" and (limit := self._limits.get("rollouts")):
-                shown = Columns(
-                    [ProgressBar(total=limit, completed=min(self._bought, limit), width=24), shown]
-                )
+                bar = ProgressBar(total=limit, completed=min(self._bought, limit), width=24)
+                cell = Columns([bar, cell])
             if value:
-                grid.add_row(name, shown)
+                grid.add_row(name, cell)
         title = Text(f"{self._name}  {self._elapsed()}")
         return Panel(grid, title=title, title_align="left", border_style="dim")
 
 
-def _joined(found: Iterable[Outcome]) -> list[Outcome]:
+def _joined(items: Iterable[Outcome]) -> list[Outcome]:
     """Return outcomes of one kind, role and cause as one."""
     joined: dict[tuple[Any, ...], Outcome] = {}
-    for one in found:
-        key = (one.kind, one.role, one.cause)
+    for outcome in items:
+        item, key = outcome, (outcome.kind, outcome.role, outcome.cause)
         before = joined.get(key)
-        joined[key] = one if before is None else before._replace(number=before.number + one.number)
+        joined[key] = (
+            item if before is None else before._replace(number=before.number + item.number)
+        )
     return list(joined.values())

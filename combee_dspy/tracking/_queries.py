@@ -11,19 +11,22 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, failure_counts, journal_file, outcomes
+from combee_dspy.events import RunStarted, WarningRaised
+from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
+from combee_dspy.journal import Reader, RunHistory, failure_counts, journal_file, outcomes
+from combee_dspy.tracking._candidates import candidate_named, candidates_of, recorded
 from combee_dspy.tracking._learned import diffs
+from combee_dspy.tracking._runs import summarize_runs
 from combee_dspy.tracking._sql import (
     EVALUATOR,
     FUNCTIONS,
     GROUPS,
     ROLLOUT,
     ROLLOUT_COLUMNS,
-    RUNS,
     costs_by,
 )
 from combee_dspy.tracking._text import clean_values, cleaner
@@ -32,8 +35,6 @@ __all__ = [
     "audit",
     "audit_of",
     "candidates",
-    "candidates_of",
-    "chosen_of",
     "costs",
     "costs_of",
     "problems",
@@ -45,9 +46,6 @@ __all__ = [
     "suspicious_in",
 ]
 
-_SHORTEST = 4
-_LISTED = 20
-
 
 def runs(place: Path | str) -> list[dict[str, Any]]:
     """Return the runs of a journal, oldest first: scores, held-out figures, and what they have cost
@@ -58,7 +56,7 @@ def runs(place: Path | str) -> list[dict[str, Any]]:
         JournalDamagedError: It cannot be read.
     """
     with Reader(journal_file(place), checked=True) as reader:
-        return _plain(reader.rows(RUNS, (None,)))
+        return _plain(figures.columns() for figures in summarize_runs(reader))
 
 
 def rollouts(
@@ -115,12 +113,8 @@ def audit(place: Path | str, run: int | str | None = None) -> list[dict[str, Any
 
 def audit_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
     """Return what :func:`audit` does, of a journal that is open."""
-    sql = (
-        "SELECT run, data FROM event WHERE kind = 'audit' AND (?1 IS NULL OR run = ?1) ORDER BY id"
-    )
-    return _plain(
-        {"run": row["run"], **json.loads(row["data"])} for row in reader.rows(sql, (run,))
-    )
+    entries = RunHistory(reader, run).entries(RunStarted)
+    return _plain({"run": entry.run, **asdict(entry.event)} for entry in entries)
 
 
 def problems(place: Path | str, run: int | str) -> dict[str, list[str]]:
@@ -135,13 +129,11 @@ def problems(place: Path | str, run: int | str) -> dict[str, list[str]]:
 
 def problems_of(reader: Reader, run: int) -> dict[str, list[str]]:
     """Return what :func:`problems` does, of a journal that is open."""
-    sql = (
-        "SELECT json_extract(data, '$.text') AS said FROM event WHERE run = ? AND kind = 'warning'"
-        " ORDER BY id"
-    )
+    warnings = (entry.event.text for entry in RunHistory(reader, run).entries(WarningRaised))
+    failures = failure_counts(outcomes(reader, run))
     return {
-        "failures": [f"{one}: {one.error}" for one in failure_counts(outcomes(reader, run))],
-        "warnings": list(dict.fromkeys(row["said"] for row in reader.rows(sql, (run,)))),
+        "failures": [f"{failure}: {failure.error}" for failure in failures],
+        "warnings": list(dict.fromkeys(warnings)),
     }
 
 
@@ -201,10 +193,10 @@ def costs(
     Raises:
         ArgumentValueError: There is no journal or no such run, or ``by`` names something else.
     """
-    for one in by:
-        if one not in GROUPS:
+    for name in by:
+        if name not in GROUPS:
             raise ArgumentValueError(
-                "by", one, "is nothing that costs are kept by", f"Give any of {', '.join(GROUPS)}."
+                "by", name, "is nothing that costs are kept by", f"Give any of {', '.join(GROUPS)}."
             )
     with _opened(place, run) as (reader, number):
         return costs_of(reader, number, by)
@@ -224,102 +216,6 @@ def candidates(place: Path | str, run: int | str | None = None) -> list[dict[str
     """
     with _opened(place, run) as (reader, number):
         return candidates_of(reader, number)
-
-
-def candidates_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
-    """Return what :func:`candidates` does, of a journal that is open."""
-    return _plain(recorded(reader, run))
-
-
-def recorded(reader: Reader, run: int | None) -> list[dict[str, Any]]:
-    """Return what :func:`candidates_of` does, with texts as they were written."""
-    found: dict[tuple[int, str], dict[str, Any]] = {}
-    sql = (
-        "SELECT run, step, kind, at, data FROM event WHERE (?1 IS NULL OR run = ?1)"
-        " AND kind IN ('candidate', 'screened', 'validated', 'selected') ORDER BY run, id"
-    )
-    for row in reader.rows(sql, (run,)):
-        data = json.loads(row["data"])
-        one = found.setdefault(
-            (row["run"], data["candidate"]),
-            {
-                "run": row["run"],
-                "candidate": data["candidate"],
-                "index": None,
-                "step": row["step"],
-                "operator": "",
-                "parents": [],
-                "components": [],
-                "score": None,
-                "rows": 0,
-                "validated_at": None,
-                "screened": None,
-                "selected": "",
-                "texts": {},
-            },
-        )
-        match row["kind"]:
-            case "candidate" if not one["texts"]:
-                one.update(
-                    {name: data[name] for name in ("operator", "parents", "components", "texts")}
-                )
-            case "screened":
-                one["screened"] = {
-                    name: data[name] for name in ("score", "parent_score", "accepted", "reason")
-                }
-            case "validated":
-                # A finalist that is validated once more keeps its place; the later figure has more
-                # draws behind it.
-                one.update(index=data["index"], score=data["score"], rows=data["rows"])
-                one["validated_at"] = one["validated_at"] or row["at"]
-            case "selected":
-                # A run that went on with a larger budget has chosen again: the last choice stands.
-                for other in found.values():
-                    if other["run"] == row["run"]:
-                        other["selected"] = ""
-                one["selected"] = data["reason"]
-    return list(found.values())
-
-
-def chosen_of(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the candidate that was chosen last, else the best so far, else the student; empty
-    where there is none.
-    """
-    selected = [one for one in known if one["selected"]]
-    scored = sorted(
-        (one for one in known if one["score"] is not None), key=lambda one: float(one["score"])
-    )
-    return (selected or scored or [*known[:1]] or [{}])[-1]
-
-
-def candidate_named(known: Sequence[dict[str, Any]], wanted: str | int) -> dict[str, Any] | None:
-    """Return the candidate that a name stands for, by the rules of every command; ``None`` where
-    there is none.
-
-    Args:
-        known: What :func:`candidates` returns.
-        wanted: ``"best"`` for the one that was chosen, or the best so far; its index, the position
-            among the validated ones; or the first four characters or more of its content hash.
-
-    Raises:
-        ArgumentValueError: Several have that name.
-    """
-    name = str(wanted)
-    if name == "best":
-        runs = {one["run"]: one for one in known if one["score"] is not None} or {
-            one["run"]: one for one in known
-        }
-        found = [dict(chosen_of([one for one in known if one["run"] == run])) for run in runs]
-    else:
-        found = [one for one in known if name.isdecimal() and one["index"] == int(name)]
-        if not found and len(name) >= _SHORTEST:
-            found = [one for one in known if one["candidate"].startswith(name)]
-    if len(found) > 1:
-        listed = ", ".join(f"{one['candidate']} of run {one['run']}" for one in found[:_LISTED])
-        raise ArgumentValueError(
-            "id", wanted, "names several candidates", f"Say of which run, or more of it: {listed}."
-        )
-    return found[0] if found else None
 
 
 def show(place: Path | str, what: str | int, run: int | str | None = None) -> dict[str, Any]:
@@ -342,21 +238,21 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
         ArgumentValueError: There is no journal, or nothing of that name, or several.
     """
     with _opened(place, run) as (reader, number):
-        known = candidates_of(reader, number)
-        one = candidate_named(known, what)
-        if one is not None:
+        rows = candidates_of(reader, number)
+        candidate = candidate_named(rows, what)
+        if candidate is not None:
             return {
-                **one,
-                "diff": _diff(one, known),
-                "suspicious": suspicious_in(reader, one["run"], one["candidate"]),
+                **candidate,
+                "diff": _diff(candidate, rows),
+                "suspicious": suspicious_in(reader, candidate["run"], candidate["candidate"]),
             }
         effect = str(what).removeprefix("effect/")
         # As text, which SQLite compares with an id: a number may have more digits than it can hold.
         sql = f"""SELECT e.*, {EVALUATOR} AS evaluator FROM effect e
             WHERE e.id = ?1 AND (?2 IS NULL OR e.run = ?2)"""  # noqa: S608 - a constant
-        found = reader.rows(sql, (effect, number)) if effect.isdecimal() else []
-        if found:
-            return _effect(reader, found[0])
+        effects = reader.rows(sql, (effect, number)) if effect.isdecimal() else []
+        if effects:
+            return _effect(reader, effects[0])
     remedy = (
         "Give best, an index or four characters or more of a candidate, or effect/ and a"
         " rollout's id."
@@ -364,9 +260,10 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
     raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
 
 
-def _diff(one: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    parents = {other["candidate"]: other["texts"] for other in known}
-    return diffs(parents.get(one["parents"][0], {}) if one["parents"] else {}, one["texts"])
+def _diff(candidate: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    texts = {row["candidate"]: row["texts"] for row in rows}
+    parents = candidate["parents"]
+    return diffs(texts.get(parents[0], {}) if parents else {}, candidate["texts"])
 
 
 def suspicious_in(reader: Reader, run: int, candidate: str) -> list[dict[str, Any]]:
@@ -374,27 +271,42 @@ def suspicious_in(reader: Reader, run: int, candidate: str) -> list[dict[str, An
     from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
 
     # As they were written: what a display takes out is what is looked for.
-    known = recorded(reader, run)
-    texts = next(one["texts"] for one in known if one["candidate"] == candidate)
+    rows = recorded(reader, run)
+    texts = next(row["texts"] for row in rows if row["candidate"] == candidate)
     sql = (
-        "SELECT min(value) FROM effect WHERE run = ? AND kind = 'rollout' AND split = 'train'"
-        " GROUP BY example LIMIT 2000"
+        "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE run = ?"
+        " AND kind = 'rollout' AND split = 'train' GROUP BY example LIMIT 2000)"
     )
-    examples = [json.loads(value).get("inputs") for (value,) in reader.rows(sql, (run,))]
-    return _plain(suspicious(texts, known[0]["texts"], examples))
+    examples = [_value(reader, *row).get("inputs") for row in reader.rows(sql, (run,))]
+    return _plain(suspicious(texts, rows[0]["texts"], examples))
 
 
 def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
-    value = json.loads(row["value"])
+    value = _value(reader, row["id"], row["value"])
     if row["split"] == "heldout":
         value = {
-            name: one
-            for name, one in value.items()
+            name: item
+            for name, item in value.items()
             if name not in ("inputs", "prediction", "calls", "feedback")
         }
     usage = reader.rows("SELECT * FROM usage WHERE effect = ? ORDER BY role, model", (row["id"],))
-    kept = {name: one for name, one in dict(row).items() if name != "crc"}
-    return _plain([{**kept, "value": value, "usage": [dict(one) for one in usage]}])[0]
+    columns = {name: item for name, item in dict(row).items() if name != "crc"}
+    return _plain([{**columns, "value": value, "usage": [dict(used) for used in usage]}])[0]
+
+
+def _value(reader: Reader, number: int, text: str | None) -> dict[str, Any]:
+    """Return the value of an effect; a value that is no object is under the key ``value``.
+
+    Raises:
+        JournalDamagedError: It is no JSON, or nested too deeply.
+    """
+    try:
+        value = json.loads(text or "null")
+        clean_values(value, str)
+    except (ValueError, RecursionError) as error:
+        problem = f"the value of effect {number} cannot be read: {error}"
+        raise JournalDamagedError(str(reader.path), problem) from None
+    return value if isinstance(value, dict) else {"value": value}
 
 
 def run_number(reader: Reader, run: int | str | None) -> int:
@@ -408,15 +320,15 @@ def run_number(reader: Reader, run: int | str | None) -> int:
     # SQLite compares a text with an id as a number.
     sql = f"""SELECT id FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?1
         ORDER BY {first} = ?1 DESC, id DESC LIMIT 1"""  # noqa: S608 - constants
-    found = reader.rows(sql, (run,))
-    if not found:
+    rows = reader.rows(sql, (run,))
+    if not rows:
         names = [
             f"{row['id']} ({row['name']})"
             for row in reader.rows("SELECT id, name FROM run ORDER BY id")
         ]
-        known = f"Give one of {', '.join(names)}." if names else "The journal holds none."
-        raise ArgumentValueError("run", run, "is no run of this journal", known)
-    return int(found[0]["id"])
+        remedy = f"Give one of {', '.join(names)}." if names else "The journal holds none."
+        raise ArgumentValueError("run", run, "is no run of this journal", remedy)
+    return int(rows[0]["id"])
 
 
 def _plain(rows: Iterable[sqlite3.Row | dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,26 +3,103 @@
 from __future__ import annotations
 
 import bisect
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.journal import Reader, journal_file
-from combee_dspy.tracking._queries import candidates_of, run_number
-from combee_dspy.tracking._sql import RUNS
+from combee_dspy.events import RunStarted
+from combee_dspy.journal import Reader, RunHistory, journal_file
+from combee_dspy.tracking._candidates import candidates_of
+from combee_dspy.tracking._queries import run_number
+from combee_dspy.tracking._runs import RunFigures, figures_of
 
-__all__ = ["bought_by", "spending", "spending_of", "spent_of"]
+__all__ = [
+    "Spending",
+    "read_spending",
+    "spending",
+    "spending_of",
+    "spending_rows",
+    "spent_of",
+    "times_of",
+]
 
-_EFFECTS = """
-SELECT e.step, e.started, e.ended, e.kind = 'rollout' AS rollouts,
-    s.tokens, s.dollars, s.gpu_seconds, s.unpriced
-FROM effect e LEFT JOIN (SELECT effect, sum(prompt_tokens + completion_tokens) AS tokens,
-    total(dollars) AS dollars, sum(gpu_seconds) AS gpu_seconds, sum(dollars IS NULL) AS unpriced
-  FROM usage GROUP BY effect) s ON s.effect = e.id
-WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision' ORDER BY e.ended"""
-_AMOUNTS = ("rollouts", "tokens", "dollars", "gpu_seconds", "unpriced")
+_OF_SEARCH = "e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision'"
+_EFFECTS = f"""SELECT e.step, e.started, e.ended, e.kind = 'rollout',
+    sum(u.prompt_tokens + u.completion_tokens), total(u.dollars), sum(u.gpu_seconds),
+    sum(u.effect IS NOT NULL AND u.dollars IS NULL)
+FROM effect e LEFT JOIN usage u ON u.effect = e.id WHERE {_OF_SEARCH} GROUP BY e.id"""  # noqa: S608 - constants
 _Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Amounts:
+    """What some effects have paid, and from when to when they ran."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+    gpu_seconds: float | None = None
+    unpriced: int = 0
+    started: float = math.inf
+    ended: float = -math.inf
+
+    def add(self, other: Amounts) -> None:
+        """Add what other effects have paid."""
+        self.rollouts += other.rollouts
+        self.tokens += other.tokens
+        self.dollars += other.dollars
+        self.unpriced += other.unpriced
+        if other.gpu_seconds is not None:
+            self.gpu_seconds = (self.gpu_seconds or 0.0) + other.gpu_seconds
+        self.started = min(self.started, other.started)
+        self.ended = max(self.ended, other.ended)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the amounts; dollars are not known where the price of one call is not."""
+        return {
+            "rollouts": self.rollouts,
+            "tokens": self.tokens,
+            "dollars": None if self.unpriced else self.dollars,
+            "gpu_seconds": self.gpu_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What a search has paid.
+
+    Attributes:
+        updates: By update; −1 before the first.
+        until: All that had been paid by a time, by that time.
+        total: All of it.
+    """
+
+    updates: Mapping[int, Amounts]
+    until: Mapping[float, Amounts]
+    total: Amounts
+
+
+def read_spending(reader: Reader, run: int, times: Iterable[float] = ()) -> Spending:
+    """Return what a run's search has paid, by update and by some times. Effects are read once."""
+    ends = sorted(set(times))
+    updates: defaultdict[int, Amounts] = defaultdict(Amounts)
+    between = [Amounts() for _ in range(len(ends) + 1)]
+    for step, started, ended, rollouts, tokens, *more in reader.stream(_EFFECTS, (run,)):
+        dollars, gpu_seconds, unpriced = more
+        amounts = Amounts(
+            rollouts, tokens or 0, dollars, gpu_seconds, unpriced or 0, started, ended
+        )
+        updates[step].add(amounts)
+        between[bisect.bisect_left(ends, ended)].add(amounts)
+    until, total = {}, Amounts()
+    gpus = any(amounts.gpu_seconds is not None for amounts in between)
+    for end, amounts in zip([*ends, math.inf], between, strict=True):
+        total.add(amounts)
+        until[end] = replace(total, gpu_seconds=(total.gpu_seconds or 0.0) if gpus else None)
+    return Spending(dict(sorted(updates.items())), until, total)
 
 
 def spending(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
@@ -50,91 +127,62 @@ def spending(place: Path | str, run: int | str | None = None) -> list[dict[str, 
 
 def spending_of(reader: Reader, run: int) -> list[dict[str, Any]]:
     """Return what :func:`spending` does, of a journal that is open."""
-    row = reader.rows(RUNS, (run,))[0]
-    effects = [dict(one) for one in reader.rows(_EFFECTS, (run,))]
-    known = sorted(
-        (one for one in candidates_of(reader, run) if one["validated_at"]),
-        key=lambda one: float(one["validated_at"]),
+    candidates = candidates_of(reader, run)
+    paid = read_spending(reader, run, times_of(candidates))
+    return spending_rows(paid, candidates, figures_of(reader, run))
+
+
+def times_of(candidates: Iterable[_Row]) -> list[float]:
+    """Return when candidates were validated."""
+    return [row["validated_at"] for row in candidates if row["validated_at"] is not None]
+
+
+def spending_rows(
+    paid: Spending, candidates: Sequence[_Row], figures: RunFigures
+) -> list[dict[str, Any]]:
+    """Return the rows of :func:`spending`. Pure."""
+    validated = sorted(
+        (row for row in candidates if row["validated_at"] is not None),
+        key=lambda row: float(row["validated_at"]),
     )
-    found, best = [], None
-    for step in sorted({one["step"] for one in effects}):
-        own = [one for one in effects if one["step"] == step]
-        best = max((one["score"] for one in known if one["step"] <= step), default=best)
-        seconds = max(one["ended"] for one in own) - min(one["started"] for one in own)
-        what = "before the first update" if step < 0 else f"update {step}"
-        found.append(
-            {"of": what, **_sums(own), "seconds": seconds, "validation": best, "heldout": None}
-        )
-    paid = bought_by(reader, run)
-    for one in known:
-        heldout = (
-            row["heldout_after"]
-            if one["selected"]
-            else row["heldout_before"]
-            if one["index"] == 0
-            else None
-        )
-        sums = {**paid(one["validated_at"]), "seconds": one["validated_at"] - row["created"]}
-        found.append(
+    rows, best = [], None
+    for step, amounts in paid.updates.items():
+        scores = (row["score"] for row in validated if row["step"] <= step)
+        best = max((score for score in scores if score is not None), default=best)
+        rows.append(
             {
-                "of": f"prompt {one['candidate'][:8]}",
-                **sums,
-                "validation": one["score"],
-                "heldout": heldout,
+                "of": "before the first update" if step < 0 else f"update {step}",
+                **amounts.columns(),
+                "seconds": amounts.ended - amounts.started,
+                "validation": best,
+                "heldout": None,
             }
         )
-    return found
-
-
-def bought_by(reader: Reader, run: int) -> Callable[[float], dict[str, Any]]:
-    """Return what says what a run's search had paid by a time."""
-    effects = [dict(one) for one in reader.rows(_EFFECTS, (run,))]
-    ends = [one["ended"] for one in effects]
-    sums = [
-        list(itertools.accumulate((one[name] or 0 for one in effects), initial=0))
-        for name in _AMOUNTS
-    ]
-    gpus = any(one["gpu_seconds"] is not None for one in effects)
-
-    def paid(at: float) -> dict[str, Any]:
-        place = bisect.bisect_right(ends, at)
-        return _known(
-            {name: one[place] for name, one in zip(_AMOUNTS, sums, strict=True)}, gpus=gpus
+    for row in validated:
+        heldout = figures.heldout_before if row["index"] == 0 else None
+        rows.append(
+            {
+                "of": f"prompt {row['candidate'][:8]}",
+                **paid.until[row["validated_at"]].columns(),
+                "seconds": row["validated_at"] - figures.created,
+                "validation": row["score"],
+                "heldout": figures.heldout_after if row["selected"] else heldout,
+            }
         )
-
-    return paid
+    return rows
 
 
 def spent_of(reader: Reader, run: int) -> dict[str, Any]:
     """Return what a run's search has paid as a whole, with its wall-clock seconds, those between
     two parts left out.
     """
-    effects = [dict(one) for one in reader.rows(_EFFECTS, (run,))]
+    total = read_spending(reader, run).total
     # Each part of a run begins with an audit line; a run that was killed before its first has none.
-    begun = [
-        row[0]
-        for row in reader.rows(
-            "SELECT at FROM event WHERE run = ? AND kind = 'audit' ORDER BY id", (run,)
-        )
-    ]
-    begun = begun or [min((one["started"] for one in effects), default=0.0)]
-    seconds = 0.0
-    for start, until in itertools.pairwise([*begun, float("inf")]):
-        seconds += max(
-            (one["ended"] - start for one in effects if start <= one["ended"] < until), default=0.0
-        )
-    return {**_sums(effects), "seconds": seconds}
-
-
-def _sums(effects: Sequence[_Row]) -> dict[str, Any]:
-    gpus = any(one["gpu_seconds"] is not None for one in effects)
-    return _known({name: sum(one[name] or 0 for one in effects) for name in _AMOUNTS}, gpus=gpus)
-
-
-def _known(sums: dict[str, Any], *, gpus: bool) -> dict[str, Any]:
-    unpriced = sums.pop("unpriced")
-    return {
-        **sums,
-        "dollars": None if unpriced else sums["dollars"],
-        "gpu_seconds": sums["gpu_seconds"] if gpus else None,
-    }
+    starts = [entry.at for entry in RunHistory(reader, run).entries(RunStarted)]
+    starts = starts or [total.started if total.ended > 0 else 0.0]
+    seconds = [0.0] * len(starts)
+    for (ended,) in reader.stream(f"SELECT e.ended FROM effect e WHERE {_OF_SEARCH}", (run,)):  # noqa: S608 - constants
+        part = bisect.bisect_right(starts, ended) - 1
+        if part >= 0:
+            seconds[part] = max(seconds[part], ended - starts[part])
+    return {**total.columns(), "seconds": sum(seconds)}

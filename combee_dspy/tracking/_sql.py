@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from combee_dspy.records import NO_BASELINE
-
 __all__ = [
     "CALLS",
     "EVALUATOR",
@@ -11,7 +9,8 @@ __all__ = [
     "GROUPS",
     "ROLLOUT",
     "ROLLOUT_COLUMNS",
-    "RUNS",
+    "RUN_COSTS",
+    "RUN_ROLLOUTS",
     "SPENT",
     "costs_by",
 ]
@@ -19,7 +18,6 @@ __all__ = [
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
 _SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
 _OF_EFFECT = "(SELECT {} FROM usage u WHERE u.effect = e.id)"
-_OF_RUN = "(SELECT {} FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = r.id)"
 _TOKENS = "coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)"
 # A sum of which one part is not known is not known.
 _DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
@@ -81,38 +79,17 @@ FUNCTIONS = frozenset(_NAMES.split())
 length.
 """
 
-_EVENT = (
-    "(SELECT json_extract(data, '$.{}') FROM event WHERE run = r.id AND kind = '{}' {} LIMIT 1)"
+RUN_ROLLOUTS = (
+    "SELECT count(*) - total(purpose = 'heldout'), total(purpose = 'heldout') FROM effect"
+    " WHERE run = ? AND kind = 'rollout'"
 )
-_HELDOUT = ", ".join(
-    f"{_EVENT.format(name, 'heldout', 'ORDER BY id DESC')} AS heldout_{name}"
-    for name in ("before", "after", "difference", "low", "high", "n", "look")
+"""Rollouts of a run's search, and those of the held-out set."""
+
+RUN_COSTS = (
+    f"SELECT coalesce(sum(u.calls), 0), {_TOKENS}, {_DOLLARS}"  # noqa: S608 - constants
+    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ?"
 )
-RUNS = f"""
-SELECT r.id, r.name, r.state, r.created, r.finished, r.seed,
-  json_extract(r.description, '$.simulated') AS simulated,
-  json_extract(r.description, '$.evaluator') AS evaluator,
-  (SELECT count(*) FROM event WHERE run = r.id AND kind = 'update') AS updates,
-  (SELECT count(*) FROM effect
-    WHERE run = r.id AND kind = 'rollout' AND purpose <> 'heldout') AS rollouts,
-  (SELECT count(*) FROM effect
-    WHERE run = r.id AND kind = 'rollout' AND purpose = 'heldout') AS heldout_rollouts,
-  {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")}
-    AS seed_score,
-  coalesce(json_extract(r.result, '$.best_score'),
-    {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")})
-    AS best_score,
-  {_HELDOUT}, CASE WHEN {_EVENT.format("n", "heldout", "")} THEN
-    coalesce({_EVENT.format("text", "per_point", "ORDER BY id DESC")}, '{NO_BASELINE}') END
-    AS per_point,
-  {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
-  {_OF_RUN.format(_DOLLARS)} AS dollars,
-  {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason,
-  -- As CombeeReport.supports_claims; a run that is not over, or has failed, is fit for none.
-  coalesce(r.state = 'finished' AND json_type(r.result, '$.heldout') = 'object'
-    AND json_array_length(r.result, '$.warnings') = 0, 0) AS supports_claims
-FROM run r WHERE ?1 IS NULL OR r.id = ?1 ORDER BY r.id"""  # noqa: S608 - constants
-"""Runs with their figures; the parameter is one run's id, or null."""
+"""Calls, tokens and dollars of a run."""
 
 GROUPS = {
     **{name: f"e.{name}" for name in ("run", "step", "kind", "purpose")},

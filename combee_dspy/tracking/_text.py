@@ -24,9 +24,9 @@ def clean_values(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return _CONTROL.sub("\ufffd", clean(value))
     if isinstance(value, Mapping):
-        return {clean_values(key, clean): clean_values(one, clean) for key, one in value.items()}
+        return {clean_values(key, clean): clean_values(item, clean) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean_values(one, clean) for one in value]
+        return [clean_values(item, clean) for item in value]
     return value
 
 
@@ -39,8 +39,8 @@ def one_line(text: str, limit: int) -> str:
     """Return a text on one line, for a terminal: whatever a language model wrote, it moves no
     cursor.
     """
-    shown = "".join(one if one.isprintable() else " " for one in text[: limit * 4])
-    return cut(" ".join(shown.split()), limit)
+    printable = "".join(letter if letter.isprintable() else " " for letter in text[: limit * 4])
+    return cut(" ".join(printable.split()), limit)
 
 
 def amount(number: float) -> str:
@@ -54,8 +54,8 @@ def amount(number: float) -> str:
     return f"{number / 1000:.3g}G"
 
 
-def dollars(known: float | None, unpriced: int) -> str:
+def dollars(spent: float | None, unpriced: int) -> str:
     """Return dollars, and whether the price of some calls is not known."""
     if not unpriced:
-        return f"${known or 0:.4f}"
-    return f"${known:.4f} and {amount(unpriced)} calls without a price" if known else "$ unknown"
+        return f"${spent or 0:.4f}"
+    return f"${spent:.4f} and {amount(unpriced)} calls without a price" if spent else "$ unknown"

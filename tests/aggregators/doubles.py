@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.events import AnswersIgnored, Event, WarningRaised
 from combee_dspy.records import FailedCall, Lessons, Reflection, Role
 from combee_dspy.strategies import StrategyContext
 
@@ -83,9 +84,9 @@ class World:
     ) -> World:
         warnings: list[str] = []
 
-        def emit(kind: str, **data: Any) -> None:
-            assert kind in ("warning", "void")
-            warnings.extend([data["text"]] if kind == "warning" else data["reasons"])
+        def emit(event: Event) -> None:
+            assert isinstance(event, WarningRaised | AnswersIgnored)
+            warnings.extend([event.text] if isinstance(event, WarningRaised) else event.reasons)
 
         service = Service(script, turns)
         return cls(service, warnings, StrategyContext("answer", text, service, emit, **kwargs))

@@ -19,10 +19,12 @@ LAYERS = (
     (
         "_private",
         "edits",
+        "events",
         "exceptions",
         "files",
         "gains",
         "hashing",
+        "json_texts",
         "lessons",
         "records",
         "reflections",

@@ -15,6 +15,7 @@ import pytest
 from combee_dspy.aggregators import Aggregator, ReferenceScan, SingleCall, TopK, Union
 from combee_dspy.artifacts import Bullet, BulletText, Playbook, Trajectory, read_text
 from combee_dspy.edits import BookEdit, Judge, Unite
+from combee_dspy.events import ErrorRaised, Event, WarningRaised
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError, InfrastructureError
 from combee_dspy.lessons import Book
 from combee_dspy.lessons import taught as taught_by
@@ -39,7 +40,7 @@ class Service:
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.asked: list[tuple[str, Mapping[str, Any], tuple[str | int, ...], str]] = []
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[Event] = []
 
     async def __call__(
         self, signature: Any, inputs: Mapping[str, Any], place: Any, role: Any
@@ -58,7 +59,7 @@ class Service:
             "playbook",
             text,
             self,
-            lambda kind, **data: self.events.append((kind, data)),
+            self.events.append,
             notes="Answer.",
             **more,
         )
@@ -318,7 +319,7 @@ def test_a_trajectory_that_is_too_long_is_cut_and_said_to_be():
     reflect(service, trajectory(calls=calls))
     (inputs,) = service.inputs("ReflectOnTrajectoryWithTruth")
     assert len(json.dumps(inputs["trajectory"])) < 60_000
-    assert "the middle left out" in service.events[0][1]["text"]
+    assert "the middle left out" in service.events[0].text
 
 
 def test_later_rounds_see_the_earlier_reflection_and_end_where_there_is_none():
@@ -338,7 +339,7 @@ def test_later_rounds_see_the_earlier_reflection_and_end_where_there_is_none():
 def test_a_reflection_that_fails_is_lost_alone_and_said():
     service = Service(ReflectOnTrajectoryWithTruth=FailedCall("AdapterParseError: no"))
     assert reflect(service, trajectory()) is None
-    assert service.events == [("error", {"where": "reflector", "error": "AdapterParseError: no"})]
+    assert service.events == [ErrorRaised("reflector", "AdapterParseError: no")]
     answers = iter([INSIGHT, FailedCall("TimeoutError: late")])
     service = Service(ReflectOnTrajectoryWithTruth=lambda _: next(answers))
     assert reflect(service, trajectory(), Playbook(rounds=3)).record["Feedback"] == "Use decimals."
@@ -349,9 +350,9 @@ def test_tags_of_bullets_that_were_not_shown_are_ignored_and_said():
         ReflectOnTrajectoryWithTruth={"bullet_tags": {"ghost": "harmful"}, "key_insight": None}
     )
     assert reflect(service, trajectory()) is None
-    ((kind, data),) = service.events
-    assert kind == "warning"
-    assert "'ghost'" in data["text"]
+    (event,) = service.events
+    assert isinstance(event, WarningRaised)
+    assert "'ghost'" in event.text
 
 
 def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = "") -> Book:

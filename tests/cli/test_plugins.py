@@ -12,6 +12,7 @@ import pytest
 
 from combee_dspy import registry
 from combee_dspy.cli.plugins import render_plugin
+from combee_dspy.events import CandidateValidated
 from combee_dspy.exceptions import PluginError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.testing import checks_for
@@ -152,9 +153,7 @@ def test_the_example_of_a_tracker_passes_over_a_validation_without_a_score(tmp_p
 
     class Unscored(Story):
         async def failed(self, log):
-            log.emit(
-                "validated", {"candidate": "c", "index": 1, "score": None, "rows": 0, "best": False}
-            )
+            log.emit(CandidateValidated("c", 1, None, 0, best=False))
 
     place = Unscored(tmp_path).write("begin", "failed")
     with Reader(journal_file(place)) as reader:

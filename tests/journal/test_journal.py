@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from combee_dspy.events import CandidateProposed, RunStopped, UpdateEnded
 from combee_dspy.exceptions import (
     ArgumentValueError,
     JournalDamagedError,
@@ -172,9 +173,10 @@ def test_usage_is_summed_by_role_and_model_and_unknown_prices_stay_unknown(tmp_p
 def test_an_event_of_a_place_is_kept_once_however_often_the_run_is_resumed(tmp_path: Path) -> None:
     def work(log: RunLog) -> None:
         for _ in range(2):
-            log.emit("candidate", {"candidate": "c1"}, step=3, component="self")
-            log.emit("candidate", {"candidate": "c2"}, step=3, component="self")
-            log.emit("update", {"seconds": os.urandom(4).hex()}, step=3, single=True)
+            for name in ("c1", "c2"):
+                event = CandidateProposed(name, {}, (), "seed", ())
+                log.emit(event, step=3, component="self")
+            log.emit(UpdateEnded("c1", (), 2, 0.0, int.from_bytes(os.urandom(4)) / 7), step=3)
 
     within(tmp_path, work)
     within(tmp_path, work)
@@ -206,7 +208,7 @@ def test_runs_of_other_names_stand_beside_each_other(tmp_path: Path) -> None:
 
 def test_how_a_run_ended_is_on_disk_when_finish_returns(tmp_path: Path) -> None:
     async def work(log: RunLog) -> None:
-        log.emit("stopped", {"reason": "done"})
+        log.emit(RunStopped("done"))
         await log.finish("finished", {"best": "c1"})
         with Reader(log.journal.path) as reader:
             (row,) = reader.rows("SELECT state, result FROM run")
@@ -482,7 +484,7 @@ def test_a_row_that_sqlite_does_not_take_ends_in_an_error_and_not_in_silence(
 
 def test_half_a_character_in_an_answer_does_not_end_a_run(tmp_path: Path) -> None:
     def work(log: RunLog) -> Any:
-        log.emit("candidate", {"texts": {"self": "cut off \ud83d"}, "numbers": [1, float("nan")]})
+        log.emit(CandidateProposed("c1", {"self": "cut off \ud83d"}, (), "seed", ()))
         return log.keep(
             effect("a", {"text": "cut off \ud83d", "whole": "\ud83d\ude00"}, error="cut off \ud83d")
         )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import dspy
 import pytest
 
+from combee_dspy.events import WarningRaised
 from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
 from combee_dspy.strategies import StrategyContext
@@ -53,11 +54,11 @@ class Bench:
             answer = answer(inputs) if callable(answer) else answer
             return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
 
-        def emit(kind, **data):
-            if kind == "warning":
-                self.warnings.append(data["text"])
+        def emit(event):
+            if isinstance(event, WarningRaised):
+                self.warnings.append(event.text)
             else:
-                self.said.append((kind, data))
+                self.said.append(event)
 
         return StrategyContext("route", "Answer.", call, emit, **changes)
 

@@ -14,6 +14,7 @@ import pytest
 
 from combee_dspy import Budget, Guards, Search
 from combee_dspy.artifacts import Instruction
+from combee_dspy.events import Event, LessonTested
 from combee_dspy.lessons import (
     Book,
     Contradict,
@@ -78,11 +79,11 @@ class Bench:
         )
         self.size, self.draws, self.purse = self.rows, 1, self
         self.texts = SimpleNamespace(example=lambda example: example)
-        self.tested: list[dict[str, Any]] = []
+        self.tested: list[LessonTested] = []
         self.log = SimpleNamespace(emit=self._emit)
 
-    def _emit(self, kind: str, data: dict[str, Any], **_: Any) -> None:
-        self.tested += [data] if kind == "tested" else []
+    def _emit(self, event: Event, **_: Any) -> None:
+        self.tested += [event] if isinstance(event, LessonTested) else []
 
     async def rollout(self, text: Candidate, row: Row, *_: object, **__: object) -> Rollout:
         self.asked.append((text.id, row.index))
@@ -242,7 +243,7 @@ def test_the_row_that_a_change_was_chosen_on_makes_up_for_no_loss(spoilt: int) -
     bench = Bench(score, rows=6, room=60)
     member = bench.prove(books_of(LINES, [MEND]), LINES)
     assert (MEND in member.candidate.texts["self"]) is (spoilt == 0)
-    assert bench.tested[0]["accepted"] is (spoilt == 0)
+    assert bench.tested[0].accepted is (spoilt == 0)
 
 
 def test_a_change_is_no_other_for_the_row_that_it_was_chosen_on() -> None:

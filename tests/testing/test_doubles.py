@@ -7,6 +7,7 @@ import dspy
 import pytest
 from pydantic import BaseModel
 
+from combee_dspy.events import WarningRaised
 from combee_dspy.records import FailedCall
 from combee_dspy.testing import (
     ScriptedAsk,
@@ -99,8 +100,8 @@ def test_reflections_arrive_in_the_order_given():
 def test_events_and_streams_of_a_context():
     events = []
     at_work = context(events=events)
-    at_work.emit("warning", text="x")
-    assert events == [("warning", {"text": "x"})]
+    at_work.emit(WarningRaised("x"))
+    assert events == [WarningRaised("x")]
     assert (
         at_work.stream("a").random()
         == context().stream("a").random()

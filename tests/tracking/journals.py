@@ -10,8 +10,29 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
+from combee_dspy.edits import Effect as Measured
+from combee_dspy.evaluation import HeldoutIdentity, PairedDifference, Receipt
+from combee_dspy.events import (
+    AnswersIgnored,
+    BatchPlanned,
+    BookChanged,
+    BookLine,
+    CandidateProposed,
+    CandidateScreened,
+    CandidateSelected,
+    CandidateValidated,
+    ChildRefused,
+    HeldoutRead,
+    LessonTested,
+    RunStopped,
+    ScanEnded,
+    ScanLesson,
+    ScanReflection,
+    UpdateEnded,
+    WarningRaised,
+)
 from combee_dspy.journal import Effect, Journal, RunLog
-from combee_dspy.records import CallUsage
+from combee_dspy.records import CallUsage, Clamp, NodeOutput, PowerLawFit
 from combee_dspy.tracking import Tracker, track
 
 KEY = "sk-" + "tracking0123456789abcdef"
@@ -116,25 +137,15 @@ class Story:
         return self.write("begin", "first", "second", "end")
 
     async def begin(self, log: RunLog) -> None:
-        log.emit("warning", {"text": f"validation is small {HOSTILE} {KEY}"})
+        log.emit(WarningRaised(f"validation is small {HOSTILE} {KEY}"))
         self._candidate(log, SEED, [], "seed", -1)
         await self._validate(log, SEED, 0, -1, best=True)
 
     async def first(self, log: RunLog) -> None:
         await self._update(log, 0, SEED, size=2, lost=1)
         self._candidate(log, CHILD, [SEED], "insert", 0)
-        screened = {
-            "candidate": CHILD,
-            "parent": SEED,
-            "rows": 2,
-            "score": 1.0,
-            "parent_score": 0.5,
-            "accepted": True,
-        }
-        log.emit("screened", {**screened, "reason": "better"}, step=0)
-        log.emit(
-            "refused", {"operator": "delete", "reason": "nothing is left", "parent": SEED}, step=0
-        )
+        log.emit(CandidateScreened(CHILD, SEED, 2, 1.0, 0.5, True, "better"), step=0)
+        log.emit(ChildRefused("delete", "nothing is left", SEED), step=0)
         self._learn(
             log,
             0,
@@ -148,50 +159,41 @@ class Story:
     async def second(self, log: RunLog) -> None:
         await self._update(log, 1, CHILD, size=4, lost=0)
         self._learn(log, 1, CITY, UNIT, RIVER)
-        log.emit(
-            "void",
-            {"count": 2, "reasons": ["Unite: it relates fewer than two lessons"]},
-            step=1,
-            component="predict",
-        )
+        ignored = AnswersIgnored(2, ("Unite: it relates fewer than two lessons",))
+        log.emit(ignored, step=1, component="predict")
         self._candidate(log, SWAPPED, [CHILD], "few-shot-swap", 1)
         await self._validate(log, SWAPPED, 2, 1, best=True)
         self._close(log, 1, CHILD, 4)
 
     async def end(self, log: RunLog) -> None:
-        tested = {
-            "lesson": "c3",
-            "text": UNIT["text"],
-            "serve": True,
-            "together": 2,
-            "rows": 4,
-            "wins": 2,
-            "losses": 0,
-        }
-        log.emit("tested", {**tested, "accepted": True}, step=1, component="predict")
+        tested = LessonTested("c3", UNIT["text"], True, 2, 4, 2, 0, accepted=True)
+        log.emit(tested, step=1, component="predict")
         self._learn(log, 1, CITY, {**UNIT, "state": "served", "reason": "2 rows are better"}, RIVER)
-        log.emit("stopped", {"reason": "1 epoch is done"}, single=True)
-        log.emit("selected", {"candidate": SWAPPED, "index": 2, "reason": "best on validation"})
+        log.emit(RunStopped("1 epoch is done"))
+        log.emit(CandidateSelected(SWAPPED, 2, "best on validation"))
         for candidate, scores in ((SEED, (0.0, 1.0, 0.0, 1.0)), (SWAPPED, (1.0, 1.0, 1.0, 0.0))):
             for row, score in enumerate(scores):
                 await self._roll(log, candidate, "heldout", row, score, -1)
-        log.emit("receipt", {"stage": "read", "difference": {**self.heldout, "confidence": 0.9}})
-        log.emit("heldout", self.heldout, single=True)
+        rows = HeldoutIdentity("c" * 64, "d" * 64, "m" * 64, ("e" * 16,))
+        read = PairedDifference(**self.heldout, confidence=0.9)
+        log.emit(Receipt("read", "run 1", "2026-01-01T00:00:00+00:00", rows, difference=read))
+        log.emit(HeldoutRead(**self.heldout))
         await log.finish("finished", {"best_score": 1.0, "reason": "1 epoch is done"})
 
     def _learn(self, log: RunLog, step: int, *lessons: dict[str, Any]) -> None:
-        log.emit("book", {"lessons": lessons}, step=step, component="predict")
+        lines = (
+            BookLine(**{**line, "effect": Measured(**line["effect"]) if "effect" in line else None})
+            for line in lessons
+        )
+        log.emit(BookChanged(tuple(lines)), step=step, component="predict")
 
     def _candidate(
         self, log: RunLog, candidate: str, parents: list[str], operator: str, step: int
     ) -> None:
-        data = {
-            "candidate": candidate,
-            "texts": TEXTS[candidate],
-            "parents": parents,
-            "operator": operator,
-        }
-        log.emit("candidate", {**data, "components": ["predict"]}, step=step)
+        event = CandidateProposed(
+            candidate, TEXTS[candidate], tuple(parents), operator, ("predict",)
+        )
+        log.emit(event, step=step)
 
     async def _validate(
         self, log: RunLog, candidate: str, index: int, step: int, *, best: bool
@@ -200,26 +202,13 @@ class Story:
             await self._roll(
                 log, candidate, "validation", row, float(row < 4 * SCORES[candidate]), step
             )
-        data = {
-            "candidate": candidate,
-            "index": index,
-            "score": SCORES[candidate],
-            "rows": 4,
-            "best": best,
-        }
-        log.emit("validated", data, step=step)
+        event = CandidateValidated(candidate, index, SCORES[candidate], 4, best=best)
+        log.emit(event, step=step)
 
     async def _update(self, log: RunLog, step: int, parent: str, *, size: int, lost: int) -> None:
-        fit = {"scale": 60.0, "exponent": 0.9, "tau": 0.5, "plateau": 12.4} if step else None
-        clamps = [
-            {"name": "budget", "before": 9, "after": size, "reason": "the budget leaves no more"}
-        ]
-        log.emit(
-            "batch",
-            {"size": size, "reason": "the ladder", "fit": fit, "clamps": clamps},
-            step=step,
-            single=True,
-        )
+        fit = PowerLawFit(60.0, 0.9, 0.5, 12.4) if step else None
+        clamps = (Clamp("budget", 9, size, "the budget leaves no more"),)
+        log.emit(BatchPlanned(size, "the ladder", fit, clamps), step=step)
         for row in range(size):
             await self._roll(log, parent, "train", row, float(row % 2), step)
         usage = (CallUsage("proposer", "openai/simulated", 1, 0, 0, 100, 20, None, None, 1.0),)
@@ -232,59 +221,20 @@ class Story:
                 key, "call", value, role="proposer", purpose="AddLessons", step=step, usage=usage
             )
         )
-        nodes = [
-            {
-                "level": 1,
-                "node": 0,
-                "sources": [0, 1],
-                "lessons": ["Round to two decimals."],
-                "failed": None,
-            },
-            {
-                "level": 1,
-                "node": 1,
-                "sources": [0, 1],
-                "lessons": [],
-                "failed": "TimeoutError: late",
-            },
-            {
-                "level": 2,
-                "node": 0,
-                "sources": [0, 1],
-                "lessons": ["Round to two decimals."],
-                "failed": None,
-            },
-        ]
-        fates = [
-            {"index": 0, "coverage": 1.0, "covered": True, "lost_at": None, "measurable": True},
-            {
-                "index": 1,
-                "coverage": 0.1,
-                "covered": not lost,
-                "lost_at": [1, 0] if lost else None,
-                "measurable": True,
-            },
-        ]
-        lessons = [{"text": "Round to two decimals.", "sources": [0]}]
-        scan = {
-            "aggregator": "union",
-            "n": 2,
-            "copies": 2,
-            "nodes": nodes,
-            "lessons": lessons,
-            "retained": fates,
-        }
-        log.emit("scan", scan, step=step, component="predict")
+        nodes = (
+            NodeOutput(1, 0, (0, 1), ("Round to two decimals.",)),
+            NodeOutput(1, 1, (0, 1), (), "TimeoutError: late"),
+            NodeOutput(2, 0, (0, 1), ("Round to two decimals.",)),
+        )
+        fates = (
+            ScanReflection(0, 1.0, True, None, True),
+            ScanReflection(1, 0.1, not lost, (1, 0) if lost else None, True),
+        )
+        lessons = (ScanLesson("Round to two decimals.", (0,)),)
+        log.emit(ScanEnded("union", 2, 2, nodes, lessons, fates), step=step, component="predict")
 
     def _close(self, log: RunLog, step: int, parent: str, rows: int) -> None:
-        data = {
-            "parent": parent,
-            "components": ["predict"],
-            "rows": rows,
-            "started": self.clock,
-            "seconds": 2.5,
-        }
-        log.emit("update", {**data, "skipped": ""}, step=step, single=True)
+        log.emit(UpdateEnded(parent, ("predict",), rows, self.clock, 2.5), step=step)
 
     async def _roll(
         self, log: RunLog, candidate: str, purpose: str, row: int, score: float, step: int

@@ -18,9 +18,9 @@ from combee_dspy.evaluation import PairedDifference
 from combee_dspy.gains import name_gain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking import write_report
-from combee_dspy.tracking._metrics import description, heldout_gain
+from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._progress import Display
-from combee_dspy.tracking._sql import RUNS
+from combee_dspy.tracking._runs import figures_of
 from tests.tracking.journals import Story
 
 LOSS, LOSS_NOT_SHOWN, NO_GAIN, NOT_SHOWN, GAIN = CASES = (
@@ -62,7 +62,7 @@ def test_mlflow_has_it_as_a_tag_and_first_in_the_description(
     place: Path, case: tuple[str, float, float, float]
 ) -> None:
     with Reader(journal_file(place)) as reader:
-        assert heldout_gain(reader.rows(RUNS, (1,))[0]) == case[0]
+        assert figures_of(reader, 1).gain == case[0]
         first = description(reader, 1).splitlines()[0]
     assert first.startswith(
         f"Held-out {case[0]}: 0.750 → {case[1]:.3f} ({case[1] - BEFORE:+.3f}, interval "
@@ -71,7 +71,7 @@ def test_mlflow_has_it_as_a_tag_and_first_in_the_description(
 
 def test_a_run_without_a_held_out_set_has_that_as_its_tag(tmp_path: Path) -> None:
     with Reader(journal_file(Story(tmp_path).write("begin"))) as reader:
-        assert heldout_gain(reader.rows(RUNS, (1,))[0]) == "no held-out set"
+        assert figures_of(reader, 1).gain == "no held-out set"
 
 
 @everywhere((LOSS, LOSS_NOT_SHOWN))

@@ -18,11 +18,11 @@ import dspy
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
-from combee_dspy.journal import Journal, Reader, journal_file
+from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
 from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
+from combee_dspy.tracking._candidates import candidates_of, chosen_of
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
 from combee_dspy.tracking._mlflow_traces import TraceRecorder
-from combee_dspy.tracking._queries import candidates_of, chosen_of
 from tests.slow import slow_but
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 from tests.worlds import examples
@@ -560,7 +560,7 @@ def test_what_mlflow_would_cut_in_silence_says_so(tmp_path):
     named = [{"name": "x" * 10_000, "params": {}}]
     story = Story(tmp_path, specs={"operators": named, "odd@name=": {"name": "y", "params": {}}})
     with Reader(journal_file(story.whole())) as reader:
-        found = params(reader.rows("SELECT * FROM run")[0])
+        found = params(RunHistory(reader, 1))
         assert len(found["operators"]) == MAX_PARAM
         assert found["operators"].endswith(" …")
         assert found["odd_name_"] == "y"

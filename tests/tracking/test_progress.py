@@ -8,6 +8,7 @@ import logging
 import pytest
 from rich.console import Console
 
+from combee_dspy.events import BatchPlanned, CandidateValidated, UpdateEnded
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
 from combee_dspy.tracking._progress import Display, Progress
@@ -165,7 +166,7 @@ def test_what_is_being_done_is_shown_with_what_it_will_come_to(tmp_path):
 def test_each_phase_has_its_total_and_none_passes_it():
     doing = Doing({"train": 60, "validation": 4, "heldout": 3})
     assert not str(doing)
-    doing.event("batch", 0, {"size": 2})
+    doing.event(0, BatchPlanned(2, "", None, ()))
     assert str(doing) == "update 0: begins"
     for row in range(3):  # one was repeated
         doing.effect(f"rollout/a/train/{row}/0/train", "train", 0, "a", f"t{row}")
@@ -174,8 +175,8 @@ def test_each_phase_has_its_total_and_none_passes_it():
     for row in (0, 1, 1):
         doing.effect(f"rollout/b/validation/{row}/0/validation", "validation", 0, "b", f"v{row}")
     assert str(doing) == "update 0: 2 of 2 rollouts, merges 1, reads 1; validation 2 of 4"
-    doing.event("validated", 0, {"candidate": "b"})
-    doing.event("update", 0, {})
+    doing.event(0, CandidateValidated("b", 1, 0.5, 4, best=False))
+    doing.event(0, UpdateEnded("a", (), 2, 0.0, 1.0))
     assert (str(doing), doing.updates) == ("", 1)
     for candidate in "ab":
         for row in range(3):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from combee_dspy.events import CandidateProposed, CandidateSelected
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.tracking import ROLLOUT_COLUMNS, candidates, costs, rollouts, runs, show
@@ -208,16 +209,8 @@ def test_a_task_that_is_named_by_a_number_is_found_by_its_name(tmp_path):
 def test_of_several_runs_each_has_its_own_student_and_effects(tmp_path):
     class Linked(Story):
         async def begin(self, log: RunLog) -> None:
-            log.emit(
-                "candidate",
-                {
-                    "candidate": "beef0000",
-                    "texts": {"predict": "See https://given.example."},
-                    "parents": [],
-                    "operator": "seed",
-                    "components": ["predict"],
-                },
-            )
+            texts = {"predict": "See https://given.example."}
+            log.emit(CandidateProposed("beef0000", texts, (), "seed", ("predict",)))
 
     Story(tmp_path, "first").write("begin")
     Linked(tmp_path, "second").write("begin")
@@ -230,9 +223,7 @@ def test_of_several_runs_each_has_its_own_student_and_effects(tmp_path):
 def test_a_run_that_went_on_has_what_it_chose_last(place):
     class Extended(Story):
         async def more(self, log: RunLog) -> None:
-            log.emit(
-                "selected", {"candidate": CHILD, "index": 1, "reason": "best of two validations"}
-            )
+            log.emit(CandidateSelected(CHILD, 1, "best of two validations"))
 
     Extended(place).write("more")
     assert show(place, "best")["candidate"] == CHILD

@@ -192,7 +192,7 @@ def test_what_was_spent_when_a_candidate_was_validated(tmp_path, monkeypatch):
 
 
 def _known(reader):
-    from combee_dspy.tracking._queries import candidates_of
+    from combee_dspy.tracking._candidates import candidates_of
 
     return candidates_of(reader, 1)
 

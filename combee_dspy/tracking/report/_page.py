@@ -72,21 +72,21 @@ def render_report(reader: Reader, run: int) -> str:
     # A run without a report does not pay for the import.
     import jinja2
 
-    found = clean_values(facts(reader, run), cleaner())
+    page_facts = clean_values(facts(reader, run), cleaner())
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_file),
         autoescape=True,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["score"] = lambda value: _score(value, found["percent"])
-    environment.filters["gain"] = lambda value: _score(value, found["percent"], "+")
+    environment.filters["score"] = lambda value: _score(value, page_facts["percent"])
+    environment.filters["gain"] = lambda value: _score(value, page_facts["percent"], "+")
     scripts = {"plot": _file("plot.min.js"), "js": _file("report.js")}
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
     # The template does not escape these four. "<" is all that could end a script of data.
-    data = json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page_facts, separators=(",", ":")).replace("<", "\\u003c")
     page = environment.get_template("report.html.j2")
-    return page.render(d=found, hashes=hashes, css=_file("report.css"), data=data, **scripts)
+    return page.render(d=page_facts, hashes=hashes, css=_file("report.css"), data=data, **scripts)
 
 
 def _file(name: str) -> str:

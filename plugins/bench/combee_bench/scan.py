@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -18,7 +17,8 @@ from combee_bench.overload import LAWS
 from combee_bench.surroundings import load_rows, quietly
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.events import ScanEnded
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.tracking import write_report
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
@@ -80,16 +80,14 @@ def run(options: ScanOptions) -> Iterator[NodeRow]:
             combee.compile(rows.program(), **{name: list(found) for name, found in splits.items()})
     page = str(write_report(folder, folder / "report.html"))
     with closing(Reader(journal_file(folder))) as reader:
-        (found,) = reader.rows("SELECT data FROM event WHERE kind = 'scan' LIMIT 1")
-    scan = json.loads(found["data"])
-    fates = {one["index"]: one for one in scan["retained"]}
-    for one in sorted(scan["nodes"], key=lambda node: (node["level"], node["node"])):
-        read = tuple(sorted({index for index in one["sources"] if index in fates}))
-        kept = tuple(index for index in read if fates[index]["covered"])
-        lost = tuple(
-            index for index in read if fates[index]["lost_at"] == [one["level"], one["node"]]
-        )
-        yield NodeRow(one["level"], one["node"], read, kept, lost, len(one["lessons"]), page)
+        scan = next(RunHistory(reader).entries(ScanEnded)).event
+    fates = {reflection.index: reflection for reflection in scan.retained}
+    for node in sorted(scan.nodes, key=lambda node: (node.level, node.node)):
+        read = tuple(sorted({index for index in node.sources if index in fates}))
+        covered = tuple(index for index in read if fates[index].covered)
+        place = (node.level, node.node)
+        lost = tuple(index for index in read if fates[index].lost_at == place)
+        yield NodeRow(*place, read, covered, lost, len(node.lessons), page)
 
 
 def line(options: ScanOptions, row: NodeRow) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 from combee_bench.options import AboveZero, Count, Rate, Scale
 from combee_dspy.controllers import BatchView, PowerLaw
 from combee_dspy.controllers._fits import DelayLaw
+from combee_dspy.events import UpdateEnded
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.records import Measurement
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
@@ -121,15 +121,8 @@ def run(options: SizesOptions) -> Iterator[SizesRow]:
 
 def _recorded(folder: str) -> list[Measurement]:
     with Reader(journal_file(folder)) as reader:
-        updates = [
-            json.loads(row["data"])
-            for row in reader.rows("SELECT data FROM event WHERE kind = 'update'", ())
-        ]
-    return [
-        Measurement(update["rows"], update["seconds"])
-        for update in updates
-        if not update["skipped"]
-    ]
+        updates = [entry.event for entry in RunHistory(reader).entries(UpdateEnded)]
+    return [Measurement(update.rows, update.seconds) for update in updates if not update.skipped]
 
 
 def _row(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from combee_dspy.events import CandidateValidated
 from combee_dspy.exceptions import JournalDamagedError
 from combee_dspy.journal import Effect, Journal
 from combee_dspy.records import CallUsage
@@ -37,7 +38,8 @@ async def write(closed: Path, died: Path, effects: int) -> None:
             await log.keep(
                 Effect(f"rollout/c/{number}", "rollout", value, "task", score=0.5, usage=(usage,))
             )
-            log.emit("validated", {"candidate": f"c{number}", "score": number / 7}, step=number)
+            event = CandidateValidated(f"c{number}", number, number / 7, 1, best=True)
+            log.emit(event, step=number)
             if number == effects // 2:
                 with closing(sqlite3.connect(journal.path)) as connection:
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -6,6 +6,7 @@ import random
 
 import yaml
 
+from combee_dspy.events import CandidateValidated
 from combee_strategist.planning import Curve
 from tests.tracking.journals import Story
 
@@ -42,9 +43,6 @@ class Converged(Story):
             candidate = f"{index:016d}"
             for row in range(120):
                 await self._roll(log, candidate, "validation", row, float(row < 120 * share), index)
-            log.emit(
-                "validated",
-                {"candidate": candidate, "index": index, "score": share, "rows": 120, "best": True},
-            )
+            log.emit(CandidateValidated(candidate, index, share, 120, best=True))
         for row in range(1_000):
             await self._roll(log, candidate, "train", row, 1.0, 2 + row)

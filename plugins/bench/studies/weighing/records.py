@@ -15,6 +15,7 @@ import dspy
 import typer
 
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.events import Event, WarningRaised
 from combee_dspy.lessons import Book, Taught
 from combee_dspy.records import Lessons, Reflection, Role
 from combee_dspy.registry import resolve
@@ -59,9 +60,9 @@ async def reduce_records(aggregator: Aggregator, task: Task, reader: dspy.BaseLM
         with dspy.context(lm=reader, adapter=dspy.JSONAdapter()):
             return await dspy.Predict(signature).acall(**inputs)
 
-    def emit(kind: str, **data: Any) -> None:
-        if kind == "warning":
-            typer.echo(f"{aggregator.name}: {data.get('text')}", err=True)
+    def emit(event: Event) -> None:
+        if isinstance(event, WarningRaised):
+            typer.echo(f"{aggregator.name}: {event.text}", err=True)
 
     async def ready(number: int, row: Row) -> Reflection:
         return Reflection(number, _record(row))

@@ -5,7 +5,6 @@ And moving the alias.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from combee_dspy.events import PairScored, ShadowsCounted
 from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError
 from combee_dspy.files import file_name
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Reader, RunHistory
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 
 __all__ = ["CanaryStatus", "interval", "promote", "rollback", "status", "withdraw"]
@@ -215,13 +215,14 @@ class _Evidence:
         self.versions = tuple({"version": name, **counts} for name, counts in sorted(sums.items()))
 
     def _pairs(self, reader: Reader, production: int, challenger: str) -> None:
-        for row in reader.rows("SELECT data FROM event WHERE kind = 'pair' ORDER BY id"):
-            pair = json.loads(row["data"])
-            if (pair["incumbent"], pair.get("sha256")) == (production, challenger):
-                self.differences.setdefault(pair["request"], pair["after"] - pair["before"])
-                self.first, self.last = min(self.first, pair["at"]), max(self.last, pair["at"])
-        last = reader.rows("SELECT data FROM event WHERE kind = 'shadows' ORDER BY id DESC LIMIT 1")
-        self.shadows.update(json.loads(last[0]["data"]) if last else {})
+        history = RunHistory(reader)
+        for entry in history.entries(PairScored):
+            pair = entry.event
+            if (pair.incumbent, pair.sha256) == (production, challenger):
+                self.differences.setdefault(pair.request, pair.after - pair.before)
+                self.first, self.last = min(self.first, pair.at), max(self.last, pair.at)
+        shadows = history.last(ShadowsCounted)
+        self.shadows.update(shadows.counts if shadows else {})
 
     def _sums(self, reader: Reader, sums: dict[str, Counter[str]]) -> None:
         sql = (

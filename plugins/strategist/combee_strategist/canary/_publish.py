@@ -9,7 +9,7 @@ from typing import Any
 
 from combee_dspy.evaluation import Receipt
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.loading import CandidateRecord, candidates
 from combee_dspy.tracking import run_number
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
@@ -52,9 +52,9 @@ def publish(
     plan = plan or CanaryPlan()
     with Reader(journal_file(os.fspath(run))) as reader:
         number = run_number(reader, task)
-        row = reader.rows("SELECT name, description FROM run WHERE id = ?", (number,))[0]
-        sql = "SELECT data FROM event WHERE run = ? AND kind = 'receipt' ORDER BY id"
-        receipts = [Receipt.from_json(event["data"]) for event in reader.rows(sql, (number,))]
+        history = RunHistory(reader, number)
+        origin, artifact = history.record.name, dict(history.about.spec("artifact"))
+        receipts = [entry.event for entry in history.entries(Receipt)]
     read = next(
         (
             receipt
@@ -70,11 +70,8 @@ def publish(
         raise ArgumentValueError(
             "run", os.fspath(run), "returned the program that it was given", "Learn something."
         )
-    of_run = {
-        candidate.id: candidate for candidate in candidates(run) if candidate.run == row["name"]
-    }
+    of_run = {candidate.id: candidate for candidate in candidates(run) if candidate.run == origin}
     before, after = (of_run[candidate_id] for candidate_id in read.programs)
-    artifact = json.loads(row["description"])["specs"]["artifact"]
     registry = Registry(name, uri)
     production, waiting = registry.at(PRODUCTION), registry.at(CHALLENGER)
     if waiting not in (None, production):
@@ -84,10 +81,10 @@ def publish(
         )
     if production is None:
         registry.add(
-            _document(before, artifact, plan), PRODUCTION, who, f"what {row['name']} began with"
+            _document(before, artifact, plan), PRODUCTION, who, f"what {origin} began with"
         )
     return registry.add(
-        _document(after, artifact, plan, read), CHALLENGER, who, why or f"learned by {row['name']}"
+        _document(after, artifact, plan, read), CHALLENGER, who, why or f"learned by {origin}"
     )
 
 

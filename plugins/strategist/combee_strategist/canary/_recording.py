@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import json
 import logging
 import os
 import platform
@@ -22,12 +21,14 @@ from typing import Any
 import dspy
 
 from combee_dspy.costs import Tariff, metered
+from combee_dspy.events import PairScored, ShadowsCounted
 from combee_dspy.journal import Effect, Journal, Reader
 from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout, read_score
 from combee_dspy.search import Texts
+from combee_strategist.canary._events import LabelsAwaited, awaited
 from combee_strategist.canary._pool import Pool
 from combee_strategist.canary._window import Window
 
@@ -202,10 +203,8 @@ class Recorder:
                 "answers": answers,
                 "versions": (pair.incumbent, pair.challenger),
             }
-            self._log.emit(
-                "waiting",
-                self._texts.scrubbed(encode_rollout(Rollout(pair.request, 0.0, prediction=record))),
-            )
+            rollout = encode_rollout(Rollout(pair.request, 0.0, prediction=record))
+            self._log.emit(LabelsAwaited(self._texts.scrubbed(rollout)))
 
     def label(self, request: str, labels: Mapping[str, Any]) -> bool:
         """Give labels to a request that waits for them; ``False`` where none of that id does."""
@@ -231,15 +230,9 @@ class Recorder:
         self._recalls.idle(seconds)
 
     def _recall(self, request: str, labels: Mapping[str, Any]) -> None:
-        sql = (
-            "SELECT data FROM event"
-            " WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
-        )
         for path in self._folder.rglob("journal.sqlite"):
             with Reader(path) as reader:
-                rollouts = [
-                    decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))
-                ]
+                rollouts = [decode_rollout(event.rollout) for event in awaited(reader, request)]
             for rollout in rollouts:
                 if rollout is None or rollout.prediction is None:
                     continue
@@ -337,16 +330,16 @@ class Recorder:
             )
         if len(pair.answers) == 2:
             by = {answer.version: score for answer, score in zip(pair.answers, scores, strict=True)}
-            event = {
-                "request": pair.request,
-                "at": pair.answers[0].started,
-                "incumbent": pair.incumbent,
-                "sha256": pair.challenger,
-                "by": "judge" if scorer is self._judge else "metric",
-                "before": by.pop(pair.incumbent),
-                "after": by.popitem()[1],
-            }
-            self._log.emit("pair", event)
+            event = PairScored(
+                pair.request,
+                pair.answers[0].started,
+                pair.incumbent,
+                pair.challenger,
+                by="judge" if scorer is self._judge else "metric",
+                before=by.pop(pair.incumbent),
+                after=by.popitem()[1],
+            )
+            self._log.emit(event)
             self.count("scored")
 
     def unscored(self, pair: Pair, why: str) -> None:
@@ -362,7 +355,7 @@ class Recorder:
             counts = dict(self.counts)
         if counts != self._counts_written:
             self._counts_written = counts
-            self._log.emit("shadows", counts)
+            self._log.emit(ShadowsCounted(counts))
 
     def close(self) -> None:
         """Write what is left, and end the run in the journal."""

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunHistory, journal_file
 
 __all__ = ["Ceiling", "Curve"]
 
@@ -103,11 +103,9 @@ class Curve:
 
         with Reader(journal_file(place)) as reader:
             number = run_number(reader, run)
-            simulated = reader.rows(
-                "SELECT json_extract(description, '$.simulated') FROM run WHERE id = ?", (number,)
-            )
+            simulated = RunHistory(reader, number).about.simulated
             source = f"{place}, run {number}" + (
-                " (a simulated service, no language model)" if simulated[0][0] else ""
+                " (a simulated service, no language model)" if simulated else ""
             )
             return cls.of_rollouts(map(dict, reader.rows(_ROLLOUTS, (number,))), source)
 

@@ -1,0 +1,147 @@
+"""The figures of runs: scores, held-out figures, costs, and why they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from combee_dspy.events import (
+    CandidateValidated,
+    HeldoutRead,
+    PointPriced,
+    RunStopped,
+    UpdateEnded,
+)
+from combee_dspy.gains import NO_HELDOUT, name_gain
+from combee_dspy.journal import Reader, RunHistory
+from combee_dspy.records import NO_BASELINE
+from combee_dspy.tracking._sql import RUN_COSTS, RUN_ROLLOUTS
+
+__all__ = ["RunFigures", "figures_of", "summarize_runs"]
+
+_HELDOUT = ("before", "after", "difference", "low", "high", "n", "look")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """What a run amounts to so far; the columns of ``combee runs --json``.
+
+    Attributes:
+        simulated: Whether a model is simulated: 1 or 0.
+        updates: Updates that have ended.
+        rollouts: Rollouts of the search, those of the held-out set left out.
+        heldout_rollouts: Those of the held-out set.
+        seed_score: The student's score on validation.
+        best_score: The result's; until then the best so far.
+        heldout_before: The student's score on the held-out rows; ``None`` where none were read.
+        per_point: What a point above a serial baseline has cost, in a sentence.
+        dollars: ``None`` where the price of one call is not known.
+        reason: Why it ended.
+        supports_claims: Whether its figures support a claim: 1 or 0. A run that is not over, or
+            has failed, supports none.
+    """
+
+    id: int
+    name: str
+    state: str
+    created: float
+    finished: float | None
+    seed: int | None
+    simulated: int
+    evaluator: str | None
+    updates: int
+    rollouts: int
+    heldout_rollouts: int
+    seed_score: float | None
+    best_score: float | None
+    heldout_before: float | None
+    heldout_after: float | None
+    heldout_difference: float | None
+    heldout_low: float | None
+    heldout_high: float | None
+    heldout_n: int | None
+    heldout_look: int | None
+    per_point: str | None
+    calls: int
+    tokens: int
+    dollars: float | None
+    reason: str | None
+    supports_claims: int
+
+    @property
+    def gain(self) -> str:
+        """What the held-out figures are called."""
+        if not self.heldout_n:
+            return NO_HELDOUT
+        return name_gain(
+            self.heldout_difference or 0.0, self.heldout_low or 0.0, self.heldout_high or 0.0
+        )
+
+    def columns(self) -> dict[str, object]:
+        """Return the figures by name, in their order."""
+        return {column.name: getattr(self, column.name) for column in fields(self)}
+
+
+def summarize_runs(reader: Reader) -> list[RunFigures]:
+    """Return the figures of all runs of a journal, oldest first.
+
+    Raises:
+        JournalDamagedError: A row cannot be read.
+    """
+    return [figures_of(reader, row[0]) for row in reader.rows("SELECT id FROM run ORDER BY id")]
+
+
+def figures_of(reader: Reader, run: int) -> RunFigures:
+    """Return the figures of one run.
+
+    Raises:
+        ArgumentValueError: The journal has no such run.
+        JournalDamagedError: A row cannot be read.
+    """
+    history = RunHistory(reader, run)
+    record, about, result = history.record, history.about, history.result
+    seed_score, best_score = _validation_scores(history)
+    if result is not None and result.best_score is not None:
+        best_score = result.best_score
+    heldout, priced = history.last(HeldoutRead), history.last(PointPriced)
+    stopped = history.last(RunStopped)
+    rollouts, heldout_rollouts = reader.rows(RUN_ROLLOUTS, (run,))[0]
+    calls, tokens, dollars = reader.rows(RUN_COSTS, (run,))[0]
+    return RunFigures(
+        id=record.id,
+        name=record.name,
+        state=record.state,
+        created=record.created,
+        finished=record.finished,
+        seed=record.seed,
+        simulated=int(about.simulated),
+        evaluator=about.evaluator,
+        updates=history.count(UpdateEnded),
+        rollouts=int(rollouts),
+        heldout_rollouts=int(heldout_rollouts),
+        seed_score=seed_score,
+        best_score=best_score,
+        **{f"heldout_{name}": getattr(heldout, name, None) for name in _HELDOUT},
+        per_point=(priced.text if priced else NO_BASELINE) if heldout and heldout.n else None,
+        calls=calls,
+        tokens=tokens,
+        dollars=dollars,
+        reason=stopped.reason if stopped else None,
+        supports_claims=int(
+            result is not None
+            and record.state == "finished"
+            and isinstance(result.heldout, Mapping)
+            and result.warnings == ()
+        ),
+    )
+
+
+def _validation_scores(history: RunHistory) -> tuple[float | None, float | None]:
+    """Return the student's score on validation, and that of the last candidate that was best."""
+    seed_score = best_score = None
+    for entry in history.entries(CandidateValidated):
+        if entry.event.index == 0 and seed_score is None:
+            seed_score = entry.event.score
+        if entry.event.best:
+            best_score = entry.event.score
+    return seed_score, best_score
