@@ -20,7 +20,9 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking import candidates, costs, rollouts, runs, write_report
 from combee_dspy.tracking._learned import diffs, learned
-from combee_dspy.tracking.report import _facts
+from combee_dspy.tracking._spending import read_spending, times_of
+from combee_dspy.tracking.report import _effects
+from combee_dspy.tracking.report._search import candidate_facts
 from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
 
@@ -182,13 +184,26 @@ def test_what_was_spent_when_a_candidate_was_validated(tmp_path, monkeypatch):
             {**one, "validated_at": at}
             for one, at in zip(_known(reader), (story.clock - 100, 0, 1e12), strict=True)
         ]
-        found = _facts._candidates(reader, 1, known, created=0.0)
+        paid = read_spending(reader, 1, times_of(known))
+        found = candidate_facts(paid, known, created=0.0)
     assert [one["rollouts"] for one in found] == [0, 0, 18]
     assert [one["tokens"] for one in found] == [
         0,
         0,
         18 * 15 + 240,
     ], "the reading of the held-out set is no part"
+
+
+def test_a_page_holds_the_newest_rollouts_and_says_how_many_there_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(_effects, "_MOST_ROLLOUTS", 5)
+    monkeypatch.setattr(_effects, "_MOST_SPANS", 7)
+    page = page_of(Story(tmp_path).whole())
+    rolls = page.data["rolls"]
+    numbers = [row[rolls["columns"].index("id")] for row in rolls["rows"]]
+    assert len(numbers) == 5
+    assert numbers == sorted(numbers)
+    assert "The newest 5 of 18 rollouts of the search" in page.text
+    assert "The first 7 of 28 rollouts and calls" in page.text
 
 
 def _known(reader):

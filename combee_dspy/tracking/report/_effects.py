@@ -107,7 +107,8 @@ def table_of_rollouts(reader: Reader, run: int, created: float) -> dict[str, Any
     total = reader.rows(sql, (run,))[0][0]
     texts: dict[str, int] = {}
     rows = []
-    newest = f"{ROLLOUT} AND {of_search} ORDER BY e.id DESC LIMIT {_MOST_ROLLOUTS}"
+    # The plus keeps SQLite from an index that has all rollouts in another order.
+    newest = f"{ROLLOUT} AND +{of_search} ORDER BY e.id DESC LIMIT {_MOST_ROLLOUTS}"
     for row in reader.stream(newest, (run,)):
         strings = {name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in _TEXTS}
         strings |= {
