@@ -85,21 +85,28 @@ class Spending:
 def read_spending(reader: Reader, run: int, times: Iterable[float] = ()) -> Spending:
     """Return what a run's search has paid, by update and by some times. Effects are read once."""
     ends = sorted(set(times))
+    parts: defaultdict[tuple[int, int], Amounts] = defaultdict(Amounts)
+    for step, started, ended, rollouts, tokens, *prices in reader.stream(_EFFECTS, (run,)):
+        dollars, gpu_seconds, unpriced = prices
+        part = parts[step, bisect.bisect_left(ends, ended)]
+        part.rollouts += rollouts
+        part.tokens += tokens or 0
+        part.dollars += dollars
+        part.unpriced += unpriced or 0
+        if gpu_seconds is not None:
+            part.gpu_seconds = (part.gpu_seconds or 0.0) + gpu_seconds
+        part.started, part.ended = min(part.started, started), max(part.ended, ended)
     updates: defaultdict[int, Amounts] = defaultdict(Amounts)
     between = [Amounts() for _ in range(len(ends) + 1)]
-    for step, started, ended, rollouts, tokens, *more in reader.stream(_EFFECTS, (run,)):
-        dollars, gpu_seconds, unpriced = more
-        amounts = Amounts(
-            rollouts, tokens or 0, dollars, gpu_seconds, unpriced or 0, started, ended
-        )
-        updates[step].add(amounts)
-        between[bisect.bisect_left(ends, ended)].add(amounts)
+    for (step, place), part in sorted(parts.items()):
+        updates[step].add(part)
+        between[place].add(part)
     until, total = {}, Amounts()
     gpus = any(amounts.gpu_seconds is not None for amounts in between)
     for end, amounts in zip([*ends, math.inf], between, strict=True):
         total.add(amounts)
         until[end] = replace(total, gpu_seconds=(total.gpu_seconds or 0.0) if gpus else None)
-    return Spending(dict(sorted(updates.items())), until, total)
+    return Spending(updates, until, total)
 
 
 def spending(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
