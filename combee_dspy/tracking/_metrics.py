@@ -5,14 +5,11 @@ it.
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import re
 import sqlite3
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from combee_dspy.events import (
     BatchPlanned,
@@ -29,73 +26,25 @@ from combee_dspy.events import (
 )
 from combee_dspy.journal import Reader, RunHistory, failure_counts, outcomes
 from combee_dspy.tracking._lessons import count_lessons
+from combee_dspy.tracking._params import name_of
 from combee_dspy.tracking._queries import costs_of
 from combee_dspy.tracking._runs import figures_of
 from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import cut, dollars
 
 __all__ = [
-    "MAX_PARAM",
     "MAX_TAG",
     "charted",
     "description",
     "end_metrics",
-    "params",
-    "title",
     "update_metrics",
 ]
-
-MAX_PARAM = 6_000
-"""Characters of a parameter's value that MLflow keeps; it cuts the rest without a word."""
 
 MAX_TAG = 8_000
 """Characters of a tag's value, and of a run's description."""
 
-_NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
-_LONGEST_NAME = 100
 _MOST_WARNINGS = 10
 _HELDOUT = ("before", "after", "difference", "low", "high", "n")
-
-
-def params(history: RunHistory) -> dict[str, str]:
-    """Return what was decided before a run: each setting under its own name, as ``num_threads`` or
-    ``search.staleness``; a strategy by its name, and its parameters as ``aggregator.copies``;
-    models, sizes, digests and versions in groups, as ``size/train``.
-    """
-    about, record = dict(history.description), history.record
-    settings, specs = about.pop("settings", {}), about.pop("specs", {})
-    decided: dict[str, Any] = {
-        "name": record.name,
-        **(settings if isinstance(settings, dict) else {}),
-        "seed": record.seed,
-        **_strategies(specs if isinstance(specs, dict) else {}),
-    }
-    for name, value in about.items():
-        if not isinstance(value, dict):
-            decided[name] = value
-        elif name in _FACTS:
-            decided |= {f"{_FACTS[name]}/{key}": fact for key, fact in value.items()}
-        else:
-            decided |= {f"{name}.{key}": part for key, part in value.items()}
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in decided.items()
-    }
-    return {_named(name): cut(text, MAX_PARAM) for name, text in texts.items()}
-
-
-_FACTS = {"models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
-
-
-def _strategies(specs: Mapping[str, Any]) -> dict[str, Any]:
-    decided: dict[str, Any] = {}
-    for role, spec in specs.items():
-        several = spec if isinstance(spec, list) else [spec]
-        decided[role] = ", ".join(part["name"] for part in several)
-        for part in several:
-            prefix = f"{role}.{part['name']}" if isinstance(spec, list) else role
-            decided |= {f"{prefix}.{key}": value for key, value in part["params"].items()}
-    return decided
 
 
 _CHARTED = {
@@ -131,18 +80,6 @@ def charted(metrics: Mapping[str, float]) -> dict[str, float]:
     return groups | {_CHARTED[name]: value for name, value in metrics.items() if name in _CHARTED}
 
 
-def title(history: RunHistory) -> str:
-    """Return the name of a run among others: task, aggregator, and rows to learn from."""
-    name, about = history.record.name, history.about
-    size = about.sizes.get("train")
-    parts = [
-        about.program if name == "main" else name,
-        str(about.spec("aggregator").get("name", "")),
-        f"{size} rows" if size else "",
-    ]
-    return ", ".join(filter(None, parts))
-
-
 def update_metrics(
     reader: Reader, run: int, step: int, *, event: int, effect: int
 ) -> dict[str, float]:
@@ -172,7 +109,7 @@ def update_metrics(
     metrics["cost/rollouts"] = reader.rows(sql, (run, effect, step))[0][0]
     before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
     metrics |= _by_role(reader.rows(before, (run, effect, step)))
-    return {_named(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
+    return {name_of(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _by_role(spent: Sequence[sqlite3.Row]) -> dict[str, float]:
@@ -316,7 +253,3 @@ def description(reader: Reader, run: int) -> str:
     warnings = itertools.islice(RunHistory(reader, run).entries(WarningRaised), _MOST_WARNINGS)
     lines.extend(f"Warning: {entry.event.text}" for entry in warnings)
     return cut("\n\n".join(lines), MAX_TAG)
-
-
-def _named(name: str) -> str:
-    return _NAME.sub("_", name)[:_LONGEST_NAME]

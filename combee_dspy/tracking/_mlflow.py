@@ -24,15 +24,9 @@ from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
 from combee_dspy.tracking._caller import active_run
 from combee_dspy.tracking._candidates import candidates_of, chosen_of
-from combee_dspy.tracking._metrics import (
-    charted,
-    description,
-    end_metrics,
-    params,
-    title,
-    update_metrics,
-)
+from combee_dspy.tracking._metrics import charted, description, end_metrics, update_metrics
 from combee_dspy.tracking._mlflow_end import Legacy, datasets_of, registered
+from combee_dspy.tracking._params import params, title
 from combee_dspy.tracking._runs import figures_of
 from combee_dspy.tracking._sql import CALLS, ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line

@@ -29,10 +29,8 @@ TOO_LONG = {
     "combee_dspy/search/_budget.py": 2233,
     "combee_dspy/search/_effects.py": 2668,
     "combee_dspy/search/_update.py": 3105,
-    "combee_dspy/tracking/_metrics.py": 2080,
     "combee_dspy/tracking/_mlflow.py": 2827,
     "combee_dspy/tracking/_progress.py": 2676,
-    "combee_dspy/tracking/report/_facts.py": 3770,
     "plugins/strategist/combee_strategist/canary/_recording.py": 2368,
     "plugins/strategist/combee_strategist/canary/_serving.py": 2445,
 }

@@ -21,8 +21,9 @@ from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, Missing
 from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
 from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._candidates import candidates_of, chosen_of
-from combee_dspy.tracking._metrics import MAX_PARAM, description, params
+from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._mlflow_traces import TraceRecorder
+from combee_dspy.tracking._params import MAX_PARAM, params
 from tests.slow import slow_but
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 from tests.worlds import examples

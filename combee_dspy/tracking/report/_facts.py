@@ -21,7 +21,7 @@ from combee_dspy.events import (
 from combee_dspy.journal import Entry, Reader, RunHistory
 from combee_dspy.tracking._candidates import chosen_of, recorded
 from combee_dspy.tracking._learned import diffs, learned
-from combee_dspy.tracking._metrics import title
+from combee_dspy.tracking._params import title
 from combee_dspy.tracking._queries import audit_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._runs import RunFigures, figures_of
 from combee_dspy.tracking._spending import read_spending, spending_rows, times_of
