@@ -356,7 +356,9 @@ class _Shipper(Follower):
         else:
             decided = [
                 mlflow.entities.Param(*one)
-                for one in clean_values(params(self._history), self._clean).items()
+                for one in clean_values(
+                    params(record.name, record.seed, self._history.description), self._clean
+                ).items()
             ]
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
             client.log_inputs(self._id, datasets=datasets_of(self._history.about))

@@ -19,31 +19,31 @@ _NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
 _LONGEST_NAME = 100
 
 
-def params(history: RunHistory) -> dict[str, str]:
+def params(name: str, seed: int | None, description: Mapping[str, Any]) -> dict[str, str]:
     """Return what was decided before a run: each setting under its own name, as ``num_threads`` or
     ``search.staleness``; a strategy by its name, and its parameters as ``aggregator.copies``;
     models, sizes, digests and versions in groups, as ``size/train``.
     """
-    about, record = dict(history.description), history.record
+    about = dict(description)
     settings, specs = about.pop("settings", {}), about.pop("specs", {})
     decided: dict[str, Any] = {
-        "name": record.name,
+        "name": name,
         **(settings if isinstance(settings, dict) else {}),
-        "seed": record.seed,
+        "seed": seed,
         **_strategies(specs if isinstance(specs, dict) else {}),
     }
-    for name, value in about.items():
+    for group, value in about.items():
         if not isinstance(value, dict):
-            decided[name] = value
-        elif name in _FACTS:
-            decided |= {f"{_FACTS[name]}/{key}": fact for key, fact in value.items()}
+            decided[group] = value
+        elif group in _FACTS:
+            decided |= {f"{_FACTS[group]}/{key}": fact for key, fact in value.items()}
         else:
-            decided |= {f"{name}.{key}": part for key, part in value.items()}
+            decided |= {f"{group}.{key}": part for key, part in value.items()}
     texts = {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in decided.items()
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in decided.items()
     }
-    return {name_of(name): cut(text, MAX_PARAM) for name, text in texts.items()}
+    return {name_of(key): cut(text, MAX_PARAM) for key, text in texts.items()}
 
 
 _FACTS = {"models": "model", "digests": "digest", "sizes": "size", "versions": "version"}

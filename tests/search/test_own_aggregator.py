@@ -4,6 +4,7 @@ name it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from combee_dspy import Budget, Combee, Search
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.strategies import StrategyContext
-from combee_dspy.tracking._metrics import params
+from combee_dspy.tracking._params import params
 from tests.worlds import events, gate_metric, gate_rows, rows
 
 
@@ -77,4 +78,5 @@ def test_its_aggregate_is_what_decides_and_what_is_named(
     assert report.specs["aggregator"]["name"] == "signed"
     assert {scan["aggregator"] for scan in events(tmp_path, "scan")} == {"signed"}
     (run,) = rows(tmp_path, "SELECT * FROM run")
-    assert "signed" in params(run)["aggregator"]
+    decided = params(run["name"], run["seed"], json.loads(run["description"]))
+    assert "signed" in decided["aggregator"]

@@ -256,7 +256,7 @@ def test_each_setting_is_a_parameter_of_its_own_name():
         "search": {"staleness": 1},
         "sizes": {"train": 8},
     }
-    found = params({"name": "main", "seed": 7, "description": json.dumps(about)})
+    found = params("main", 7, about)
     assert found == {
         "name": "main",
         "seed": "7",
@@ -561,7 +561,8 @@ def test_what_mlflow_would_cut_in_silence_says_so(tmp_path):
     named = [{"name": "x" * 10_000, "params": {}}]
     story = Story(tmp_path, specs={"operators": named, "odd@name=": {"name": "y", "params": {}}})
     with Reader(journal_file(story.whole())) as reader:
-        found = params(RunHistory(reader, 1))
+        history = RunHistory(reader, 1)
+        found = params("main", 7, history.description)
         assert len(found["operators"]) == MAX_PARAM
         assert found["operators"].endswith(" …")
         assert found["odd_name_"] == "y"
