@@ -203,10 +203,8 @@ class Effects:
             and place.step < 0
             and place.purpose == "validation"
         ):
-            urgency = (
-                ROLLOUTS,
-                -1,
-            )  # the student's validation: without it a run whose time is over has no result
+            # The student's validation: without it a run whose time is over has no result.
+            urgency = ROLLOUTS, -1
 
         async def run(check: Check | None) -> tuple[Rollout | Exception, tuple[CallUsage, ...]]:
             priority = (*urgency, row.index, self._number)
@@ -352,8 +350,8 @@ class Effects:
                 self._tell_late(f"The metric's feedback was given up: {error}")
                 return late(described(error)), error.usage
 
-        made, effect = await self.buyer.buy(effect, run)
-        value = {"value": made}
+        answer, effect = await self.buyer.buy(effect, run)
+        value = {"value": answer}
         await self.buyer.keep(replace(effect, value=value), value)
         return value
 
