@@ -13,4 +13,9 @@ def slow_but(quick: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
     cases, quick = list(cases), list(quick)
     missing = [case for case in quick if case not in cases]
     assert not missing, f"no such cases: {missing}"
-    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    return [case if case in quick else _slow(case) for case in cases]
+
+
+def _slow(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)

@@ -102,6 +102,7 @@ def test_noise_moves_the_size_little_and_the_law_is_fitted_again_each_update(see
     assert len({fit.tau for fit in fits}) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3000), st.integers(3, 7), st.integers(1, 20), st.integers(1, 12))
 def test_profiling_measures_distinct_rising_sizes_inside_the_first_epoch(
     size, profile, min_updates, min_size
@@ -230,7 +231,7 @@ def test_a_capacity_that_becomes_known_is_measured_below_too():
 
 
 @pytest.mark.parametrize("smallest", [5, 10])
-@pytest.mark.parametrize("exponent", slow_but((0.5, 0.84), [0.5, 0.7, 0.84, 1.0]))
+@pytest.mark.parametrize("exponent", slow_but((0.84,), [0.5, 0.7, 0.84, 1.0]))
 def test_sizes_from_the_paper_are_met_whatever_the_scale_of_the_delays(smallest, exponent):
     """Of the slope at 5 or 10, 1.6 % give 40 to 158; the paper picked 64 to 94."""
     for scale in (20.0, 2000.0):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("tutorials", "examples")
 SCRIPTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
-QUICK = (ROOT / "tutorials" / "02_write_a_strategy.py",)
+QUICK = (ROOT / "examples" / "run_formula_mini.yaml",)
 MODELS = sorted((ROOT / "examples" / "models").glob("*.yaml"))
 FORMULA = sorted(
     (ROOT / "examples" / "benchmarks").glob("run_f*.yaml")
@@ -45,7 +45,8 @@ def combee(capsys, *arguments):
 
 
 # Each needs an interpreter of its own, and several seconds to load what it uses.
-@pytest.mark.parametrize("script", slow_but(QUICK, SCRIPTS), ids=named)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=named)
 def test_a_script_runs_and_says_that_it_is_simulated(script, tmp_path):
     if "fastapi" in script.name:
         pytest.importorskip("fastapi")
@@ -65,7 +66,7 @@ def test_a_script_runs_and_says_that_it_is_simulated(script, tmp_path):
         assert "Lessons learned" in state["answer.predict"]["signature"]["instructions"]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=named)
+@pytest.mark.parametrize("config", slow_but(QUICK, CONFIGS), ids=named)
 def test_a_configuration_runs_and_says_that_it_is_simulated(config, tmp_path, capsys):
     # It may write beside its folder, as it does in a checkout: into combee_runs.
     folder = tmp_path / "examples"

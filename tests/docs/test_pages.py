@@ -160,7 +160,12 @@ def each(pages, *slow):
     each(
         [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))],
         "README.md",
+        "docs/SKILL.md",
+        "docs/concepts.md",
+        "docs/how_to/costs.md",
         "docs/how_to/mlflow.md",
+        "docs/how_to/playbooks.md",
+        "docs/how_to/tasks.md",
         "docs/how_to/traces.md",
     ),
     ids=named,
@@ -218,6 +223,7 @@ def combee(*arguments):
         [page for page in PAGES if commands(page)],
         "docs/how_to/benchmark.md",
         "docs/how_to/plan.md",
+        "docs/quickstart.md",
     ),
     ids=named,
 )

@@ -140,9 +140,7 @@ def counted(services: Services) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "config", slow_but(("plain", "stale children", "asyncio", "playbook"), CONFIGS)
-)
+@pytest.mark.parametrize("config", slow_but(("stale children", "asyncio"), CONFIGS))
 def test_the_books_equal_what_the_services_counted(
     steady: Services, tmp_path: Path, config: str
 ) -> None:
@@ -166,7 +164,11 @@ def test_a_judges_calls_are_the_evaluators(steady: Services, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "config", ["plain", "stale children", "playbook", "asyncio", "a budget in calls"]
+    "config",
+    slow_but(
+        ("stale children", "a budget in calls"),
+        ["plain", "stale children", "playbook", "asyncio", "a budget in calls"],
+    ),
 )
 def test_attempts_that_failed_are_in_the_books(
     failing: Services, tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch

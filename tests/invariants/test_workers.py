@@ -161,9 +161,7 @@ def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "case", slow_but(("plain", "stale children", "stale trunk", "own parts"), CASES)
-)
+@pytest.mark.parametrize("case", slow_but(("plain", "stale children"), CASES))
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, case: str) -> None:
     found = [
         run(tmp_path / str(workers), workers, jitter, **CASES[case])
@@ -200,7 +198,7 @@ def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(
     assert again == first
 
 
-@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
 def test_the_simulated_service_and_a_playbook(service: Any, tmp_path: Path, keep: str) -> None:
     artifact = "playbook" if keep == "trunk" else "instruction"
     found = []

@@ -189,9 +189,9 @@ def test_a_metric_that_raises_on_one_row_is_named_and_ends_nothing(tmp_path: Pat
     "page",
     [
         Failure(200, "<html><body>Maintenance</body></html>", "text/html"),
-        Failure(200, "busy", "text/plain"),
+        pytest.param(Failure(200, "busy", "text/plain"), marks=pytest.mark.slow),
         Failure(200, '{"choices": ['),
-        Failure(200, ""),
+        pytest.param(Failure(200, ""), marks=pytest.mark.slow),
     ],
     ids=["html", "plain", "torn", "empty"],
 )

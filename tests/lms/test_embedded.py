@@ -58,6 +58,7 @@ def small(**settings: Any) -> dspy.LM:
     return embedded(slots=2, context=1024, **settings)
 
 
+@pytest.mark.slow
 def test_it_is_a_dspy_lm_without_a_cache() -> None:
     lm = small(max_tokens=4)
     assert isinstance(lm, dspy.LM)
@@ -101,11 +102,13 @@ def test_typed_outputs_always_parse() -> None:
     assert len(answer.sound) <= 12
 
 
+@pytest.mark.slow
 def test_a_prompt_beyond_the_context_is_an_error() -> None:
     with pytest.raises(dspy.utils.exceptions.LMError, match="context"):
         small(max_tokens=5)("word " * 2000)
 
 
+@pytest.mark.slow
 def test_saved_and_copied_lms_share_the_model() -> None:
     program = dspy.Predict(Route)
     program.lm = small(max_tokens=5)
@@ -125,6 +128,7 @@ def test_saved_and_copied_lms_share_the_model() -> None:
     assert len(_server._SERVERS) == loaded_models
 
 
+@pytest.mark.slow
 def test_a_model_that_is_let_go_answers_what_it_was_asked_and_loads_again() -> None:
     lm = embedded(slots=1, context=256, max_tokens=12)
     lm("hi", max_tokens=1)
@@ -137,6 +141,7 @@ def test_a_model_that_is_let_go_answers_what_it_was_asked_and_loads_again() -> N
     lm.engine.close()
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_in_parts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMBEE_CACHE", str(tmp_path / "cache"))
     weights = find_weights()

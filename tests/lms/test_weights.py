@@ -144,6 +144,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, monkeypatch) -> N
         assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_real_pip_fetches_the_pinned_version_and_no_other(
     tmp_path, packed, tiny, monkeypatch
 ) -> None:

@@ -26,6 +26,7 @@ def answer(chance: Chance, odds: float, limit: int, answers: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @given(st.integers(2, 200), st.integers(1, 300), st.floats(0.01, 3))
 def test_a_full_service_is_never_taken_for_chance_for_long(capacity, above, repeats):
     """Repeats: how often one that waits is refused while one is answered, whatever the limit."""

@@ -43,7 +43,7 @@ from tests.worlds import (
 )
 
 
-@pytest.mark.parametrize("limit", [24, 47, 100])
+@pytest.mark.parametrize("limit", slow_but((47,), [24, 47, 100]))
 @pytest.mark.parametrize(
     "given",
     [
@@ -74,7 +74,7 @@ def test_never_more_rollouts_than_granted(
     assert bought["n"] == report.rollouts == len(world.task_lm.requests) <= limit
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", slow_but((1,), [0, 1]))
 def test_merges_are_within_the_budget(tmp_path: Path, staleness: int) -> None:
     for limit in (60, 75, 90):
         world = World.made()
@@ -345,7 +345,7 @@ def test_sixteen_workers_pass_no_limit_though_answers_grow_as_long_as_the_lm_all
     assert 0.5 * limit < report.costs.total.tokens <= limit
 
 
-@pytest.mark.parametrize("name", ["calls", "tokens", "dollars"])
+@pytest.mark.parametrize("name", slow_but(("tokens",), ["calls", "tokens", "dollars"]))
 def test_a_run_that_was_killed_knows_what_its_effects_cost(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

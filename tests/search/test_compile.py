@@ -16,6 +16,7 @@ import pytest
 
 from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
+from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
     World,
@@ -30,7 +31,7 @@ from tests.worlds import (
 )
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
+@pytest.mark.parametrize("staleness", slow_but((1,), [0, 1, 2]))
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 def test_it_learns_what_the_service_can_know(service: Any, keep: Any, staleness: int) -> None:
     search = Search(keep=keep, staleness=staleness)
@@ -160,7 +161,10 @@ def test_few_shot_swap_alone_needs_no_proposer(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("selector", "staleness"),
-    [("round_robin", 0), ("round_robin", 1), ("all", 0), ("all", 1), ("own", 0)],
+    slow_but(
+        [("all", 1), ("own", 0)],
+        [("round_robin", 0), ("round_robin", 1), ("all", 0), ("all", 1), ("own", 0)],
+    ),
 )
 def test_several_predictors(world: World, selector: str, staleness: int, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []

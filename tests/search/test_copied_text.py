@@ -7,6 +7,7 @@ import pytest
 
 from combee_dspy import Guards, Search
 from combee_dspy.guards import CopyIndex
+from tests.slow import slow_but
 from tests.worlds import ANIMALS, World, events, in_kind, proposer_answer
 
 
@@ -54,7 +55,7 @@ def learned(world, **kwargs):
         return combee.compile(dspy.Predict("question -> answer"), trainset=TRAIN, valset=VALID)
 
 
-@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
 @pytest.mark.parametrize("how", [{}, {"aggregator": "single-call"}, {"operators": ["rewrite"]}])
 @pytest.mark.parametrize("animals", [ANIMALS[2:3], ANIMALS[2:6]], ids=["one", "a third"])
 def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):

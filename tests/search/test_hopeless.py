@@ -15,6 +15,7 @@ from combee_dspy.records import CallUsage
 from combee_dspy.search._budget import Purse
 from combee_dspy.stopping import Limits
 from combee_dspy.tracking import runs
+from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
     World,
@@ -92,7 +93,7 @@ HOPELESS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
 @pytest.mark.parametrize("what", HOPELESS)
 def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(
     tmp_path: Path, what: str, keep: Any

@@ -11,6 +11,7 @@ from dspy.utils import DummyLM
 from combee_dspy import Combee
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.lms import ConstrainedJSONAdapter, adapter_for, embedded
+from tests.slow import slow_but
 from tests.worlds import ANIMALS, World, code_word, examples, metric
 
 RULES = [f"The rule: the word for {animal} is {code_word(animal)}" for animal in ANIMALS]
@@ -57,7 +58,7 @@ def test_an_answer_in_json_is_read_by_the_fallback() -> None:
 
 @pytest.mark.parametrize("writes", [CHAT, JSON])
 @pytest.mark.parametrize("field", ["new_instruction", "improved_instruction"])
-@pytest.mark.parametrize("aggregator", ["union", "single-call"])
+@pytest.mark.parametrize("aggregator", slow_but(("union",), ["union", "single-call"]))
 def test_answers_in_the_field_of_gepas_proposer_are_read(
     writes: Any, field: str, aggregator: str
 ) -> None:

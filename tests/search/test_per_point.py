@@ -16,6 +16,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import NO_BASELINE
 from combee_dspy.tracking import runs
 from combee_dspy.tracking.report import write_report
+from tests.slow import slow_but
 from tests.worlds import World, examples, rows
 
 
@@ -137,7 +138,7 @@ def test_a_baseline_is_read_from_the_folder_of_a_serial_run(world: World, tmp_pa
     assert world.asked == asked, "nothing was bought"
 
 
-@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("folder", slow_but((True,), [False, True]))
 def test_a_file_says_it_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, folder: bool
 ) -> None:

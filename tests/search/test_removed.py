@@ -10,13 +10,14 @@ import pytest
 
 from combee_dspy import Guards, Search
 from combee_dspy.exceptions import ArgumentValueError
+from tests.slow import slow_but
 from tests.worlds import World, code_word, events
 
 UNWANTED = f"Rule: the word for cat is {code_word('cat')}"
 OTHER_WORDS = UNWANTED.lower() + "."
 
 
-@pytest.mark.parametrize("keep", ["trunk", "pareto"])
+@pytest.mark.parametrize("keep", slow_but(("trunk",), ["trunk", "pareto"]))
 @pytest.mark.parametrize("removed", [UNWANTED, OTHER_WORDS])
 def test_a_lesson_that_was_removed_is_in_no_text(
     world: World, tmp_path: Path, keep: Any, removed: str

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from combee_dspy.exceptions import JournalMismatchError
+from tests.slow import slow_but
 from tests.worlds import World, metric
 
 STATE = "The metric holds other data than when this run began"
@@ -76,7 +77,7 @@ def cell(source: str = CELL) -> Any:
     return made.metric
 
 
-@pytest.mark.parametrize("make", [Counting, over_a_dict, partly, cell])
+@pytest.mark.parametrize("make", slow_but((Counting,), [Counting, over_a_dict, partly, cell]))
 def test_a_run_goes_on_with_its_own_metric(
     make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,6 +51,7 @@ QUESTIONS = tuple(
 )
 TASK = SimulatedTask(QUESTIONS, base_rate=0.0)
 SECTION = 1_500
+INSERT = [Insert(max_tokens=SECTION)]
 
 
 def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
@@ -60,7 +61,7 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 
 
 @pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
-@pytest.mark.parametrize("operator", [Insert(max_tokens=SECTION), Rewrite(max_tokens=SECTION)])
+@pytest.mark.parametrize("operator", slow_but(INSERT, [*INSERT, Rewrite(max_tokens=SECTION)]))
 def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, operator, tmp_path):
     examples = [
         dspy.Example(question=one.text, answer=one.target).with_inputs("question")

@@ -11,7 +11,10 @@ from combee_bench.options import ScanOptions
 from combee_bench.scan import line, run, table
 
 
-@pytest.mark.parametrize(("law", "lost"), [("unlimited", False), ("attention", True)])
+@pytest.mark.parametrize(
+    ("law", "lost"),
+    [("attention", True), pytest.param("unlimited", False, marks=pytest.mark.slow)],
+)
 def test_a_scan_is_shown_call_by_call(law, lost, tmp_path):
     options = ScanOptions(reflections=24, law=law, log_dir=str(tmp_path))
     rows = list(run(options))

@@ -51,7 +51,7 @@ def gepa_until_it_has_learned(**arguments: Any) -> dspy.GEPA:
 
 
 @pytest.mark.parametrize("optimizer", [gepa_until_it_has_learned, Combee], ids=["GEPA", "Combee"])
-@pytest.mark.parametrize("name", slow_but(("facility", "word_limit"), PAGES))
+@pytest.mark.parametrize("name", slow_but(("facility",), PAGES))
 def test_a_documented_program_learns(name: str, optimizer: Optimizer) -> None:
     page = PAGES[name]
     with Server(page.mind) as server:
