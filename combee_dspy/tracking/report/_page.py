@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import logging
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
@@ -16,6 +17,10 @@ from combee_dspy.tracking._base import page_file
 from combee_dspy.tracking._queries import run_number
 from combee_dspy.tracking._text import clean_values, cleaner
 from combee_dspy.tracking.report._facts import facts
+
+if TYPE_CHECKING:
+    import jinja2
+    from jinja2.runtime import Context
 
 __all__ = ["keep_report", "render_report", "write_report"]
 
@@ -69,26 +74,42 @@ def _write(page: str, out: Path) -> Path:
 
 def render_report(reader: Reader, run: int) -> str:
     """Return the page of one run of a journal that is open."""
+    page_facts = clean_values(facts(reader, run), cleaner())
+    scripts = {"plot": _file("plot.min.js"), "js": _file("report.js")}
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
+    # The template does not escape these four. "<" is all that could end a script of data.
+    data = json.dumps(page_facts, separators=(",", ":")).replace("<", "\\u003c")
+    return _template().render(
+        d=page_facts, hashes=hashes, css=_file("report.css"), data=data, **scripts
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """Return the page's template, compiled once a process: that takes longer than to fill it in."""
     # A run without a report does not pay for the import.
     import jinja2
 
-    page_facts = clean_values(facts(reader, run), cleaner())
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_file),
         autoescape=True,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["score"] = lambda value: _score(value, page_facts["percent"])
-    environment.filters["gain"] = lambda value: _score(value, page_facts["percent"], "+")
-    scripts = {"plot": _file("plot.min.js"), "js": _file("report.js")}
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
-    # The template does not escape these four. "<" is all that could end a script of data.
-    data = json.dumps(page_facts, separators=(",", ":")).replace("<", "\\u003c")
-    page = environment.get_template("report.html.j2")
-    return page.render(d=page_facts, hashes=hashes, css=_file("report.css"), data=data, **scripts)
+
+    @jinja2.pass_context
+    def score(context: Context, value: Any) -> str:
+        return _score(value, context["d"]["percent"])
+
+    @jinja2.pass_context
+    def gain(context: Context, value: Any) -> str:
+        return _score(value, context["d"]["percent"], "+")
+
+    environment.filters.update(score=score, gain=gain)
+    return environment.get_template("report.html.j2")
 
 
+@functools.cache
 def _file(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from combee_dspy.files import write_plain
+
+if TYPE_CHECKING:
+    import jinja2
 
 __all__ = ["beside", "write_page"]
 
@@ -55,8 +59,26 @@ def write_page(path: Path, package: str, template: str, **values: Any) -> str:
 
     Every value is escaped: it may come from a journal or a file.
     """
-    import jinja2
     from markdown_it import MarkdownIt
+
+    text = _environment(package).get_template(template).render(**values)
+    # Raw HTML is shown and not obeyed; links and images are no part of these pages.
+    body = (
+        MarkdownIt("commonmark", {"html": False})
+        .enable("table")
+        .disable(["link", "image", "autolink"])
+        .render(text)
+    )
+    title = re.sub(r"[^\w .,:-]", "", text.partition("\n")[0]).strip()
+    write_plain(beside(path, ".md"), text)
+    write_plain(beside(path, ".html"), f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n")
+    return text
+
+
+@functools.cache
+def _environment(package: str) -> jinja2.Environment:
+    """Return the environment of a package's templates, which keeps them compiled."""
+    import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(
@@ -70,15 +92,4 @@ def write_page(path: Path, package: str, template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["points"] = lambda value: f"{round(100 * value, 1) + 0.0:+.1f}"
-    text = environment.get_template(template).render(**values)
-    # Raw HTML is shown and not obeyed; links and images are no part of these pages.
-    body = (
-        MarkdownIt("commonmark", {"html": False})
-        .enable("table")
-        .disable(["link", "image", "autolink"])
-        .render(text)
-    )
-    title = re.sub(r"[^\w .,:-]", "", text.partition("\n")[0]).strip()
-    write_plain(beside(path, ".md"), text)
-    write_plain(beside(path, ".html"), f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n")
-    return text
+    return environment
