@@ -15,6 +15,7 @@ from combee_dspy.evaluation import (
     sign_test,
 )
 from combee_dspy.exceptions import ArgumentValueError
+from tests.slow import slow_but
 
 binary = st.sampled_from([0.0, 1.0])
 graded = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -92,7 +93,7 @@ def test_few_examples_that_all_agree_do_not_make_certain() -> None:
     assert -0.01 < many.low < many.high < 0.01
 
 
-@pytest.mark.parametrize("n", [5, 10, 30, 100])
+@pytest.mark.parametrize("n", slow_but((10,), [5, 10, 30, 100]))
 @pytest.mark.parametrize("kind", ["right or wrong", "graded", "rare and large"])
 def test_coverage_is_at_least_near_its_level(n, kind, monkeypatch) -> None:
     """On many drawn samples the interval holds the true difference about 19 times in 20, or

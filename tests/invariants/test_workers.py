@@ -180,6 +180,7 @@ def test_the_executor_changes_nothing(tmp_path: Path) -> None:
     assert loop == threads
 
 
+@pytest.mark.slow
 def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(
     tmp_path: Path,
 ) -> None:

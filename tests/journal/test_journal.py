@@ -518,6 +518,7 @@ def _open_cache(path: str, barrier: Any) -> None:
     Cache(Path(path)).close()
 
 
+@pytest.mark.slow
 def test_processes_that_make_a_cache_at_once_all_have_it(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     for number in range(8):

@@ -418,31 +418,31 @@ def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("calls", slow_but((75,), [60, 75, 90, 105]))
 @pytest.mark.parametrize("heldout", slow_but((True,), [False, True]))
 def test_a_run_that_a_limit_cut_off_ends_as_it_did_when_it_is_compiled_again(
-    tmp_path: Path, heldout: bool
+    tmp_path: Path, heldout: bool, calls: int
 ) -> None:
     """What is left of a budget in rollouts must not be another when the update that was cut off is
     not begun.
     """
-    for calls in (60, 75, 90, 105):
-        place, answers = tmp_path / str(calls), []
-        for _ in range(2):
-            world = World.made(temperature=1.0)
-            with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-                program = world.combee(
-                    budget=Budget(rollouts=140, calls=calls),
-                    log_dir=place,
-                    reflection_minibatch_size=8,
-                ).compile(
-                    dspy.Predict("question -> answer"),
-                    trainset=examples(60),
-                    valset=examples(12, 100),
-                    heldout=examples(8, 200) if heldout else None,
-                )
-            answers.append((program.combee_report.best_score, program.signature.instructions))
-        assert answers[0] == answers[1]
-        assert not world.asked
+    answers = []
+    for _ in range(2):
+        world = World.made(temperature=1.0)
+        with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+            program = world.combee(
+                budget=Budget(rollouts=140, calls=calls),
+                log_dir=tmp_path,
+                reflection_minibatch_size=8,
+            ).compile(
+                dspy.Predict("question -> answer"),
+                trainset=examples(60),
+                valset=examples(12, 100),
+                heldout=examples(8, 200) if heldout else None,
+            )
+        answers.append((program.combee_report.best_score, program.signature.instructions))
+    assert answers[0] == answers[1]
+    assert not world.asked
 
 
 def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
     assert report.best_score >= report.seed_score
 
 
-@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
 def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path, keep: Any) -> None:
     """All of a minibatch is granted when it begins, however long it lasts with one slot."""
 

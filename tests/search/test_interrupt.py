@@ -142,7 +142,11 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", [("-m", "combee_dspy"), ("-c", TWICE)], ids=["once", "twice"])
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(("-m", "combee_dspy"), marks=pytest.mark.slow), ("-c", TWICE)],
+    ids=["once", "twice"],
+)
 def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path, command: tuple[str, str]) -> None:
     (tmp_path / "hanging_program.py").write_text(PROGRAM)
     (tmp_path / "config.yaml").write_text(CONFIG)

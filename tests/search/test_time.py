@@ -20,6 +20,7 @@ from dspy.utils.exceptions import LMRateLimitError
 from combee_dspy import Budget, Search, Task, Validation, compile_many
 from combee_dspy.diversity import Diversity, Embedder
 from combee_dspy.exceptions import ArgumentValueError, HeldUpError
+from tests.slow import slow_but
 from tests.worlds import World, examples, metric, proposer_answer, rows, task_answer
 
 SECONDS, BOUND = 0.6, 6.0
@@ -116,7 +117,7 @@ def in_seconds(
         return timed(lambda: combee.compile(student, **data))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", slow_but(("threads",), EXECUTORS))
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 def test_a_program_that_never_returns_ends_within_the_budget_and_the_student_is_returned(
     executor: str, keep: Any, never: threading.Event, tmp_path: Path
@@ -138,7 +139,7 @@ def test_a_program_that_never_returns_ends_within_the_budget_and_the_student_is_
 
 
 @pytest.mark.parametrize("what", ["metric", "task", "proposer", "probe", "validation", "loop"])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", slow_but(("asyncio",), EXECUTORS))
 def test_whatever_hangs(what: str, executor: str, never: threading.Event) -> None:
     def wait(answer: Callable[..., Any]) -> Callable[..., Any]:
         def waits(*given: Any) -> Any:

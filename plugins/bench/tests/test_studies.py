@@ -81,6 +81,7 @@ def test_where_copies_lie() -> None:
     assert rows[240, 2, "distinct", None].ever > 0.3
 
 
+@pytest.mark.slow
 def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
     with client.instant_service() as api_base:
         for name in ("evaluate-plain", "threads-plain", "asyncio-pooled", "compile-pooled"):
