@@ -127,10 +127,10 @@ def test_a_trainset_too_small_to_measure_on_gets_a_clamped_static_size(size):
 
 
 def test_the_ladder_is_geometric():
-    taken = [10]
-    while len(taken) < 5:
-        taken.append(next_size(taken, 5, 3, 1000))
-    assert taken == [10, 32, 101, 318, 1000]
+    sizes = [10]
+    while len(sizes) < 5:
+        sizes.append(next_size(sizes, 5, 3, 1000))
+    assert sizes == [10, 32, 101, 318, 1000]
 
 
 def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured():

@@ -38,7 +38,7 @@ def named(path):
 
 def combee(capsys, *arguments):
     with pytest.raises(SystemExit) as ended:
-        main([str(one) for one in arguments])
+        main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     assert ended.value.code == 0, err
     return out

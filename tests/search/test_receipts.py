@@ -18,6 +18,7 @@ import pytest
 
 from combee_dspy import Heldout, Privacy, Task, compile_many
 from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
+from tests.slow import slow_but
 from tests.worlds import World, examples, metric
 
 PROJECT_FILE = "combee-heldout.jsonl"
@@ -43,11 +44,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(world: World, *, student: Any = None, **changes: Any) -> Any:
     data = {"trainset": examples(12), "valset": examples(6, 100), "heldout": examples(8, 200)}
-    given = {name: changes.pop(name, rows) for name, rows in data.items()}
+    splits = {name: changes.pop(name, rows) for name, rows in data.items()}
     settings = {"max_metric_calls": 40, "reflection_minibatch_size": 4, **changes}
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         return world.combee(**settings).compile(
-            student or dspy.Predict("question -> answer"), **given
+            student or dspy.Predict("question -> answer"), **splits
         )
 
 
@@ -58,8 +59,8 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 def kinder(
     gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> Any:
-    found = metric(gold, pred)
-    return dspy.Prediction(score=found.score, feedback=f"Look again. {found.feedback}")
+    verdict = metric(gold, pred)
+    return dspy.Prediction(score=verdict.score, feedback=f"Look again. {verdict.feedback}")
 
 
 def lenient(
@@ -81,7 +82,7 @@ MOVES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", MOVES)
+@pytest.mark.parametrize("how", slow_but(("other rows", "read rows are validated on"), MOVES))
 def test_without_a_name_and_a_log_dir_no_hidden_file_stops_a_run(world: World, how: str) -> None:
     learned = run(world)
     report = run(world, student=learned, **MOVES[how]).combee_report
@@ -143,23 +144,25 @@ def test_several_tasks_read_each_look_once(world: World) -> None:
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(max_metric_calls=40, reflection_minibatch_size=4)
-        looks = [one.report.receipt.looks for one in compile_many(tasks, combee=combee, at_once=1)]
+        looks = [
+            result.report.receipt.looks for result in compile_many(tasks, combee=combee, at_once=1)
+        ]
     assert looks == [0, 1]
     assert run(world).combee_report.receipt.looks == 2
 
 
-@pytest.mark.parametrize("how", MOVES)
 def test_a_project_is_held_to_its_rows_whatever_the_log_dir(
-    world: World, project: Path, tmp_path: Path, how: str
+    world: World, project: Path, tmp_path: Path
 ) -> None:
     first = run(world, log_dir="runs/a").combee_report
     assert str(project / PROJECT_FILE) in str(first)
-    asked = world.asked
-    for log_dir in ("runs/b", tmp_path / "outside"):
-        with pytest.raises(HeldoutMovedError) as caught:
-            run(world, log_dir=log_dir, **MOVES[how])
-        assert str(project / PROJECT_FILE) in str(caught.value)
-    assert world.asked == asked, "nothing was bought"
+    bought = world.asked
+    for how, changes in MOVES.items():
+        for place in ("runs", tmp_path / "outside"):
+            with pytest.raises(HeldoutMovedError) as caught:
+                run(world, log_dir=Path(place, how), **changes)
+            assert str(project / PROJECT_FILE) in str(caught.value), how
+        assert world.asked == bought, how
     assert [line["stage"] for line in lines_of(project / PROJECT_FILE)] == ["begun", "read"]
 
 
@@ -245,7 +248,7 @@ def test_no_text_is_kept_and_nobody_is_named(world: World, folder: Path, project
 def test_two_readings_that_began_together_are_not_both_made(world: World) -> None:
     from combee_dspy.search import _heldout
 
-    begun = _heldout.HeldoutReading.read
+    read = _heldout.HeldoutReading.read
     other: dict[str, Any] = {"heldout": Heldout(examples(8, 300), study="refunds")}
 
     async def first_the_other(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -253,7 +256,7 @@ def test_two_readings_that_began_together_are_not_both_made(world: World) -> Non
             given = dict(other)
             other.clear()
             await asyncio.to_thread(run, World.made(), **given)
-        return await begun(self, *args, **kwargs)
+        return await read(self, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(HeldoutMovedError, match="read it"):
         patch.setattr(_heldout.HeldoutReading, "read", first_the_other)
@@ -283,9 +286,9 @@ def test_a_count_that_cannot_be_used_is_warned_of_by_name(
             file.write_bytes(b"\xff something else")
     with caplog.at_level(logging.WARNING, "combee_dspy"):
         assert run(world).combee_report.heldout is not None
-    said = [one.message for one in caplog.records if "cannot be counted" in one.message]
-    assert len(said) == 1
-    assert str(folder) in said[0]
+    warnings = [row.message for row in caplog.records if "cannot be counted" in row.message]
+    assert len(warnings) == 1
+    assert str(folder) in warnings[0]
     if how == "a link":
         assert (folder / "mine").read_text() == "mine"
 

@@ -56,7 +56,7 @@ INSERT = [Insert(max_tokens=SECTION)]
 
 def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
     right = pred.answer == gold.answer
-    line = next(one.line for one in QUESTIONS if one.text == gold.question)
+    line = next(question.line for question in QUESTIONS if question.text == gold.question)
     return dspy.Prediction(score=float(right), feedback="Right." if right else f"Wrong. {line}")
 
 
@@ -64,8 +64,8 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 @pytest.mark.parametrize("operator", slow_but(INSERT, [*INSERT, Rewrite(max_tokens=SECTION)]))
 def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, operator, tmp_path):
     examples = [
-        dspy.Example(question=one.text, answer=one.target).with_inputs("question")
-        for one in QUESTIONS
+        dspy.Example(question=question.text, answer=question.target).with_inputs("question")
+        for question in QUESTIONS
     ]
     config = SimulatedConfig(time_scale=0.0, wording=WordingLaw(each_call=True))
     with SimulatedService(config, TASK) as service, dspy.context(lm=service.lm()):

@@ -81,7 +81,9 @@ def test_a_reflector_that_obeys_what_stands_outside_the_marks_never_meets_the_at
         return proposer_answer(request)
 
     world, program = learned(careful, attack)
-    assert any(attack.splitlines()[-1][:20] in one.text for one in world.proposer_lm.requests)
+    assert any(
+        attack.splitlines()[-1][:20] in request.text for request in world.proposer_lm.requests
+    )
     text = program.combee_report.texts["self"]
     assert "BANANA" not in text
     assert "evil.test" not in text
@@ -115,15 +117,15 @@ def test_where_the_reflector_obeys_it_rules_and_placeholders_stay_and_the_line_i
         guards=Guards(keep=(RULE,)),
         log_dir=tmp_path,
     )
-    text, shown = program.combee_report.texts["self"], show(tmp_path, "best")["suspicious"]
+    text, suspicious = program.combee_report.texts["self"], show(tmp_path, "best")["suspicious"]
     assert SEED in text
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     words = re.findall(r"BANANA|system prompt|evil\.test|safety check|DAN|ANANAB", text)
     if attack in PLAIN:
         assert words, "nothing tells it from a lesson: people must read what was learned"
-        assert not shown
+        assert not suspicious
     else:
-        assert all(word in " ".join(one["text"] for one in shown) for word in words)
+        assert all(word in " ".join(line["text"] for line in suspicious) for word in words)
 
 
 @ATTACKED

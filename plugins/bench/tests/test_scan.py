@@ -24,9 +24,9 @@ def test_a_scan_is_shown_call_by_call(law, lost, tmp_path):
     assert (len(rows[-1].kept) < 24) is lost
     console = Console(width=100, record=True)
     console.print(table(options, rows))
-    shown = console.export_text()
-    assert ("×" in shown.split("└")[0]) is lost
-    assert "no language model" in shown
+    screen = console.export_text()
+    assert ("×" in screen.split("└")[0]) is lost
+    assert "no language model" in screen
     assert (
         line(options, rows[0])
         == f"level 1, call 1: {len(rows[0].read)} reflections, {rows[0].lessons} lessons"

@@ -45,16 +45,16 @@ def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
         examples=40,
         heldout=1,
     )
-    kept = {
+    shares = {
         (row.law, row.aggregator): (row.retained or 0) / (row.taught or 1)
         for row in sweep.run(options)
     }
     # The paper's result: naive at 40 keeps a small part, the scan most.
-    assert kept["collapse", "single-call"] < 0.3
-    assert kept["collapse", "parallel-scan"] > 0.9
+    assert shares["collapse", "single-call"] < 0.3
+    assert shares["collapse", "parallel-scan"] > 0.9
     # Through the same published figure, and it does not hold.
-    assert kept["dilution", "parallel-scan"] < 0.3
-    assert kept["unlimited", "single-call"] == 1.0
+    assert shares["dilution", "parallel-scan"] < 0.3
+    assert shares["unlimited", "single-call"] == 1.0
 
 
 def test_where_copies_lie() -> None:
@@ -99,8 +99,8 @@ def test_the_rule_promotes_what_is_better_and_refuses_what_is_worse():
     assert rows["ε 2, true difference +1 points"]["promoted"] == 1.0
     assert rows["ε 0.5, true difference -1 points"]["promoted"] <= 0.05
     assert all(
-        found["promoted"] + found["worse"] + found["undecided"] == pytest.approx(1)
-        for found in rows.values()
+        row["promoted"] + row["worse"] + row["undecided"] == pytest.approx(1)
+        for row in rows.values()
     )
     assert rows["ε 2, true difference +1 points"]["promoted by plug-in bets"] == 1.0
     assert rows["ε 2, true difference -2 points"]["promoted by plug-in bets"] <= 0.05
