@@ -51,6 +51,8 @@ from combee_dspy.tracking import Tracker
 
 __all__ = ["Combee"]
 
+_SETTINGS = frozenset(field.name for field in dataclasses.fields(Settings))
+
 
 class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
@@ -239,6 +241,15 @@ class Combee(Teleprompter):
             raise ArgumentValueError("operators", operators, "edit instructions alone", remedy)
         self.settings = dataclasses.replace(settings, keep=choose_keep(settings))
         check_together(self.settings)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _SETTINGS:
+            remedy = (
+                f"Give {name} to Combee, or assign combee.settings ="
+                f" dataclasses.replace(combee.settings, {name}=…)."
+            )
+            raise ArgumentTypeError(name, value, "is a setting and no attribute", remedy)
+        super().__setattr__(name, value)
 
     @classmethod
     def parity(cls, metric: Metric, **kwargs: Any) -> dspy.GEPA:

@@ -5,6 +5,7 @@ are there.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -193,6 +194,14 @@ def test_strategies_by_name_object_mapping_and_spec(world: World) -> None:
     params["seed"] = 5
     assert combee.settings.seed == 0
     assert world.combee(seed=None).settings.seed != world.combee(seed=None).settings.seed
+
+
+def test_a_setting_is_changed_in_the_settings_or_refused(world: World) -> None:
+    combee = world.combee()
+    with pytest.raises(ArgumentTypeError, match="is a setting and no attribute"):
+        combee.seed = 5
+    combee.settings = replace(combee.settings, seed=5)
+    assert combee.settings.seed == 5
 
 
 def test_a_run_without_a_valset_or_held_out_rows_supports_no_claim(world: World) -> None:
