@@ -129,6 +129,32 @@ def test_what_is_no_curve_is_refused(wrong):
         wrong()
 
 
+def levels(rows: int, *right: int) -> Curve:
+    """Return candidates that answer so many of the easiest examples right."""
+    scores = tuple(tuple(float(row < count) for row in range(rows)) for count in right)
+    bought = tuple(100 * (number + 1) for number in range(len(right)))
+    return Curve(bought, scores, bought[-1])
+
+
+def test_on_fifty_rows_a_search_that_is_flat_at_its_best_has_converged():
+    for late in ([35] * 10, [35, 33, 34, 30, 35, 31, 35, 34, 35, 32], [35] * 5 + [36] * 5):
+        diagnosis = diagnose(levels(50, 20, 25, 30, 33, *[35] * 6, *late))
+        assert (diagnosis.verdict, diagnosis.go) == ("converged", True), late
+        assert diagnosis.late_rise == pytest.approx((max(late) - 35) / 50)
+        assert diagnosis.to_plateau <= 600
+    assert diagnose(levels(50, *[20] * 20)).verdict == "flat"
+    assert not diagnose(levels(50, *range(15, 35))).go
+
+
+def test_above_a_flat_curve_nothing_is_rising():
+    # One example more, in the second half, is the luck of one example.
+    for rows in (40, 50, 100, 200):
+        student, plateau = round(0.4 * rows), round(0.7 * rows)
+        curve = levels(rows, student, *[plateau] * 12, *[plateau + 1] * 7)
+        assert diagnose(curve).verdict == "converged", rows
+    assert diagnose(levels(20, 8, *[14] * 19)).verdict != "rising"
+
+
 def test_advice_for_too_few_rows_says_how_many_would_do():
     few = diagnose(search(CONVERGED, rows=30))
     assert few.verdict == "undecided"

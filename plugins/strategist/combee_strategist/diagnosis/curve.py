@@ -199,6 +199,13 @@ class Curve:
         counts = tuple(results.discovery_eval_counts)
         return cls(counts, tuple(scores), max(results.total_metric_calls or 0, *counts), (), source)
 
+    def late_rise(self) -> float:
+        """Return how far the best score on all examples rose in the second half, in score units."""
+        middle = (self.rollouts[0] + self.total) / 2
+        by_time = list(zip(self.rollouts, map(fmean, self.scores), strict=True))
+        early = max(mean for rollouts, mean in by_time if rollouts <= middle)
+        return max(mean for _, mean in by_time) - early
+
     def ceiling(self, slots: int) -> Ceiling | None:
         """Return the ceiling of a speedup with so many slots, where seconds were measured."""
         if not self.seconds:

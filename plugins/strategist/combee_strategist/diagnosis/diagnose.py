@@ -40,6 +40,7 @@ POINT = 0.01
 MARGIN = 0.03
 _GRID = 24  # looks at the curve, at equal distances in rollouts
 _HALVINGS = 20  # of the examples, averaged: which half an example falls into is luck
+_FLAT_ROWS = 40  # below, one row is more than 2.5 points, and a best that stays tells little
 _WIDER = 4  # times the rollouts that serial search needed
 
 Verdict = Literal["converged", "rising", "flat", "undecided"]
@@ -83,6 +84,7 @@ class Diagnosis:
         saturates: Rollouts after which a point would be left, by the saturating fit; ``None``
             without one.
         validated: Validated candidates.
+        late_rise: How far the best score on all examples rose in the second half.
         margin: What a plateau may still gain in the second half, in score units.
         curve: (rollouts, score) of the incumbent, each half of the examples scoring what the other
             half chose.
@@ -98,6 +100,7 @@ class Diagnosis:
     to_plateau: int | None
     saturates: int | None
     validated: int
+    late_rise: float
     margin: float
     curve: tuple[tuple[float, float], ...]
     source: str
@@ -207,15 +210,20 @@ def diagnose(
     are halved: each half chooses the best candidate so far, and the other half scores it. What is
     left is a curve without that bias.
 
-    The test looks at the second half of the rollouts. A line is fitted to each example's scores
-    there; its rise over the half, averaged, has an interval over examples
+    The first test is of the best score on all examples, which is what a search returns. Where it
+    rose by one example or less in the second half of the rollouts (and by ``margin`` at most), on
+    40 examples or more, that half has brought nothing, and the search is on a plateau.
+
+    The second test looks there too. A line is fitted to each example's scores in the second half
+    of the rollouts; its rise over the half, averaged, has an interval over examples
     (:func:`~combee_dspy.evaluation.paired_difference`), which also covers that neighbouring points
     are mostly the same candidate. And three curves are fitted to the whole: a constant, a line, and
     c − a·exp(−x/τ), compared by AICc (Hurvich and Tsai 1989).
 
-    - ``rising``: the interval of the rise lies above 0.
-    - a plateau: it ends below ``margin``, and a rising line is not the best fit. Then ``converged``
-      where the second half lies above the student (interval above 0), else ``flat``.
+    - a plateau: by the first test, or the interval of the rise ends below ``margin`` and a rising
+      line is not the best fit. Then ``converged`` where the second half lies above the student
+      (interval above 0), else ``flat``.
+    - ``rising``: no plateau, the best score rose, and the interval of the rise lies above 0.
     - ``undecided``: neither is shown.
 
     Args:
@@ -252,11 +260,14 @@ def diagnose(
     above = _difference(scores[0], level, confidence, seed)
     means = unbiased.mean(axis=1)
     shape, saturating = _shape(grid - grid[0], means)
+    late_rise, example = curve.late_rise(), 1 / scores.shape[1]
+    stays = scores.shape[1] >= _FLAT_ROWS and late_rise <= min(example, margin) * (1 + 1e-9)
+    flat_by_interval = gain.low <= 0 and gain.high < margin and shape != "line"
     verdict: Verdict = "undecided"
-    if gain.low > 0:
-        verdict = "rising"
-    elif gain.high < margin and shape != "line":
+    if stays or flat_by_interval:
         verdict = "converged" if above.low > 0 else "flat"
+    elif late_rise > 0 and gain.low > 0:
+        verdict = "rising"
     near = [
         math.ceil(x) for x, mean in zip(grid, means, strict=True) if mean >= above.after - POINT
     ]
@@ -269,6 +280,7 @@ def diagnose(
         near[0] if verdict == "converged" else None,
         None if saturating is None else math.ceil(saturating + float(grid[0])),
         len(curve.scores),
+        late_rise,
         margin,
         tuple(zip(grid.tolist(), means.tolist(), strict=True)),
         curve.source,
