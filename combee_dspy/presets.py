@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import dspy
+
 from combee_dspy.aggregators import ParallelScan
 from combee_dspy.controllers import PowerLaw
 from combee_dspy.diversity import Diversity, Temperature
-from combee_dspy.evaluation import Calibration
+from combee_dspy.evaluation import Calibration, check_smaller, evaluator_lms
 from combee_dspy.options import Search, Validation
 from combee_dspy.rollouts import Batching, Threads
 from combee_dspy.stopping import Budget, Patience, Target
@@ -22,6 +24,7 @@ def brief(
     judge: Callable[..., Any],
     reference: Callable[..., Any],
     *,
+    proposer: dspy.BaseLM,
     serial_rollouts: int,
     serial_score: float,
     serial_workers: int = 1,
@@ -30,17 +33,18 @@ def brief(
     """Return arguments of ``Combee`` for a search much wider than the serial one that it is to
     beat.
 
-    ``Combee(**brief(...), reflection_lm=strong)``; override with ``{**brief(...), "num_threads":
-    64}``.
+    ``Combee(**brief(...))``; override with ``{**brief(...), "num_threads": 64}``.
 
     - Eight times the workers; what waits goes when the service can take it all at once, after 200
       ms, or when the latest scores are alike.
-    - Four operators, one child each update, drawn alike at first, and by what they have brought
-      from the fifth update on.
+    - ``insert``, which takes in what the scan taught, beside four operators that edit what is
+      there: ``rephrase``, ``reorder``, ``few-shot-swap``, ``instruction-channel``. One child each
+      update, drawn alike at first, and by what they have brought from the fifth update on.
     - Refused are near copies, above what 0.92 is in the embedder's own scale, its measured
       threshold; the temperature follows a schedule.
-    - A judge of its own, held to the reference on 5 % of the rollouts (more in a short run): the
-      lower end of Spearman's interval must be 0.7.
+    - A judge of its own, refused where it is known to be no smaller than the proposer, and held to
+      the reference on 5 % of the rollouts (more in a short run): the lower end of Spearman's
+      interval must be 0.7.
     - Four times the rollouts; stops early after three updates without improvement, or at one point
       more than the serial score.
 
@@ -48,16 +52,22 @@ def brief(
         judge: The metric: a judge smaller than the model that proposes.
         reference: What the judge is held to: code, or a judge with a strong LM, be it the one that
             proposes.
+        proposer: The LM that proposes.
         serial_rollouts: Rollouts that the serial search bought.
         serial_score: Mean validation score that it reached, on a scale where a point is 0.01.
         serial_workers: Rollouts that it had in flight.
         embedder: As in :class:`~combee_dspy.diversity.Diversity`; its threshold must be known.
+
+    Raises:
+        RefusedError: The judge is as large as the proposer or larger, by their names or prices.
     """
+    check_smaller(evaluator_lms(judge), proposer)
     return {
         "metric": judge,
+        "reflection_lm": proposer,
         "num_threads": 8 * serial_workers,
         "executor": Threads(Batching(queue="target", seconds=0.2, variance=0.01)),
-        "operators": ("insert", "delete", "rephrase", "reorder"),
+        "operators": ("insert", "rephrase", "reorder", "few-shot-swap", "instruction-channel"),
         "search": Search(keep="pareto", children=1),
         "diversity": Diversity(embedder=embedder, temperature=Temperature()),
         "validation": Validation(calibration=Calibration(reference, share=0.05, threshold=0.7)),

@@ -28,6 +28,7 @@ from combee_dspy.evaluation._judge import (
 )
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
 from combee_dspy.evaluation._scale import DEFAULT_PERFECT_SCORE, perfect_score_of
+from combee_dspy.evaluation._sizes import SizeComparison, check_smaller, compare_sizes
 
 __all__ = [
     "DEFAULT_PERFECT_SCORE",
@@ -42,11 +43,14 @@ __all__ = [
     "PairedDifference",
     "Receipt",
     "SerialBaseline",
+    "SizeComparison",
     "calibrate",
     "check_roles",
     "check_roles_heard",
+    "check_smaller",
     "check_unmoved",
     "clearly_worse",
+    "compare_sizes",
     "detectable_difference",
     "discordance_bound",
     "evaluator_lms",

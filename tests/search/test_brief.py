@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from combee_dspy import Budget, Validation
-from combee_dspy.evaluation import Calibration, Judge
-from combee_dspy.exceptions import CalibrationFailedError
+from combee_dspy.evaluation import Calibration, Judge, compare_sizes
+from combee_dspy.exceptions import CalibrationFailedError, RefusedError
+from combee_dspy.operators import FewShotSwap, InstructionChannel, Reorder, Rephrase
 from combee_dspy.presets import brief
 from combee_dspy.rollouts import Batching
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
@@ -22,15 +23,53 @@ CRITERIA = "The code word of the animal."
 
 def test_the_preset_is_what_it_says() -> None:
     judge, reference = Judge(CRITERIA), Judge(CRITERIA)
-    found = brief(judge, reference, serial_rollouts=300, serial_score=0.8, serial_workers=4)
+    found = brief(
+        judge,
+        reference,
+        proposer=judging("scripted/strong"),
+        serial_rollouts=300,
+        serial_score=0.8,
+        serial_workers=4,
+    )
     assert found["num_threads"] == 32
     assert found["executor"].batching == Batching("target", seconds=0.2, variance=0.01)
-    assert len(found["operators"]) == 4
+    edits = (Rephrase, Reorder, FewShotSwap, InstructionChannel)
+    assert found["operators"] == ("insert", *(operator.name for operator in edits))
+    assert not any(operator.needs_lessons for operator in edits), "no lesson would enter by these"
     assert found["validation"].calibration == Calibration(reference, share=0.05, threshold=0.7)
     _, threshold = found["diversity"].build_embedder()
     assert threshold == found["diversity"].build_embedder()[0].threshold()
     limits = repr(found["budget"])
     assert all(part in limits for part in ("rollouts=1200", "updates=3", "score=0.81"))
+
+
+@pytest.mark.parametrize(
+    ("judge", "proposer", "smaller"),
+    [
+        ("openai/qwen2.5-1.5b-instruct", "openai/llama-3.3-70b", True),
+        ("openai/llama-3.3-70b", "openai/qwen2.5-1.5b-instruct", False),
+        ("hub/SmolLM2-135M", "hub/SmolLM2-1.7B", True),
+        ("hub/mixtral-8x7b", "hub/mixtral-8x7b", None),
+        ("openai/gpt-4o-mini", "openai/gpt-4o", True),
+        ("openai/gpt-4o", "openai/gpt-4o-mini", False),
+        ("scripted/small", "scripted/strong", None),
+    ],
+)
+def test_the_judge_of_the_preset_is_not_known_to_be_as_large_as_the_proposer(
+    judge: str, proposer: str, smaller: bool | None
+) -> None:
+    assert compare_sizes(judge, proposer).smaller is smaller
+    metric = Judge(CRITERIA, lm=judging(judge))
+
+    def start() -> None:
+        strong = judging(proposer)
+        brief(metric, metric, proposer=strong, serial_rollouts=300, serial_score=0.8)
+
+    if smaller is False:
+        with pytest.raises(RefusedError, match="no smaller than the proposer"):
+            start()
+    else:
+        start()
 
 
 @pytest.mark.parametrize(
@@ -79,15 +118,14 @@ def started(world: World, *, turned: bool = False, **changes: Any) -> Any:
     given = brief(
         Judge(CRITERIA, lm=small),
         Judge(CRITERIA, lm=strong),
+        proposer=strong,
         serial_rollouts=25,
         serial_score=0.9,
         serial_workers=2,
     )
     # A short run: all rollouts are judged by both, so that there are enough.
     kept = Validation(calibration=replace(given.pop("validation").calibration, share=1.0))
-    return world.compile(
-        **{**given, "reflection_lm": strong, "validation_options": kept, **changes}
-    )
+    return world.compile(**{**given, "validation_options": kept, **changes})
 
 
 def test_a_compile_by_the_preset_holds_the_judge_to_the_model_that_proposes(world: World) -> None:

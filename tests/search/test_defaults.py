@@ -128,8 +128,9 @@ def test_a_playbook_refuses_guards_of_instructions(
     assert refused.value.argument == argument
 
 
-def test_presets_of_gepas_search_say_so() -> None:
-    assert brief(metric, metric, serial_rollouts=1, serial_score=0.0)["search"].keep == "pareto"
+def test_presets_of_gepas_search_say_so(world: World) -> None:
+    wide = brief(metric, metric, proposer=world.proposer_lm, serial_rollouts=1, serial_score=0.0)
+    assert wide["search"].keep == "pareto"
     assert paper()["search"].keep == "pareto"
 
 
