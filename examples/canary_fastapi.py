@@ -57,7 +57,8 @@ Combee(
 ).compile(program, trainset=rows[:8], valset=rows[8:16], heldout=rows[16:])
 
 # Shadowing everything for no time at all suits an example and nothing else.
-publish(folder / "run", "qa", CanaryPlan(epsilon=0.1, pairs=50, hours=0), uri=store)
+terms = CanaryPlan(epsilon=0.1, pairs=50, hours=0)
+publish(folder / "run", "qa", terms, uri=store, why="an example has no day to wait")
 qa = CanaryProgram(
     "qa",
     program,

@@ -25,6 +25,9 @@ def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
     for wrong in (("--pairs", "0"), ("--epsilon", "1"), ("--hours", "-1")):
         assert shell("publish", run, "--name", "qa", "--registry", mlflow_store, *wrong)[0] == 2
     terms = ["--epsilon", "0.2", "--pairs", "20", "--hours", "0", "--who", "ada"]
+    code, _, err = shell("publish", run, "--name", "qa", "--registry", mlflow_store, *terms)
+    assert (code, "a canary of 0 hours without a reason on record" in err) == (2, True)
+    terms += ["--why", "a test has no day to wait"]
     code, out, err = shell("publish", run, "--name", "qa", "--registry", mlflow_store, *terms)
     assert code == 0, err
     assert "version 2 is the challenger" in out

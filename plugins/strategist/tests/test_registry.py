@@ -9,7 +9,12 @@ import json
 
 import pytest
 
-from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError, RegistryError
+from combee_dspy.exceptions import (
+    ArgumentValueError,
+    PromotionRefusedError,
+    RefusedError,
+    RegistryError,
+)
 from combee_strategist.canary import (
     CanaryPlan,
     Registry,
@@ -57,9 +62,9 @@ def test_a_run_without_a_held_out_receipt_is_refused(tmp_path, mlflow_store):
 def test_a_second_challenger_waits_for_the_first(published, learned, mlflow_store):
     registry = published()
     with pytest.raises(ArgumentValueError, match="has a challenger already"):
-        publish(learned, registry.name, QUICK, uri=mlflow_store)
+        publish(learned, registry.name, QUICK, uri=mlflow_store, why="for a test")
     assert withdraw(registry, why="another one") == 2
-    assert publish(learned, registry.name, QUICK, uri=mlflow_store) == 3
+    assert publish(learned, registry.name, QUICK, uri=mlflow_store, why="for a test") == 3
 
 
 def written_over(registry, **terms):
@@ -263,3 +268,15 @@ def test_a_version_without_a_held_out_receipt_is_not_promoted(published, receipt
 def test_a_registry_that_does_not_answer_says_so():
     with pytest.raises(RegistryError, match="cannot be used"):
         Registry("qa", "http://127.0.0.1:9").at("production")
+
+
+@pytest.mark.parametrize("why", ["", "quick", "now now now"])
+def test_a_canary_of_six_minutes_needs_a_reason_on_record(learned, mlflow_store, why):
+    plan = CanaryPlan(hours=0.1)
+    with pytest.raises(RefusedError, match=r"a canary of 0\.1 hours without a reason on record"):
+        publish(learned, "hurried", plan, uri=mlflow_store, why=why)
+    assert Registry("hurried", mlflow_store).at("challenger") is None
+    publish(learned, "hurried", plan, uri=mlflow_store, why="the service closes at noon")
+    registry = Registry("hurried", mlflow_store)
+    assert registry.audit()[-1]["why"] == "the service closes at noon"
+    registry.withdraw(2, "ada", "the next case publishes it anew")

@@ -24,11 +24,12 @@ from combee_strategist.canary._decide import (
     withdraw,
 )
 from combee_strategist.canary._options import Serving
-from combee_strategist.canary._publish import publish
+from combee_strategist.canary._publish import LEAST_HOURS, publish
 from combee_strategist.canary._registry import CanaryPlan, Registry, Version
 from combee_strategist.canary._serving import CanaryProgram
 
 __all__ = [
+    "LEAST_HOURS",
     "CanaryPlan",
     "CanaryProgram",
     "CanaryStatus",

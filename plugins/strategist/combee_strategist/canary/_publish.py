@@ -8,13 +8,18 @@ import os
 from typing import Any
 
 from combee_dspy.evaluation import Receipt
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.loading import CandidateRecord, candidates
 from combee_dspy.tracking import run_number
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 
-__all__ = ["publish"]
+__all__ = ["LEAST_HOURS", "publish"]
+
+LEAST_HOURS = 24.0
+"""Hours of a canary below which its publication needs a reason: a day has every hour's traffic."""
+
+_WORDS = 3  # different ones, of a reason
 
 # Hashes and scores of single rows stay in the run's journal; the receipt's own hash tells that they
 # are the same.
@@ -42,14 +47,21 @@ def publish(
         task: One of several tasks in the journal, by name; the newest by default.
         uri: As for :class:`Registry`.
         who: Who publishes; the process's user by default.
-        why: The reason, for the audit.
+        why: The reason, for the audit. Needed for a canary of less than a day.
 
     Raises:
+        RefusedError: The canary is shorter than a day, and no reason is given.
         ArgumentValueError: The run has no held-out receipt, it returned what it was given, or
             another challenger waits.
         RegistryError: The registry does not answer.
     """
     plan = plan or CanaryPlan()
+    if plan.hours < LEAST_HOURS and len({*why.lower().split()}) < _WORDS:
+        raise RefusedError(
+            f"a canary of {plan.hours:g} hours without a reason on record",
+            "it sees only one part of a day's traffic",
+            f"Say why in a few words (why=…, --why), or give {LEAST_HOURS:g} hours.",
+        )
     with Reader(journal_file(os.fspath(run))) as reader:
         number = run_number(reader, task)
         history = RunHistory(reader, number)

@@ -64,7 +64,8 @@ def publish(  # noqa: PLR0913 - each has a default
     """Register what a run returned as the challenger.
 
     It needs a held-out receipt. The terms of its canary (epsilon to score) are fixed
-    here: another epsilon is another version. The first time, the program that the run
+    here: another epsilon is another version. A canary of less than 24 hours needs a
+    reason (--why), which the audit keeps. The first time, the program that the run
     began with is put into production.
     """
     from combee_strategist import canary
