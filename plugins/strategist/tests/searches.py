@@ -15,10 +15,12 @@ ROWS = 200
 SPEC = yaml.safe_load("""
 task: {name: formula, inputs: "question: str", outputs: "formula: number", metric: exact match, baseline: 0.4}
 serial: {method: dspy.GEPA, version: dspy 3.4.1, rollouts: 1200, score: 0.62}
+models: {task: openai/gpt-4o-mini, proposer: openai/gpt-4o, evaluator: code}
 hardware: {kind: NVIDIA H100, count: 2, memory_gb: 80, network: same rack, slots: 64, models: split}
 budget: {rollouts: 5000, tokens: 20000000, gpu_seconds: 7200, deadline: 2999-01-31, binds: rollouts}
 evaluation: {dataset: formula-mini, split: by formula, scorer: exact match, owner: Ada Lovelace, used_to_tune: false}
 failure_cost: a wrong answer is seen by a customer and refunded
+failure: costs
 """)
 
 

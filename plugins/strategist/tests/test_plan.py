@@ -12,18 +12,20 @@ import pytest
 from dspy.utils import DummyLM
 
 from combee_dspy import Budget, Combee, Diversity, tracking
+from combee_dspy.diversity import Temperature
 from combee_dspy.exceptions import PlanGapsError, RefusedError
+from combee_dspy.rollouts import Batching, Threads
 from combee_dspy.stopping import Patience
 from combee_strategist.planning import (
     Choices,
     Curve,
-    batch_sizes,
+    count_in_flight,
     make_plan,
     read_diagnosis,
     read_spec,
+    simulate_batches,
 )
 from combee_strategist.planning import diagnose as judge
-from combee_strategist.planning.plan import in_flight
 from plugins.strategist.tests.searches import SPEC, Converged
 from tests.tracking.journals import Story
 
@@ -111,17 +113,6 @@ def test_without_a_diagnosis_or_with_another_verdict_there_is_no_plan(tmp_path):
         make_plan(spec(flat))
 
 
-def test_a_plan_without_a_diagnosis_says_so_and_measures_nothing(tmp_path):
-    plan = make_plan(spec(overrides={"diagnosis": "later"}))
-    plan.write(tmp_path / "plan")
-    text = (tmp_path / "plan.md").read_text(encoding="utf-8")
-    assert "; measured:" not in text
-    assert "| measured:" not in text
-    assert "Not diagnosed" in text
-    assert f"Override: diagnosis is later, because {WHY}." in text
-    assert plan.choices.rollouts == 4 * SPEC["serial"]["rollouts"]
-
-
 class Wide(Converged):
     """The same search with many rollouts under way at once."""
 
@@ -150,14 +141,15 @@ def test_a_wide_search_is_no_serial_baseline(tmp_path):
     ],
 )
 def test_how_many_were_under_way_at_once(spans, most):
-    assert in_flight(spans) == most
+    assert count_in_flight(spans) == most
 
 
 def test_what_the_search_sets_otherwise_stands_in_the_plan(place, tmp_path):
     planned = make_plan(spec(place)).choices
     kept = {
         "num_threads": 8,
-        "diversity": Diversity(threshold=0.92),
+        "diversity": Diversity(temperature=Temperature()),
+        "executor": Threads(Batching("target", 0.2, 0.01)),
         "operators": planned.operators,
         "budget": Budget(rollouts=planned.rollouts) | Patience(updates=3),
     }
@@ -179,6 +171,7 @@ def test_what_the_search_sets_otherwise_stands_in_the_plan(place, tmp_path):
         "operators",
         "similarity",
         "patience",
+        "temperature",
     ]
     assert "rollouts: " in page
     assert "9 in the file" in page
@@ -262,16 +255,26 @@ def test_rows_that_were_tuned_on_are_said_to_support_no_claim(place, tmp_path):
     assert "have been used to tune" in (tmp_path / "plan.md").read_text(encoding="utf-8")
 
 
+TARGET = Batching("target", 0.2, 0.01)
+
+
 def test_a_full_batch_goes_at_once_and_a_lone_one_after_its_wait():
-    full, rate = batch_sizes([1.0], Choices(workers=16, rollouts=1), 16)
-    assert set(full) == {16}
-    assert rate == pytest.approx(16.0, rel=0.02)
+    full = simulate_batches([1.0], 16, 16, TARGET)
+    assert set(full.sizes) == {16}
+    assert full.rate == pytest.approx(16.0, rel=0.02)
+    assert full.utilisation == pytest.approx(1.0, rel=0.02)
     # Fewer workers than slots never fill them: each batch waits 0.2 s for company.
-    stale, rate = batch_sizes([1.0], Choices(workers=8, rollouts=1), 16)
-    assert set(stale) == {8}
-    assert rate == pytest.approx(8 / 1.2, rel=0.02)
+    stale = simulate_batches([1.0], 8, 16, TARGET)
+    assert set(stale.sizes) == {8}
+    assert stale.rate == pytest.approx(8 / 1.2, rel=0.02)
     # More workers than slots: a batch is what has become free.
-    assert max(batch_sizes([0.5, 1.0, 2.0], Choices(workers=64, rollouts=1), 16)[0]) <= 16
+    assert max(simulate_batches([0.5, 1.0, 2.0], 64, 16, TARGET).sizes) <= 16
+
+
+def test_without_a_rule_each_goes_as_soon_as_a_slot_is_free():
+    assert simulate_batches([1.0], 8, 16, Batching()).rate == pytest.approx(8.0, rel=0.02)
+    # Nothing hangs where a rule without a time waits for more than there are.
+    assert simulate_batches([1.0], 2, 16, Batching(queue=4)).rate == pytest.approx(1.0, rel=0.02)
 
 
 def test_what_a_specification_holds_is_no_markup(place, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from combee_dspy import tracking
-from combee_strategist.planning import Curve, diagnose
+from combee_strategist.planning import Curve, diagnose, questions
 from plugins.strategist.tests.searches import CONVERGED, SPEC, Converged, search
 
 SERIAL = """
@@ -108,7 +109,7 @@ def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_
         if isinstance(found, dict)
         for key, one in found.items()
     }
-    flat["failure_cost"] = SPEC["failure_cost"]
+    flat |= {name: SPEC[name] for name in ("failure_cost", "failure")}
     asked = []
 
     def prompt(name, **_):
@@ -137,6 +138,31 @@ def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_
     assert {"plan.md", "plan.html", "plan.json"} <= {path.name for path in tmp_path.iterdir()}
     assert "measured: serial, run 1" in (tmp_path / "plan.md").read_text(encoding="utf-8")
     assert shell("plan", "init", "spec.yaml")[0] == 2  # what is there is not overwritten
+
+
+def test_init_without_a_terminal_leaves_what_nobody_answers_empty(shell, tmp_path, monkeypatch):
+    answers = "formula\nquestion: str\nformula: number\nexact match\n0.4\n"
+    for typed, empty in (("", len(list(questions()))), (answers, len(list(questions())) - 5)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        code, out, err = shell("plan", "init", "spec.yaml")
+        assert code == 0, err
+        assert f"Wrote spec.yaml: {empty} fields are empty" in out
+        text = (tmp_path / "spec.yaml").read_text(encoding="utf-8")
+        assert "  slots:  # calls answered at once" in text
+        code, _, err = shell("plan", "spec.yaml")
+        assert (code, len(err.splitlines())) == (2, empty)
+        assert all("is missing" in line for line in err.splitlines())
+        (tmp_path / "spec.yaml").unlink()
+
+
+def test_init_on_a_terminal_ends_where_it_is_interrupted(shell, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    assert shell("plan", "init", "spec.yaml")[0] != 0
+    assert not (tmp_path / "spec.yaml").exists()
 
 
 def test_the_run_that_a_specification_names_is_checked(shell, tmp_path):

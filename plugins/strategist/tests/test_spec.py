@@ -154,7 +154,7 @@ def test_what_is_measured_is_not_asked_and_a_bad_answer_is_asked_again():
         if isinstance(one, dict)
         for key, value in one.items()
     }
-    flat["failure_cost"] = SPEC["failure_cost"]
+    flat |= {name: SPEC[name] for name in ("failure_cost", "failure")}
     known, asked = {"serial.rollouts": 900, "serial.run": "runs/serial"}, []
     first = {"task.name": "TBD", "task.baseline": "forty"}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,7 +46,8 @@ def plan(
     """Write the plan of a wide search from a specification without gaps.
 
     \b
-        combee plan init spec.yaml --run runs/serial    asks for what no run has measured
+        combee plan init spec.yaml --run runs/serial    asks for what no run has measured;
+                                                        without a terminal, leaves it empty
         combee plan spec.yaml                           writes plan.md, plan.html and plan.json
 
     Whatever is missing or vague is listed, one a line, and there is no plan (exit
@@ -155,13 +158,37 @@ def _init(target: Path, run: Path | None) -> None:
         )
     answers = {} if run is None else _measured(run, os.path.relpath(run, target.parent))
 
-    def answer(name: str, field: Any, problem: str) -> str:
+    empty: list[str] = []
+
+    def answer(name: str, field: Any, problem: str) -> str | None:
+        if empty:
+            empty.append(name)
+            return None
         if problem:
             typer.echo(f"  {name} {problem}.")
         typer.echo(f"{name}: {field.description}. Such as: {field.examples[0]}")
-        return str(typer.prompt(name, default="", show_default=False))
+        try:
+            return str(typer.prompt(name, default="", show_default=False))
+        except typer.Abort:
+            if sys.stdin.isatty():
+                raise
+            empty.append(name)  # nobody is there to ask
+            return None
 
     text = yaml.safe_dump(planning.ask(answers, answer), sort_keys=False, allow_unicode=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_plain(target, text)
-    typer.echo(f"Wrote {target}: now combee plan {target}")
+    write_plain(target, _explain(text, empty))
+    what = f"{len(empty)} fields are empty: fill them in, then" if empty else "now"
+    typer.echo(f"Wrote {target}: {what} combee plan {target}")
+
+
+def _explain(text: str, empty: Sequence[str]) -> str:
+    """Return a specification in which each empty field says what it is for."""
+    from combee_strategist import planning
+
+    fields = dict(planning.questions())
+    for name in empty:
+        key, field = name.rpartition(".")[2], fields[name]
+        comment = f"# {field.description} (such as: {(field.examples or [''])[0]})"
+        text = text.replace(f"{key}: null\n", f"{key}:  {comment}\n", 1)
+    return text

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from combee_dspy.diversity import CharNgrams
 from combee_dspy.exceptions import PlanGapsError
 from combee_dspy.registry import names
 from combee_strategist.diagnosis import MARGIN, Diagnosis
@@ -17,8 +18,15 @@ __all__ = ["REASONS", "Choices", "Measured", "choose"]
 
 _MARGIN = 10  # points: who accepts a larger loss has no claim left to defend
 
-REASONS = ("cache", "controller", "diagnosis")
-"""Overrides that replace no number: why the cache is off, a batch static, a diagnosis missing."""
+REASONS = ("cache", "controller", "judge")
+"""Overrides that replace no number: why the cache is off, a batch static, a judge large."""
+
+CANARY = {"annoys": (0.1, 12.0), "costs": (0.05, 24.0), "harms": (0.02, 72.0)}
+"""By the kind of failure, the share of the requests that a canary tries and its hours.
+
+What cannot be undone is tried on few requests and for long, so that each kind of traffic of three
+days has come by; 5 % for 24 hours is what the mission of this project names.
+"""
 
 
 class Choices(BaseModel):
@@ -33,11 +41,12 @@ class Choices(BaseModel):
     variance: Annotated[float, Field(gt=0, lt=0.25)] = 0.01
     operators: Annotated[tuple[str, ...], Field(min_length=1)] = (
         "insert",
-        "delete",
         "rephrase",
         "reorder",
+        "few-shot-swap",
+        "instruction-channel",
     )
-    similarity: Annotated[float, Field(gt=0, lt=1)] = 0.92
+    similarity: Annotated[float, Field(gt=0, lt=1)] = CharNgrams.MEASURED_THRESHOLD
     calibration_share: Annotated[float, Field(ge=0.01, le=1)] = 0.05
     spearman: Annotated[float, Field(ge=0.5, le=1)] = 0.7
     patience: Annotated[int, Field(ge=1, le=100)] = 3
@@ -56,15 +65,28 @@ class Choices(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the serial search shows: when each rollout ran, and what the whole has paid."""
+    """What the serial search shows.
+
+    Attributes:
+        diagnosis: Whether it has converged.
+        seconds: Of each rollout.
+        spent: What the whole has paid: rollouts, tokens, dollars, GPU-seconds, seconds.
+        updates: Updates that it made.
+    """
 
     diagnosis: Diagnosis
     seconds: Sequence[float]
     spent: Mapping[str, Any]
+    updates: int
 
 
-def choose(spec: Spec, measured: Measured | None) -> Choices:
+def choose(spec: Spec, measured: Measured | None, workers: int | None = None) -> Choices:
     """Return the numbers of a plan: overridden, measured, or else their defaults.
+
+    Args:
+        spec: Without gaps.
+        measured: What the serial search shows; ``None`` before it is read.
+        workers: What an earlier wide search lets the number of workers grow to.
 
     Raises:
         PlanGapsError: An override is not known, or its value cannot be used.
@@ -72,11 +94,18 @@ def choose(spec: Spec, measured: Measured | None) -> Choices:
     serial = spec.serial.rollouts
     if measured is not None and measured.diagnosis.to_plateau is not None:
         serial = measured.diagnosis.to_plateau
+    share, hours = CANARY[spec.failure]
+    start: dict[str, Any] = {
+        "workers": workers or 8 * spec.serial.workers,
+        "rollouts": 4 * serial,
+        "canary_share": share,
+        "canary_hours": hours,
+    }
     overridden = {
         name: override.value for name, override in spec.overrides.items() if name not in REASONS
     }
     try:
-        return Choices(**{"workers": 8 * spec.serial.workers, "rollouts": 4 * serial, **overridden})
+        return Choices(**{**start, **overridden})
     except ValidationError as error:
         allowed = f"known are {', '.join([*Choices.model_fields, *REASONS])}"
         raise PlanGapsError(

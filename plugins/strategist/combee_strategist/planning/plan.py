@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from combee_dspy.arguments import check_wide
-from combee_dspy.diversity import Diversity
+from combee_dspy.diversity import Diversity, Restart, Temperature
+from combee_dspy.evaluation import SizeComparison, compare_sizes
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.rollouts import Batching
 from combee_dspy.stopping import Patience
-from combee_dspy.streams import derive_seed
 from combee_dspy.tracking import run_number, spent_of
+from combee_strategist.canary import LEAST_HOURS
 from combee_strategist.diagnosis import POINT, Curve, Diagnosis, diagnose
 from combee_strategist.diagnosis.page import beside, write_page
+from combee_strategist.planning.batching import (
+    BatchSimulation,
+    describe_batching,
+    simulate_batches,
+)
 from combee_strategist.planning.choices import Choices, Measured, choose
 from combee_strategist.planning.refusals import check_converged
+from combee_strategist.planning.risks import list_risks
+from combee_strategist.planning.shapes import (
+    Shape,
+    choose_shape,
+    count_in_flight,
+    grow_workers,
+    spans_of,
+)
 from combee_strategist.planning.spec import Spec
-from combee_strategist.planning.tables import Row, Tables
+from combee_strategist.planning.tables import Row, Tables, add_points
 
 if TYPE_CHECKING:
     from combee_dspy.combee import Combee
 
-__all__ = ["Choices", "Plan", "batch_sizes", "in_flight", "make_plan"]
-
-_JOBS = 2_000
+__all__ = ["Plan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +54,13 @@ class Plan:
     Attributes:
         spec: What it was made from.
         choices: What it starts from.
-        diagnosis: Of the serial search; ``None`` where a reason was given to plan without.
+        diagnosis: Of the serial search.
+        shape: What runs side by side.
+        batching: The rule by which waiting rollouts go: of the file of the wide search, where the
+            specification names one.
+        batches: What it did to simulated rollouts.
         tables: By section, what, its value, and where that comes from.
-        batches: Sizes of the batches of the simulation; empty without a measured profile.
+        risks: What may go wrong, the largest first.
         departures: What the file of the wide search sets otherwise: what, the plan's value, the
             file's; ``None`` where the specification names no file, so that nothing of it was
             checked.
@@ -52,9 +68,12 @@ class Plan:
 
     spec: Spec
     choices: Choices
-    diagnosis: Diagnosis | None
+    diagnosis: Diagnosis
+    shape: Shape
+    batching: Batching
+    batches: BatchSimulation
     tables: Mapping[str, Sequence[Row]]
-    batches: Sequence[int]
+    risks: Sequence[str]
     departures: Sequence[Row] | None = None
 
     def write(self, path: Path) -> None:
@@ -62,9 +81,13 @@ class Plan:
         record = {
             "spec": self.spec.model_dump(mode="json"),
             "choices": self.choices.model_dump(mode="json"),
-            "diagnosis": None if self.diagnosis is None else asdict(self.diagnosis),
+            "diagnosis": asdict(self.diagnosis),
+            "shape": asdict(self.shape),
             "tables": self.tables,
-            "batches": self.histogram(),
+            "risks": self.risks,
+            "batches": self.batches.histogram(),
+            "run": self.run_settings(),
+            "publish": self.publish_command(),
             "departures": self.departures,
         }
         write_plain(beside(path, ".json"), json.dumps(record, indent=2) + "\n")
@@ -73,16 +96,51 @@ class Plan:
             "s": self.spec,
             "c": self.choices,
             "d": self.diagnosis,
-            "histogram": self.histogram(),
+            "rule": describe_batching(self.batching),
+            "run_lines": yaml.safe_dump(self.run_settings(), sort_keys=False).splitlines(),
         }
         write_page(path, __package__, "plan.md.j2", **values)
 
-    def histogram(self) -> list[tuple[int, float]]:
-        """Return sizes of batches, and the share of batches that had them."""
-        return [
-            (size, self.batches.count(size) / len(self.batches))
-            for size in sorted(set(self.batches))
+    def run_settings(self) -> dict[str, Any]:
+        """Return what a file of ``combee run`` holds to search as planned, besides data and LMs."""
+        choices = self.choices
+        rule = {"queue": "target", "seconds": choices.flush_seconds, "variance": choices.variance}
+        diversity: dict[str, Any] = {
+            "threshold": choices.similarity,
+            "temperature": {"start": Temperature().start},
+        }
+        if choices.patience > Restart().patience:
+            diversity["restart"] = {"patience": Restart().patience}
+        target = add_points(self.diagnosis.score, choices.target_points)
+        return {
+            "num_threads": choices.workers,
+            "budget": {"rollouts": choices.rollouts},
+            "strategies": {
+                "operators": list(choices.operators),
+                "executor": {"name": "threads", "params": {"batching": rule}},
+                "stopping": [
+                    {"name": "patience", "params": {"updates": choices.patience}},
+                    {"name": "target", "params": {"score": round(target, 4)}},
+                ],
+            },
+            "search": {"keep": "pareto", "children": 1},
+            "diversity": diversity,
+        }
+
+    def publish_command(self) -> str:
+        """Return the command that puts the result on trial, by the terms of this plan."""
+        choices = self.choices
+        words = [
+            f"combee publish RUN --name {self.spec.task.name}",
+            f"--epsilon {choices.canary_points * POINT:g}",
+            f"--target {add_points(self.spec.serial.score, choices.target_points):.4g}",
+            f"--hours {choices.canary_hours:g}",
         ]
+        if choices.canary_hours < LEAST_HOURS:
+            override = self.spec.overrides.get("canary_hours")
+            kind = f"a wrong answer {self.spec.failure} and can be undone"
+            words.append(f"--why {shlex.quote(override.reason if override else kind)}")
+        return " ".join(words)
 
 
 def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None) -> Plan:
@@ -91,15 +149,47 @@ def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None
     Args:
         spec: Without gaps.
         folder: Where its paths start.
-        combee: The wide search, as it will compile: the plan says where it departs.
+        combee: The wide search, as it will compile: its batching is what is simulated, and the plan
+            says where it departs.
 
     Raises:
         PlanGapsError: An override is not known, or its value cannot be used; the run that should be
             serial is not.
-        RefusedError: Serial search has not converged, or is not diagnosed, and no reason was given
-            to plan all the same; a canary is skipped; so many workers with diversity off.
+        RefusedError: Serial search has not converged, or is not diagnosed; a canary is skipped; so
+            many workers with diversity off; a judge no smaller than the proposer, without a reason.
         ArgumentValueError: ``serial.run`` is no run, or was not searched far enough.
     """
+    _check_canary(spec)
+    judge = _compare_judge(spec)
+    choices = choose(spec, None)
+    if spec.serial.run is None:
+        check_converged(None)
+    measured = _measure(Path(folder) / (spec.serial.run or ""), spec, choices)
+    check_converged(measured.diagnosis)
+    growth = None
+    if spec.wide is not None:
+        growth = grow_workers(Path(folder) / spec.wide, choices.workers, spec.hardware.slots)
+    choices = choose(spec, measured, None if growth is None else growth.workers)
+    check_wide(choices.workers, Diversity(threshold=choices.similarity))
+    planned = Batching("target", choices.flush_seconds, choices.variance)
+    runs = planned if combee is None else combee.settings.executor.batching or Batching()
+    batches = simulate_batches(measured.seconds, choices.workers, spec.hardware.slots, runs)
+    shape = choose_shape(batches.utilisation, spec.task.count)
+    tables = Tables(spec, choices, measured, runs, batches, shape, growth, judge)
+    return Plan(
+        spec,
+        choices,
+        measured.diagnosis,
+        shape,
+        runs,
+        batches,
+        tables.all(),
+        list_risks(spec, choices, measured, batches, judge),
+        None if combee is None else tuple(_departures(choices, planned, combee)),
+    )
+
+
+def _check_canary(spec: Spec) -> None:
     for name in ("canary_share", "canary_hours"):
         if name in spec.overrides and _is_none(spec.overrides[name].value):
             reason = "held-out rows are not what is served tomorrow"
@@ -108,29 +198,6 @@ def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None
                 reason,
                 f"Leave overrides.{name} out, or give more than 0.",
             )
-    choices = choose(spec, None)
-    measured = (
-        None
-        if spec.serial.run is None
-        else _measured(Path(folder) / spec.serial.run, spec, choices)
-    )
-    diagnosis = None if measured is None else measured.diagnosis
-    if "diagnosis" not in spec.overrides:
-        check_converged(diagnosis)
-    choices = choose(spec, measured)
-    check_wide(choices.workers, Diversity(threshold=choices.similarity))
-    batches, rate = (
-        batch_sizes(measured.seconds, choices, spec.hardware.slots) if measured else ((), 0.0)
-    )
-    tables = Tables(spec, choices, measured, batches, rate).all()
-    return Plan(
-        spec,
-        choices,
-        diagnosis,
-        tables,
-        batches,
-        None if combee is None else tuple(_departures(choices, combee)),
-    )
 
 
 def _is_none(value: object) -> bool:
@@ -140,16 +207,31 @@ def _is_none(value: object) -> bool:
         return False
 
 
-def _measured(place: Path, spec: Spec, choices: Choices) -> Measured:
+def _compare_judge(spec: Spec) -> SizeComparison | None:
+    models = spec.models
+    if not models.judged:
+        return None
+    compared = compare_sizes(models.evaluator, models.proposer)
+    if compared.smaller is False and "judge" not in spec.overrides:
+        choice = f"a judge ({models.evaluator}) no smaller than the proposer ({models.proposer})"
+        raise RefusedError(
+            choice, compared.reason, "Name a smaller judge, or say why in overrides.judge."
+        )
+    return compared
+
+
+def _measure(place: Path, spec: Spec, choices: Choices) -> Measured:
     # From the journal, whatever a diagnosis beside it says, and by the margin that stands in the
     # plan.
     curve = Curve.of_run(place)
     diagnosis = diagnose(curve, slots=spec.hardware.slots, margin=choices.margin_points * POINT)
     with Reader(journal_file(place)) as reader:
         run = run_number(reader, None)
-        spans = [(row[0], row[1]) for row in reader.rows(_SPANS, (run,))]
-        measured = Measured(diagnosis, [end - start for start, end in spans], spent_of(reader, run))
-    if (most := in_flight(spans)) > spec.serial.workers:
+        spans = spans_of(reader, run)
+        updates = reader.rows(_UPDATES, (run,))[0][0]
+        seconds = [end - start for start, end in spans]
+        measured = Measured(diagnosis, seconds, spent_of(reader, run), updates)
+    if (most := count_in_flight(spans)) > spec.serial.workers:
         serial = spec.serial
         difference = (
             f"serial.workers {serial.workers} is not what {serial.run} had: up to {most} in flight"
@@ -159,20 +241,10 @@ def _measured(place: Path, spec: Spec, choices: Choices) -> Measured:
     return measured
 
 
-_SPANS = (
-    "SELECT started, ended FROM effect"
-    " WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
-)
+_UPDATES = "SELECT count(DISTINCT step) FROM effect WHERE run = ? AND step >= 0"
 
 
-def in_flight(spans: Iterable[tuple[float, float]]) -> int:
-    """Return how many of some spans (start, end) were under way at once, at most."""
-    # An end at the moment of a start comes before it.
-    moves = sorted(move for start, end in spans for move in ((start, 1), (end, -1)))
-    return max(accumulate(step for _, step in moves), default=0)
-
-
-def _departures(choices: Choices, combee: Combee) -> Iterator[Row]:
+def _departures(choices: Choices, planned: Batching, combee: Combee) -> Iterator[Row]:
     """Give what a search sets otherwise than the plan.
 
     What it leaves to the package is measured as it runs.
@@ -192,45 +264,12 @@ def _departures(choices: Choices, combee: Combee) -> Iterator[Row]:
     for name, value in theirs.items():
         if (ours := getattr(choices, name)) != value:
             yield name, _listed(ours), _listed(value)
+    if (runs := settings.executor.batching or Batching()) != planned:
+        yield "batching", describe_batching(planned), describe_batching(runs)
+    if settings.diversity.temperature != Temperature():
+        course = settings.diversity.temperature
+        yield "temperature", "the default schedule", "none" if course is None else str(course)
 
 
 def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def batch_sizes(
-    seconds: Sequence[float], choices: Choices, slots: int, seed: int = 0
-) -> tuple[tuple[int, ...], float]:
-    """Simulate the flush rule on measured rollouts.
-
-    Return the sizes of the batches, and rollouts a second.
-
-    Every worker asks for a rollout, waits for its release and its end, and asks again; how long
-    each takes is drawn from ``seconds``. Scores are not simulated, so the rule's part on their
-    variance never fires.
-    """
-    import numpy as np
-
-    rule = Batching("target", choices.flush_seconds, choices.variance)
-    drawn = iter(
-        np.random.default_rng(derive_seed(seed, "plan", "batches"))
-        .choice(seconds, _JOBS + slots)
-        .tolist()
-    )
-    running: list[float] = []
-    queue, now, sizes = deque([0.0] * choices.workers), 0.0, list[int]()
-    while sum(sizes) < _JOBS:
-        free, due = slots - len(running), None
-        if queue and free:
-            if rule.releases(len(queue), now - queue[0], slots):
-                sizes.append(min(free, len(queue)))
-                for _ in range(sizes[-1]):
-                    queue.popleft()
-                    heapq.heappush(running, now + max(next(drawn), 1e-6))
-                continue
-            due = choices.flush_seconds - (now - queue[0])
-        # A hair later than due: rounding must not make it wait for nothing for ever.
-        now = min(([running[0]] if running else []) + ([] if due is None else [now + due + 1e-6]))
-        while running and running[0] <= now:
-            queue.append(heapq.heappop(running))
-    return tuple(sizes), sum(sizes) / now if now else 0.0

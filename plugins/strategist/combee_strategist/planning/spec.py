@@ -76,6 +76,9 @@ class TaskSpec(_Section):
     baseline: _Score = _asks_for(
         "held-out score of the program as it is, which the gain is counted from", 0.41
     )
+    count: _Count = Field(
+        1, description="similar programs that are to be learned over the same service"
+    )
 
 
 class SerialSpec(_Section):
@@ -95,6 +98,21 @@ class SerialSpec(_Section):
     run: str | None = Field(
         None, description="its log_dir: with it, figures are measured and not assumed"
     )
+
+
+class ModelsSpec(_Section):
+    """Which model has which role."""
+
+    task: _Words = _asks_for("the LM that the program calls", "openai/gpt-4o-mini")
+    proposer: _Words = _asks_for("the LM that reads rollouts and writes prompts", "openai/gpt-4o")
+    evaluator: _Words = _asks_for(
+        "the LM that judges answers, smaller than the proposer; code where code scores", "code"
+    )
+
+    @property
+    def judged(self) -> bool:
+        """Whether a model judges."""
+        return self.evaluator.lower() != "code"
 
 
 class HardwareSpec(_Section):
@@ -162,10 +180,13 @@ class Spec(_Section):
     Attributes:
         task: What is learned.
         serial: The serial search that is to be beaten.
+        models: Which model has which role.
         hardware: What answers.
         budget: What may be spent.
         evaluation: What the claim is measured on.
         failure_cost: What a wrong answer in production costs, in a sentence.
+        failure: What kind of cost that is: it decides the canary's share and hours.
+        wide: The ``log_dir`` of an earlier wide search, which the number of workers grows from.
         run: The ``combee run`` file of the wide search, beside the specification; its choices are
             checked.
         overrides: Defaults of the plan that are replaced, each with its reason.
@@ -173,11 +194,21 @@ class Spec(_Section):
 
     task: TaskSpec
     serial: SerialSpec
+    models: ModelsSpec
     hardware: HardwareSpec
     budget: BudgetSpec
     evaluation: EvaluationSpec
     failure_cost: _Sentence = _asks_for(
-        "sets how the canary is watched", "a wrong answer is seen by a customer and costs a refund"
+        "what the kind of failure below is read from",
+        "a wrong answer is seen by a customer and costs a refund",
+    )
+    failure: Literal["annoys", "costs", "harms"] = _asks_for(
+        "whether a wrong answer annoys (somebody asks again), costs (money or hours) or harms (it"
+        " cannot be undone): decides the share and the hours of the canary",
+        "costs",
+    )
+    wide: str | None = Field(
+        None, description="log_dir of an earlier wide search: workers grow from what it shows"
     )
     run: str | None = Field(
         None, description="the combee run file of the wide search: its choices are checked"
@@ -295,12 +326,15 @@ def questions() -> Iterator[tuple[str, FieldInfo]]:
             )
 
 
-def ask(answers: Mapping[str, Any], answer: Callable[[str, FieldInfo, str], str]) -> dict[str, Any]:
+def ask(
+    answers: Mapping[str, Any], answer: Callable[[str, FieldInfo, str], str | None]
+) -> dict[str, Any]:
     """Return a specification's mapping: the answers that are there, and those that are asked for.
 
     Args:
         answers: Values by field, with dots; they are not asked for.
-        answer: Asked with the field, what is known of it, and what was wrong with the last answer.
+        answer: Asked with the field, what is known of it, and what was wrong with the last answer;
+            ``None`` leaves the field empty.
     """
     from pydantic import TypeAdapter
 
@@ -309,8 +343,9 @@ def ask(answers: Mapping[str, Any], answer: Callable[[str, FieldInfo, str], str]
         value, problem = answers.get(name), ""
         kind = TypeAdapter[Any](Annotated[field.annotation, field])  # type: ignore[arg-type]
         while value is None:
+            if (text := answer(name, field, problem)) is None:
+                break
             try:
-                text = answer(name, field, problem)
                 value = kind.dump_python(kind.validate_python(text), mode="json")
             except ValidationError as error:
                 problem = error.errors()[0]["msg"].removeprefix("Value error, ")
