@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from combee_dspy.evaluation import Heldout
     from combee_dspy.exceptions import CombeeError
     from combee_dspy.guards import Guards
-    from combee_dspy.learning import LearnedLessons, learn_lessons
+    from combee_dspy.learning import LearnedLessons, Proposal, learn_lessons, propose_program
     from combee_dspy.loading import candidates, load_candidate
     from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.mlflow_prompts import CombeePromptOptimizer
@@ -43,7 +43,7 @@ _HOMES = {
     "evaluation": ("Heldout",),
     "exceptions": ("CombeeError",),
     "guards": ("Guards",),
-    "learning": ("LearnedLessons", "learn_lessons"),
+    "learning": ("LearnedLessons", "Proposal", "learn_lessons", "propose_program"),
     "loading": ("candidates", "load_candidate"),
     "many": ("Task", "TaskResult", "compile_many"),
     "mlflow_prompts": ("CombeePromptOptimizer",),
@@ -69,6 +69,7 @@ __all__ = [
     "LearnedLessons",
     "Price",
     "Privacy",
+    "Proposal",
     "Search",
     "Spec",
     "Task",
@@ -79,6 +80,7 @@ __all__ = [
     "learn_lessons",
     "load_benchmark",
     "load_candidate",
+    "propose_program",
 ]
 
 

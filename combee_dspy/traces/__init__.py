@@ -24,7 +24,7 @@ from combee_dspy.traces._matching import TraceCoverage, match_trace, measure_cov
 from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
 from combee_dspy.traces._opening import Traces, open_traces
 from combee_dspy.traces._otlp import OtlpFile
-from combee_dspy.traces._reading import is_right, read_trace, redact_trace
+from combee_dspy.traces._reading import is_right, read_call, read_trace, redact_trace
 from combee_dspy.traces._records import Trace
 from combee_dspy.traces._selection import Selected, Selection
 
@@ -45,6 +45,7 @@ __all__ = [
     "match_trace",
     "measure_coverage",
     "open_traces",
+    "read_call",
     "read_trace",
     "records_as_traces",
     "redact_trace",

@@ -12,7 +12,14 @@ from combee_dspy.rollouts import with_texts
 from combee_dspy.texts import normalised
 from combee_dspy.traces._records import Trace
 
-__all__ = ["describe_outcome", "is_right", "read_trace", "redact_trace"]
+__all__ = [
+    "describe_outcome",
+    "has_steps",
+    "is_right",
+    "read_call",
+    "read_trace",
+    "redact_trace",
+]
 
 INPUTS, STEPS, ANSWER, FEEDBACK, ERROR = (
     "Inputs",
@@ -22,6 +29,7 @@ INPUTS, STEPS, ANSWER, FEEDBACK, ERROR = (
     "Error",
 )
 LEFT_OUT = "Left out"
+OTHER_STEPS, RESULT = "Other Steps", "Result of the Whole Program"
 
 _TROUBLE = re.compile(
     r"\b(error|exception|traceback|fail(ed|ure)|denied|not found|invalid|refused|timed? ?out)\b",
@@ -32,6 +40,8 @@ _LOOKED_AT = 2_000
 # The most of a record that one step may take.
 _STEP_SHARE = 4
 _FEWEST_STEP_TOKENS = 64
+# Between two calls of an agent's model stand a few of its tools.
+_NEAR = 8
 
 
 def redact_trace(trace: Trace, scrub: Callable[[str], str]) -> Trace:
@@ -82,6 +92,11 @@ def is_right(trace: Trace, perfect: float = 1.0) -> bool:
     )
 
 
+def has_steps(trace: Trace) -> bool:
+    """Return whether a trace's calls say more than its outputs do."""
+    return len(trace.calls) > 1 or any(call.outputs != trace.outputs for call in trace.calls)
+
+
 def describe_outcome(trace: Trace) -> str:
     """Return how a trace went, as a reader is told: feedback, what was right, the score."""
     lines = [trace.feedback] if trace.feedback else []
@@ -117,19 +132,53 @@ def read_trace(trace: Trace, tokens: int, position: int = 0) -> Reflection:
     if trace.error:
         outcome[ERROR] = trace.error
     outcome[FEEDBACK] = describe_outcome(trace)
-    steps = [_step(call, trace, trace.calls[place + 1 :]) for place, call in enumerate(trace.calls)]
-    if len(steps) > 1 or any(call.outputs != trace.outputs for call in trace.calls):
+    if has_steps(trace):
+        steps = [_step(call, trace, place) for place, call in enumerate(trace.calls)]
         room = tokens - estimate_record_tokens({**record, **outcome})
         record[STEPS] = _cut_steps(steps, max(room, tokens // 2), tokens // _STEP_SHARE)
     whole = Reflection(position, {**record, **outcome}, trace.id, perfect=is_right(trace))
     return fit_reflections([whole], tokens, lambda note: None, max_parts=1)[0]
 
 
-def _step(call: PredictorCall, trace: Trace, later: Sequence[PredictorCall]) -> dict[str, object]:
+def read_call(trace: Trace, predictor: str, tokens: int, perfect: float = 1.0) -> Reflection | None:
+    """Return what a reader of a predictor sees of a trace: its last call, and the other steps.
+
+    Args:
+        trace: The trace, redacted, with calls that name predictors.
+        predictor: The predictor's path.
+        tokens: Estimated tokens that the record may take.
+        perfect: The score from which nothing is to mend.
+
+    Returns:
+        The reflection, at position 0; ``None`` where the predictor was not called.
+    """
+    places = [place for place, call in enumerate(trace.calls) if call.is_of(predictor)]
+    if not places:
+        return None
+    last = places[-1]
+    call = trace.calls[last]
+    answer = {"Unreadable answer": call.completion} if call.outputs is None else call.outputs
+    record: dict[str, object] = {INPUTS: dict(call.inputs), ANSWER: dict(answer)}
+    if trace.error:
+        record[ERROR] = trace.error
+    others = [
+        _step(other, trace, place) for place, other in enumerate(trace.calls) if place != last
+    ]
+    if others:
+        room = tokens - estimate_record_tokens(record)
+        record[OTHER_STEPS] = _cut_steps(others, max(room, tokens // 2), tokens // _STEP_SHARE)
+        record[RESULT] = dict(trace.outputs or {})
+    record[FEEDBACK] = describe_outcome(trace)
+    whole = Reflection(0, record, trace.id, perfect=is_right(trace, perfect))
+    return fit_reflections([whole], tokens, lambda note: None, max_parts=1)[0]
+
+
+def _step(call: PredictorCall, trace: Trace, place: int) -> dict[str, object]:
     """Return a call as a step, without inputs that stand elsewhere in the record.
 
-    Agents hand on all that happened so far: what a later call begins with is left to it.
+    Agents hand on all that happened so far: what one of the next calls begins with is left to it.
     """
+    later = trace.calls[place + 1 : place + 1 + _NEAR]
     inputs = {
         name: value
         for name, value in call.inputs.items()

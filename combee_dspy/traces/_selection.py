@@ -18,7 +18,13 @@ from combee_dspy.records import Reflection
 from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.strategies import parameters
 from combee_dspy.texts import normalised
-from combee_dspy.traces._reading import is_right, read_trace, redact_trace
+from combee_dspy.traces._reading import (
+    describe_outcome,
+    has_steps,
+    is_right,
+    read_trace,
+    redact_trace,
+)
 from combee_dspy.traces._records import Trace
 
 __all__ = ["Selected", "Selection"]
@@ -54,7 +60,7 @@ class Selection:
         >>> from combee_dspy.traces import Selection, Trace
         >>> logs = [Trace(str(n), {"q": n}, {"a": "?"}, score=float(n % 2)) for n in range(4)]
         >>> [trace.id for trace in Selection(drop={"caller": "cron*"}).choose(logs).traces]
-        ['2', '0', '1', '3']
+        ['0', '2', '1', '3']
 
     Args:
         tokens: Estimated tokens of records that readers may get, each record counted once. A scan
@@ -261,10 +267,13 @@ def _hash(text: str) -> int:
 
 
 def _digest(trace: Trace) -> int:
-    """Return what traces share that say the same but for what varies from run to run."""
-    what = [trace.inputs, trace.outputs, trace.feedback, trace.expected, trace.error, trace.score]
-    steps = [call.outputs for call in trace.calls]
-    return _hash(_VARYING.sub("#", canonical_json([what, steps])).casefold())
+    """Return what traces share that say the same but for what varies from run to run.
+
+    Calls that add nothing do not count: some sources record them, and others do not.
+    """
+    steps = [call.outputs for call in trace.calls] if has_steps(trace) else []
+    what = [trace.inputs, trace.outputs, describe_outcome(trace), trace.error, steps]
+    return _hash(_VARYING.sub("#", canonical_json(what)).casefold())
 
 
 def _kind(trace: Trace) -> str:

@@ -68,6 +68,15 @@ def test_a_killed_run_goes_on(shell, reader):
     assert Path("a/codes/SKILL.md").is_file()
 
 
+def test_the_journal_of_what_was_learned_can_be_looked_at(shell, reader):
+    shell("learn", *write_lines(), "--lm", "openai/x", "--log-dir", "log")
+    for command in (("show", "log"), ("runs", "."), ("report", "log")):
+        code, _, err = shell(*command)
+        assert code == 0, err
+    (page,) = Path("log").glob("report*.html")
+    assert "For thinga, the code is aaa." in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

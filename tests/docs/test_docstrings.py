@@ -22,6 +22,7 @@ ROOMS = (
     "operators",
     "stopping",
     "testing",
+    "traces",
     "weighers",
 )
 KINDS = ("aggregator", "artifact", "controller", "embedder", "operator", "stopping", "weigher")

@@ -64,7 +64,7 @@ def test_every_lesson_names_the_traces_that_teach_it(reader, tmp_path):
     assert [file.name for file in files] == ["lessons.json", "prompt.md"]
     saved = json.loads(files[0].read_text())
     assert {item["state"] for item in saved} == {"served"}
-    assert sorted(item["traces"][0] for item in saved) == sorted(f"t-{name}" for name in THINGS)
+    assert sorted(item["sources"][0] for item in saved) == sorted(f"t-{name}" for name in THINGS)
 
 
 def test_a_skill_is_a_folder(reader, tmp_path):

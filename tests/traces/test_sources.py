@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -259,7 +260,9 @@ def test_a_server_of_mlflow_is_read_like_a_store(tmp_path):
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", store, "--artifacts-destination", str(tmp_path / "files")]
     address = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(command, cwd=tmp_path)  # noqa: S603 - MLflow itself
+    # Its workers for jobs would outlive it.
+    surroundings = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    server = subprocess.Popen(command, cwd=tmp_path, env=surroundings)  # noqa: S603 - MLflow itself
     try:
         for _ in range(600):
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):  # noqa: S310 - our own server

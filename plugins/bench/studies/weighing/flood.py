@@ -54,6 +54,7 @@ def make_flood(seed: int, count: int) -> Iterator[dict[str, object]]:
             "id": f"r{number}",
             "inputs": {"case": row.case.text(row.slip)},
             "outputs": {"code": row.code if right else UNKNOWN},
+            "expected": {"code": row.code},
             "score": float(right),
             "feedback": "" if right else FEEDBACK_WRONG.format(code=row.code),
             "tags": {"caller": "cron-4" if draws.random() < _MACHINE else "web"},
@@ -122,7 +123,7 @@ def _point(seed: int, count: int, tokens: int, how: str) -> tuple[float, float, 
 def write(path: Path, count: int = 100_000, seed: int = 0) -> None:
     """Write a flood of about so many records as JSON lines."""
     with path.open("w", encoding="utf-8") as file:
-        for number, record in enumerate(make_flood(seed, 20 * count)):
+        for number, record in enumerate(make_flood(seed, 5 * count)):
             if number == count:
                 break
             file.write(json.dumps(record) + "\n")

@@ -1,0 +1,250 @@
+"""What reads recorded rollouts: readers, a journal that asks nothing twice, and the books."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import dspy
+
+from combee_dspy import registry
+from combee_dspy.aggregators import Aggregator, together
+from combee_dspy.artifacts import Instruction
+from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.guards import CopyIndex, Guards
+from combee_dspy.hashing import canonical_json
+from combee_dspy.journal import Effect, Journal, RunLog
+from combee_dspy.lessons import Book, taught
+from combee_dspy.lms import adapter_for
+from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
+from combee_dspy.options import Privacy
+from combee_dspy.records import CallUsage, FailedCall, Lessons, Reflection, Role
+from combee_dspy.rollouts import (
+    CallJob,
+    Fixed,
+    Slots,
+    Threads,
+    decode_answer,
+    encode_answer,
+)
+from combee_dspy.search import Texts, in_own_loop
+from combee_dspy.strategies import EmitFn, StrategyContext
+from combee_dspy.traces import Selected, Selection, Traces, open_traces
+from combee_dspy.weighers import Weigher
+
+__all__ = ["Learner", "Outcome", "Part", "make_learner"]
+
+logger = logging.getLogger("combee_dspy")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One prompt of what answered: its name, its text, and what readers see of the traces."""
+
+    name: str
+    text: str
+    reflections: tuple[Reflection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was learned, by the names of the parts.
+
+    Attributes:
+        books: Every lesson.
+        texts: The texts with the served lessons.
+        usage: What all parts of the run have spent, by role and model.
+    """
+
+    books: Mapping[str, Book] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    usage: tuple[CallUsage, ...] = ()
+
+
+def make_learner(
+    traces: Traces,
+    reflection_lm: str | dspy.BaseLM,
+    selection: Selection | None,
+    strategies: tuple[str | Aggregator, str | Weigher],
+    privacy: Privacy | None,
+) -> Learner:
+    """Choose traces, and return who learns from them; see :func:`combee_dspy.learn_lessons`.
+
+    Raises:
+        ArgumentError: An argument cannot be used, or the traces teach nothing.
+        TraceSourceError: The traces cannot be read.
+    """
+    if not isinstance(reflection_lm, (str, dspy.BaseLM)):
+        remedy = "Give a dspy.LM or a model's name."
+        raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", remedy)
+    lm = dspy.LM(reflection_lm) if isinstance(reflection_lm, str) else reflection_lm
+    secrets = forms_of({*secrets_of(lm), *secret_variables()})
+    texts = Texts(privacy or Privacy(texts="redacted"), lambda text: mask(text, secrets))
+    aggregator = cast("Aggregator", registry.resolve("aggregator", strategies[0]))
+    weigher = cast("Weigher", registry.resolve("weigher", strategies[1]))
+    selection = selection or Selection()
+    selected = selection.choose(open_traces(traces), texts.scrub)
+    _check(selected)
+    logger.info("%s", selected)
+    return Learner(lm, aggregator, weigher, selected, texts, selection.seed)
+
+
+def _check(selected: Selected) -> None:
+    if not selected.traces:
+        remedy = (
+            "A trace needs a score, feedback, an expected answer or an error: name the fields that"
+            " hold them, or log them as assessments."
+        )
+        raise ArgumentValueError("traces", str(selected), "teach nothing", remedy)
+    if not selected.failures:
+        remedy = "Give traces that failed, or raise Selection(perfect=…)."
+        raise ArgumentValueError("traces", str(selected), "all went right", remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """One learning: what is read, by whom, and how it becomes books."""
+
+    lm: dspy.BaseLM
+    aggregator: Aggregator
+    weigher: Weigher
+    selected: Selected
+    texts: Texts
+    seed: int
+
+    def learn(self, parts: Sequence[Part], num_threads: int, log_dir: str | Path | None) -> Outcome:
+        """Read the traces of all parts at once, on a loop of its own."""
+        if num_threads < 1:
+            remedy = "Give at least one worker."
+            raise ArgumentValueError("num_threads", num_threads, "is below 1", remedy)
+        return in_own_loop(lambda: self._learn(parts, num_threads, log_dir))
+
+    async def _learn(
+        self, parts: Sequence[Part], num_threads: int, log_dir: str | Path | None
+    ) -> Outcome:
+        journal = Journal(log_dir)
+        try:
+            log = journal.run("learn", self.seed, self._identity(parts), self._description())
+            slots = Slots(Threads().start(num_threads), Fixed(num_threads))
+            try:
+                asking = Asking(slots, log, self.lm, self.texts)
+                learned = await together(self._part(part, asking, log) for part in parts)
+            finally:
+                await slots.close()
+            served = sum(len(book.served) for book, _ in learned)
+            await log.finish("finished", {"lessons": served})
+            named = dict(zip((part.name for part in parts), learned, strict=True))
+            books = {name: book for name, (book, _) in named.items()}
+            texts = {name: text for name, (_, text) in named.items()}
+            outcome = Outcome(books, texts, log.usage())
+            log.close()
+            return outcome
+        finally:
+            journal.close()
+
+    async def _part(self, part: Part, asking: Asking, log: RunLog) -> tuple[Book, str]:
+        def emit(event: Event) -> None:
+            if isinstance(event, WarningRaised):
+                logger.warning("%s", event.text)
+            log.emit(event, step=0, component=part.name)
+
+        artifact = Instruction()
+        before = artifact.read(part.text)
+        words = Guards().max_copied_words
+        context = StrategyContext(
+            part.name,
+            part.text,
+            asking.ask,
+            emit,
+            seed=self.seed,
+            longest_quote=words,
+            book=before,
+        )
+        lessons = await artifact.learn(_arrived(part.reflections), self.aggregator, context)
+        if words is not None:
+            examples = (trace.inputs for trace in self.selected.traces)
+            lessons = _in_own_words(lessons, CopyIndex(examples, words), part.text, emit)
+        new = taught(lessons, part.reflections, 0)
+        book = self.weigher.applied(before.add(new, 0).edit(lessons.edits).book)
+        emit(BookChanged.of(book))
+        return book, artifact.serve(part.text, book)
+
+    def _identity(self, parts: Sequence[Part]) -> dict[str, str]:
+        strategies = [registry.Spec.of(self.aggregator), registry.Spec.of(self.weigher)]
+        records = [[reflection.record for reflection in part.reflections] for part in parts]
+        return {
+            "traces": _digest(records),
+            "task": _digest([[part.name, part.text] for part in parts]),
+            "strategies": canonical_json([spec.to_dict() for spec in strategies]),
+            "model": str(self.lm.model),
+        }
+
+    def _description(self) -> dict[str, Any]:
+        return {"learn": str(self.selected), "model": str(self.lm.model)}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Asks an LM, and asks nothing twice: an answer is in the journal before it is used."""
+
+    slots: Slots
+    log: RunLog
+    lm: dspy.BaseLM
+    texts: Texts
+
+    async def ask(
+        self,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
+    ) -> dspy.Prediction | FailedCall:
+        question = canonical_json([signature.instructions, inputs])
+        digest = hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
+        key = f"call/0/{'/'.join(map(str, place))}/{role}/{digest}"
+        value = self.log.find(key)
+        answer = None if value is None else decode_answer(value)
+        if answer is None:
+            self.log.check_room()
+            job = CallJob(signature, inputs, self.lm, adapter_for(self.lm), role)
+            answer = await self.slots.call(job, (0,))
+            value = self.texts.scrubbed(encode_answer(answer))
+            error = answer.outcome.error if isinstance(answer.outcome, FailedCall) else None
+            purpose, usage = signature.__name__, answer.usage
+            effect = Effect(key, "call", value, role, purpose, 0, str(place[0]), error=error)
+            await self.log.keep(replace(effect, usage=usage))
+            answer = decode_answer(value) or answer
+        return answer.outcome
+
+
+def _arrived(reflections: Iterable[Reflection]) -> list[asyncio.Future[Reflection | None]]:
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[Reflection | None]] = []
+    for reflection in reflections:
+        future: asyncio.Future[Reflection | None] = loop.create_future()
+        future.set_result(reflection)
+        futures.append(future)
+    return futures
+
+
+def _in_own_words(lessons: Lessons, copies: CopyIndex, task: str, emit: EmitFn) -> Lessons:
+    """Return lessons without what they copy from traces."""
+    own: list[Any] = []
+    refused: list[str] = []
+    for lesson in lessons.lessons:
+        text, copied = copies.cut(lesson.text, [task])
+        refused.extend(copied)
+        own += [replace(lesson, text=text)] if text else []
+    if refused:
+        emit(CopiesRemoved(tuple(refused), len(refused)))
+    return replace(lessons, lessons=tuple(own))
