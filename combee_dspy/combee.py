@@ -57,9 +57,10 @@ _SETTINGS = frozenset(field.name for field in dataclasses.fields(Settings))
 class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
 
-    What one reflection call did over three rollouts is done by a scan over many: calls at once,
-    whose lessons enter a book that weighs them. One text grows with the book, and its lines are
-    tested; what only GEPA's search can use gets GEPA's search. Wherever a script says
+    What one reflection call did over three rollouts is done over many: shards are read at once,
+    their lessons are compared by number, and enter a book that weighs them. One text grows with the
+    book, and its lines are tested; what only GEPA's search can use gets GEPA's search. Wherever a
+    script says
     ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some defaults differ, such as the
     size of minibatches, which is planned; docs/from_gepa.md lists them.
 

@@ -8,12 +8,19 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from combee_dspy.costs import CostTotals
+from combee_dspy.costs import CostTotals, Sums
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDifference, Receipt
 from combee_dspy.gains import name_gain
 from combee_dspy.records import NO_BASELINE, BatchDecision, FailureCount
 
 __all__ = ["CombeeReport"]
+
+
+def _spent(total: Sums) -> str:
+    if total.dollars is not None:
+        return f"${total.dollars:.4f}, {total.tokens:,} tokens"
+    priced = f"more than ${total.known_dollars:.4f}" if total.known_dollars else "dollars unknown"
+    return f"{priced}, {total.tokens:,} tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +107,16 @@ class CombeeReport:
             what = name_gain(held.difference, held.low, held.high)
             figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
             found["held-out"] = f"{what}: {figures}{look}"
+        # What the score has cost, and a point of it: seconds say little without the rollouts.
+        found["spent"] = (
+            f"{_spent(self.costs.total)}, {self.rollouts} rollouts in {self.updates} updates,"
+            f" {self.seconds:.1f} s"
+        )
+        if self.heldout is not None:
             found["per held-out point"] = str(self.per_point or NO_BASELINE)
         if math.isfinite(self.best_score):
             found["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"
-        found["spent"] = f"{self.rollouts} rollouts in {self.updates} updates, {self.seconds:.1f} s"
-        found["calls"] = "; ".join(
-            f"{role} {sums.calls}, {sums.prompt_tokens} tokens in, {sums.completion_tokens} out, "
-            + ("dollars unknown" if sums.dollars is None else f"${sums.dollars:.4f}")
-            for role, sums in self.costs.by_role.items()
-        )
+        found["calls"] = "; ".join(f"{role} {sums}" for role, sums in self.costs.by_role.items())
         found["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
         if "simulated" in found["models"]:
             found["models"] += (

@@ -1,7 +1,7 @@
 """Random streams derived from a seed and the place where they are used.
 
 No two places share a stream and no stream depends on how often another was
-read, so results do not depend on the number of workers or on arrival order.
+read, so nothing that is drawn depends on the number of workers or on arrival order.
 """
 
 from __future__ import annotations

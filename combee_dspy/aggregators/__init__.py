@@ -1,4 +1,6 @@
-"""From many reflections to lessons: the scan, the union, the baselines, and what a scan retains."""
+"""From many reflections to lessons: two scans, which compare lessons by number or merge texts, the
+union, the baselines, and what of the reflections is retained.
+"""
 
 from combee_dspy.aggregators._base import (
     Aggregator,

@@ -28,7 +28,7 @@ CallTokens = Annotated[int, Field(ge=2_000)]
 
 
 class Aggregator(Strategy):
-    """Turns the reflections on one component into lessons (the scan of Combee §3.1).
+    """Turns the reflections on one component into lessons, where Combee §3.1 has its scan.
 
     Attributes:
         copies: How often each reflection is dealt.

@@ -54,6 +54,7 @@ class ScanState:
         self.room = data_room(max_call_tokens, context.text)
         self.share = self.room // _SHARE
         self.levels: list[list[Node]] = []
+        self._call_tokens = max_call_tokens
         self._too_long = self._passed_over = 0
 
     @property
@@ -231,7 +232,7 @@ class ScanState:
         if self._too_long:
             text = (
                 f"{self._too_long} calls were longer than the model takes, and read in halves."
-                " Lower the aggregator's max_call_tokens"
+                f" Lower the aggregator's max_call_tokens, which is {self._call_tokens:,}"
             )
             self.context.emit(WarningRaised(text))
         if self._passed_over:

@@ -6,12 +6,14 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from combee_dspy.benchmarks._base import Availability, Row
+from combee_dspy.benchmarks._network import within_reach
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.files import check_plain
 
@@ -180,9 +182,9 @@ class RowSource:
             raise
         except Exception as error:
             # Readers and transports raise what they like: one error names the source.
-            remedy = (
-                "Check that the source exists, can be reached, and holds one JSON object a line."
-            )
+            remedy = "Check that the source exists and can be reached."
+            if isinstance(error, ValueError):  # of JSON that cannot be read, of a wrong encoding
+                remedy = "Give rows as JSON: one object a line, or a list of objects."
             raise self.error(f"{type(error).__name__}: {error}", where, remedy) from error
 
     def _file_rows(self, file: str) -> Iterator[Row]:
@@ -191,9 +193,10 @@ class RowSource:
     def _hub_rows(self, place: Place, split: str) -> Iterator[Row]:
         datasets = self._datasets()
         more = {} if self.subset is None else {"name": self.subset}
-        loaded = datasets.load_dataset(
-            place.files[split], revision=place.revision, split=self.names[split], **more
-        )
+        with within_reach() if place.revision is not None else nullcontext():
+            loaded = datasets.load_dataset(
+                place.files[split], revision=place.revision, split=self.names[split], **more
+            )
         # The hub's own conversions hold the numbers of labels instead of their names.
         kinds = {
             name: getattr(kind, "feature", kind) for name, kind in (loaded.features or {}).items()
@@ -230,7 +233,10 @@ class RowSource:
         """Return the local copy of a file, fetched into the cache of ``datasets`` where it has an
         address.
         """
-        return str(self._datasets().DownloadManager().download(file)) if "://" in file else file
+        if "://" not in file:
+            return file
+        with within_reach() if file.startswith("hf://") else nullcontext():
+            return str(self._datasets().DownloadManager().download(file))
 
     def _datasets(self) -> Any:
         try:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["plain", "show_facts", "show_rows", "show_table"]
+__all__ = ["field_values", "plain", "show_facts", "show_rows", "show_table"]
 
 _CELL = 60
 _SHORT = 20
@@ -97,3 +97,12 @@ def show_rows(
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def field_values(text: str | None) -> str | None:
+    """Return what the fields of a row say, without their names."""
+    try:
+        fields = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return text
+    return "; ".join(map(str, fields.values())) if isinstance(fields, dict) else text

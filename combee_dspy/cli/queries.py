@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from combee_dspy import tracking
-from combee_dspy.cli._tables import plain, show_facts, show_rows, show_table
+from combee_dspy.cli._tables import field_values, plain, show_facts, show_rows, show_table
 from combee_dspy.exceptions import ArgumentValueError, JournalError, NotPlainFileError
 from combee_dspy.gains import name_gain
 
@@ -214,13 +214,15 @@ def report(
     try:
         target = tracking.write_report(place, output, run=run)
     except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
         raise ArgumentValueError(
-            "--output", str(output or place), problem, "Name another file."
+            "--output",
+            str(output or place),
+            f"cannot be written: {error.strerror}",
+            "Name another file.",
         ) from error
     if show_it:
         webbrowser.open(target.resolve().as_uri())
-    typer.echo(str(target))
+    typer.echo(target)
 
 
 def rollouts(
@@ -229,7 +231,10 @@ def rollouts(
         str | None, typer.Option(help="Which rollouts, as an SQL expression; all by default.")
     ] = None,
     run: _Task = None,
-    limit: Annotated[int, typer.Option(min=0, help="Rows of a table; 0 for all.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, help="Rows at most, 0 for all; by default 50 of a table, all as JSON."),
+    ] = None,
     as_json: _Rows = None,
 ) -> None:
     """List a run's rollouts, straight from its journal.
@@ -242,12 +247,11 @@ def rollouts(
     A condition can only read. What the held-out set holds is not shown.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     as_json = not sys.stdout.isatty() if as_json is None else as_json
-    # One more than is shown tells whether there are more.
-    found = tracking.rollouts(
-        place, run=run, where=where, limit=limit + 1 if limit and not as_json else None
-    )
+    most = 50 * (not as_json) if limit is None else limit
+    # One more than a table shows tells whether there are more.
+    found = tracking.rollouts(place, run, where, most + (not as_json) if most else None)
     failed = any(row["error"] for row in found)
-    show_rows(found, lambda row: _rollout_row(row, failed), as_json, limit)
+    show_rows(found, lambda row: _rollout_row(row, failed), as_json, most)
 
 
 def _rollout_row(row: dict[str, Any], failed: bool) -> dict[str, Any]:
@@ -259,18 +263,9 @@ def _rollout_row(row: dict[str, Any], failed: bool) -> dict[str, Any]:
         "score": row["score"],
         "seconds": row["seconds"],
         **({"error": row["error"]} if failed else {}),
-        "inputs": _values(row["inputs"]),
-        "prediction": _values(row["prediction"]),
+        "inputs": field_values(row["inputs"]),
+        "prediction": field_values(row["prediction"]),
     }
-
-
-def _values(text: str | None) -> str | None:
-    """Return what the fields of a row say, without their names."""
-    try:
-        found = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return text
-    return "; ".join(map(str, found.values())) if isinstance(found, dict) else text
 
 
 def candidates(place: _Run, run: _Task = None, as_json: _Rows = None) -> None:

@@ -16,6 +16,8 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import write_plain
 
 if TYPE_CHECKING:
+    from combee_dspy.cli._config import LMConfig
+    from combee_dspy.cli._estimate import Asked
     from combee_dspy.cli._plan import Plan, TaskPlan
     from combee_dspy.many import TaskResult
 
@@ -167,14 +169,16 @@ def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
 def _show_plan(plan: Plan) -> None:
     from dspy.utils import DummyLM
 
+    from combee_dspy.cli._estimate import estimate
     from combee_dspy.search import make_compilation
 
     settings = plan.combee(DummyLM([])).settings
     for one in plan.tasks:
         task = one.task
-        splits = make_compilation(
+        compilation = make_compilation(
             settings, task.student, task.trainset, task.valset, task.heldout
-        ).splits
+        )
+        splits = compilation.splits
         facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
         for loaded, _ in one.known:
             facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
@@ -185,7 +189,17 @@ def _show_plan(plan: Plan) -> None:
         )
         facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
         facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
-        show_facts(facts | ({"output": one.output} if one.output else {}))
+        asked = {"task": _asked(one.lm), "proposer": _asked(plan.proposer)}
+        rows = {
+            split: [row.example for row in getattr(compilation.splits, split)]
+            for split in ("train", "validation", "heldout")
+        }
+        call_tokens = combee.aggregator.params().get("max_call_tokens")
+        reckoned = estimate(
+            task.student, rows, compilation.limits, asked, combee.costs, call_tokens
+        )
+        facts |= reckoned.facts() | ({"output": one.output} if one.output else {})
+        show_facts(facts)
     options = (
         "artifact",
         "aggregator",
@@ -203,6 +217,14 @@ def _show_plan(plan: Plan) -> None:
         }
     )
     typer.echo("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
+
+
+def _asked(lm: LMConfig) -> Asked:
+    from combee_dspy.cli._estimate import Asked
+    from combee_dspy.lms import EmbeddedOptions
+
+    own = EmbeddedOptions.context if lm.model == "embedded" and lm.context is None else lm.context
+    return Asked(lm.model, own)
 
 
 def _save(program: Any, output: Path) -> None:

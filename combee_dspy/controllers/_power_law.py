@@ -52,7 +52,8 @@ class PowerLaw(BatchController):
 
     **What is measured.** What runs. The first batch fills the service. Where an epoch has room for
     larger ones, two more sizes up to the largest allowed follow, the one furthest from the others
-    first. Where it has not, all batches are as large as allowed, and no law is needed. With
+    first. Where it has not, all batches are as large as allowed, and no law is fitted: with 64 in
+    flight that is below 384 rows (288 with three updates an epoch), with 8 below 60 (45). With
     ``profile``, which ``tau`` implies, that many sizes are measured from b₀ up instead, as in the
     paper: a third of the first epoch goes into batches that leave a service idle.
 

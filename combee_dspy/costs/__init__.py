@@ -11,6 +11,7 @@ from combee_dspy.costs._costs import (
     merged,
     price_of,
     totals,
+    window_of,
 )
 from combee_dspy.costs._meter import (
     CallRefusedError,
@@ -36,4 +37,5 @@ __all__ = [
     "role_scope",
     "serving",
     "totals",
+    "window_of",
 ]

@@ -84,14 +84,30 @@ def price_of(model: str, own: Mapping[str, Price] | None = None) -> Price | None
     return _list_price(head, rest) if slash else _list_price("", model)
 
 
-def _list_price(provider: str, model: str) -> Price | None:
-    """Return a price from DSPy's table, where names without a provider carry it in a field."""
+def window_of(model: str) -> int | None:
+    """Return the longest prompt that a model takes, in tokens, by the table that the installed DSPy
+    carries; ``None`` where it does not say.
+    """
+    head, slash, rest = model.partition("/")
+    tokens = (_list_entry(head, rest) if slash else _list_entry("", model)).get("max_input_tokens")
+    return tokens if isinstance(tokens, int) else None
+
+
+def _list_entry(provider: str, model: str) -> Mapping[str, Any]:
+    """Return a model's entry in DSPy's table, where names without a provider carry it in a field;
+    empty where there is none.
+    """
     entry = list_prices().get(f"{provider}/{model}")
     if entry is None:
         entry = list_prices().get(model, {})
         # "vertex_ai-language-models", "bedrock_converse": families of one provider.
         if not str(entry.get("litellm_provider", "")).startswith(provider):
-            return None
+            return {}
+    return entry
+
+
+def _list_price(provider: str, model: str) -> Price | None:
+    entry = _list_entry(provider, model)
     prompt, completion, cached = (
         _per_million(entry.get(key))
         for key in ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
@@ -204,6 +220,18 @@ class Sums:
     gpu_seconds: float | None = None
     seconds: float = 0.0
 
+    def __str__(self) -> str:
+        """Return the sums on one line; dollars of what has a price where others have none."""
+        spent = f"${self.known_dollars:.4f}"
+        if self.dollars is None:
+            known = self.known_dollars > 0
+            spent = f"{spent} and calls without a price" if known else "dollars unknown"
+        failed = f", {self.errors} failed" if self.errors else ""
+        return (
+            f"{self.calls:,} calls{failed}, {self.prompt_tokens:,} tokens in,"
+            f" {self.completion_tokens:,} out, {spent}"
+        )
+
     @property
     def sent(self) -> int:
         """Calls that went to the service."""
@@ -224,6 +252,15 @@ class CostTotals:
     total: Sums
     by_role: Mapping[Role, Sums]
     by_model: Mapping[tuple[Role, str], Sums]
+
+    def __str__(self) -> str:
+        """Return the sums as people are told them: a line for each role and model, and one for
+        all.
+        """
+        rows = [(role, model, sums) for (role, model), sums in self.by_model.items()]
+        wide = max((len(f"{role} {model}") for role, model, _ in rows), default=0)
+        lines = [f"{f'{role} {model}':<{wide}}  {sums}" for role, model, sums in rows]
+        return "\n".join([*lines, f"{'all':<{wide}}  {self.total}"])
 
 
 def totals(rows: Iterable[CallUsage]) -> CostTotals:

@@ -411,8 +411,8 @@ class RunLog:
         return int(self._reader.rows(sql, (self.number,))[0][0])
 
     async def finish(self, state: str, result: Mapping[str, Any]) -> None:
-        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values. All
-        is then on disk.
+        """Say how the run ended: ``"finished"``, ``"failed"`` or ``"interrupted"``, with its
+        result, JSON values. All is then on disk.
 
         Raises:
             JournalError: It could not be written.

@@ -29,7 +29,7 @@ from combee_dspy.costs import Meter
 from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout, described
-from combee_dspy.rollouts._fence import fenced
+from combee_dspy.rollouts._fence import fenced, without_marks
 from combee_dspy.rollouts._gepa_answers import read_as_gepa
 from combee_dspy.rollouts._in_time import is_ours
 from combee_dspy.rollouts._jobs import (
@@ -311,8 +311,8 @@ class _Call:
         note_meter(self.meter)
 
     def context(self) -> Any:
-        given = {"lm": self.job.lm, "adapter": self.job.adapter}
-        settings = {name: one for name, one in given.items() if one is not None}
+        named = ("lm", self.job.lm), ("adapter", self.job.adapter)
+        settings = {name: part for name, part in named if part is not None}
         # No trace: these calls are no part of the program that may surround them. What is fenced is
         # text, whatever type its field has.
         return dspy.context(
@@ -330,7 +330,7 @@ class _Call:
         return {**config, "temperature": 1.0} if kwargs.get("temperature") == 0 else config
 
     def ended(self, outcome: dspy.Prediction | FailedCall) -> Answer:
-        return Answer(outcome, self.meter.usage(), time.monotonic() - self.started)
+        return Answer(without_marks(outcome), self.meter.usage(), time.monotonic() - self.started)
 
     def failed(self, error: BaseException) -> Answer:
         _raise_fault(error, self.meter)
@@ -339,8 +339,7 @@ class _Call:
 
 def _described(error: BaseException, meter: Meter) -> str:
     """Return ``"ClassName: message"`` without the keys of any LM that was asked."""
-    secrets = [key for lm in meter.lms.values() for key in secrets_of(lm)]
-    return scrub(described(error), secrets)
+    return scrub(described(error), [key for lm in meter.lms.values() for key in secrets_of(lm)])
 
 
 def _raise_fault(

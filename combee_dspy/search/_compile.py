@@ -218,6 +218,7 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
                         longest = max(0.0, run.purse.left) + _LET_GO
                 state, result = "finished", result_of(report)
             except asyncio.CancelledError:
+                state = "interrupted"
                 on_disk = False  # whoever interrupts it waits for the journal alone
                 raise
             finally:

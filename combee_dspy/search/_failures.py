@@ -13,7 +13,7 @@ from combee_dspy.events import WarningRaised
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
-from combee_dspy.records import Cause, FailureCount, Role, Rollout
+from combee_dspy.records import Cause, FailedCall, FailureCount, Role, Rollout
 from combee_dspy.rollouts import fingerprints
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Place, Row
@@ -84,7 +84,7 @@ class Failures:
         return [
             # Without figures, which grow: it is said once.
             f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
-            f"For example {worst.cause}: {worst.error}. {_LOOK[worst.cause]}."
+            f"For example {worst.cause}: {worst.error}. {_advice(worst)}."
             for kind, failures in kinds.items()
             if sum(failure.failed for failure in failures) >= least * failures[0].of
             and (worst := max(failures, key=_failed))
@@ -149,13 +149,28 @@ class Failures:
             )
 
 
+def _advice(worst: FailureCount) -> str:
+    if not FailedCall(worst.error).too_long:
+        return _LOOK[worst.cause]
+    if worst.role == "proposer":
+        return (
+            "Its context is smaller than what it is asked: lower the aggregator's max_call_tokens,"
+            " for example aggregator={'name': 'reference-scan', 'params': {'max_call_tokens':"
+            " 6000}}, or give a reflection_lm with a larger context"
+        )
+    return (
+        "Its context is smaller than what it is asked: shorten the inputs, lower the max_tokens of"
+        " what is learned (operators, playbook), or give a model with a larger context"
+    )
+
+
 def _failed(failure: FailureCount) -> int:
     return failure.failed
 
 
 def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
     worst = max(counts, key=_failed)
-    return TooManyFailuresError("; ".join(map(str, counts)), worst.error, _LOOK[worst.cause])
+    return TooManyFailuresError("; ".join(map(str, counts)), worst.error, _advice(worst))
 
 
 def _hopeless(outcomes: Sequence[Outcome], most: float) -> str:

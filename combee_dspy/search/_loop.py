@@ -54,8 +54,8 @@ class Loop(Generic[P, C]):
     """Runs updates until a rule, a budget or an epoch ends it.
 
     Updates begin, propose and commit in the order of their numbers. What an update sees when it
-    begins is a function of its number: given what effects return, the programs do not depend on the
-    number of workers.
+    begins is a function of its number: given what effects return, decisions that read the clock
+    among them, the programs do not depend on the number of workers.
 
     Update i begins when update i − 1 − staleness is released: once it has proposed where one text
     grows, since the next parent does not hang on its validation; otherwise once it is committed.

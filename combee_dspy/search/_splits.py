@@ -17,6 +17,7 @@ from combee_dspy.exceptions import (
 )
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.search._candidates import Row, Split, Splits
+from combee_dspy.search._repeats import tell_repeats
 
 __all__ = ["examples_in", "make_splits"]
 
@@ -35,7 +36,8 @@ def make_splits(
         raise EmptyTrainsetError(trainset)
     validation = _rows("valset", () if valset is None else valset, "validation")
     held = _rows("heldout", heldout, "heldout")
-    warnings, full_eval = [], len(train) + len(validation)
+    warnings = tell_repeats(train, validation, held)
+    full_eval = len(train) + len(validation)
     if not validation:
         validation = tuple(replace(row, split="validation") for row in train)
         warnings.append(

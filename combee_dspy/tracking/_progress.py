@@ -309,7 +309,10 @@ class Display(Follower):
 
     def _rollouts(self) -> str:
         limit = self._limits.get("rollouts")
-        return amount(self._bought) + (f" of {amount(limit)}" if limit else "")
+        # Whoever goes on with a smaller budget has bought more than it.
+        return amount(self._bought) + (
+            f" {'of' if self._bought <= limit else 'beyond'} {amount(limit)}" if limit else ""
+        )
 
     def _shares(self) -> dict[str, float]:
         spent: dict[str, float] = {

@@ -119,3 +119,7 @@ def test_a_run_against_a_model_with_a_short_context_learns(tmp_path: Path) -> No
     assert all("maximum context length" in row["error"] for row in refused)
     assert all(not node["failed"] for scan in events(tmp_path, "scan") for node in scan["nodes"])
     assert program.combee_report.best_score > program.combee_report.seed_score
+    told = [text for text in program.combee_report.warnings if "proposer calls failed" in text]
+    assert told
+    assert all("lower the aggregator's max_call_tokens" in text for text in told)
+    assert "Look at what the service says" not in " ".join(told)

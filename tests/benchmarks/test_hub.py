@@ -12,7 +12,7 @@ import dspy
 import pytest
 import yaml
 
-from combee_dspy.benchmarks import Finer, Hub, load_benchmark
+from combee_dspy.benchmarks import Finer, Hub, _network, load_benchmark
 from combee_dspy.cli._config import RunConfig
 from combee_dspy.exceptions import ArgumentError, DataSourceError
 
@@ -180,6 +180,32 @@ def test_offline_is_respected_and_said(monkeypatch, closed):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataSourceError, match="someone/sums@"):
         Hub("someone/sums", "0" * 40).load()
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_hub_that_does_not_answer_is_asked_once_and_then_the_cache(monkeypatch, answers):
+    import datasets
+
+    asked = []
+
+    def load(*args, **options):
+        asked.append(datasets.config.HF_HUB_OFFLINE)
+        raise ConnectionError("Couldn't reach it")
+
+    monkeypatch.setattr(_network, "_answers", lambda address: answers)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(DataSourceError) as refused:
+        Hub("someone/sums", "0" * 40).load()
+    assert asked == [not answers], "offline, datasets reads its cache and tries nothing again"
+    assert not datasets.config.HF_HUB_OFFLINE
+    assert "JSON" not in str(refused.value)
+    if not answers:
+        assert "https://huggingface.co does not answer" in str(refused.value)
+
+
+def test_nobody_waits_for_a_name_that_cannot_be_looked_up(monkeypatch):
+    monkeypatch.undo()
+    assert not _network._answers("https://nobody.invalid")
 
 
 @pytest.mark.parametrize(

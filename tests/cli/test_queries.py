@@ -37,6 +37,13 @@ def test_a_table_says_that_it_leaves_rows_out(shell, recorded):
     assert "These are" not in shell("rollouts", recorded, "--table", "--limit", "0")[1]
 
 
+def test_a_limit_holds_in_a_pipe_and_without_one_all_rows_come(shell, recorded):
+    every = lines(shell("rollouts", recorded)[1])
+    assert len(every) > 2
+    assert lines(shell("rollouts", recorded, "--limit", "2")[1]) == every[:2]
+    assert lines(shell("rollouts", recorded, "--json", "--limit", "0")[1]) == every
+
+
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_tables_fit_a_terminal_and_what_they_name_can_be_typed_back(
     shell, recorded, monkeypatch, columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +35,26 @@ def test_a_dry_run_shows_the_plan_and_buys_nothing(shell, tmp_path):
     assert "ReferenceScan(" in out
     assert "task simulated" in out
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_a_dry_run_reckons_costs_and_names_prices_and_windows_that_are_missing(shell, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "none")
+    models = (
+        "lms: {task: {model: openai/gpt-4, api_key_env: SOME_KEY},"
+        " proposer: {model: openai/nobodys, api_key_env: SOME_KEY}}\n"
+    )
+    config = SIMULATED.splitlines()[1] + f"\n{models}budget: {{rollouts: 60}}\n"
+    code, out, err = shell("run", written(config), "--dry-run")
+    assert code == 0, err
+    told = " ".join(out.split())
+    assert "rollouts about 60, and 12 of the held-out set" in told
+    assert "tokens about task" in told
+    assert re.search(r"dollars about \$\d+\.\d+ and what has no price", told)
+    assert "no price is known for openai/nobodys (proposer): give costs.prices" in told
+    small = config.replace("openai/nobodys", "openai/gpt-4")
+    told = " ".join(shell("run", written(small), "--dry-run")[1].split())
+    assert "openai/gpt-4 (proposer) takes 8,192 tokens and may be asked with about 24,000" in told
+    assert "lower max_call_tokens of the aggregator" in told
 
 
 def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):

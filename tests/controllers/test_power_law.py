@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from combee_dspy.controllers import BatchView, PowerLaw
 from combee_dspy.controllers._power_law import next_size, other_size
 from combee_dspy.exceptions import ArgumentError
+from combee_dspy.presets import paper
 from combee_dspy.records import BatchDecision, Measurement
 from tests.slow import slow_but
 
@@ -214,6 +215,34 @@ def test_what_is_measured_is_what_fills_the_service_and_more(examples, workers, 
         assert decisions[3].fit.plateau == pytest.approx(10 * 62.5 ** (1 / 1.8), rel=0.05), (
             "tau is that at b0 = 10"
         )
+
+
+@pytest.mark.parametrize("least", [3, 4])
+@pytest.mark.parametrize("at_once", [8, 64])
+def test_below_the_rows_that_the_documentation_names_no_law_is_fitted(at_once, least):
+    first = {(64, 4): 384, (64, 3): 288, (8, 4): 60, (8, 3): 45}[at_once, least]
+    documented = " ".join(PowerLaw.__doc__.split())
+    assert "below 384 rows (288 with three updates an epoch), with 8 below 60 (45)" in documented
+    for examples, fitted in ((first - 1, False), (first, True)):
+        start = BatchView(update=0, trainset_size=examples, workers=at_once)
+        controller = PowerLaw(min_updates=least)
+        decisions, _ = run(controller, start, lambda bs: 20 * bs**0.2, epochs=3)
+        assert any(decision.fit for decision in decisions) is fitted
+
+
+@pytest.mark.parametrize("examples", [60, 100, 240, 400])
+def test_the_papers_procedure_profiles_fits_and_takes_the_plateau(examples):
+    controller = paper()["controller"]
+    start = BatchView(update=0, trainset_size=examples, workers=64)
+    decisions, view = run(controller, start, lambda bs: 5 * bs**0.4, epochs=2)
+    assert [decision.reason.split(":")[0] for decision in decisions[:3]] == ["measuring"] * 3
+    assert len(set(view.planned[:3])) == 3
+    for decision in decisions[3:]:
+        assert decision.fit.exponent == pytest.approx(0.6, abs=0.01)
+        plateau = controller.relative_tau ** (-1 / 1.6) * min(view.planned)
+        assert decision.fit.plateau == pytest.approx(plateau, rel=0.05)
+        bound = min(plateau, examples // controller.min_updates)
+        assert decision.size <= bound
 
 
 def test_where_no_third_size_can_be_had_two_are_measured():

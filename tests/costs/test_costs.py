@@ -124,3 +124,16 @@ def test_usage_of_several_attempts_becomes_one_row_a_role_and_model():
         CallUsage("evaluator", "j", calls=1),
         CallUsage("task", "m", calls=3, errors=1, prompt_tokens=5, dollars=0.1, seconds=1.5),
     )
+
+
+def test_sums_are_printed_for_people_and_keep_what_has_a_price():
+    priced = CallUsage("task", "a/paid", 2, 0, 0, 1_000, 200, 0.5, None, 1.0)
+    unpriced = CallUsage("task", "b/free", 1, 1, 0, 10, 5, None, None, 1.0)
+    assert str(totals([priced, unpriced])).splitlines() == [
+        "task a/paid  2 calls, 1,000 tokens in, 200 out, $0.5000",
+        "task b/free  1 calls, 1 failed, 10 tokens in, 5 out, dollars unknown",
+        (
+            "all          3 calls, 1 failed, 1,010 tokens in, 205 out, $0.5000 and calls without a"
+            " price"
+        ),
+    ]

@@ -1,5 +1,5 @@
-"""Results depend on the seed and on what effects return: never on the number of workers, or on what
-comes first.
+"""With a fixed size, or with replayed decisions, results depend on the seed and on what effects
+return: not on the number of workers, or on what comes first.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
+def run(place: Path, workers: int | None, jitter: int, **given: Any) -> dict[str, Any]:
     world = World.made(unsteady(task_answer, jitter), unsteady(sampling, jitter + 1))
     student = given.pop("student", None)
     settings = {
@@ -165,7 +165,7 @@ def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, case: str) -> None:
     found = [
         run(tmp_path / str(workers), workers, jitter, **CASES[case])
-        for jitter, workers in enumerate((1, 8, 64))
+        for jitter, workers in enumerate((1, 8, 64, None))
     ]
     assert len(found[0]["candidates"]) > 2
     for other in found[1:]:
@@ -187,16 +187,14 @@ def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(
     """The same decisions, taken again, give the same programs with another number of workers."""
     given = {"reflection_minibatch_size": None, "budget": Budget(epochs=2), "train": 60}
     first = run(tmp_path / "first", 8, 1, **{**given, "search": Search(staleness=1)})
-    again = run(
-        tmp_path / "again",
-        2,
-        9,
-        **{**given, "search": Search(staleness=1, replay=str(tmp_path / "first"))},
-    )
-    assert [one["size"] for one in events(tmp_path / "again", "batch")] == [
-        one["size"] for one in events(tmp_path / "first", "batch")
-    ]
-    assert again == first
+    for jitter, workers in enumerate((2, 32, None), start=9):
+        place = tmp_path / str(workers)
+        search = Search(staleness=1, replay=str(tmp_path / "first"))
+        again = run(place, workers, jitter, **{**given, "search": search})
+        assert [event["size"] for event in events(place, "batch")] == [
+            event["size"] for event in events(tmp_path / "first", "batch")
+        ]
+        assert again == first
 
 
 @pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))

@@ -23,6 +23,8 @@ costs:
   prices:
     openai/student: {{prompt: 1, completion: 1}}
     openai/teacher: {{prompt: 1, completion: 1}}
+budget: {{rollouts: 120}}
+log_dir: runs/own
 """
 
 
@@ -59,8 +61,6 @@ def test_methods_are_compared_on_a_users_own_file(
         given = (
             "--methods",
             "gepa,combee",
-            "--budget",
-            "120",
             "--threads",
             "4",
             "--json",
@@ -70,6 +70,10 @@ def test_methods_are_compared_on_a_users_own_file(
         bought = server.prompt["student"] + server.completion["student"]
         bought += server.prompt["teacher"] + server.completion["teacher"]
     out = capsys.readouterr().out
+    (place,) = (folder / "runs" / "own-compare").iterdir()
+    assert [kept.name for kept in place.iterdir()] == ["combee-0"]
+    assert out.index("tokens to reach it") < out.index("tokens per point above serial")
+    assert out.index("per point above serial") < out.index("rollouts") < out.index("seconds")
     assert "own.yaml: 21 held-out examples, 120 rollouts each, seed 0" in out
     assert "simulated" not in out
     told = json.loads(figures.read_text())
@@ -83,6 +87,10 @@ def test_methods_are_compared_on_a_users_own_file(
     assert all(one["dollars"] == pytest.approx(one["tokens"] / 1e6) for one in sides.values())
 
 
+def _without(change: str) -> str:
+    return "train.jsonl" if change == "heldout.jsonl" else ""
+
+
 @pytest.mark.parametrize(
     ("change", "by", "given", "said"),
     [
@@ -90,6 +98,7 @@ def test_methods_are_compared_on_a_users_own_file(
         ("", "", ("--benchmark", "formula"), "benchmark stands in the file already"),
         (", heldout: heldout.jsonl", "", (), "data.heldout is missing"),
         ("", "", ("--budget", "20"), "does not pay for two validations"),
+        ("budget: {rollouts: 120}", "budget: {epochs: 1}", (), "names no rollouts"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
@@ -102,7 +111,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
 ) -> None:
     (folder / "own.yaml").write_text(
         OWN.format(base="http://127.0.0.1:9/v1").replace(
-            change, "train.jsonl" if change == "heldout.jsonl" else "", 1
+            change, by if change.startswith("budget") else _without(change), 1
         )
     )
     assert compare("--config", str(folder / "own.yaml"), "--methods", "combee", *given) == 2

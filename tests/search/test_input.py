@@ -220,3 +220,24 @@ def test_a_run_without_a_valset_or_held_out_rows_supports_no_claim(world: World)
     assert warning.startswith(
         "valset and trainset share 3 rows: validation scores are biased upwards"
     )
+
+
+def test_rows_that_repeat_are_told_and_spoil_a_held_out_set(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with dspy.context(lm=world.task_lm):
+        report = (
+            world.combee(max_metric_calls=60)
+            .compile(
+                dspy.Predict("question -> answer"),
+                trainset=[*examples(8), *examples(2)],
+                valset=examples(6, 100),
+                heldout=[*examples(4, 200), *examples(1, 200)],
+            )
+            .combee_report
+        )
+    assert "2 rows of trainset repeat an earlier row of it" in caplog.text
+    assert "1 rows of heldout repeat an earlier row of it" in caplog.text
+    assert "valset repeat" not in caplog.text
+    assert not any("trainset repeat" in text for text in report.warnings)
+    assert any("heldout repeat" in text for text in report.warnings)

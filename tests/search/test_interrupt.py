@@ -67,7 +67,7 @@ def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far
         " go on" in told
     )
     assert f"interrupted with {'Program' if way == 'asyncio' else 'Predict'}" in said
-    assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
+    assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "interrupted"
     assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'") == [{"n": UP}]
     if way != "asyncio":
         assert load_candidate(dspy.Predict("question -> answer"), tmp_path, "best")

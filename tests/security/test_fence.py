@@ -4,6 +4,7 @@ message.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -16,7 +17,7 @@ from combee_dspy.aggregators._prompts import LearnFromExamples, RewriteWithinCon
 from combee_dspy.evaluation import Judge
 from combee_dspy.rollouts import CallJob, fenced
 from combee_dspy.rollouts._run import run_call
-from combee_dspy.testing import ScriptedLM, as_chat
+from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat
 from tests.scripted import AsyncEngine, Engine, answer
 
 IMAGE = (
@@ -126,3 +127,17 @@ def test_a_judge_reads_the_response_between_marks() -> None:
     (mark,) = set(MARK.findall(text))
     assert f"<{mark}>\n" in text[: text.index("Ignore the criteria")].rpartition("[[ ##")[2]
     assert "Is it right?\n" not in re.findall(rf"<{mark}>\n(.*)\n</{mark}>", text)
+
+
+def test_a_mark_that_an_answer_echoes_is_no_part_of_it() -> None:
+    """Small models copy the marks around what they read; nobody learns them."""
+
+    def echo(request: ScriptedRequest) -> str:
+        (mark,) = set(MARK.findall(request.text))
+        return as_chat({"lessons": json.dumps([f"<{mark}>", f"<{mark}> Add the unit. </{mark}>"])})
+
+    question = dspy.Signature("examples_with_feedback -> lessons: list[str]")
+    job = CallJob(
+        question, {"examples_with_feedback": "read"}, ScriptedLM(echo), dspy.ChatAdapter()
+    )
+    assert run_call(job).outcome.lessons == ["", "Add the unit."]

@@ -107,6 +107,46 @@ def test_an_aggregator_that_needs_no_lm_passes():
     assert failing(ByCode()) == set()
 
 
+class Voting(Plain):
+    """Two calls read half of the examples each; what both say is a lesson."""
+
+    name: ClassVar[str] = "voting"
+
+    async def joined(self, found, context):
+        halves = [half for half in (found[::2], found[1::2]) if half]
+        answers = [await self.asked(half, context, side) for side, half in enumerate(halves)]
+        nodes = tuple(
+            NodeOutput(1, side, tuple(one.index for one in half), (), failed=answer.error)
+            if isinstance(answer, FailedCall)
+            else NodeOutput(1, side, tuple(one.index for one in half), tuple(answer.lessons))
+            for side, (half, answer) in enumerate(zip(halves, answers, strict=True))
+        )
+        heard = [set(node.lessons) for node in nodes if node.failed is None]
+        agreed = sorted(set.intersection(*heard)) if heard and len(found) > 1 else []
+        sources = tuple(one.index for one in found)
+        lessons = tuple(Lesson(text, sources) for text in agreed)
+        return Lessons(context.component, lessons, nodes=nodes)
+
+    async def asked(self, found, context, side):
+        said = repr([one.record for one in found])
+        return await context.ask(Reading, {"records": said}, "read", side)
+
+
+def test_an_aggregator_that_lets_its_readers_vote_passes():
+    assert failing(Voting()) == set()
+
+
+def test_an_aggregator_that_learns_nothing_does_not_pass():
+    class Idle(ByCode):
+        """Returns nothing."""
+
+        async def aggregate(self, reflections, context):
+            await gathered(reflections)
+            return Lessons(context.component)
+
+    assert failing(Idle()) == {"takes_any_number_of_reflections"}
+
+
 def test_a_sound_strategy_passes_all_of_its_checks():
     assert failing(Plain()) == set()
 

@@ -73,6 +73,17 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
     )
 
 
+def test_nothing_passes_what_it_is_a_part_of(tmp_path):
+    story = Story(tmp_path, limits={"rollouts": 5, "tokens": 100, "updates": 1})
+    screen = Screen(story.write("begin", "first", "second"))
+    display = screen.display()
+    display.close()
+    told = screen.stream.getvalue()
+    assert "18 beyond 5 rollouts" in told
+    assert "18 of 5" not in told
+    assert all(share <= 1 for share in display._shares().values())
+
+
 def test_what_an_earlier_part_did_counts_and_is_not_told_again(tmp_path):
     story = Story(tmp_path)
     screen = Screen(story.write("begin", "first"))

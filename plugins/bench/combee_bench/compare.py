@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,14 @@ from rich.table import Table
 
 from combee_bench.baselines import Baseline, BaselineTask, build_baseline
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
-from combee_bench.options import HELDOUT, TRAIN, VALIDATION, CompareOptions
+from combee_bench.options import (
+    HELDOUT,
+    ROLLOUTS,
+    TRAIN,
+    VALIDATION,
+    CompareOptions,
+    check_budget,
+)
 from combee_bench.own import Own, read_own
 from combee_bench.pictures import figure
 from combee_bench.scoring import scores_of
@@ -69,6 +76,7 @@ class CompareRun:
         after: Held-out score of what the method chose, in the same order.
         gpu_seconds: GPU-seconds of the search; ``None`` where no GPUs are declared.
         serial: Whether the method is the serial baseline.
+        budget: Rollouts that it might buy.
     """
 
     method: str
@@ -84,6 +92,7 @@ class CompareRun:
     after: tuple[float, ...] = field(repr=False)
     gpu_seconds: float | None = None
     serial: bool = False
+    budget: int = ROLLOUTS
 
 
 def run(options: CompareOptions) -> Iterator[CompareRun]:
@@ -101,7 +110,12 @@ def run(options: CompareOptions) -> Iterator[CompareRun]:
         method.prepare()
     if options.config is not None:
         own = read_own(options.config)
-        options.check_budget(len(own.rows.validation))
+        options = replace(
+            options,
+            budget=options.budget or own.rollouts(),
+            log_dir=options.log_dir or own.compared,
+        )
+        check_budget(options.budget or ROLLOUTS, len(own.rows.validation))
         return _runs(options, methods, own.rows, own)
     sizes = {
         "train": options.train or TRAIN,
@@ -129,6 +143,8 @@ def _runs(
     rows: LoadedBenchmark,
     own: Own | None = None,
 ) -> Iterator[CompareRun]:
+    began = time.strftime("%Y-%m-%dT%H-%M-%S")
+    place = None if options.log_dir is None else options.log_dir / began
     threads = options.threads or (4 if options.lm == "embedded" else 32)
     for seed in options.seeds:
         with _endpoint(options, rows, own, seed, threads) as endpoint:
@@ -136,9 +152,17 @@ def _runs(
             # for all of them.
             before = _interruptible(partial(scores_of, rows.program(), rows, endpoint, threads))
             for method in methods:
-                yield _interruptible(
-                    partial(_run, options, method, rows, endpoint, seed, threads, before)
+                log_dir = None if place is None else place / f"{method.name}-{seed}"
+                task = BaselineTask(
+                    rows.program(),
+                    rows,
+                    endpoint.reflection_lm,
+                    options.budget or ROLLOUTS,
+                    threads,
+                    seed,
+                    log_dir,
                 )
+                yield _interruptible(partial(_run, options, method, task, endpoint, before))
 
 
 def _interruptible(work: Callable[[], T]) -> T:
@@ -157,21 +181,18 @@ def _interruptible(work: Callable[[], T]) -> T:
 def _run(
     options: CompareOptions,
     method: Baseline,
-    rows: LoadedBenchmark,
+    task: BaselineTask,
     endpoint: Endpoint,
-    seed: int,
-    threads: int,
     before: tuple[float, ...],
 ) -> CompareRun:
-    student = rows.program()
-    task = BaselineTask(student, rows, endpoint.reflection_lm, options.budget, threads, seed)
     with dspy.context(**endpoint.settings()), quietly(), endpoint.counting() as counted:
         started = time.monotonic()
         result = method.search(task)
         seconds = (time.monotonic() - started) / endpoint.time_scale
     return CompareRun(
         method=method.name,
-        seed=seed,
+        seed=task.seed,
+        budget=task.budget,
         seconds=seconds,
         tokens=counted.tokens,
         dollars=counted.dollars,
@@ -180,7 +201,7 @@ def _run(
         note=result.note,
         versions=dict(method.versions()),
         before=before,
-        after=scores_of(result.program, rows, endpoint, threads),
+        after=scores_of(result.program, task.rows, endpoint, task.threads),
         gpu_seconds=None if options.gpus is None else options.gpus * seconds,
         serial=method.serial,
     )
@@ -262,12 +283,13 @@ def summary(options: CompareOptions, runs: Sequence[CompareRun]) -> list[dict[st
 def line(options: CompareOptions, run: CompareRun) -> str:
     """Return what is said of one run when it ends."""
     held = f"held-out {statistics.fmean(run.before):.2f} → {statistics.fmean(run.after):.2f}"
-    return f"{run.method} seed {run.seed}: {run.rollouts} rollouts, {run.seconds:,.0f} s, {held}"
+    spent = f"{run.tokens:,} tokens, {run.rollouts} rollouts, {run.seconds:,.0f} s"
+    return f"{run.method} seed {run.seed}: {held} for {spent}"
 
 
 def _title(options: CompareOptions, runs: Sequence[CompareRun]) -> str:
     seeds = f"{len(options.seeds)} seeds" if len(options.seeds) > 1 else f"seed {options.seeds[0]}"
-    data = f"{len(runs[0].after)} held-out examples, {options.budget} rollouts each, {seeds}"
+    data = f"{len(runs[0].after)} held-out examples, {runs[0].budget} rollouts each, {seeds}"
     if options.config is not None:
         return f"{options.config.name}: {data}"
     return f"{options.lm or LABEL}: {options.benchmark or 'formula-mini'}, {data}"
@@ -308,20 +330,26 @@ def _cells(
             return form.format(points)
         return "" if side is serial else "unknown" if mean_cost(side, axis) is None else "not above"
 
-    points = {
-        f"{_axis_name(axis)} per point above serial": per_point(axis, form)
-        for axis, form in _FORMS.items()
-    }
+    def costs(*axes: str) -> dict[str, str]:
+        told: dict[str, str] = {}
+        for axis in axes:
+            told[f"{_axis_name(axis)} to reach it"] = cost(axis, _FORMS[axis])
+            if serial is not None:
+                point = per_point(axis, _FORMS[axis])
+                told[f"{_axis_name(axis)} per point above serial"] = point
+        return told
+
     validation = mean_of([run.validation for run in side.runs])
     return {
         "version": ", ".join(f"{name} {number}" for name, number in side.runs[0].versions.items()),
-        "validation": "" if validation is None else f"{validation:.3f}",
-        "held-out before": f"{side.before:.3f}",
         "held-out after, 95 %": str(side.heldout),
+        # What a score costs comes first; how fast it came says little without the rollouts.
+        **costs("dollars", "tokens"),
+        "held-out before": f"{side.before:.3f}",
         "gain, 95 %": side.gain.signed,
         "held-out minus the first's": "" if side.versus is None else side.versus.difference.signed,
-        **{_axis_name(axis): cost(axis, form) for axis, form in _FORMS.items()},
-        **({} if serial is None else points),
+        "validation": "" if validation is None else f"{validation:.3f}",
+        **costs("rollouts", "seconds", "gpu_seconds"),
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
     }
 

@@ -19,6 +19,7 @@ __all__ = [
     "ScanOptions",
     "SpeedOptions",
     "TuneScanOptions",
+    "check_budget",
 ]
 
 Count = Annotated[int, Field(ge=1)]
@@ -42,6 +43,9 @@ HELDOUT = 200
 
 TRAIN, VALIDATION = 168, 48
 """Examples of a comparison where none are named."""
+
+ROLLOUTS = 600
+"""Rollouts of each method of a comparison where none are named."""
 
 # Options that name each thing once.
 _SETS = ("methods", "seeds", "aggregators", "sizes")
@@ -183,6 +187,13 @@ class SpeedOptions(ServiceOptions):
             )
 
 
+def check_budget(budget: int, validation: int) -> None:
+    """Refuse a budget that does not pay for two validations of so many rows."""
+    if budget < 2 * validation:
+        remedy = f"Give at least {2 * validation}, better ten times that."
+        raise ArgumentValueError("budget", budget, "does not pay for two validations", remedy)
+
+
 @parameters
 class CompareOptions(ServiceOptions):
     """Several methods side by side: held-out score against seconds, rollouts, tokens and dollars.
@@ -191,8 +202,10 @@ class CompareOptions(ServiceOptions):
         methods: Methods, by comma; the first is the reference. Costs a point are above the serial
             one, gepa.
         seeds: Seeds, such as 0-4: each of the service and of every method.
-        budget: Rollouts that each method may buy.
-        config: A file of combee run: its program, metric, data and models, all rows.
+        budget: Rollouts that each method may buy; by default those of the file's budget, or 600.
+        config: A file of combee run: its program, metric, data, models and budget, all rows.
+        log_dir: Folder for the journals of Combee's runs; by default the file's log_dir with
+            -compare added. Each comparison has a folder of its own in it.
         benchmark: A benchmark's name.
         task: Task of formula-mini: compute or route.
         path: Where the benchmark's rows are, if not bundled.
@@ -209,8 +222,9 @@ class CompareOptions(ServiceOptions):
 
     methods: Names = ("gepa", "mipro", "combee")
     seeds: Numbers = (0,)
-    budget: Count = 600
+    budget: Count | None = None
     config: Path | None = None
+    log_dir: Path | None = None
     benchmark: str | None = None
     task: str | None = None
     path: Path | None = None
@@ -231,7 +245,7 @@ class CompareOptions(ServiceOptions):
                 "task", self.task, "is a choice of formula-mini only", "Leave it out."
             )
         if self.config is None:
-            self.check_budget(self.validation or VALIDATION)
+            check_budget(self.budget or ROLLOUTS, self.validation or VALIDATION)
             return
         of_a_benchmark = ("benchmark", "task", "path", "train", "validation", "heldout", "lm")
         for name in of_a_benchmark:
@@ -242,14 +256,6 @@ class CompareOptions(ServiceOptions):
 
     def _of_a_service(self) -> tuple[str | None, ...]:
         return self.api_base, self.api_key_env, self.reflection_lm
-
-    def check_budget(self, validation: int) -> None:
-        """Refuse a budget that does not pay for two validations of so many rows."""
-        if self.budget < 2 * validation:
-            remedy = f"Give at least {2 * validation}, better ten times that."
-            raise ArgumentValueError(
-                "budget", self.budget, "does not pay for two validations", remedy
-            )
 
 
 @parameters

@@ -28,11 +28,28 @@ class Own:
 
     Attributes:
         rows: Its program, metric and splits.
+        compared: Where journals of comparisons are kept; ``None`` where it has no log_dir.
     """
 
     def __init__(self, plan: Plan, rows: LoadedBenchmark) -> None:
         self._plan = plan
         self.rows = rows
+        log_dir = plan.config.arguments().get("log_dir")
+        self.compared = None if log_dir is None else plan.folder / f"{log_dir}-compare"
+
+    def rollouts(self) -> int | None:
+        """Return the rollouts of its budget; ``None`` where it names no budget.
+
+        Raises:
+            ArgumentValueError: Its budget is in something else, by which not all methods end.
+        """
+        budget = self._plan.config.budget
+        if budget is None:
+            return None
+        if (rollouts := budget.limits().rollouts) is None:
+            problem = "names no rollouts, by which methods are compared"
+            raise ArgumentValueError("budget", repr(budget), problem, "Give --budget.")
+        return rollouts
 
     @contextmanager
     def endpoint(self, price: Price | None) -> Iterator[Endpoint]:

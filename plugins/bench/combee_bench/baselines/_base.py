@@ -6,6 +6,7 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import dspy
@@ -29,6 +30,7 @@ class BaselineTask:
         budget: Rollouts that may be bought.
         threads: Rollouts at once.
         seed: The seed.
+        log_dir: Where a method that keeps a journal keeps it; ``None`` for nowhere.
     """
 
     student: dspy.Module
@@ -37,6 +39,7 @@ class BaselineTask:
     budget: int
     threads: int
     seed: int
+    log_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

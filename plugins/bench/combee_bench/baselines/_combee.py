@@ -42,6 +42,7 @@ def _searched(task: BaselineTask, **chosen: Any) -> Found:
         reflection_lm=task.reflection_lm,
         num_threads=task.threads,
         seed=task.seed,
+        log_dir=task.log_dir,
         validation=Validation(probe=False),
         **chosen,
     )
