@@ -24,7 +24,7 @@ def within_reach() -> Iterator[None]:
     Left to itself it tries for 25 seconds. Behind a proxy nobody can tell, so it is left to itself.
     """
     import datasets
-    import huggingface_hub
+    from huggingface_hub import constants
 
     address = os.environ.get("HF_ENDPOINT") or _HUB
     proxied = urllib.request.getproxies().get(urlsplit(address).scheme)
@@ -33,7 +33,7 @@ def within_reach() -> Iterator[None]:
         return
     with (
         patch.object(datasets.config, "HF_HUB_OFFLINE", True),
-        patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
+        patch.object(constants, "HF_HUB_OFFLINE", True),
     ):
         try:
             yield
