@@ -191,12 +191,13 @@ def _show_plan(plan: Plan) -> None:
         facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
         asked = {"task": _asked(one.lm), "proposer": _asked(plan.proposer)}
         rows = {
-            split: [row.example for row in getattr(compilation.splits, split)]
-            for split in ("train", "validation", "heldout")
+            "train": [row.example for row in splits.train],
+            "validation": [row.example for row in splits.validation],
+            "heldout": [row.example for row in splits.heldout],
         }
-        call_tokens = combee.aggregator.params().get("max_call_tokens")
+        call_tokens = settings.aggregator.params().get("max_call_tokens")
         reckoned = estimate(
-            task.student, rows, compilation.limits, asked, combee.costs, call_tokens
+            task.student, rows, compilation.limits, asked, settings.costs, call_tokens
         )
         facts |= reckoned.facts() | ({"output": one.output} if one.output else {})
         show_facts(facts)

@@ -181,7 +181,10 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
         "settings": plain_settings(settings),
         "keep": settings.keep,
-        "search": {field.name: getattr(search, field.name) for field in dataclasses.fields(search)},
+        "search": {
+            **{field.name: getattr(search, field.name) for field in dataclasses.fields(search)},
+            "staleness": settings.staleness,
+        },
         "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits),
         "seed": settings.seed,
