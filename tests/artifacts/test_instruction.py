@@ -27,7 +27,7 @@ async def _no_calls(*_: object) -> None:
 
 
 def _shown(artifact: Instruction, record: dict[str, object] | None) -> object:
-    context = StrategyContext("predict", "Answer.", _no_calls, lambda kind, **data: None)
+    context = StrategyContext("predict", "Answer.", _no_calls, lambda event: None)
     rollout = Rollout("a", 0.0, prediction=dspy.Prediction(answer="X1"))
     seen = Trajectory(3, dspy.Example(), rollout, record)
     found = asyncio.run(artifact.reflect(seen, "predict", context))
@@ -50,7 +50,7 @@ class _Reader(Aggregator):
 
 def _read(artifact: Instruction, *records: dict[str, object]) -> object:
     async def learn() -> Lessons:
-        context = StrategyContext("predict", "Answer.", _no_calls, lambda kind, **data: None)
+        context = StrategyContext("predict", "Answer.", _no_calls, lambda event: None)
         futures: list[asyncio.Future[Reflection | None]] = [
             asyncio.get_running_loop().create_future() for _ in records
         ]

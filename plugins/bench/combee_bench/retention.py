@@ -147,7 +147,7 @@ async def _aggregated(
     facts = [statement.fact for statement in statements]
     reflections = [statement.record(index) for index, statement in enumerate(statements)]
     async with asker(lm, options.slots, adapter) as ask:
-        context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=seed)
+        context = StrategyContext("code", INSTRUCTION, ask, lambda event: None, seed=seed)
         since = time.monotonic()
         learn = (
             partial(Instruction().learn, aggregator=aggregator)

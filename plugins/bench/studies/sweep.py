@@ -222,9 +222,7 @@ class _Epoch:
         pairs = list(zip(examples, rollouts, strict=True))
         self.failed += [example for example, rollout in pairs if rollout.score < 1]
         seed = derive_seed(self.seed, "sweep", self.aggregator.name, self.size)
-        context = StrategyContext(
-            name, text, ask, lambda kind, **data: None, update=update, seed=seed
-        )
+        context = StrategyContext(name, text, ask, lambda event: None, update=update, seed=seed)
         reflections = there(_reflection(index, *pair) for index, pair in enumerate(pairs))
         lessons = await self.aggregator.aggregate(reflections, context)
         edit = await Insert().apply(OperatorInput(text, (), predictor.signature, lessons), context)

@@ -178,7 +178,7 @@ def test_a_scan_knows_all_examples_of_a_lesson(*, anew: bool) -> None:
 
     async def run(lm: dspy.LM) -> Lessons:
         async with asker(lm, 8, ADAPTERS["chat"]) as asked:
-            context = StrategyContext("answer", "Answer.", asked, lambda kind, **data: None)
+            context = StrategyContext("answer", "Answer.", asked, lambda event: None)
             items = [
                 Reflection(place, record(question)) for place, question in enumerate(QUESTIONS)
             ]

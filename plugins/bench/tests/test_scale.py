@@ -65,9 +65,7 @@ async def scan(job: dict[str, Any]) -> dict[str, Any]:
     reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
     lm = dspy.LM("openai/simulated", api_base=job["api_base"], api_key="simulated", cache=False)
     async with asker(lm, SLOTS, dspy.JSONAdapter()) as ask:
-        context = StrategyContext(
-            "code", INSTRUCTION, ask, lambda kind, **data: None, seed=job["seed"]
-        )
+        context = StrategyContext("code", INSTRUCTION, ask, lambda event: None, seed=job["seed"])
         started, cpu = time.monotonic(), time.process_time()
         lessons = await aggregator.aggregate(there(reflections), context)
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu

@@ -80,9 +80,7 @@ def learn(
 ) -> tuple[Lessons, int]:
     async def run(lm: dspy.LM) -> Lessons:
         async with asker(lm, 8, adapter) as ask:
-            context = StrategyContext(
-                "answer", "Answer the question.", ask, lambda kind, **data: None
-            )
+            context = StrategyContext("answer", "Answer the question.", ask, lambda event: None)
             return await aggregator.aggregate(there(reflections(count)), context)
 
     with SimulatedService(SimulatedConfig(time_scale=0.0, capacity=capacity), TASK) as service:
@@ -153,7 +151,7 @@ def edited(operator: Operator, adapter: dspy.Adapter, parent: str = PARENT) -> E
 
     async def run(lm: dspy.LM) -> Edit | Refusal:
         async with asker(lm, 4, adapter) as ask:
-            context = StrategyContext("formula", parent, ask, lambda kind, **data: None)
+            context = StrategyContext("formula", parent, ask, lambda event: None)
             return await operator.apply(
                 OperatorInput(parent, (), signature, Lessons("formula"), runs), context
             )
