@@ -43,6 +43,7 @@ ELSEWHERE = (
     "combee demo",
     "combee plan",
     "combee diagnose mlflow:",
+    "combee learn --lm",
     "combee run examples/models",
     "combee benchmarks finer",
     "combee track replay",
