@@ -226,7 +226,7 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_in_flight(tmp_path: Path) 
     thread.join()
     (paid,) = rows(tmp_path, "SELECT sum(calls) AS n FROM usage")
     assert 1 <= paid["n"] == len(world.task_lm.requests) <= 8
-    assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
+    assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "interrupted"
     assert not [one for one in threading.enumerate() if one.name.startswith("combee-search")]
 
 
