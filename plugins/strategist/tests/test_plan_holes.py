@@ -10,6 +10,7 @@ import yaml
 from dspy.utils import DummyLM
 
 from combee_dspy.cli._plan import plan_run
+from combee_dspy.events import ChildRefused
 from combee_dspy.exceptions import PlanGapsError
 from combee_dspy.rollouts import Batching, Threads
 from combee_strategist.planning import choose_shape, grow_workers, make_plan, read_spec
@@ -175,12 +176,15 @@ def test_risks_follow_from_the_inputs(place):
 
 
 class Wide(Converged):
-    """A wide search whose second child is better late, of two rollouts at a time."""
+    """A search whose second child is better late."""
 
-    rises = True
+    rises, copies = True, 0
 
     async def begin(self, log):
         await super().begin(log)
+        for _ in range(self.copies):
+            reason = "similarity 0.930 to its parent exceeds 0.728 (char-ngrams)"
+            log.emit(ChildRefused("insert", reason, f"{0:016d}"), step=0)
         if self.rises:
             for row in range(120):
                 await self._roll(log, f"{2:016d}", "validation", row, float(row < 108), 2_000)
@@ -190,12 +194,18 @@ class Stuck(Wide):
     rises = False
 
 
-def test_workers_grow_only_while_batches_fill_and_validation_improves(tmp_path):
+class Copying(Wide):
+    copies = 4
+
+
+def test_workers_grow_only_while_batches_fill_diversity_holds_and_validation_improves(tmp_path):
     rising = Wide(tmp_path / "rising").write("begin")
     growth = grow_workers(rising, 1, 64)
     assert (growth.workers, len(growth.reasons)) == (2, 3)
     assert grow_workers(rising, 1, 1).workers == 1, "no more than the slots"
     assert grow_workers(rising, 64, 128).workers == 64, "workers that idle do not grow"
+    copying = Copying(tmp_path / "copying").write("begin")
+    assert grow_workers(copying, 1, 64).workers == 1
     stuck = Stuck(tmp_path / "stuck").write("begin")
     assert grow_workers(stuck, 1, 64).workers == 1
     asked = spec(stuck, wide=str(rising), hardware={"slots": 64})

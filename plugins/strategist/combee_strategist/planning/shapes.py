@@ -8,7 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.events import CandidateProposed, ChildRefused
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.tracking import run_number
 from combee_strategist.diagnosis import Curve
 
@@ -18,6 +19,8 @@ HALF = 0.5
 """Utilisation of the slots below which several searches share them, and workers do not grow."""
 
 _NEAR_COPIES = 0.2  # share of children: above, more workers would propose the same again
+
+_NEAR_COPY = ("similarity ", "it repeats a candidate")  # how such refusals begin
 
 ShapeName = Literal["candidate-parallel", "task-parallel", "hybrid"]
 
@@ -103,8 +106,10 @@ def grow_workers(place: Path | str, workers: int, slots: int) -> Growth:
     """
     curve = Curve.of_run(place)
     with Reader(journal_file(place)) as reader:
-        run = run_number(reader, None)
-        children, copies = (count or 0 for count in reader.rows(_CHILDREN, (run,))[0])
+        history = RunHistory(reader, run_number(reader, None))
+        children = sum(bool(entry.event.parents) for entry in history.entries(CandidateProposed))
+        reasons_refused = [entry.event.reason for entry in history.entries(ChildRefused)]
+    copies = sum(reason.startswith(_NEAR_COPY) for reason in reasons_refused)
     _, covered, busy = curve.seconds or (0.0, 0.0, 0.0)
     filled = busy / covered / workers if covered else 0.0
     share = copies / (children + copies) if children + copies else 0.0
@@ -118,12 +123,6 @@ def grow_workers(place: Path | str, workers: int, slots: int) -> Growth:
     return Growth(max(workers, min(2 * workers, slots)) if all(holds) else workers, reasons)
 
 
-# The seed's text is a candidate too, and no child.
-_CHILDREN = (
-    "SELECT max(0, sum(kind = 'candidate') - 1), sum(kind = 'refused' AND"
-    " (data LIKE '%similarity %' OR data LIKE '%it repeats a candidate%'))"
-    " FROM event WHERE run = ?"
-)
 _SPANS = (
     "SELECT started, ended FROM effect"
     " WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
