@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is
 from combee_dspy.costs import CallRefusedError, Meter, count_repeated
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._attempts import aask, ask, bounded
+from combee_dspy.rollouts._jobs import InfrastructureFaultError
+from combee_dspy.rollouts._repeats import MAY_REPEAT
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -115,6 +118,7 @@ class Surroundings:
         failed: Returns the rollout as it failed with an error by now; ``None`` where no rollout has
             begun.
         given_up: Whether nobody waits for the attempt any more.
+        may_repeat: Says whether a call that failed may be sent again.
     """
 
     rejected: Callable[[float | None], None] = lambda retry_after: None
@@ -124,6 +128,7 @@ class Surroundings:
     meters: list[Meter] = field(default_factory=list)
     failed: Callable[[BaseException], Rollout] | None = None
     given_up: bool = False
+    may_repeat: Callable[[int], bool] = field(default_factory=MAY_REPEAT.get)
 
     def wait(self, seconds: float) -> bool:
         """Wait, and return whether the attempt is to end instead of going on.
@@ -288,7 +293,7 @@ class PatientLM(dspy.LM):
                 return found
             except LMError as error:
                 seconds = _seconds(error, patience)
-                if seconds is None or here.wait(seconds):
+                if seconds is None or not here.may_repeat(1) or here.wait(seconds):
                     raise
             finally:
                 _ONE_ATTEMPT.reset(token)
@@ -311,7 +316,7 @@ class PatientLM(dspy.LM):
                 return found
             except LMError as error:
                 seconds = _seconds(error, patience)
-                if seconds is None or await here.sleep(seconds):
+                if seconds is None or not here.may_repeat(1) or await here.sleep(seconds):
                     raise
             finally:
                 _ONE_ATTEMPT.reset(token)
@@ -388,3 +393,15 @@ def _predictors(program: dspy.Module) -> list[Any]:
         elif isinstance(item, (list, tuple, dict)):
             queue.extend(item.values() if isinstance(item, dict) else item)
     return [item for item in found.values() if isinstance(item, dspy.Predict)]
+
+
+def seconds_after(fault: InfrastructureFaultError, patience: Patience) -> float | None:
+    """Return the seconds until an effect's next attempt, ``None`` where there is to be none."""
+    if not fault.retryable:
+        return None
+    if fault.rejected:
+        return patience.after(fault.retry_after, rejected=True)
+    seconds = patience.after(None, rejected=False, outage=fault.outage)
+    # Random: an outage meets many effects at once. Where it is perhaps none, short.
+    least, most = (0.5, 1.0) if fault.outage else (0.0, 0.2)
+    return None if seconds is None else random.uniform(least, most) * seconds  # noqa: S311

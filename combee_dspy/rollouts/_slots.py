@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import math
-import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,7 +36,9 @@ from combee_dspy.rollouts._patient import (
     Halt,
     Patience,
     Surroundings,
+    seconds_after,
 )
+from combee_dspy.rollouts._repeats import may_repeat
 
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
@@ -224,12 +225,13 @@ class Slots:
                 self._queue.note(job, result)
                 usage = merged(*spent, result.usage) if spent else result.usage
                 return replace(result, usage=usage, queue_seconds=began - started)
-            seconds = _seconds(fault, patience)
+            seconds = seconds_after(fault, patience)
             if seconds is None and fault.rollout is not None:
                 # Only a rollout's fault carries one.
                 return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
+            may_go_on = seconds is not None and may_repeat(fault.usage)
             try:
-                if seconds is None or await halt.sleep(seconds):
+                if not may_go_on or await halt.sleep(seconds or 0.0):
                     break
             except asyncio.CancelledError:
                 raise AbandonedError(merged(*spent)) from None
@@ -372,15 +374,3 @@ class Slots:
     def _rejected(self, who: int, retry_after: float | None) -> None:
         self._troubled("too many requests (HTTP 429 or 503)")
         self._limit.rejected(retry_after, time.monotonic(), who)
-
-
-def _seconds(fault: InfrastructureFaultError, patience: Patience) -> float | None:
-    """Return the seconds until the next attempt, ``None`` where there is to be none."""
-    if not fault.retryable:
-        return None
-    if fault.rejected:
-        return patience.after(fault.retry_after, rejected=True)
-    seconds = patience.after(None, rejected=False, outage=fault.outage)
-    # Random: an outage meets many effects at once. Where it is perhaps none, short.
-    least, most = (0.5, 1.0) if fault.outage else (0.0, 0.2)
-    return None if seconds is None else random.uniform(least, most) * seconds  # noqa: S311

@@ -22,7 +22,7 @@
 | ``_batches`` | which rows an update runs, and why none begins | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |
 | ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
-| ``_budget`` | what may still be bought | nothing |
+| ``_budget``, ``_spent`` | what may still be bought; what effects cost | nothing |
 | ``_clock`` | ends what a budget in seconds leaves no time for | effects, purse |
 | ``_judging`` | what failed, and whether the metric can be trusted | effects |
 | ``_heldout`` | the held-out set: pinned first, read at the end | effects |

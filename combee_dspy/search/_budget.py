@@ -3,138 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
+from combee_dspy.search._spent import COUNTED, Kind, Lost, Spent, at_most, likely_cost
 from combee_dspy.stopping import Limits
 
-__all__ = ["BudgetReached", "Purse", "Spent", "at_most", "not_known"]
+__all__ = ["BudgetReached", "Purse", "Repeats", "at_most"]
 
 
 class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
     """A limit leaves no room for the next effect; the message says which."""
 
 
-_FRAME = (
-    256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
-)
-_COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
 _READING = 2  # what an update costs, readings included, as a multiple of its rollouts
 _GROWTH = (
     2  # texts grow as they learn, and with them what is in flight may cost more than all before it
 )
-
-
-@dataclass(slots=True)
-class Spent:
-    """What effects have cost together: LM calls that a service answered, and prompt and completion
-    tokens.
-
-    ``dollars`` are ``None`` once the price of a call is not known, ``gpu_seconds`` where nobody
-    counts them.
-    """
-
-    calls: int = 0
-    tokens: int = 0
-    dollars: float | None = 0.0
-    gpu_seconds: float | None = None
-
-    def add(self, usage: Iterable[CallUsage]) -> None:
-        """Add the calls of one effect."""
-        for one in usage:
-            self.calls += one.calls - one.cached
-            self.tokens += one.prompt_tokens + one.completion_tokens
-            if self.dollars is not None:
-                self.dollars = None if one.dollars is None else self.dollars + one.dollars
-            if one.gpu_seconds is not None:
-                self.gpu_seconds = (self.gpu_seconds or 0.0) + one.gpu_seconds
-
-    def lose(self, granted: Mapping[str, float]) -> None:
-        """Add what an effect of which nobody knows the cost was granted."""
-        for name, most in granted.items():
-            if name != "dollars" or self.dollars is not None:
-                setattr(self, name, (getattr(self, name) or 0) + most)
-
-
-@dataclass(slots=True)
-class _Kind:
-    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the
-    dearest of them.
-
-    ``told`` is what one LM call may cost at most, where that is known beforehand.
-    """
-
-    flying: int = 0
-    ended: int = 0
-    answered: int = 0  # calls that a service answered: what they cost says what the next may
-    dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    told: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def most(self, name: str, growth: int = 1) -> float:
-        """Return what one may cost at most: as told, else so many times what the dearest so far has
-        cost.
-        """
-        calls = self.dearest["calls"] if self.ended else 1.0
-        if name == "calls":
-            return calls
-        told = max(calls, 1.0) * self.told[name]
-        return max(told, self.dearest[name] * (1 if told else growth))
-
-    def land(self, usage: Sequence[CallUsage]) -> None:
-        self.ended += 1
-        own = Spent()
-        own.add(usage)
-        for one in usage:
-            self.answered += one.calls - one.cached - one.errors
-            own.calls += one.cached  # what a cache has answered may be sent the next time
-        for name in _COUNTED:
-            self.dearest[name] = max(self.dearest[name], getattr(own, name) or 0)
-
-
-def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping[str, float]:
-    """Return the tokens and dollars of one call of any of these LMs at most, with such texts in its
-    prompt.
-
-    That is known where every LM tells how long its answers may be (``max_tokens``); else nothing is
-    returned.
-    """
-    tokens = dollars = 0.0
-    # No token is less than a byte.
-    size = _FRAME + sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    for lm in lms:
-        given = getattr(lm, "kwargs", {})
-        longest = given.get("max_tokens") or given.get("max_completion_tokens")
-        if longest is None:
-            return {}
-        longest *= given.get("n") or 1
-        price = tariff.price(lm.model)
-        tokens, dollars = (
-            max(tokens, size + longest),
-            max(dollars, 0.0 if price is None else price.dollars(size, longest)),
-        )
-    return {"tokens": tokens, "dollars": dollars}
-
-
-def not_known(granted: Mapping[str, float], usage: Sequence[CallUsage]) -> Mapping[str, float]:
-    """Return what an effect that was given up may have cost beside what is known, of what it was
-    granted.
-
-    Its calls are known; what a service takes for one that was in flight is not.
-    """
-    if not any(one.errors for one in usage):
-        return {}
-    spent = Spent()
-    spent.add(usage)
-    return {
-        name: max(0.0, most - (getattr(spent, name) or 0))
-        for name, most in granted.items()
-        if name != "calls"
-    }
 
 
 class Purse:
@@ -154,18 +42,21 @@ class Purse:
     more than have ended are in flight. What would pass a limit beside what is in flight waits.
 
     What an effect is granted is on disk before it is sent, so one that was in flight when a run was
-    killed is counted for that: a run that is killed again and again keeps to its limits too.
+    killed is counted for that for as long as its call may be running; then for what those of its
+    kind cost on average, since a kill must not eat a budget. What it has cost beyond that nobody
+    knows: :meth:`doubts` says how far the limit may be passed.
+
+    A call that a service turns away is a call: whoever repeats one asks first (:class:`Repeats`).
 
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the
-    kind has made, attempts that a service turns away, what tools and images add to a prompt, and
-    where LMs tell nothing, more than was granted. It is passed by what those in flight, few
-    where a limit is near, cost more than was granted. Lives on the search's loop.
+    kind has made, what tools and images add to a prompt, what a lost effect has cost beyond the
+    mean, and where LMs tell nothing, more than was granted. It is passed by what those in flight,
+    few where a limit is near, cost more than was granted. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
         earlier: What each effect of earlier parts of the run has cost, with its kind.
-        lost: What each that was in flight when an earlier part was killed was granted: it may have
-            been paid.
+        lost: Those that were in flight when an earlier part was killed: they may have been paid.
         seconds: How long they took.
         charged: Whether limits on cost and time are held; not where an earlier run's decisions are
             taken again.
@@ -186,22 +77,27 @@ class Purse:
         self,
         limits: Limits,
         earlier: Iterable[tuple[str, Sequence[CallUsage]]] = (),
-        lost: Iterable[Mapping[str, float]] = (),
+        lost: Iterable[Lost] = (),
         seconds: float = 0.0,
         *,
         charged: bool = True,
     ) -> None:
         self.limits = limits
         self.spent = Spent()
-        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._kinds: defaultdict[str, Kind] = defaultdict(Kind)
         for kind, usage in earlier:
             self._kinds[kind].land(usage)
             self.spent.add(usage)
-        for granted in lost:
-            self.spent.lose(granted)
+        self._running = list(lost)
+        self._settled: list[tuple[Lost, Mapping[str, float]]] = []
+        for effect in self._running:
+            self.spent.lose(effect.most)
+        self._settle()
+        self._repeats = 0  # of calls that failed, sent and not in the books yet
+        self._lock = threading.Lock()
         self._charged = charged
         self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
-        self.limits_cost = charged and any(getattr(limits, name) is not None for name in _COUNTED)
+        self.limits_cost = charged and any(getattr(limits, name) is not None for name in COUNTED)
         self.grants = self.limits_cost or (charged and limits.seconds is not None)
         self._asked: dict[str, int] = {}
         self._by_step: defaultdict[int, int] = defaultdict(int)
@@ -255,7 +151,7 @@ class Purse:
         # validation.
         under_way = sum(self._promised[step] for step in self._under_way())
         coming = rollouts + under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
-        for name in _COUNTED:
+        for name in COUNTED:
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)
             if limit is None or spent is None:
                 continue
@@ -314,15 +210,46 @@ class Purse:
             async with (
                 self._turn
             ):  # who asked first is granted first: the student's validation before all else
-                while self._must_wait(kind):
+                while not self._admitted(kind):
                     if self._landing is None:
                         self._landing = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._landing)
-        self._kinds[kind].flying += 1
+        else:
+            self._kinds[kind].flying += 1
         limited = (
-            name for name in _COUNTED if self._charged and getattr(self.limits, name) is not None
+            name for name in COUNTED if self._charged and getattr(self.limits, name) is not None
         )
         return {name: self._kinds[kind].most(name) for name in limited}
+
+    def _admitted(self, kind: str) -> bool:
+        self._settle()
+        with self._lock:
+            if self._must_wait(kind):
+                return False
+            self._kinds[kind].flying += 1
+            return True
+
+    def _settle(self) -> None:
+        """Count lost effects that no service can work on any more for what they have likely
+        cost.
+        """
+        for effect in [effect for effect in self._running if effect.until <= time.time()]:
+            self._running.remove(effect)
+            likely = likely_cost(effect, self._kinds)
+            self._settled.append((effect, likely))
+            self.spent.lose({name: likely[name] - most for name, most in effect.most.items()})
+
+    def allow_repeats(self, calls: int) -> bool:
+        """Let so many calls be sent again, if the limit leaves room beside what is in flight. From
+        any thread.
+        """
+        limit = self.limits.calls if self._charged else None
+        with self._lock:
+            flying = sum(kind.flying * kind.most("calls") for kind in self._kinds.values())
+            if limit is not None and self.spent.calls + self._repeats + flying + calls > limit:
+                return False
+            self._repeats += calls
+            return True
 
     def in_time(self) -> None:
         """Hold the limit on time: for a grant, and again when an effect that may have queued for
@@ -356,11 +283,13 @@ class Purse:
             f"{passed}, and {self.reserve:.2g} are for the held-out set" if self.reserve else passed
         )
 
-    def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
-        """Note what an effect that was granted has cost."""
-        self._kinds[kind].flying -= 1
-        self._kinds[kind].land(usage)
-        self.spent.add(usage)
+    def returned(self, kind: str, usage: Sequence[CallUsage], repeats: int = 0) -> None:
+        """Note what an effect that was granted has cost, calls among it that were sent again."""
+        with self._lock:
+            self._kinds[kind].flying -= 1
+            self._kinds[kind].land(usage)
+            self._repeats -= repeats
+            self.spent.add(usage)
         if self._landing is not None:
             self._landing.set_result(None)
             self._landing = None
@@ -369,13 +298,44 @@ class Purse:
         """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may
         pass one.
         """
-        of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in _COUNTED)
+        of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in COUNTED)
         return [
             f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}:"
             " something cost more than was known beforehand."
             for name, spent, limit in of
             if limit is not None and spent is not None and spent > limit
         ]
+
+    def _held(self, name: str) -> str:
+        held = sum(effect.most.get(name, 0) for effect in self._running)
+        if not held:
+            return ""
+        last = max(effect.until for effect in self._running)
+        until = time.strftime("%H:%M", time.localtime(last))
+        return f" ({held:g} are held until {until} for what was in flight at a kill)"
+
+    def doubts(self) -> list[str]:
+        """Return by how much limits may be passed by what was in flight at a kill, a sentence
+        each.
+        """
+        sentences = []
+        for name in COUNTED:
+            limit, spent = getattr(self.limits, name), getattr(self.spent, name)
+            settled = [pair for pair in self._settled if name in pair[0].most]
+            running = [effect.most[name] for effect in self._running if name in effect.most]
+            if limit is None or spent is None or not (settled or running):
+                continue
+            likely = sum(costs[name] for _, costs in settled)
+            most = sum(effect.most[name] for effect, _ in settled)
+            over = max(0.0, spent + most - likely - limit)
+            unit = name.replace("_", " ")
+            sentences.append(
+                f"{len(settled) + len(running)} effects were in flight when the run was killed or"
+                f" given up. Of the {unit} spent, {likely:g} are their likely cost, and"
+                f" {sum(running):g} the most that those may cost that may still be running. The"
+                f" limit of {limit:g} {unit} may be passed by {over:g}."
+            )
+        return sentences
 
     def withdraw(self) -> None:
         """Cancel what waits to be granted."""
@@ -392,10 +352,12 @@ class Purse:
         self.in_time()
         waits = False
         own, flying = self._kinds[kind], self._kinds.values()
-        for name in _COUNTED:
+        for name in COUNTED:
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)
             if name == "gpu_seconds":
                 spent = spent or 0.0  # nobody has counted any yet
+            if name == "calls":
+                spent += self._repeats
             if limit is None or spent is None:
                 continue
             most = own.most(name)
@@ -404,7 +366,8 @@ class Purse:
                     f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would"
                     " pass the limit"
                 )
-                raise BudgetReached(text if most == 0 else f"{text}: it may take {most:g}")
+                text = text if most == 0 else f"{text}: it may take {most:g}"
+                raise BudgetReached(f"{text}{self._held(name)}")
             if any(one.flying for one in flying):
                 coming = own.most(name, _GROWTH) + sum(
                     one.flying * one.most(name, _GROWTH) for one in flying
@@ -415,3 +378,25 @@ class Purse:
                     waits or spent + coming > limit or (not own.answered and own.flying > own.ended)
                 )
         return waits
+
+
+class Repeats:
+    """Calls of one effect that are sent again, since they failed. From any thread.
+
+    Attributes:
+        count: How many.
+        refused: Whether the budget had no room for one.
+    """
+
+    def __init__(self, purse: Purse) -> None:
+        self._purse = purse
+        self.count = 0
+        self.refused = False
+
+    def allow(self, calls: int = 1) -> bool:
+        """Return whether so many may be sent."""
+        if not self._purse.allow_repeats(calls):
+            self.refused = True
+            return False
+        self.count += calls
+        return True

@@ -16,9 +16,10 @@ from combee_dspy.events import CostReserved, WarningRaised
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
-from combee_dspy.rollouts import AbandonedError, Check, Slots, unkept_reason
-from combee_dspy.search._budget import BudgetReached, Purse, not_known
+from combee_dspy.rollouts import MAY_REPEAT, AbandonedError, Check, Slots, unkept_reason
+from combee_dspy.search._budget import BudgetReached, Purse, Repeats
 from combee_dspy.search._privacy import Texts
+from combee_dspy.search._spent import not_known
 from combee_dspy.search._start import Start
 
 __all__ = ["Buyer"]
@@ -87,6 +88,8 @@ class Buyer:
         usage: tuple[CallUsage, ...] = ()
         unknown: Mapping[str, float] = {}
         result: T | Exception | AbandonedError
+        repeats = Repeats(self._purse)
+        token = MAY_REPEAT.set(repeats.allow if charged else MAY_REPEAT.get())
         try:
             result, usage = await work(partial(self._begin, effect.key, granted))
         except InfrastructureError as error:
@@ -96,8 +99,9 @@ class Buyer:
             unknown = not_known(granted or {}, usage)
             self._purse.spent.lose(unknown)
         finally:
+            MAY_REPEAT.reset(token)
             if charged:
-                self._purse.returned(kind, usage)
+                self._purse.returned(kind, usage, repeats.count)
         ended = time.time()
         if not isinstance(result, (Exception, AbandonedError)):
             return result, replace(effect, started=started, ended=ended, usage=usage)
@@ -118,6 +122,10 @@ class Buyer:
             usage=usage,
         )
         await self._log.keep(self._texts.written(failed))
+        if repeats.refused:
+            spent, limit = self._purse.spent.calls, self._purse.limits.calls
+            text = f"{spent} of {limit} calls are spent, and one that failed would pass the limit"
+            raise BudgetReached(text) from result
         raise result
 
     async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:

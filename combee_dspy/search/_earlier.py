@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import dspy
 import orjson
 
 from combee_dspy.events import CostReserved
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.records import CallUsage
+from combee_dspy.rollouts import lms_of
+from combee_dspy.search._candidates import Compilation
+from combee_dspy.search._describe import lms_by_role
+from combee_dspy.search._spent import Lost
 
-__all__ = ["earlier_costs", "earlier_seconds", "lost_grants", "replayed_decisions"]
+__all__ = ["earlier_costs", "earlier_seconds", "longest_call", "lost_effects", "replayed_decisions"]
+
+_TIMEOUT = 600.0  # DSPy's own, in seconds
 
 
 def earlier_seconds(reader: Reader, run: int) -> float:
@@ -48,23 +55,36 @@ def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]
     return [(kind, usage) for (_, kind), usage in found.items()]
 
 
-def lost_grants(reader: Reader, run: int) -> list[Mapping[str, float]]:
-    """Return what effects were granted of which an earlier part of a run was killed before it knew
-    their cost.
+def longest_call(task: Compilation) -> float:
+    """Return the seconds that a service may go on with a call at most: twice its LM's timeout."""
+    lms = [*lms_by_role(task.settings).values(), dspy.settings.lm, *lms_of(task.student)]
+    times = [(getattr(lm, "kwargs", None) or {}).get("timeout") for lm in lms]
+    return 2 * max((time for time in times if isinstance(time, (int, float))), default=_TIMEOUT)
+
+
+def lost_effects(reader: Reader, run: int, longest: float) -> list[Lost]:
+    """Return the effects of which an earlier part of a run was killed before it knew their cost,
+    and those that it gave up; a service may work on them for so many seconds more.
     """
     ended: Counter[str] = Counter()
-    for kind, key in reader.rows(
-        "SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'", (run,)
-    ):
-        ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
-    given_up = "SELECT value ->> '$.unknown' FROM effect WHERE run = ? AND kind = 'failed'"
-    found = [orjson.loads(row[0]) for row in reader.rows(given_up, (run,)) if row[0]]
+    lost = []
+    sql = (
+        "SELECT kind, key, ended, value ->> '$.unknown' AS unknown FROM effect"
+        " WHERE run = ? AND kind != 'decision'"
+    )
+    for row in reader.rows(sql, (run,)):
+        key = row["key"]
+        if row["kind"] == "failed":
+            key = key.removeprefix("failed/").rpartition("/")[0]
+            most = orjson.loads(row["unknown"] or "{}")
+            lost += [Lost(key, most, (row["ended"] or 0.0) + longest)] if most else []
+        ended[key] += 1
     for entry in RunHistory(reader, run).entries(CostReserved, newest_first=True):
         reserved = entry.event
         ended[reserved.effect] -= 1
         if ended[reserved.effect] < 0:
-            found.append(reserved.most)
-    return found
+            lost.append(Lost(reserved.effect, reserved.most, entry.at + longest))
+    return lost
 
 
 def replayed_decisions(place: str | None, name: str) -> Callable[[str], Any | None]:

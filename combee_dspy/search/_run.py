@@ -34,7 +34,8 @@ from combee_dspy.search._describe import bare_state, lms_by_role, models_by_role
 from combee_dspy.search._earlier import (
     earlier_costs,
     earlier_seconds,
-    lost_grants,
+    longest_call,
+    lost_effects,
     replayed_decisions,
 )
 from combee_dspy.search._effects import Effects
@@ -70,7 +71,7 @@ class Run:
                 earlier_seconds(reader, log.number),
                 earlier_costs(reader, log.number),
             )
-            lost = lost_grants(reader, log.number)
+            lost = lost_effects(reader, log.number, longest_call(task))
         self.purse = Purse(
             task.limits, earlier, lost, seconds, charged=settings.search.replay is None
         )
@@ -158,7 +159,7 @@ class Run:
                 unread = f"The held-out set was not read to its end, for lack of time: {reached}."
                 ending = replace(ending, unread=unread)
         report = make_report(self, ending)
-        for text in (*report.warnings, *self.purse.passed()):
+        for text in (*report.warnings, *self.purse.passed(), *self.purse.doubts()):
             self.log.emit(WarningRaised(text))
         program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
         program._compiled = True

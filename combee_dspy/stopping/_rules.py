@@ -30,10 +30,12 @@ class Budget(StoppingRule):
     call comes to is known afterwards only, so it is granted for the most that it may come to: by
     ``max_tokens`` and its prompt's length where its LM has a ``max_tokens``, else by what the
     dearest of its kind came to so far. A limit is passed only by what nobody knows beforehand: a
-    rollout that makes more calls than any before, a call that is turned away and repeated, what a
-    tool adds to a prompt, or, without a ``max_tokens``, an answer longer than any before. A run
-    that has passed one says by how much. A run that was resumed has one budget: what its earlier
-    parts spent counts.
+    rollout that makes more calls than any before, what a tool adds to a prompt, or, without a
+    ``max_tokens``, an answer longer than any before. A run that has passed one says by how much. A
+    run that was resumed has one budget: what its earlier parts spent counts. What was in flight
+    when it was killed counts for the most that it may cost for as long as a service may work on it,
+    twice its LM's timeout; then for what its kind costs on average, and the report says by how much
+    the limit may be passed so.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it
     before the first call where one is not known. Should a program then call a model without a price

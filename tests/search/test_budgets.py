@@ -24,7 +24,7 @@ from combee_dspy.journal import Reader
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
 from combee_dspy.search._budget import Purse
-from combee_dspy.search._earlier import earlier_costs, lost_grants
+from combee_dspy.search._earlier import earlier_costs, lost_effects
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from combee_dspy.testing import ScriptedLM
 from tests.slow import slow_but
@@ -651,8 +651,8 @@ def test_without_any_budget_nothing_begins(world: World) -> None:
 def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An effect that came to nothing was the dearest of its kind: the next may be as dear, in this
-    part or the next.
+    """An effect that came to nothing is in the books of the next part. What it sent again asked for
+    itself, so the next one is granted a call and no more.
     """
     monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.001)
 
@@ -671,13 +671,13 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     failed = rows(
         tmp_path, "SELECT calls FROM usage u JOIN effect e ON e.id = u.effect WHERE kind = 'failed'"
     )
-    dearest = max(row["calls"] for row in failed)
-    assert dearest > 1
+    assert max(row["calls"] for row in failed) > 1
     with Reader(tmp_path / "journal.sqlite") as reader:
         earlier = earlier_costs(reader, 1)
     assert {kind for kind, _ in earlier} == {"rollout"}
     purse = Purse(Limits(calls=1000), earlier)
-    assert asyncio.run(purse.grant("rollout")) == {"calls": dearest}
+    assert purse.spent.calls == sum(row["calls"] for row in failed)
+    assert asyncio.run(purse.grant("rollout")) == {"calls": 1}
 
 
 def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: World) -> None:
@@ -694,10 +694,12 @@ def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: 
         (key,) = connection.execute(last).fetchone()
         connection.commit()
     with Reader(tmp_path / "journal.sqlite") as reader:
-        lost = lost_grants(reader, 1)
+        lost = lost_effects(reader, 1, 600.0)
         (granted,) = rows(
             tmp_path, "SELECT data FROM event WHERE kind = 'granted' AND data LIKE ?", f'%"{key}"%'
         )
-    assert lost == [{"calls": 1.0}] == [json.loads(granted["data"])["most"]]
+    assert [effect.most for effect in lost] == [{"calls": 1.0}]
+    assert [effect.most for effect in lost] == [json.loads(granted["data"])["most"]]
+    assert 0 < lost[0].until - time.time() <= 600
     purse = Purse(Limits(calls=60), lost=lost)
     assert purse.spent.calls == 1

@@ -1,0 +1,162 @@
+"""What effects cost: their sum, what one of a kind may cost at most, what a lost one likely did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from combee_dspy.costs import Tariff
+from combee_dspy.records import CallUsage
+
+__all__ = ["COUNTED", "Kind", "Lost", "Spent", "at_most", "likely_cost", "not_known"]
+
+_FRAME = (
+    256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
+)
+COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
+
+
+@dataclass(slots=True)
+class Spent:
+    """What effects have cost together: LM calls that a service answered, and prompt and completion
+    tokens.
+
+    ``dollars`` are ``None`` once the price of a call is not known, ``gpu_seconds`` where nobody
+    counts them.
+    """
+
+    calls: int = 0
+    tokens: int = 0
+    dollars: float | None = 0.0
+    gpu_seconds: float | None = None
+
+    def add(self, usage: Iterable[CallUsage]) -> None:
+        """Add the calls of one effect."""
+        for one in usage:
+            self.calls += one.calls - one.cached
+            self.tokens += one.prompt_tokens + one.completion_tokens
+            if self.dollars is not None:
+                self.dollars = None if one.dollars is None else self.dollars + one.dollars
+            if one.gpu_seconds is not None:
+                self.gpu_seconds = (self.gpu_seconds or 0.0) + one.gpu_seconds
+
+    def lose(self, granted: Mapping[str, float]) -> None:
+        """Add what an effect of which nobody knows the cost was granted."""
+        for name, most in granted.items():
+            if name != "dollars" or self.dollars is not None:
+                setattr(self, name, (getattr(self, name) or 0) + most)
+
+
+@dataclass(slots=True)
+class Kind:
+    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the
+    dearest of them.
+
+    ``told`` is what one LM call may cost at most, where that is known beforehand.
+    """
+
+    flying: int = 0
+    ended: int = 0
+    answered: int = 0  # calls that a service answered: what they cost says what the next may
+    dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    told: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    total: Spent = field(default_factory=lambda: Spent())
+
+    def most(self, name: str, growth: int = 1) -> float:
+        """Return what one may cost at most: as told, else so many times what the dearest so far has
+        cost.
+        """
+        calls = self.dearest["calls"] if self.ended else 1.0
+        if name == "calls":
+            return calls
+        told = max(calls, 1.0) * self.told[name]
+        return max(told, self.dearest[name] * (1 if told else growth))
+
+    def land(self, usage: Sequence[CallUsage]) -> None:
+        """Note what one of them has cost."""
+        self.ended += 1
+        own = Spent()
+        own.add(usage)
+        self.total.add(usage)
+        own.calls = 0
+        for row in usage:
+            self.answered += row.calls - row.cached - row.errors
+            # What a cache has answered may be sent the next time. A call that failed and was
+            # repeated had to be allowed beside.
+            own.calls += max(row.calls - row.errors, min(row.calls, 1))
+        for name in COUNTED:
+            self.dearest[name] = max(self.dearest[name], getattr(own, name) or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An effect of which nobody knows what it has cost: it was in flight when a run was killed, or
+    given up.
+
+    Attributes:
+        key: Its key.
+        most: What it was granted, of what is limited.
+        until: When a service can work on it no longer, in seconds since 1970.
+    """
+
+    key: str
+    most: Mapping[str, float]
+    until: float
+
+
+def likely_cost(lost: Lost, kinds: Mapping[str, Kind]) -> Mapping[str, float]:
+    """Return what a lost effect has likely cost: the mean of those of its kind that have ended, and
+    what it was granted where there is none.
+    """
+    is_rollout = lost.key.startswith("rollout/")
+    alike = [kind for name, kind in kinds.items() if (name == "rollout") == is_rollout]
+    ended = sum(kind.ended for kind in alike)
+    likely = {}
+    for name, most in lost.most.items():
+        sums = [getattr(kind.total, name) for kind in alike]
+        known = ended and None not in sums
+        likely[name] = min(most, sum(sums) / ended) if known else most
+    return likely
+
+
+def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping[str, float]:
+    """Return the tokens and dollars of one call of any of these LMs at most, with such texts in its
+    prompt.
+
+    That is known where every LM tells how long its answers may be (``max_tokens``); else nothing is
+    returned.
+    """
+    tokens = dollars = 0.0
+    # No token is less than a byte.
+    size = _FRAME + sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    for lm in lms:
+        given = getattr(lm, "kwargs", {})
+        longest = given.get("max_tokens") or given.get("max_completion_tokens")
+        if longest is None:
+            return {}
+        longest *= given.get("n") or 1
+        price = tariff.price(lm.model)
+        tokens, dollars = (
+            max(tokens, size + longest),
+            max(dollars, 0.0 if price is None else price.dollars(size, longest)),
+        )
+    return {"tokens": tokens, "dollars": dollars}
+
+
+def not_known(granted: Mapping[str, float], usage: Sequence[CallUsage]) -> Mapping[str, float]:
+    """Return what an effect that was given up may have cost beside what is known, of what it was
+    granted.
+
+    Its calls are known; what a service takes for one that was in flight is not.
+    """
+    if not any(one.errors for one in usage):
+        return {}
+    spent = Spent()
+    spent.add(usage)
+    return {
+        name: max(0.0, most - (getattr(spent, name) or 0))
+        for name, most in granted.items()
+        if name != "calls"
+    }

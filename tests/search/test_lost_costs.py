@@ -1,0 +1,132 @@
+"""Budgets under kills and faults: a kill does not eat them, and a call that is repeated counts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from dspy.lm15 import RateLimitError, ServerError
+from dspy.utils.exceptions import LMServerError
+
+from combee_dspy import Budget, Search
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import CallUsage
+from combee_dspy.rollouts import _patient
+from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._spent import Lost
+from combee_dspy.stopping import Limits
+from combee_dspy.testing import ScriptedRequest
+from tests.scripted import Engine
+from tests.worlds import World, examples, metric, rows, task_answer
+
+MOST = {"tokens": 1_000.0}
+
+
+def cost(tokens: int) -> list[CallUsage]:
+    return [CallUsage("task", "m", 1, 0, 0, tokens, 0, 0.0, None, 0.1)]
+
+
+def test_a_kill_costs_its_bound_while_it_may_run_and_then_what_is_likely() -> None:
+    earlier = [("rollout", cost(100)), ("rollout", cost(140)), ("call/Read", cost(700))]
+    soon = time.time() + 60
+    both = [Lost("rollout/a/b/0", MOST, 0.0), Lost("rollout/a/c/0", MOST, soon)]
+    purse = Purse(Limits(tokens=2_500), earlier, both)
+
+    assert purse.spent.tokens == 940 + 120 + 1_000
+    (doubt,) = purse.doubts()
+    assert "2 effects were in flight" in doubt
+    assert "120 are their likely cost" in doubt
+    assert "1000 the most" in doubt
+    assert "may be passed by 440" in doubt
+
+
+def test_what_was_never_seen_to_end_keeps_its_bound() -> None:
+    purse = Purse(Limits(tokens=5_000), (), [Lost("call/0/x", MOST, 0.0)])
+
+    assert purse.spent.tokens == 1_000
+
+
+def test_a_run_that_stops_for_what_may_still_run_says_until_when() -> None:
+    purse = Purse(Limits(tokens=1_500), [("rollout", cost(600))], [Lost("rollout/a", MOST, 9e9)])
+
+    with pytest.raises(BudgetReached, match=r"1000 are held until .* in flight at a kill"):
+        asyncio.run(purse.grant("rollout"))
+
+
+def test_without_a_kill_there_is_no_doubt() -> None:
+    assert Purse(Limits(tokens=10), [("rollout", cost(5))]).doubts() == []
+
+
+def repeats(limit: int, calls: int) -> bool:
+    purse = Purse(Limits(calls=limit), [("rollout", cost(1))] * 4)
+    asyncio.run(purse.grant("rollout"))
+    return purse.allow_repeats(calls)
+
+
+def test_a_call_is_repeated_only_where_the_limit_leaves_room_beside_what_is_in_flight() -> None:
+    assert repeats(6, 1)
+    assert not repeats(5, 1)
+    assert not repeats(7, 3)
+
+
+def flaky(seed: int) -> Engine:
+    """Return a service that turns three of ten requests away, and counts them all."""
+    draws = random.Random(seed)
+
+    def reply(prompt: str, attempt: int) -> Any:
+        if draws.random() < 0.3:
+            ways = [RateLimitError("full", retry_after=0.0), ServerError("down")]
+            return draws.choice([*ways, ConnectionError("reset")])
+        return task_answer(ScriptedRequest("", (("user", prompt),)))
+
+    return Engine(reply)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.0)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.usefixtures("no_pauses")
+def test_calls_that_a_service_turns_away_pass_no_limit(tmp_path: Path, seed: int) -> None:
+    engine, world = flaky(seed), World.made()
+    lm = dspy.LM("flaky/m", engine=engine, cache=False, num_retries=3)
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(
+            budget=Budget(calls=60), num_threads=16, log_dir=str(tmp_path), search=Search()
+        )
+        try:
+            combee.compile(
+                dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(12, 100)
+            )
+        except ArgumentValueError as error:  # too little was left for the student's validation
+            assert "budget" in str(error)
+
+    (counted,) = rows(tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage")
+    assert engine.attempts + len(world.proposer_lm.requests) <= 60
+    assert counted["calls"] == engine.attempts + len(world.proposer_lm.requests)
+    assert counted["errors"] > 5
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_whole_rollouts_that_are_tried_again_pass_no_limit() -> None:
+    draws = random.Random(4)
+
+    def answer(request: Any) -> str:
+        if draws.random() < 0.3:
+            raise LMServerError("down", status=503)
+        return task_answer(request)
+
+    world = World.made(answer, num_retries=0)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        world.combee(metric=metric, budget=Budget(calls=60), num_threads=8).compile(
+            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(12, 100)
+        )
+
+    assert 40 < world.asked <= 60
