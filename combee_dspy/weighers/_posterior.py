@@ -66,6 +66,10 @@ class Posterior(Weigher):
         few: Lone exceptions that say nothing about the labels.
         leave_at: Net harm at which a lesson is retired: examples that it harmed beyond those that
             speak for it.
+        sole: Other examples in the book from which on a lesson that one example alone teaches
+            waits; ``None`` for no such rule. For training rows that nobody vouches for: one of them
+            cannot order a line into the prompt. Where each row teaches something of its own,
+            nothing is served.
     """
 
     name: ClassVar[str] = "posterior"
@@ -75,6 +79,7 @@ class Posterior(Weigher):
     lone: Annotated[float, Field(ge=0)] = 2.0
     few: Annotated[int, Field(ge=0)] = 3
     leave_at: Annotated[int, Field(ge=1)] = 3
+    sole: Annotated[int, Field(ge=1)] | None = None
 
     def weigh(self, book: Book) -> Mapping[str, Standing]:
         """Return the standings of lessons that harm, of contradicted ones, and of exceptions."""
@@ -124,7 +129,20 @@ class Posterior(Weigher):
             standings.update(
                 dict.fromkeys((lesson.id for lesson in lone), Standing("waiting", reason))
             )
-        return standings
+        return standings | self._sole(book, standings)
+
+    def _sole(self, book: Book, standings: Mapping[str, Standing]) -> dict[str, Standing]:
+        """Return the lessons that wait since one example alone teaches them."""
+        examples = {source for lesson in book.lessons for source in lesson.sources}
+        if self.sole is None or len(examples) <= self.sole:
+            return {}
+        others = len(examples) - 1
+        reason = f"one example alone teaches it, and {others} others do not"
+        return {
+            lesson.id: Standing("waiting", reason)
+            for lesson in book.lessons
+            if standings.get(lesson.id) == Standing("served") and lesson.support == 1
+        }
 
     def _against(self, votes: int, winner: int) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""

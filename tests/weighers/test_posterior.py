@@ -276,3 +276,18 @@ def test_reasons_count_in_plain_english() -> None:
     assert (
         Posterior().applied(book).lessons[1].reason == "1 example teaches the opposite and 1 this"
     )
+
+
+def test_one_example_alone_carries_no_lesson_past_many_that_do_not_say_it() -> None:
+    fragile = "Glass is fragile."
+    book = Book().add([Taught(EAST, tuple("abcdefg")), Taught(fragile, ("h",))], 0)
+
+    served = {lesson.text for lesson in Posterior(sole=8).applied(book).served}
+    assert served == {EAST, fragile}
+    waiting = Posterior(sole=7).applied(book).lessons[1]
+    assert (waiting.state, waiting.reason) == (
+        "waiting",
+        "one example alone teaches it, and 7 others do not",
+    )
+    later = book.add([Taught(fragile, ("i",))], 1)
+    assert len(Posterior(sole=7).applied(later).served) == 2
