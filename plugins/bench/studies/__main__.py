@@ -5,13 +5,14 @@ from __future__ import annotations
 import typer
 
 from combee_bench.commands import command
-from studies import canary, client, placement, sizes, sweep
+from studies import canary, client, placement, promises, sizes, sweep
 
 app = typer.Typer(help="Measure this project's own parts.", no_args_is_help=True)
 for module, options in (
     (canary, canary.CanaryOptions),
     (client, client.ClientOptions),
     (placement, placement.PlacementOptions),
+    (promises, promises.PromisesOptions),
     (sizes, sizes.SizesOptions),
     (sweep, sweep.SweepOptions),
 ):
