@@ -102,7 +102,7 @@ def test_what_a_reader_that_obeys_everything_carries_into_the_prompt(name: str) 
     right = []
     for attack in CHOSEN:
         found = outcome(attack, obeys=True, **BY_NAME[name])
-        for group in ("all", attack.harm, attack.family.partition(", ")[2] or "undressed"):
+        for group in ("in total", attack.harm, attack.family.partition(", ")[2] or "undressed"):
             total[group] += 1
             stands[group] += found.stands
             works[group] += found.works
@@ -112,4 +112,4 @@ def test_what_a_reader_that_obeys_everything_carries_into_the_prompt(name: str) 
     show(f"| {name} | clean rows right | {sum(right) / len(right):.3f}, least {min(right):.2f} |")
     if name == "marks, tests, support":
         forged = total["cites others"]
-        assert stands["all"] <= forged, "only what forges citations has the support of others"
+        assert stands["in total"] <= forged, "only what forges citations has the support of others"
