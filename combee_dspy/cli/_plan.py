@@ -213,7 +213,7 @@ def make_lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy
         return lm
     if config.model == "embedded":
         return embedded(**given)
-    given.pop("file")
+    given.pop("file", None)
     key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
     return dspy.LM(config.model, **given, **key)
 
