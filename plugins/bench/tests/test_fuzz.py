@@ -86,7 +86,8 @@ PIECES = (
     "null",
     "\r\n\r\n",
 )
-# Characters of a long text, and the seconds that nothing may take for it.
+# Characters of a long text, and the seconds of CPU that nothing may take for it: a busy machine
+# takes no longer by this clock.
 LONGEST, SLOW = size("longest", 50_000), 1.0
 
 
@@ -99,7 +100,7 @@ class Trials:
         tried: How often.
         refused: How often an error of the package's own refused it.
         wrong: How often anything else happened, or something was lost.
-        slowest: Seconds of the slowest.
+        slowest: Seconds of CPU of the slowest.
         example: The first that went wrong, and how to get it again.
     """
 
@@ -121,14 +122,14 @@ class Trials:
         )
 
     def attempt(self, read: Callable[[], object], name: str, limit: float = 60.0) -> Trials:
-        began, refused, problem = time.monotonic(), False, ""
+        began, refused, problem = time.process_time(), False, ""
         try:
             read()
         except CombeeError:
             refused = True
         except Exception as error:  # noqa: BLE001 - what is looked for
             problem = f"{name}: {type(error).__name__}: {re.sub(r'[^ -~]', '?', str(error))[:200]}"
-        seconds = time.monotonic() - began
+        seconds = time.process_time() - began
         if seconds > limit:
             problem = f"{name}: {seconds:.1f} s"
         return self.add(refused, problem, seconds)
