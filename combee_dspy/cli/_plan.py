@@ -214,8 +214,9 @@ def make_lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy
     if config.model == "embedded":
         return embedded(**given)
     given.pop("file", None)
-    key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
-    return dspy.LM(config.model, **given, **key)
+    if config.api_key_env:
+        given["api_key"] = os.environ[config.api_key_env]
+    return dspy.LM(config.model, **given)
 
 
 def _one_of_several(name: str, config: RunConfig, folder: Path) -> TaskPlan:
