@@ -11,9 +11,9 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 # Some tests start an interpreter, and each process of pytest reads every file: compiled ones take
-# half the time. Where Python may not write beside its sources, they are below .venv.
+# half the time. Where Python may not write beside its sources, they are in .bytecode.
 unexport PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.bytecode
 
 BIN := .venv/bin
 STAMP := .venv/.combee-synced
@@ -83,4 +83,4 @@ lock:
 	@bash tests/bootstrap.sh lock
 
 clean:
-	rm -rf .venv .versions .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist docs/_build docs/api docs/tutorials docs/cli.md
+	rm -rf .venv .bytecode .versions .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist docs/_build docs/api docs/tutorials docs/cli.md
