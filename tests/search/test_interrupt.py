@@ -22,17 +22,21 @@ BOUND = 30
 """Seconds after which a process is said to hang; it takes no more than two."""
 
 
-def interrupted(*arguments: str | Path, again: str = "") -> tuple[int, str, str]:
+def interrupted(
+    *arguments: str | Path, again: str = "", folder: Path | None = None
+) -> tuple[int, str, str]:
     """Run a program until its service hangs, interrupt it, and return how it ended and what it
     said.
 
-    Interrupt it once more when it has said ``again`` on stderr, if that is given.
+    Interrupt it once more when it has said ``again`` on stderr, if that is given. It runs in
+    ``folder``, or where the tests do.
     """
     process = subprocess.Popen(  # noqa: S603 - ours
         [sys.executable, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=folder,
         # A shell that starts pytest in the background has interrupts ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -153,7 +157,7 @@ def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path, command: tuple[
     for name, of in (("rows", "a"), ("others", "b")):
         lines = [f'{{"question": "{of}{number}", "answer": "1"}}' for number in range(8)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    code, _, told = interrupted(*command, "run", tmp_path / "config.yaml")
+    code, _, told = interrupted(*command, "run", tmp_path / "config.yaml", folder=tmp_path)
     assert code == 130
     assert f"What was paid for is kept in {tmp_path / 'log'}" in told
     assert "Traceback" not in told
