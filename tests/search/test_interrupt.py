@@ -72,7 +72,9 @@ def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far
     )
     assert f"interrupted with {'Program' if way == 'asyncio' else 'Predict'}" in said
     assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "interrupted"
-    assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'") == [{"n": UP}]
+    (count,) = rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
+    # A program that holds up the loop holds up what three others have answered in the same turn.
+    assert UP - (3 if way == "asyncio" else 0) <= count["n"] <= UP
     if way != "asyncio":
         assert load_candidate(dspy.Predict("question -> answer"), tmp_path, "best")
 
