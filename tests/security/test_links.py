@@ -19,7 +19,7 @@ from combee_dspy.cli import main
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError, NotPlainFileError
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._mlflow import make_store
-from plugins.strategist.tests.searches import SPEC
+from plugins.strategist.tests.searches import SPEC, Converged
 from tests.artifacts.test_online import examples, serving
 from tests.worlds import World
 
@@ -201,9 +201,8 @@ def test_a_page_does_not_follow_a_link(trap, tmp_path, capsys, finished, command
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["plan.md", "plan.html", "plan.json"])
 def test_a_plan_does_not_follow_a_link(trap, tmp_path, capsys, name, kind):
-    spec = SPEC | {
-        "overrides": {"diagnosis": {"value": "none", "reason": "there is no serial search"}}
-    }
+    Converged(tmp_path / "serial").write("begin")
+    spec = SPEC | {"serial": {**SPEC["serial"], "run": str(tmp_path / "serial")}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     trap.plant(tmp_path / name, kind)
     refusal = shell(capsys, "plan", str(tmp_path / "spec.yaml"))
