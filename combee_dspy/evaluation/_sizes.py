@@ -63,7 +63,7 @@ def _billions(name: str) -> float | None:
         float(number) / (1 if unit == "b" else 1000)
         for number, unit in _PARAMETERS.findall(re.sub(r"[-_:/]", " ", name.lower()))
     ]
-    return sizes[-1] if sizes else None
+    return max(sizes, default=None)  # a context may stand behind it: 14B-Instruct-1M
 
 
 def check_smaller(

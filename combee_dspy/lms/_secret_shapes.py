@@ -54,7 +54,9 @@ _NAME_HINTS = (
 )
 _VALUE = r"[^\s'\",;&)}\]\\]"
 _SET_TO = (
-    rf"(?i)((?:{_SAYS_SO})['\"\\]*\s*(?:[:=]|=>)\s*['\"\\]*)(?={_VALUE}{{0,256}}\d){_VALUE}{{8,}}"
+    rf"(?i)((?:{_SAYS_SO})['\"\\]*\s*(?:[:=]|=>)\s*['\"\\]*)"
+    # Code that computes it is none, nor is a number or a date.
+    rf"(?![a-z_][\w.]{{0,256}}[\[(])(?![\d-]+(?!{_VALUE}))(?={_VALUE}{{0,256}}\d){_VALUE}{{8,}}"
 )
 
 # Tokens that begin with a name of their own: the beginning, and what follows it at least.
@@ -75,12 +77,14 @@ _TOKENS = (
         "glpat- gldt- glft- glsoat- glrt- glcbt- glptt- glagent- gloas- glimt- glffct-",
         r"\b(?:glpat|gldt|glft|glsoat|glrt|glcbt|glptt|glagent|gloas|glimt|glffct)-[\w.-]{16,}",
     ),
-    ("xox xapp", r"(?i)\b(?:xox[abeoprs](?:\.xox[bp])?|xapp)-[\w-]{8,}"),
+    ("xox xapp", r"(?i)\b(?:xox[abeoprs](?:\.xox[bp])?|xapp)-(?=\d)[\w-]{8,}"),
     ("hooks.slack.com", r"(?i)(?<=hooks\.slack\.com/)(?:services|workflows)/[\w/]{16,}"),
     ("discord", r"(?i)(?<=discord\.com/api/webhooks/)\d+/[\w-]{20,}"),
     (
         "npm_ dop_v1_ doo_v1_ dor_v1_ shp rubygems_ pscale_",
-        (r"\b(?:npm|do[opr]_v1|shp(?:at|ca|pa|ss)|rubygems|pscale_(?:tkn|pw|oauth))_[\w.-]{16,}"),
+        (
+            r"\bnpm_[A-Za-z0-9]{36}|\b(?:do[opr]_v1|shp(?:at|ca|pa|ss)|rubygems|pscale_(?:tkn|pw|oauth))_[\w.-]{16,}"
+        ),
     ),
     ("pypi-", r"\bpypi-[\w-]{16,}"),
     ("sg.", r"\bSG\.[\w-]{16,}\.[\w-]{16,}"),
@@ -107,7 +111,7 @@ _TOKENS = (
     (
         "mii mhc b3blbnnzac1rzxktdje",
         (
-            r"\b(?:MII[A-Za-z]|MHcC|b3BlbnNzaC1rZXktdjE)[\w+/=]{40,}(?:(?:\\+r)?(?:\\+n|\s)+"
+            r"\b(?:MII[\w+/]{2,3}IBA[AD]|MHcC|b3BlbnNzaC1rZXktdjE)[\w+/=]{40,}(?:(?:\\+r)?(?:\\+n|\s)+"
             r"[\w+/=]{20,})*(?:(?:\\+n|\s)+[\w+/]{1,63}={0,2}(?=\W|\Z))?"
         ),
     ),

@@ -121,7 +121,10 @@ def secret_variables() -> frozenset[str]:
     """Return the values, of 8 characters or more, of environment variables whose name says that
     they are secrets.
     """
-    named = (value for name, value in os.environ.items() if SECRET_NAME.search(name))
+    # PWD is where a shell works.
+    named = (
+        value for name, value in os.environ.items() if name != "PWD" and SECRET_NAME.search(name)
+    )
     return frozenset(value for value in named if len(value) >= _SHORTEST)
 
 

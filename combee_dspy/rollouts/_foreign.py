@@ -73,6 +73,9 @@ def codec_named(name: str) -> Codec | None:
 def _array(value: Any) -> Any:
     if value.dtype == object:
         return {"shape": list(value.shape), "items": list(value.flat)}
+    if value.dtype.kind == "U":
+        # As texts: keys in them are masked.
+        return {"shape": list(value.shape), "texts": value.ravel().tolist(), "of": str(value.dtype)}
     file = io.BytesIO()
     np.save(file, value, allow_pickle=False)
     return file.getvalue()
@@ -81,6 +84,10 @@ def _array(value: Any) -> Any:
 def _to_array(data: Any) -> Any:
     if isinstance(data, bytes):
         return np.load(io.BytesIO(data), allow_pickle=False)
+    if "texts" in data:
+        texts = np.array(data["texts"], dtype=str)
+        wide = max(texts.dtype, np.dtype(data["of"]), key=lambda kind: kind.itemsize)
+        return texts.astype(wide).reshape(data["shape"])
     array = np.empty(len(data["items"]), dtype=object)
     for index, item in enumerate(data["items"]):
         array[index] = item
@@ -88,6 +95,8 @@ def _to_array(data: Any) -> Any:
 
 
 def _picture(value: Any) -> Any:
+    if "transparency" in value.info:
+        raise ValueError("its transparent colour would be lost")
     palette = value.getpalette("RGB") if value.mode == "P" else None
     pixels = zlib.compress(value.tobytes(), 1)
     return {"mode": value.mode, "size": list(value.size), "pixels": pixels, "palette": palette}
@@ -149,7 +158,12 @@ def _to_series(data: Any) -> Any:
 
 def _same(value: Any, parts: Any, decode: Callable[[Any], Any]) -> Any:
     again = decode(parts)
-    if not value.equals(again) or str(getattr(value, "dtypes", "")) != str(again.dtypes):
+    names, names_again = ([list(axis.names) for axis in it.axes] for it in (value, again))
+    if (
+        names != names_again
+        or not value.equals(again)
+        or str(getattr(value, "dtypes", "")) != str(again.dtypes)
+    ):
         raise ValueError("it would not come back as it was")
     return parts
 
