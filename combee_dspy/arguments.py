@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar, cast
@@ -37,6 +38,7 @@ __all__ = [
     "check_lm",
     "check_metric",
     "check_preset",
+    "check_score",
     "check_together",
     "check_wandb",
     "check_wide",
@@ -45,7 +47,6 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound=Strategy)
-T = TypeVar("T")
 
 _GROUPS: Mapping[str, type[object]] = {
     "validation": Validation,
@@ -137,6 +138,17 @@ def check_preset(argument: str, value: object, presets: Sequence[str]) -> None:
     if value is not None and value not in presets:
         names = ", ".join(map(repr, presets))
         raise ArgumentValueError(argument, value, "is no preset", f"Give one of {names}.")
+
+
+def check_score(argument: str, value: float) -> float:
+    """Return a score that a run may reckon with.
+
+    Raises:
+        ArgumentTypeError: It is no finite number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ArgumentTypeError(argument, value, "is no finite number", "Give one, such as 0.0.")
+    return value
 
 
 def check_budget(budget: object) -> None:

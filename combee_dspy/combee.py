@@ -7,7 +7,7 @@ import inspect
 import secrets
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
@@ -26,6 +26,7 @@ from combee_dspy.arguments import (
     check_lm,
     check_metric,
     check_preset,
+    check_score,
     check_together,
     check_wandb,
     choose_keep,
@@ -51,7 +52,14 @@ from combee_dspy.tracking import Tracker
 
 __all__ = ["Combee"]
 
-_SETTINGS = frozenset(field.name for field in dataclasses.fields(Settings))
+_SETTINGS = {field.name: field.name for field in dataclasses.fields(Settings)}
+# As dspy.GEPA names them.
+_READABLE = {
+    **_SETTINGS,
+    "metric_fn": "metric",
+    "custom_instruction_proposer": "instruction_proposer",
+}
+_ARGUMENTS = frozenset(("controller", "gepa_kwargs", "operators", "tracker", "use_mlflow"))
 
 
 class Combee(Teleprompter):
@@ -209,8 +217,8 @@ class Combee(Teleprompter):
             use_merge=use_merge,
             max_merge_invocations=max_merge_invocations,
             num_threads=positive("num_threads", num_threads),
-            failure_score=failure_score,
-            perfect_score=perfect_score,
+            failure_score=check_score("failure_score", failure_score),
+            perfect_score=check_score("perfect_score", perfect_score),
             log_dir=None if log_dir is None else str(log_dir),
             track_stats=track_stats,
             use_wandb=use_wandb,
@@ -240,17 +248,32 @@ class Combee(Teleprompter):
         if operators is not None and not settings.edits_instructions:
             remedy = f"Leave it out: artifact {settings.artifact.name!r} applies lessons itself."
             raise ArgumentValueError("operators", operators, "edit instructions alone", remedy)
-        self.settings = dataclasses.replace(settings, keep=choose_keep(settings))
-        check_together(self.settings)
+        self.settings = settings
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in _SETTINGS:
+        if name == "settings":
+            if not isinstance(value, Settings):
+                remedy = "Give dataclasses.replace(combee.settings, seed=1)."
+                raise ArgumentTypeError(name, value, "is no Settings", remedy)
+            # What follows from the others follows from changed ones too.
+            value = dataclasses.replace(value, keep=choose_keep(value))
+            check_together(value)
+        elif name in _READABLE or name in _ARGUMENTS:
+            name = _READABLE.get(name, name)
             remedy = (
                 f"Give {name} to Combee, or assign combee.settings ="
                 f" dataclasses.replace(combee.settings, {name}=…)."
             )
             raise ArgumentTypeError(name, value, "is a setting and no attribute", remedy)
         super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Return a setting by its name, or by that which ``dspy.GEPA`` has for it."""
+            if name not in _READABLE or "settings" not in vars(self):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.settings, _READABLE[name])
 
     @classmethod
     def parity(cls, metric: Metric, **kwargs: Any) -> dspy.GEPA:

@@ -40,6 +40,7 @@ program that raises) are never wrapped: they become feedback of the rollout.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast
 
@@ -78,12 +79,14 @@ class _Ending(Protocol):
 
 def attach_program(error: BaseException, program: Any) -> None:
     """Give an error that ends a run the best program so far, as its attribute ``program``."""
-    cast("_Ending", error).program = program
+    with suppress(AttributeError):  # one that takes no attribute ends the run as it is
+        cast("_Ending", error).program = program
 
 
 def attach_results(error: BaseException, results: Sequence[Any]) -> None:
     """Give what interrupts several tasks their results, as its attribute ``results``."""
-    cast("_Ending", error).results = results
+    with suppress(AttributeError):
+        cast("_Ending", error).results = results
 
 
 def copy_attached(source: BaseException | None, target: BaseException) -> None:

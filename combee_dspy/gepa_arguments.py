@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, cast, get_args
 
@@ -87,6 +87,8 @@ def check_gepa_kwargs(values: Mapping[str, object]) -> GepaOptions:
         ArgumentTypeError: One is no argument of ``gepa.optimize``.
         ArgumentValueError: One would hand the loop to somebody else, or has a place elsewhere.
     """
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError("gepa_kwargs", values, "is no mapping", "Give a dict.")
     names = {field.name for field in fields(GepaOptions)}
     for name, value in values.items():
         label = f"gepa_kwargs[{name!r}]"
@@ -111,7 +113,7 @@ def _several(value: object) -> tuple[Any, ...]:
     """Return what stands for none, one or several objects as several."""
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, Sequence) else (value,)
+    return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def check_names(values: Mapping[str, object]) -> None:

@@ -90,8 +90,8 @@ _TYPES = {
 _TYPE_OF = {
     column: types.split() for types, columns in _TYPES.items() for column in columns.split(", ")
 }
-_LARGEST = 10**15
-"""No number of a journal is as large."""
+_LARGEST = dict.fromkeys(_TYPE_OF, "1e15") | {"effect.score": "1.7e308", "run.seed": ""}
+"""No number of a column is as large; a user chooses the seed and what a metric returns."""
 
 _NOT_DAMAGE = (
     sqlite3.SQLITE_CANTOPEN,
@@ -292,7 +292,7 @@ def _mistyped(connection: sqlite3.Connection, table: str) -> str:
     columns = {name: types for name, types in _TYPE_OF.items() if name.startswith(f"{table}.")}
     tests = {
         name: f"typeof({name}) NOT IN ({', '.join(map(repr, types))})"
-        + ("" if "text" in types else f" OR abs({name}) >= {_LARGEST}")
+        + ("" if "text" in types or not _LARGEST[name] else f" OR abs({name}) >= {_LARGEST[name]}")
         for name, types in columns.items()
     }
     whens = " ".join(f"WHEN {test} THEN '{name}'" for name, test in tests.items())

@@ -120,7 +120,11 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         "candidate_selection_strategy": settings.candidate_selection_strategy,
         "add_format_failure_as_feedback": settings.add_format_failure_as_feedback,
         "use_merge": settings.use_merge,
-        "gepa_kwargs": settings.gepa,
+        "gepa_kwargs": {
+            field.name: value
+            for field in dataclasses.fields(settings.gepa)
+            if (value := getattr(settings.gepa, field.name)) != field.default
+        },
         "max_merge_invocations": settings.max_merge_invocations,
         "max_copied_words": guards.max_copied_words,
         "max_tokens": guards.max_tokens,
@@ -184,6 +188,9 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "search": {
             **{field.name: getattr(search, field.name) for field in dataclasses.fields(search)},
             "staleness": settings.staleness,
+            "weigher": search.weigher
+            if isinstance(search.weigher, str)
+            else stable_repr(search.weigher),
         },
         "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits),

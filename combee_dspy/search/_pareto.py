@@ -93,6 +93,9 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
         self.telling.begin(step)
         merged = None if self.merging is None else await self.merging.attempt(step)
         if merged is not None:
+            if merged:
+                # Its turn is where its parents' was when it joined.
+                self._turns.turn(len(self.pool.members) - 1)
             self.telling.end(step, accepted=merged)
             self.telling.begin(step)
         reason = self.restart.due(self._progress) if self.restart is not None else None

@@ -4,6 +4,7 @@ are there.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import replace
 from typing import Any
@@ -241,3 +242,30 @@ def test_rows_that_repeat_are_told_and_spoil_a_held_out_set(
     assert "valset repeat" not in caplog.text
     assert not any("trainset repeat" in text for text in report.warnings)
     assert any("heldout repeat" in text for text in report.warnings)
+
+
+def test_a_changed_setting_is_checked_and_what_follows_from_it_follows() -> None:
+    combee = World.made().combee(max_metric_calls=40)
+    search = Search(keep="pareto")
+    combee.settings = replace(combee.settings, search=search)
+    assert combee.settings.keep == "pareto"
+    with pytest.raises(ArgumentTypeError, match="is no Settings"):
+        combee.settings = "nonsense"  # type: ignore[assignment]  # the error is what is tested
+    with pytest.raises(ArgumentValueError, match="budget"):
+        combee.settings = replace(combee.settings, max_metric_calls=None)
+
+
+def test_settings_are_read_by_the_names_that_gepa_has_for_them() -> None:
+    combee = World.made().combee(max_metric_calls=40, seed=3)
+    assert (combee.metric_fn, combee.seed, combee.max_metric_calls) == (metric, 3, 40)
+    assert not hasattr(combee, "no_such_setting")
+    for name in ("metric_fn", "seed", "gepa_kwargs", "custom_instruction_proposer"):
+        with pytest.raises(ArgumentTypeError, match="is a setting"):
+            setattr(combee, name, None)
+    assert copy.deepcopy(combee).seed == 3
+
+
+@pytest.mark.parametrize("score", [float("-inf"), float("nan"), None, "0"])
+def test_a_score_that_no_journal_holds_is_refused(score: object) -> None:
+    with pytest.raises(ArgumentTypeError, match="failure_score is no finite number"):
+        Combee(metric, max_metric_calls=40, failure_score=score)  # type: ignore[arg-type]  # as above
