@@ -225,7 +225,7 @@ class _Pool:
         ]
         for (tier, kind), heap in list(self._heaps.items()):
             depth = self._depth[tier] or 0
-            self._heaps[tier, kind] = sorted(heap)[len(heap) - depth :] if depth else []
+            self._heaps[tier, kind] = sorted(heap)[-depth:] if depth else []
         self._held = sum(entry.size for heap in self._heaps.values() for entry in heap)
 
     def _within(self) -> Iterator[tuple[int, int, _Entry]]:

@@ -41,6 +41,13 @@ def test_failures_come_first_and_each_kind_has_a_turn():
     assert firsts == {"late": 1, "early": 1, "lost": 1, "torn": 1}
 
 
+def test_a_rare_kind_is_read_whole_where_there_is_room():
+    rare = [trace(number, f"It was torn by {number} days.", 0.0) for number in range(12)]
+    common = [trace(number, f"It was late by {number} days.", 0.0) for number in range(12, 600)]
+    chosen = Selection(tokens=1_000).choose([*rare, *common])
+    assert {item.id for item in rare} < {item.id for item in chosen.traces}
+
+
 def test_what_went_right_is_read_where_failures_leave_room():
     chosen = Selection().choose(flood(40))
     assert len(chosen.traces) == 40
