@@ -28,6 +28,7 @@ _VALUES = ("id", "score", "feedback", "error", "time", "prompt", "model")
 # A field of a sparse record may be missing; one that so many records lack is named wrongly.
 _PATIENCE = 1_000
 _EXCERPT = 400
+_SHOWN = 80
 _MISSING = object()
 
 
@@ -104,7 +105,7 @@ class RecordReader:
         score, time = parse_score(values["score"]), parse_time(values["time"])
         for name, value in (("score", score), ("time", time)):
             if value is None and values[name] not in (None, _MISSING):
-                raise self._error(name, record, place, f"is no {name}: {values[name]!r:.80}")
+                raise self._error(name, record, place, f"is no {name}: {_shown(values[name])}")
         texts = {name: _text(values[name]) for name in ("id", "feedback", "error")}
         return Trace(
             texts["id"] or place,
@@ -176,7 +177,7 @@ class RecordReader:
         calls = []
         for step in steps:
             if not isinstance(step, Mapping):
-                raise self._error("calls", record, place, f"holds no call: {step!r:.80}")
+                raise self._error("calls", record, place, f"holds no call: {_shown(step)}")
             outputs = step.get("outputs")
             calls.append(
                 PredictorCall(
@@ -215,6 +216,11 @@ def _look_up(record: Mapping[str, object], path: str) -> object:
             return _MISSING
         value = value[name]
     return value
+
+
+def _shown(value: object) -> str:
+    """Return what a message shows of a value: scrubbed before it is cut, so that no part stays."""
+    return scrub(repr(value))[:_SHOWN]
 
 
 def _text(value: object) -> str:

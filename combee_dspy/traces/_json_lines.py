@@ -11,6 +11,7 @@ from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError, TraceSourceError
 from combee_dspy.files import check_plain
+from combee_dspy.lms.redact import scrub
 from combee_dspy.strategies import parameters
 from combee_dspy.traces._base import TraceSource
 from combee_dspy.traces._fields import FieldPaths, RecordReader, check_paths
@@ -68,6 +69,7 @@ class JsonLines(TraceSource):
 
 
 _REMEDY = "Give path= a file with one JSON object a line."
+_SHOWN = 80
 
 
 def _is_whole(text: bytes) -> bool:
@@ -84,6 +86,6 @@ def _parse(text: bytes, path: str, number: int) -> dict[str, object]:
     except orjson.JSONDecodeError as error:
         raise TraceSourceError(f"{path}, line {number}", str(error), _REMEDY) from error
     if not isinstance(record, dict):
-        problem = f"it holds no object: {text[:80]!r}"
+        problem = f"it holds no object: {scrub(text.decode())[:_SHOWN]!r}"
         raise TraceSourceError(f"{path}, line {number}", problem, _REMEDY)
     return record
