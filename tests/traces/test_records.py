@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from combee_dspy.exceptions import TraceFieldError, TraceSourceError
-from combee_dspy.traces import JsonLines, open_traces, records_as_traces
+from combee_dspy.traces import HuggingFace, JsonLines, open_traces, records_as_traces
 
 KEY = "sk-proj-" + "Ab3" * 40
 
@@ -30,3 +30,15 @@ def test_a_message_on_a_line_shows_no_part_of_a_key(tmp_path):
     with pytest.raises(TraceSourceError, match="holds no object") as error:
         list(JsonLines(str(path)).read())
     assert "Ab3" not in str(error.value)
+
+
+def test_a_row_without_a_label_has_none(tmp_path):
+    import datasets
+
+    features = datasets.Features(
+        {"inputs": datasets.Value("string"), "expected": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    rows = {"inputs": ["a", "b", "c"], "expected": [1, -1, None]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "train.parquet")
+    traces = list(HuggingFace(str(tmp_path)).read())
+    assert [trace.expected for trace in traces] == [{"expected": "yes"}, {}, {}]
