@@ -42,3 +42,16 @@ def test_a_row_without_a_label_has_none(tmp_path):
     datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "train.parquet")
     traces = list(HuggingFace(str(tmp_path)).read())
     assert [trace.expected for trace in traces] == [{"expected": "yes"}, {}, {}]
+
+
+def test_an_optional_field_may_come_late(caplog):
+    records = [{"q": str(number)} for number in range(1_200)] + [{"q": "z", "stars": 1, "why": "x"}]
+    fields = {"inputs": "q", "score": "stars", "error": "why"}
+    *_, last = records_as_traces(records, fields)
+    assert (last.score, last.error) == (1.0, "x")
+    assert [record.getMessage() for record in caplog.records] == [
+        "records: score, looked for at 'stars', is in none of the first 1000 records",
+        "records: error, looked for at 'why', is in none of the first 1000 records",
+    ]
+    with pytest.raises(TraceFieldError, match="in none of 1000 records"):
+        list(records_as_traces(records, {"inputs": ["q", "wrong"]}))
