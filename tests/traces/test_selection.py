@@ -136,6 +136,28 @@ def test_an_expected_answer_is_feedback():
     assert "Steps" not in record
 
 
+@pytest.mark.parametrize(
+    ("judged", "perfect", "verdict"),
+    [
+        ({"expected": {"answer": "a"}, "score": 0.8}, 0.75, "Right. "),
+        ({"expected": {"answer": "a"}, "score": 0.8}, 1.0, ""),
+        ({"expected": {"answer": "b"}, "score": 0.8}, 1.0, "Wrong. "),
+    ],
+)
+def test_a_verdict_is_that_of_the_selection(judged, perfect, verdict):
+    (reflection,) = Selection(perfect=perfect).choose([trace(1, **judged)]).reflections
+    assert reflection.perfect is (verdict == "Right. ")
+    answer = judged["expected"]["answer"]
+    assert reflection.record["Feedback"] == f"{verdict}The right answer: answer = {answer}."
+
+
+def test_a_record_fits_a_small_budget():
+    long = replace(trace(1, "Bad."), inputs={"question": "Which of them? " * 2_000})
+    chosen = Selection(tokens=1_000).choose([long])
+    assert len(chosen.traces) == 1
+    assert chosen.tokens <= 1_000
+
+
 def agent(steps):
     calls = [
         PredictorCall(f"Tool.{name}", {"query": f"{name} {number}"}, {"output": text})
