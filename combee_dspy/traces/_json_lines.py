@@ -57,7 +57,7 @@ class JsonLines(TraceSource):
             with file.open("rb") as lines:
                 lines.seek(place)
                 for text in lines:
-                    if not (text.endswith(b"\n") or _is_whole(text)):
+                    if not is_whole(text):
                         break  # whoever writes the file has not ended this line yet
                     number, place = number + 1, place + len(text)
                     if text.strip():
@@ -72,9 +72,17 @@ _REMEDY = "Give path= a file with one JSON object a line."
 _SHOWN = 80
 
 
-def _is_whole(text: bytes) -> bool:
+def parse_line(text: bytes) -> object:
+    """Return the JSON value of a line; the first one may begin with a byte order mark."""
+    return orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
+
+
+def is_whole(text: bytes) -> bool:
+    """Return whether a line of a file that grows has come to its end."""
+    if text.endswith(b"\n"):
+        return True
     try:
-        orjson.loads(text)
+        parse_line(text)
     except orjson.JSONDecodeError:
         return False
     return True
@@ -82,7 +90,7 @@ def _is_whole(text: bytes) -> bool:
 
 def _parse(text: bytes, path: str, number: int) -> dict[str, object]:
     try:
-        record = orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
+        record = parse_line(text)
     except orjson.JSONDecodeError as error:
         raise TraceSourceError(f"{path}, line {number}", str(error), _REMEDY) from error
     if not isinstance(record, dict):

@@ -55,3 +55,10 @@ def test_an_optional_field_may_come_late(caplog):
     ]
     with pytest.raises(TraceFieldError, match="in none of 1000 records"):
         list(records_as_traces(records, {"inputs": ["q", "wrong"]}))
+
+
+def test_a_single_line_may_begin_with_a_mark_and_lack_its_end(tmp_path):
+    path = tmp_path / "logs.jsonl"
+    path.write_text('{"inputs": {"q": "a"}}', encoding="utf-8-sig")
+    (trace,) = JsonLines(str(path)).read()
+    assert trace.inputs == {"q": "a"}
