@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,6 +16,8 @@ from combee_dspy.traces._records import Trace, as_fields, parse_score, parse_tim
 
 __all__ = ["FieldPaths", "RecordReader", "check_paths", "records_as_traces"]
 
+logger = logging.getLogger("combee_dspy")
+
 FieldPaths: TypeAlias = Mapping[str, str | tuple[str, ...] | list[str] | Mapping[str, str]]
 """Where a record holds what a trace has, by the names of :class:`Trace`'s attributes.
 
@@ -25,9 +28,12 @@ values get. What is left out stands under its own name.
 
 _OBJECTS = ("inputs", "outputs", "expected", "tags")
 _VALUES = ("id", "score", "feedback", "error", "time", "prompt", "model")
-# A field of a sparse record may be missing; one that so many records lack is named wrongly.
+_OPTIONAL = ("error", "feedback", "score", "calls", "tags", "expected")
+# A field of a sparse record may be missing; one that so many records lack is named wrongly, but for
+# an optional one, of which a warning is enough.
 _PATIENCE = 1_000
 _EXCERPT = 400
+_SHOWN = 80
 _MISSING = object()
 
 
@@ -104,7 +110,7 @@ class RecordReader:
         score, time = parse_score(values["score"]), parse_time(values["time"])
         for name, value in (("score", score), ("time", time)):
             if value is None and values[name] not in (None, _MISSING):
-                raise self._error(name, record, place, f"is no {name}: {values[name]!r:.80}")
+                raise self._error(name, record, place, f"is no {name}: {_shown(values[name])}")
         texts = {name: _text(values[name]) for name in ("id", "feedback", "error")}
         return Trace(
             texts["id"] or place,
@@ -123,7 +129,7 @@ class RecordReader:
         )
 
     def finish(self) -> None:
-        """Refuse a mapping of which no record had a path, now that all were read.
+        """Refuse a mapping of which no record had a path, now that all or many were read.
 
         Raises:
             TraceFieldError: There is such a path; it shows the first record.
@@ -141,7 +147,16 @@ class RecordReader:
             elif wanted.record is None:
                 wanted.record, wanted.place = record, place
         if self._records == _PATIENCE:
+            self._give_up_optional()
             self.finish()
+
+    def _give_up_optional(self) -> None:
+        """Wait no longer for what many records may lack, such as errors of a log without any."""
+        for path, wanted in list(self._wanted.items()):
+            if wanted.name in _OPTIONAL:
+                del self._wanted[path]
+                text = "%s: %s, looked for at %r, is in none of the first %d records"
+                logger.warning(text, self._source, wanted.name, path, self._records)
 
     def _path(self, name: str) -> str:
         path = self._fields.get(name, name)
@@ -176,7 +191,7 @@ class RecordReader:
         calls = []
         for step in steps:
             if not isinstance(step, Mapping):
-                raise self._error("calls", record, place, f"holds no call: {step!r:.80}")
+                raise self._error("calls", record, place, f"holds no call: {_shown(step)}")
             outputs = step.get("outputs")
             calls.append(
                 PredictorCall(
@@ -215,6 +230,11 @@ def _look_up(record: Mapping[str, object], path: str) -> object:
             return _MISSING
         value = value[name]
     return value
+
+
+def _shown(value: object) -> str:
+    """Return what a message shows of a value: scrubbed before it is cut, so that no part stays."""
+    return scrub(repr(value))[:_SHOWN]
 
 
 def _text(value: object) -> str:

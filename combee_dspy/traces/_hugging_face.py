@@ -80,10 +80,15 @@ class HuggingFace(TraceSource):
         }
         if not classes:
             return rows
-        return rows.map(
-            lambda row: {column: kind.int2str(row[column]) for column, kind in classes.items()},
-            features=None,
-        )
+
+        def label(row: dict[str, int | None]) -> dict[str, str | None]:
+            numbers = {column: row[column] for column in classes}
+            return {
+                column: None if number is None or number < 0 else classes[column].int2str(number)
+                for column, number in numbers.items()
+            }
+
+        return rows.map(label, features=None)
 
     def _error(self, problem: str) -> TraceSourceError:
         remedy = "Install combee-dspy[benchmarks]; give a data set's id or folder, and its split."

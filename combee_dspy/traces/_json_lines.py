@@ -11,6 +11,7 @@ from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError, TraceSourceError
 from combee_dspy.files import check_plain
+from combee_dspy.lms.redact import scrub
 from combee_dspy.strategies import parameters
 from combee_dspy.traces._base import TraceSource
 from combee_dspy.traces._fields import FieldPaths, RecordReader, check_paths
@@ -56,7 +57,7 @@ class JsonLines(TraceSource):
             with file.open("rb") as lines:
                 lines.seek(place)
                 for text in lines:
-                    if not (text.endswith(b"\n") or _is_whole(text)):
+                    if not is_whole(text):
                         break  # whoever writes the file has not ended this line yet
                     number, place = number + 1, place + len(text)
                     if text.strip():
@@ -68,11 +69,20 @@ class JsonLines(TraceSource):
 
 
 _REMEDY = "Give path= a file with one JSON object a line."
+_SHOWN = 80
 
 
-def _is_whole(text: bytes) -> bool:
+def parse_line(text: bytes) -> object:
+    """Return the JSON value of a line; the first one may begin with a byte order mark."""
+    return orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
+
+
+def is_whole(text: bytes) -> bool:
+    """Return whether a line of a file that grows has come to its end."""
+    if text.endswith(b"\n"):
+        return True
     try:
-        orjson.loads(text)
+        parse_line(text)
     except orjson.JSONDecodeError:
         return False
     return True
@@ -80,10 +90,10 @@ def _is_whole(text: bytes) -> bool:
 
 def _parse(text: bytes, path: str, number: int) -> dict[str, object]:
     try:
-        record = orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
+        record = parse_line(text)
     except orjson.JSONDecodeError as error:
         raise TraceSourceError(f"{path}, line {number}", str(error), _REMEDY) from error
     if not isinstance(record, dict):
-        problem = f"it holds no object: {text[:80]!r}"
+        problem = f"it holds no object: {scrub(text.decode())[:_SHOWN]!r}"
         raise TraceSourceError(f"{path}, line {number}", problem, _REMEDY)
     return record

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.traces._base import TraceSource
-from combee_dspy.traces._fields import records_as_traces
+from combee_dspy.traces._fields import RecordReader
 from combee_dspy.traces._mlflow import trace_of_mlflow
 from combee_dspy.traces._records import Trace
 
@@ -35,11 +35,12 @@ def open_traces(traces: Traces) -> Iterator[Trace]:
         return
     if isinstance(traces, (str, bytes, Mapping)) or not isinstance(traces, Iterable):
         raise ArgumentTypeError("traces", traces, "are no traces", remedy)
-    for item in traces:
+    reader = RecordReader("records", {})
+    for number, item in enumerate(traces, start=1):
         if isinstance(item, Trace):
             yield item
         elif isinstance(item, Mapping):
-            yield from records_as_traces([item])
+            yield reader.trace(item, f"record {number}", str(number))
         elif type(item).__module__.startswith("mlflow."):
             recorded = trace_of_mlflow(item)
             if recorded is not None:

@@ -85,8 +85,12 @@ def is_right(trace: Trace, perfect: float = 1.0) -> bool:
         return False
     if trace.score is not None:
         return trace.score >= perfect
+    return bool(trace.expected) and _is_expected(trace)
+
+
+def _is_expected(trace: Trace) -> bool:
     outputs = trace.outputs or {}
-    return bool(trace.expected) and all(
+    return all(
         normalised(str(outputs.get(name))) == normalised(str(value))
         for name, value in trace.expected.items()
     )
@@ -97,8 +101,13 @@ def has_steps(trace: Trace) -> bool:
     return len(trace.calls) > 1 or any(call.outputs != trace.outputs for call in trace.calls)
 
 
-def describe_outcome(trace: Trace) -> str:
-    """Return how a trace went, as a reader is told: feedback, what was right, the score."""
+def describe_outcome(trace: Trace, perfect: float = 1.0) -> str:
+    """Return how a trace went, as a reader is told: feedback, what was right, the score.
+
+    Args:
+        trace: The trace.
+        perfect: The score from which nothing is to mend.
+    """
     lines = [trace.feedback] if trace.feedback else []
     expected = {
         name: value
@@ -107,13 +116,16 @@ def describe_outcome(trace: Trace) -> str:
     }
     if expected:
         right = "; ".join(f"{name} = {value}" for name, value in expected.items())
-        lines.append(f"{'Right' if is_right(trace) else 'Wrong'}. The right answer: {right}.")
+        # Outputs as expected that still scored low, or failed, are neither.
+        verdict = "" if _is_expected(trace) else "Wrong. "
+        verdict = "Right. " if is_right(trace, perfect) else verdict
+        lines.append(f"{verdict}The right answer: {right}.")
     if not lines and trace.score is not None:
         lines.append(f"It was scored {trace.score:g}.")
     return "\n".join(lines)
 
 
-def read_trace(trace: Trace, tokens: int, position: int = 0) -> Reflection:
+def read_trace(trace: Trace, tokens: int, position: int = 0, perfect: float = 1.0) -> Reflection:
     """Return what a reader sees of a trace, in so many estimated tokens.
 
     Steps are there where they say more than inputs and outputs do. Of a long trajectory the steps
@@ -124,6 +136,7 @@ def read_trace(trace: Trace, tokens: int, position: int = 0) -> Reflection:
         trace: The trace, redacted.
         tokens: Estimated tokens that its record may take.
         position: Its position among those that are read.
+        perfect: The score from which nothing is to mend.
     """
     record: dict[str, object] = {INPUTS: dict(trace.inputs)}
     outcome: dict[str, object] = {}
@@ -131,12 +144,12 @@ def read_trace(trace: Trace, tokens: int, position: int = 0) -> Reflection:
         outcome[ANSWER] = dict(trace.outputs)
     if trace.error:
         outcome[ERROR] = trace.error
-    outcome[FEEDBACK] = describe_outcome(trace)
+    outcome[FEEDBACK] = describe_outcome(trace, perfect)
     if has_steps(trace):
         steps = [_step(call, trace, place) for place, call in enumerate(trace.calls)]
         room = tokens - estimate_record_tokens({**record, **outcome})
         record[STEPS] = _cut_steps(steps, max(room, tokens // 2), tokens // _STEP_SHARE)
-    whole = Reflection(position, {**record, **outcome}, trace.id, perfect=is_right(trace))
+    whole = Reflection(position, {**record, **outcome}, trace.id, perfect=is_right(trace, perfect))
     return fit_reflections([whole], tokens, lambda note: None, max_parts=1)[0]
 
 
@@ -168,7 +181,7 @@ def read_call(trace: Trace, predictor: str, tokens: int, perfect: float = 1.0) -
         room = tokens - estimate_record_tokens(record)
         record[OTHER_STEPS] = _cut_steps(others, max(room, tokens // 2), tokens // _STEP_SHARE)
         record[RESULT] = dict(trace.outputs or {})
-    record[FEEDBACK] = describe_outcome(trace)
+    record[FEEDBACK] = describe_outcome(trace, perfect)
     whole = Reflection(0, record, trace.id, perfect=is_right(trace, perfect))
     return fit_reflections([whole], tokens, lambda note: None, max_parts=1)[0]
 

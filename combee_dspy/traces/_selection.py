@@ -65,7 +65,7 @@ class Selection:
     Args:
         tokens: Estimated tokens of records that readers may get, each record counted once. A scan
             reads every record as often as its aggregator's ``copies`` say.
-        trace_tokens: Estimated tokens that one record may take.
+        trace_tokens: Estimated tokens that one record may take, at most all ``tokens``.
         drop: Machine traffic: a pattern such as ``"cron*"`` by the tag that must not match it.
         perfect: The score from which a trace has nothing to mend.
         seed: Draws within a kind.
@@ -173,7 +173,7 @@ class _Pool:
         if not trace.judged:
             self._counts["unjudged"] += 1
             return
-        digest = _digest(trace)
+        digest = _digest(trace, self._selection.perfect)
         if digest in self._digests:
             self._counts["repeated"] += 1
             return
@@ -205,7 +205,8 @@ class _Pool:
         if depth is not None and len(heap) >= depth and (not heap or order < heap[0].order):
             return
         redacted = redact_trace(trace, self._scrub) if self._scrub else trace
-        reflection = read_trace(redacted, self._selection.trace_tokens)
+        most = min(self._selection.trace_tokens, self._selection.tokens)
+        reflection = read_trace(redacted, most, perfect=self._selection.perfect)
         size = estimate_record_tokens(reflection.record)
         entry = _Entry(order, redacted, reflection, size)
         self._held += size
@@ -225,7 +226,7 @@ class _Pool:
         ]
         for (tier, kind), heap in list(self._heaps.items()):
             depth = self._depth[tier] or 0
-            self._heaps[tier, kind] = sorted(heap)[len(heap) - depth :] if depth else []
+            self._heaps[tier, kind] = sorted(heap)[-depth:] if depth else []
         self._held = sum(entry.size for heap in self._heaps.values() for entry in heap)
 
     def _within(self) -> Iterator[tuple[int, int, _Entry]]:
@@ -266,13 +267,13 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).digest())
 
 
-def _digest(trace: Trace) -> int:
+def _digest(trace: Trace, perfect: float) -> int:
     """Return what traces share that say the same but for what varies from run to run.
 
     Calls that add nothing do not count: some sources record them, and others do not.
     """
     steps = [call.outputs for call in trace.calls] if has_steps(trace) else []
-    what = [trace.inputs, trace.outputs, describe_outcome(trace), trace.error, steps]
+    what = [trace.inputs, trace.outputs, describe_outcome(trace, perfect), trace.error, steps]
     return _hash(_VARYING.sub("#", canonical_json(what)).casefold())
 
 

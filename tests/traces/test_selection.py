@@ -41,6 +41,13 @@ def test_failures_come_first_and_each_kind_has_a_turn():
     assert firsts == {"late": 1, "early": 1, "lost": 1, "torn": 1}
 
 
+def test_a_rare_kind_is_read_whole_where_there_is_room():
+    rare = [trace(number, f"It was torn by {number} days.", 0.0) for number in range(12)]
+    common = [trace(number, f"It was late by {number} days.", 0.0) for number in range(12, 600)]
+    chosen = Selection(tokens=1_000).choose([*rare, *common])
+    assert {item.id for item in rare} < {item.id for item in chosen.traces}
+
+
 def test_what_went_right_is_read_where_failures_leave_room():
     chosen = Selection().choose(flood(40))
     assert len(chosen.traces) == 40
@@ -127,6 +134,28 @@ def test_an_expected_answer_is_feedback():
     record = read_trace(trace(1, expected={"answer": "b"}), 1_000).record
     assert record["Feedback"] == "Wrong. The right answer: answer = b."
     assert "Steps" not in record
+
+
+@pytest.mark.parametrize(
+    ("judged", "perfect", "verdict"),
+    [
+        ({"expected": {"answer": "a"}, "score": 0.8}, 0.75, "Right. "),
+        ({"expected": {"answer": "a"}, "score": 0.8}, 1.0, ""),
+        ({"expected": {"answer": "b"}, "score": 0.8}, 1.0, "Wrong. "),
+    ],
+)
+def test_a_verdict_is_that_of_the_selection(judged, perfect, verdict):
+    (reflection,) = Selection(perfect=perfect).choose([trace(1, **judged)]).reflections
+    assert reflection.perfect is (verdict == "Right. ")
+    answer = judged["expected"]["answer"]
+    assert reflection.record["Feedback"] == f"{verdict}The right answer: answer = {answer}."
+
+
+def test_a_record_fits_a_small_budget():
+    long = replace(trace(1, "Bad."), inputs={"question": "Which of them? " * 2_000})
+    chosen = Selection(tokens=1_000).choose([long])
+    assert len(chosen.traces) == 1
+    assert chosen.tokens <= 1_000
 
 
 def agent(steps):

@@ -1,0 +1,64 @@
+"""Records of anybody's at the edges: without ids, sparse, broken, still being written."""
+
+from __future__ import annotations
+
+import pytest
+
+from combee_dspy.exceptions import TraceFieldError, TraceSourceError
+from combee_dspy.traces import HuggingFace, JsonLines, open_traces, records_as_traces
+
+KEY = "sk-proj-" + "Ab3" * 40
+
+
+def test_records_without_ids_are_numbered():
+    records = [{"inputs": {"q": "a"}}, {"inputs": {"q": "b"}, "id": "x"}, {"inputs": {"q": "c"}}]
+    traces = list(open_traces(records))
+    assert [trace.id for trace in traces] == ["record 1", "x", "record 3"]
+    assert [trace.cursor for trace in traces] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("broken", [{"score": KEY}, {"time": KEY}, {"calls": [KEY]}])
+def test_a_message_shows_no_part_of_a_key(broken):
+    with pytest.raises(TraceFieldError) as error:
+        list(records_as_traces([{"inputs": {"q": "a"}, **broken}]))
+    assert "Ab3" not in str(error.value)
+
+
+def test_a_message_on_a_line_shows_no_part_of_a_key(tmp_path):
+    path = tmp_path / "logs.jsonl"
+    path.write_text(f'["{KEY}"]\n')
+    with pytest.raises(TraceSourceError, match="holds no object") as error:
+        list(JsonLines(str(path)).read())
+    assert "Ab3" not in str(error.value)
+
+
+def test_a_row_without_a_label_has_none(tmp_path):
+    import datasets
+
+    features = datasets.Features(
+        {"inputs": datasets.Value("string"), "expected": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    rows = {"inputs": ["a", "b", "c"], "expected": [1, -1, None]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "train.parquet")
+    traces = list(HuggingFace(str(tmp_path)).read())
+    assert [trace.expected for trace in traces] == [{"expected": "yes"}, {}, {}]
+
+
+def test_an_optional_field_may_come_late(caplog):
+    records = [{"q": str(number)} for number in range(1_200)] + [{"q": "z", "stars": 1, "why": "x"}]
+    fields = {"inputs": "q", "score": "stars", "error": "why"}
+    *_, last = records_as_traces(records, fields)
+    assert (last.score, last.error) == (1.0, "x")
+    assert [record.getMessage() for record in caplog.records] == [
+        "records: score, looked for at 'stars', is in none of the first 1000 records",
+        "records: error, looked for at 'why', is in none of the first 1000 records",
+    ]
+    with pytest.raises(TraceFieldError, match="in none of 1000 records"):
+        list(records_as_traces(records, {"inputs": ["q", "wrong"]}))
+
+
+def test_a_single_line_may_begin_with_a_mark_and_lack_its_end(tmp_path):
+    path = tmp_path / "logs.jsonl"
+    path.write_text('{"inputs": {"q": "a"}}', encoding="utf-8-sig")
+    (trace,) = JsonLines(str(path)).read()
+    assert trace.inputs == {"q": "a"}
