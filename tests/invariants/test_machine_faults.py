@@ -16,7 +16,8 @@ from combee_dspy import Budget, Search
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import _writer
 from combee_dspy.records import Rollout
-from combee_dspy.search._run import Run
+from combee_dspy.search import _run
+from combee_dspy.search._reporting import make_report
 from tests.invariants.test_resume import said
 from tests.slow import slow_but
 from tests.worlds import World
@@ -114,14 +115,13 @@ def test_what_a_run_holds_does_not_grow_with_its_rollouts(
     monkeypatch: pytest.MonkeyPatch, keep: str
 ) -> None:
     held: list[int] = []
-    report = Run._report
 
-    def counted(self: Run, *given: Any) -> Any:
+    def count_and_report(*arguments: Any) -> Any:
         gc.collect()
-        held.append(sum(type(one) is Rollout for one in gc.get_objects()))
-        return report(self, *given)
+        held.append(sum(type(item) is Rollout for item in gc.get_objects()))
+        return make_report(*arguments)
 
-    monkeypatch.setattr(Run, "_report", counted)
+    monkeypatch.setattr(_run, "make_report", count_and_report)
     for rollouts in (120, 360):
         World.made().compile(
             budget=Budget(rollouts=rollouts),
