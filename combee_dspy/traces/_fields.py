@@ -33,7 +33,7 @@ _OPTIONAL = ("error", "feedback", "score", "calls", "tags", "expected")
 # an optional one, of which a warning is enough.
 _PATIENCE = 1_000
 _EXCERPT = 400
-_SHOWN = 80
+_SAMPLE = 80
 _MISSING = object()
 
 
@@ -110,7 +110,7 @@ class RecordReader:
         score, time = parse_score(values["score"]), parse_time(values["time"])
         for name, value in (("score", score), ("time", time)):
             if value is None and values[name] not in (None, _MISSING):
-                raise self._error(name, record, place, f"is no {name}: {_shown(values[name])}")
+                raise self._error(name, record, place, f"is no {name}: {_sample(values[name])}")
         texts = {name: _text(values[name]) for name in ("id", "feedback", "error")}
         return Trace(
             texts["id"] or place,
@@ -191,7 +191,7 @@ class RecordReader:
         calls = []
         for step in steps:
             if not isinstance(step, Mapping):
-                raise self._error("calls", record, place, f"holds no call: {_shown(step)}")
+                raise self._error("calls", record, place, f"holds no call: {_sample(step)}")
             outputs = step.get("outputs")
             calls.append(
                 PredictorCall(
@@ -232,9 +232,9 @@ def _look_up(record: Mapping[str, object], path: str) -> object:
     return value
 
 
-def _shown(value: object) -> str:
+def _sample(value: object) -> str:
     """Return what a message shows of a value: scrubbed before it is cut, so that no part stays."""
-    return scrub(repr(value))[:_SHOWN]
+    return scrub(repr(value))[:_SAMPLE]
 
 
 def _text(value: object) -> str:

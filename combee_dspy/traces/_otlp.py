@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from combee_dspy.exceptions import ArgumentValueError, TraceSourceError
 from combee_dspy.files import check_plain
 from combee_dspy.strategies import parameters
 from combee_dspy.traces._base import TraceSource
+from combee_dspy.traces._json_lines import is_whole, parse_line
 from combee_dspy.traces._records import Trace, as_fields, parse_score
 from combee_dspy.traces._spans import Judgement, Span, trace_of_spans
 
@@ -74,11 +76,13 @@ class OtlpFile(TraceSource):
             remedy = "Give the cursor of a trace of this file."
             raise ArgumentValueError("after", after, "is no number of traces", remedy)
         last: dict[str, int] = {}
-        for number, raw in self._spans():
-            last[_word(raw.get("traceId"))] = number
+        end = 0
+        for end, raw in self._spans():
+            if raw:
+                last[_word(raw.get("traceId"))] = end
         open_traces: dict[str, list[Mapping[str, object]]] = {}
         ended = line = 0
-        for number, raw in self._spans(closing=True):
+        for number, raw in self._spans(end):
             if number != line:
                 for trace in [trace for trace in open_traces if last[trace] <= line]:
                     ended += 1
@@ -89,22 +93,26 @@ class OtlpFile(TraceSource):
             if raw:
                 open_traces.setdefault(_word(raw.get("traceId")), []).append(raw)
 
-    def _spans(self, *, closing: bool = False) -> Iterator[tuple[int, Mapping[str, object]]]:
-        """Yield each span with its line; ``closing``, an empty one behind the last line."""
+    def _spans(self, end: int | None = None) -> Iterator[tuple[int, Mapping[str, object]]]:
+        """Yield each span with its line, up to line ``end``, and an empty one behind the last line.
+
+        Whoever writes the file may not have ended its last line yet: that one is left out.
+        """
         number = 0
         try:
             file = Path(self.path)
             check_plain(file.resolve())
-            with file.open("rb") as lines:
-                for number, text in enumerate(lines, start=1):
+            with file.open("rb") as file_lines:
+                lines = islice(file_lines, None if end is None else end - 1)
+                for number, text in enumerate(takewhile(is_whole, lines), start=1):
                     if text.strip():
-                        for span in _unpack(orjson.loads(text)):
+                        for span in _unpack(parse_line(text)):
                             yield number, span
-        except (OSError, orjson.JSONDecodeError) as error:
-            where = f"{self.path}, line {number + 1}"
-            raise TraceSourceError(where, str(error), _REMEDY) from error
-        if closing:
-            yield number + 1, {}
+        except OSError as error:
+            raise TraceSourceError(self.path, str(error), _REMEDY) from error
+        except orjson.JSONDecodeError as error:
+            raise TraceSourceError(f"{self.path}, line {number}", str(error), _REMEDY) from error
+        yield number + 1, {}
 
 
 def _unpack(request: object) -> Iterator[Mapping[str, object]]:

@@ -148,9 +148,9 @@ class _Entry:
 class _Pool:
     """Traces so far, as many as may still be chosen. Not thread-safe.
 
-    A kind holds its smallest draws. Once what is held passes twice the budget, all kinds are cut
-    to the rank up to which the budget reaches. That rank only falls while traces come in, so
-    nothing that is cut would have been chosen.
+    A kind holds its smallest draws. Once what is held passes twice the budget, and twice what the
+    last cut left, all kinds are cut to the rank up to which the budget reaches. That rank only
+    falls while traces come in, so nothing that is cut would have been chosen.
     """
 
     def __init__(self, selection: Selection, scrub: Callable[[str], str] | None) -> None:
@@ -160,6 +160,7 @@ class _Pool:
         self._counts: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
         self._held = 0
+        self._most = 2 * selection.tokens
         # By tier: failures, then what went right.
         self._depth: list[int | None] = [None, None]
         self._cursor = ""
@@ -214,7 +215,7 @@ class _Pool:
             self._held -= heappushpop(heap, entry).size
         else:
             heappush(heap, entry)
-        if self._held > 2 * self._selection.tokens:
+        if self._held > self._most:
             self._cut()
 
     def _cut(self) -> None:
@@ -228,6 +229,8 @@ class _Pool:
             depth = self._depth[tier] or 0
             self._heaps[tier, kind] = sorted(heap)[-depth:] if depth else []
         self._held = sum(entry.size for heap in self._heaps.values() for entry in heap)
+        # Of many kinds a cut leaves much: it sorts all, so the next one waits until that doubles.
+        self._most = 2 * max(self._held, self._selection.tokens)
 
     def _within(self) -> Iterator[tuple[int, int, _Entry]]:
         """Yield tier, rank and entry of what the budget reaches, in the order of reading."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from combee_dspy.exceptions import TraceFieldError, TraceSourceError
-from combee_dspy.traces import HuggingFace, JsonLines, open_traces, records_as_traces
+from combee_dspy.traces import HuggingFace, JsonLines, OtlpFile, open_traces, records_as_traces
+from tests.traces.material import TRACES, write_otlp
 
 KEY = "sk-proj-" + "Ab3" * 40
 
@@ -62,3 +63,23 @@ def test_a_single_line_may_begin_with_a_mark_and_lack_its_end(tmp_path):
     path.write_text('{"inputs": {"q": "a"}}', encoding="utf-8-sig")
     (trace,) = JsonLines(str(path)).read()
     assert trace.inputs == {"q": "a"}
+
+
+def test_spans_that_are_added_while_a_file_is_read_come_the_next_time(tmp_path):
+    path = write_otlp(tmp_path / "spans.jsonl", TRACES[:2])
+    more = write_otlp(tmp_path / "more.jsonl", TRACES[2:]).read_text()
+    path.write_text(path.read_text() + more[:50])
+    traces = OtlpFile(str(path)).read()
+    first = next(traces)
+    with path.open("a") as file:
+        file.write(more[50:])
+    assert [first.inputs, *(trace.inputs for trace in traces)] == [t.inputs for t in TRACES[:2]]
+    (last,) = OtlpFile(str(path)).read("2")
+    assert last.inputs == TRACES[2].inputs
+
+
+def test_a_line_of_spans_that_is_no_json_is_numbered(tmp_path):
+    path = write_otlp(tmp_path / "spans.jsonl", TRACES[:1])
+    path.write_text(path.read_text() + "not json\n")
+    with pytest.raises(TraceSourceError, match="line 3:"):
+        list(OtlpFile(str(path)).read())

@@ -12,6 +12,7 @@ from combee_dspy.lms.redact import personal
 from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.traces import Selection, Trace, is_right, read_trace
+from combee_dspy.traces._selection import _Pool
 
 
 def trace(number, feedback="", score=None, **more):
@@ -105,6 +106,19 @@ def test_memory_does_not_grow_with_the_flood():
     alive: list[int] = []
     Selection(tokens=2_000).choose(numbered())
     assert alive[1] <= alive[0] + 1
+
+
+def test_many_kinds_are_sorted_a_few_times(monkeypatch):
+    cuts = []
+    cut = _Pool._cut
+    monkeypatch.setattr(_Pool, "_cut", lambda pool: cuts.append(cut(pool)))
+    kinds = [chr(97 + number // 26) + chr(97 + number % 26) for number in range(400)]
+    traces = [trace(number, f"It was {kinds[number % 400]}.", 0.0) for number in range(4_000)]
+    chosen = Selection(tokens=1_000).choose(traces)
+    assert len(chosen.kinds) == 400
+    assert len(cuts) < 10
+    monkeypatch.setattr(_Pool, "_cut", lambda pool: None)
+    assert Selection(tokens=1_000).choose(traces) == chosen
 
 
 def test_texts_are_redacted_before_they_are_read():
