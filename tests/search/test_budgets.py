@@ -377,10 +377,12 @@ def test_a_run_that_was_killed_knows_what_its_effects_cost(
     # What is left pays for less than any effect so far has cost: a rollout makes two calls of more
     # than ten words.
     left = {"calls": 1, "tokens": 20, "dollars": 2e-5}[name]
-    alive, asked = False, world.asked
+    alive, asked, answered = False, world.asked, len(world.task_lm.requests)
     with contextlib.suppress(ArgumentValueError):
         world.compile(TwoSteps(), budget=Budget(**{name: spent[name] + left}), **given)
-    assert world.asked == asked
+    assert len(world.task_lm.requests) == answered
+    # The first comparison of lessons may pass: nobody knows yet what its kind costs.
+    assert world.asked <= asked + 1
 
 
 @pytest.mark.parametrize("name", ["tokens", "dollars", "gpu_seconds"])
