@@ -283,7 +283,6 @@ def _unused_by_a_trunk(settings: Settings) -> Iterable[str]:
         "gepa_kwargs['frontier_type']": settings.gepa.frontier_type != "instance",
         "search.children": search.children is not None,
         "search.screen": search.screen != Search().screen,
-        "validation.finalists": settings.validation.finalists != Validation().finalists,
         "diversity.restart": diversity.restart is not None,
         # One text is compared with no other.
         "diversity": diversity.embedder is not None and diversity != likeness,

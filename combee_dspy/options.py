@@ -34,8 +34,8 @@ class Search:
             one to blame. By default ``"trunk"``, and ``"pareto"`` beside what only GEPA's search
             can use: anchors, an ``instruction_proposer``, a selector of candidates or a component
             selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
-            ``children``, ``screen``, ``finalists``, ``restart``, an embedder or threshold of one's
-            own, ``max_merge_invocations``, and the code of a ``dspy.Flex``. A playbook is always a
+            ``children``, ``screen``, ``restart``, an embedder or threshold of one's own,
+            ``max_merge_invocations``, and the code of a ``dspy.Flex``. A playbook is always a
             trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
@@ -86,10 +86,6 @@ class Validation:
     """How candidates are judged and the result is chosen.
 
     Args:
-        finalists: How many of the best candidates of a ``"pareto"`` search may be validated once
-            more before one is chosen: those within reach of the best (a one-sided sign test), where
-            the task LM samples and the budget has room for it. 1 chooses at once. The result is the
-            best, of equals the newest.
         draws: Answers of the task LM that one validation averages, for each example.
         calibration: Compares a judge with a trusted reference on a share of the rollouts and ends
             the run where they disagree. Needed where the metric's LM is the one that proposes.
@@ -110,7 +106,6 @@ class Validation:
             feedback on one predictor. ``None`` for no limit. A run may go on with another.
     """
 
-    finalists: Annotated[int, Field(ge=1)] = 3
     draws: Annotated[int, Field(ge=1)] = 1
     calibration: Calibration | None = None
     probe: bool = True

@@ -32,8 +32,8 @@ class CombeeReport:
         reason: Why the run stopped, in one sentence.
         seed_score: Mean validation score of the student as it was given; NaN where nothing was
             validated.
-        best_score: Mean validation score of the program that was returned, over all draws where the
-            finalists were drawn again; NaN where nothing was validated.
+        best_score: Mean validation score of the program that was returned; NaN where nothing was
+            validated.
         rollouts: Rollouts of the search, of all parts of a run that was resumed, those taken from a
             cache too; those of the held-out set are not among them.
         updates: Updates committed.

@@ -35,7 +35,7 @@ class Effect:
             ``"failed"``: what came to nothing, and cost something all the same.
         value: What it returned, JSON values.
         role: Whom it was for, where one role is meant.
-        purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``, ``"final"``,
+        purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``,
             ``"heldout"``, ``"calibration"``, ``"serving"``, ``"shadow"``); the signature's name of
             a call; of other work ``"feedback"``, ``"proposal"`` or ``"probe"``.
         step: The update; −1 before the first.

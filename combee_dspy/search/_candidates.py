@@ -40,7 +40,6 @@ __all__ = [
     "Split",
     "Splits",
     "another_draw",
-    "repeats_itself",
 ]
 
 _KEPT = 16
@@ -333,20 +332,6 @@ def another_draw(lm: Any, replicate: int) -> Any:
         return lm
     first = (getattr(lm, "kwargs", None) or {}).get("rollout_id")
     return lm.copy(rollout_id=(first if isinstance(first, int) else 0) + replicate * _STRIDE)
-
-
-def repeats_itself(program: dspy.Module) -> bool:
-    """Return whether every LM of a program is asked at temperature 0, so that a further draw tells
-    nothing new.
-
-    An LM without a temperature counts as sampling, since services then do.
-    """
-    lms = [predictor.lm or dspy.settings.lm for predictor in program.predictors()] or [
-        dspy.settings.lm
-    ]
-    return all(
-        (getattr(lm, "kwargs", None) or {}).get("temperature") == 0 for lm in lms if lm is not None
-    )
 
 
 class _Recent(list[Any]):

@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
-from combee_dspy.aggregators import together
 from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
 from combee_dspy.events import CandidateSelected
-from combee_dspy.records import Rollout
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Member
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._pool import Pool
 
 __all__ = [
     "REACH",
-    "Finals",
     "Verdict",
+    "choose_best",
     "choose_version",
     "draw_screen",
     "newest_not_worse",
@@ -88,68 +84,6 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
     return Verdict(not worse, reason, fmean(after), fmean(before))
 
 
-@dataclass(frozen=True, slots=True)
-class Finals:
-    """Chooses the best on validation, of equals the newest, after a further draw of those within
-    its reach.
-
-    Where the task LM samples, a validation score is one draw, and the best of many is
-    partly luck. So the best few are drawn again, as far as the budget allows, but for
-    those that trail the best clearly.
-    """
-
-    count: int  # how many may be drawn again; 1 chooses at once
-    samples: bool  # whether the task LM gives other answers to the same question
-    effects: Effects
-
-    async def choose(self, pool: Pool) -> Member:
-        """Return the chosen candidate, with its scores over all draws that decided, and say why."""
-        order = sorted(pool.members, key=_rank)
-        leader = order[0]
-        within = [leader, *(member for member in order[1 : self.count] if _reaches(member, leader))]
-        room = self.effects.purse.room
-        final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
-        drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
-        if drawn is None:
-            reason = f"best of {len(pool.members)} on validation, {leader.mean:.4g}"
-            return _chosen(self.effects, *_or_student(leader, pool.members[0], reason))
-        best = min(drawn, key=_rank)
-        reason = f"best of {len(drawn)} finalists over two draws, {best.mean:.4g}"
-        student = next((member for member in drawn if member.index == 0), pool.members[0])
-        return _chosen(self.effects, *_or_student(best, student, reason))
-
-    async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
-        """Return finalists with a further draw in their scores; ``None`` where a limit leaves no
-        room for all.
-        """
-        if self.effects.known("finals"):
-            return None
-        try:
-            again = await together(
-                pool.validate(
-                    member.candidate,
-                    pool.validation,
-                    member.step,
-                    purpose="final",
-                    first=pool.draws,
-                )
-                for member in final
-            )
-        except BudgetReached as reached:
-            reason = str(reached)
-            await self.effects.decide("finals", lambda: reason)
-            return None
-        return [
-            replace(
-                member,
-                scores={
-                    row: (member.scores[row] + _mean(drawn)) / 2 for row, drawn in draws.items()
-                },
-            )
-            for member, draws in zip(final, again, strict=True)
-        ]
-
-
 def _chosen(effects: Effects, member: Member, reason: str) -> Member:
     effects.log.emit(CandidateSelected(member.candidate.id, member.index, reason))
     return member
@@ -178,6 +112,15 @@ def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, st
     )
 
 
+def choose_best(members: Sequence[Member], effects: Effects) -> Member:
+    """Return the best on validation, of equals the newest; the student where validation does not
+    speak for it.
+    """
+    best = min(members, key=_rank)
+    reason = f"best of {len(members)} on validation, {best.mean:.4g}"
+    return _chosen(effects, *_or_student(best, members[0], reason))
+
+
 def choose_version(members: Sequence[Member], effects: Effects) -> Member:
     """Return the version of a growing text that validation speaks for; the student where it speaks
     for none.
@@ -187,18 +130,12 @@ def choose_version(members: Sequence[Member], effects: Effects) -> Member:
     others.
     """
     newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
-    best = min(
-        (member for member in members if member.scores.keys() == members[0].scores.keys()),
-        key=_rank,
-        default=newest,
-    )
     reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
-    chosen = _or_student(newest, members[0], reason)
-    if chosen[0] is members[0]:
-        chosen = _or_student(
-            best, members[0], f"best of {len(members)} on validation, {best.mean:.4g}"
-        )
-    return _chosen(effects, *chosen)
+    member, reason = _or_student(newest, members[0], reason)
+    if member is not members[0]:
+        return _chosen(effects, member, reason)
+    rows = members[0].scores.keys()
+    return choose_best([member for member in members if member.scores.keys() == rows], effects)
 
 
 def newest_not_worse(members: Sequence[Member], level: float) -> Member:
@@ -218,17 +155,7 @@ def newest_not_worse(members: Sequence[Member], level: float) -> Member:
     return members[select_newest_not_clearly_worse(scores, level)]
 
 
-def _mean(drawn: Sequence[Rollout]) -> float:
-    return fmean(rollout.score for rollout in drawn)
-
-
 def _rank(member: Member) -> tuple[float, int]:
     # Of equals the newest, which has learned the most.
     mean = -math.inf if math.isnan(member.mean) else round(member.mean, _DIGITS)
     return -mean, -member.index
-
-
-def _reaches(member: Member, leader: Member) -> bool:
-    order = sorted(leader.scores)
-    _, _, chance = sign_test([leader.scores[i] for i in order], [member.scores[i] for i in order])
-    return chance > REACH

@@ -10,8 +10,7 @@ from combee_dspy.guards import check_program
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import fields_key
 from combee_dspy.search._books import Books, Serving
-from combee_dspy.search._candidates import Compilation, repeats_itself
-from combee_dspy.search._choices import Finals
+from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
@@ -86,7 +85,6 @@ def _make_pareto(parts: Parts) -> Pareto:
     if settings.use_merge and len(task.components) > 1 and not task.anchors:
         most = settings.max_merge_invocations or 0
         merging = Merging(effects, parts.pool, parts.gepa, most, parts.rng)
-    samples = not repeats_itself(task.student)
     return Pareto(
         effects,
         parts.pool,
@@ -94,7 +92,6 @@ def _make_pareto(parts: Parts) -> Pareto:
         _make_proposer(parts),
         custom=custom,
         merging=merging,
-        finals=Finals(settings.validation.finalists, samples=samples, effects=effects),
         seed=task.seed,
         telling=Telling(effects, parts.pool, parts.gepa, task.splits.train),
         selects=settings.component_selector,

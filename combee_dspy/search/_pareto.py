@@ -16,7 +16,7 @@ from combee_dspy.events import CandidateScreened, WarningRaised
 from combee_dspy.operators import OperatorOutcome, operator_weights, visible
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Member, Place
-from combee_dspy.search._choices import Finals, Verdict, draw_screen, verdict
+from combee_dspy.search._choices import Verdict, choose_best, draw_screen, verdict
 from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
@@ -54,7 +54,6 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
     proposer: Proposer
     custom: CustomProposer | None  # in the proposer's place where there is one
     merging: Merging | None
-    finals: Finals
     seed: Candidate
     telling: Telling
     selects: str | ReflectionComponentSelector  # what an update edits
@@ -258,7 +257,5 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
         self.telling.end(step, accepted=accepted)
 
     async def result(self) -> Member:
-        """Return the best candidate on validation, with a further draw of those within its reach
-        where that helps.
-        """
-        return await self.finals.choose(self.pool)
+        """Return the best candidate on validation."""
+        return choose_best(self.pool.members, self.effects)

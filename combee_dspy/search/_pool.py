@@ -72,21 +72,14 @@ class Pool:
         candidate: Candidate,
         rows: Sequence[Row],
         step: int,
-        *,
-        purpose: str = "validation",
-        first: int = 0,
     ) -> dict[int, tuple[Rollout, ...]]:
-        """Run a candidate that update ``step`` made on validation rows; return its draws by row.
-
-        The purpose is ``"validation"`` or ``"final"``, and ``first`` the number of the first draw.
-        """
-        place = Place(purpose, step)
+        """Run a candidate that update ``step`` made on validation rows; return its draws by row."""
+        place = Place("validation", step)
         buy = partial(self._effects.rollout, candidate, lane=VALIDATION)
-        draws = range(first, first + self.draws)
         rollouts = await asyncio.gather(
-            *(buy(row, place, replicate=draw) for row in rows for draw in draws)
+            *(buy(row, place, replicate=draw) for row in rows for draw in range(self.draws))
         )
-        if step < 0 and purpose == "validation":
+        if step < 0:
             self._keep_time(rollouts)
         by_row = iter(rollouts)
         return {row.index: tuple(itertools.islice(by_row, self.draws)) for row in rows}

@@ -66,8 +66,6 @@ def recorded(reader: Reader, run: int | None) -> list[dict[str, Any]]:
                     "reason": event.reason,
                 }
             case CandidateValidated():
-                # A finalist that is validated once more keeps its place; the later figure has more
-                # draws behind it.
                 row.update(index=event.index, score=event.score, rows=event.rows)
                 row["validated_at"] = row["validated_at"] or entry.at
             case CandidateSelected():

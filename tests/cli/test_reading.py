@@ -51,7 +51,7 @@ strategies:
   stopping: [{name: patience, params: {updates: 5}}]
 search: {staleness: 0, children: 2, screen: 5, weigher: trusting, keep: pareto, replay: old}
 validation:
-  {finalists: 2, draws: 2, probe: false,
+  {draws: 2, probe: false,
    calibration: {reference: "their_task:metric", share: 0.5}}
 guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
 diversity:
@@ -122,15 +122,7 @@ def test_every_option_reaches_combee(folder):
     assert settings.executor.name == "asyncio"
     assert settings.search == Search("pareto", 0, 2, 5, "trusting", str(folder / "old"))
     assert settings.validation.calibration.reference is settings.metric
-    assert (
-        settings.validation.finalists,
-        settings.validation.draws,
-        settings.validation.probe,
-    ) == (
-        2,
-        2,
-        False,
-    )
+    assert (settings.validation.draws, settings.validation.probe) == (2, False)
     assert settings.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
     assert settings.diversity == Diversity(
         "char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart()

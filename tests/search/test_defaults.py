@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gepa.strategies.candidate_selector import CurrentBestCandidateSelector
 
-from combee_dspy import Budget, Diversity, Guards, Search, Validation
+from combee_dspy import Budget, Diversity, Guards, Search
 from combee_dspy.controllers import PowerLaw
 from combee_dspy.diversity import CharNgrams, Restart, Temperature
 from combee_dspy.exceptions import ArgumentValueError
@@ -28,7 +28,6 @@ ONLY_GEPAS: dict[str, dict[str, Any]] = {
     "rewrite": {"operators": ["rewrite"]},
     "children": {"search": Search(children=1)},
     "screen": {"search": Search(screen=4)},
-    "finalists": {"validation": Validation(finalists=1)},
     "restart": {"diversity": Diversity(restart=Restart(min_progress=0.01))},
     "embedder": {"diversity": Diversity(embedder=CharNgrams(), threshold=0.9)},
     "likeness": {"diversity": Diversity(recent=8)},
@@ -89,7 +88,6 @@ IGNORED = {
     "frontier": "gepa_kwargs['frontier_type']",
     "children": "search.children",
     "screen": "search.screen",
-    "finalists": "validation.finalists",
     "restart": "diversity.restart",
     "embedder": "diversity",
     "likeness": "diversity",

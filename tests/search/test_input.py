@@ -110,8 +110,8 @@ def test_an_argument_that_is_grouped_or_of_the_past_names_its_place(name: str) -
 def test_options_are_checked_when_they_are_made(given: dict[str, Any]) -> None:
     with pytest.raises(CombeeError, match=next(iter(given))):
         Search(**given)
-    with pytest.raises(CombeeError, match="finalists"):
-        Validation(finalists=0)
+    with pytest.raises(CombeeError, match="draws"):
+        Validation(draws=0)
     assert Search(staleness=1) == Search(staleness=1) != Search()
 
 

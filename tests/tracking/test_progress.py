@@ -97,7 +97,7 @@ def test_what_an_earlier_part_did_counts_and_is_not_told_again(tmp_path):
 def test_the_best_after_a_resume_is_the_best_and_not_the_last_that_was_said_to_be(tmp_path):
     story = Story(tmp_path)
     screen = Screen(story.write("begin", "first", "second"))
-    story.write("first")  # told again, as when finalists are validated once more
+    story.write("first")  # an event that stands in the journal twice
     screen.display().close()
     assert "not over: best 1.000 (seed 0.250)" in screen.lines()[-1]
 

@@ -1,0 +1,69 @@
+"""Which candidate of a Pareto search is returned."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Budget, Search
+from combee_dspy.operators import Operator
+from combee_dspy.records import Edit
+from combee_dspy.search._choices import Verdict
+from tests.worlds import World, in_kind
+
+
+class Versions(Operator):
+    name = "versions"
+    needs_lessons = False
+    near_parent = True
+
+    async def apply(self, given: Any, context: Any) -> Edit:
+        return Edit(instruction=f"version {context.update}")
+
+
+def graded(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> Any:
+    return dspy.Prediction(score=int(pred.answer) / 100, feedback="more")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every child through its screen: what is tested here comes after it."""
+    from combee_dspy.search import _pareto
+
+    monkeypatch.setattr(
+        _pareto, "verdict", lambda *_, whole: Verdict(True, "let through", 0.0, 0.0)
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("unlucky", "chosen"), [(2, "version 2"), (3, "version 1")], ids=["as good", "not as good"]
+)
+def test_of_equals_the_newest_is_returned(
+    tmp_path: Path, temperature: float, unlucky: int, chosen: str
+) -> None:
+    def answered(request: Any) -> str:
+        version = int((re.findall(r"version (\d+)", request.system) or ["-1"])[0])
+        row = int(re.findall(r"Number (\d+)", request.last)[-1]) % 100
+        value = {-1: 20, 0: 50, 1: 60}.get(version, 55 if row < unlucky else 65)
+        return in_kind(request, {"answer": str(value)})
+
+    world = World.made(answered, temperature=temperature)
+    program = world.compile(
+        metric=graded,
+        operators=[Versions()],
+        log_dir=tmp_path,
+        diversity=False,
+        validation=4,
+        search=Search(keep="pareto", staleness=0),
+        candidate_selection_strategy="current_best",
+        budget=Budget(updates=3),
+        reflection_minibatch_size=3,
+    )
+    assert program.signature.instructions == chosen
