@@ -36,6 +36,7 @@ __all__ = [
     "check_cache",
     "check_diversity",
     "check_lm",
+    "check_merges",
     "check_metric",
     "check_preset",
     "check_score",
@@ -76,7 +77,7 @@ _ELSEWHERE: Mapping[str, str] = {
 
 _WIDE = 8  # workers
 _ALIKE = 0.99  # a threshold above refuses nothing but the same text
-_MERGES = 5  # GEPA's default
+_MERGES = 5  # dspy.GEPA's default
 
 
 def refuse_unknown(arguments: Mapping[str, object]) -> None:
@@ -194,6 +195,17 @@ def check_wandb(use_wandb: bool) -> None:
         raise MissingDistributionError("what use_wandb=True logs to", "wandb")
 
 
+def check_merges(most: int | None) -> None:
+    """Refuse a number of merges of one's own: this loop makes none.
+
+    Raises:
+        ArgumentValueError: It is not ``dspy.GEPA``'s default.
+    """
+    if most != _MERGES:
+        remedy = "Leave it out, or use Combee.parity, which is dspy.GEPA itself."
+        raise ArgumentValueError("max_merge_invocations", most, "merges no candidates", remedy)
+
+
 def check_wide(workers: int | None, diversity: Diversity) -> None:
     """Refuse many workers where no near copy is refused, or hardly any.
 
@@ -286,7 +298,6 @@ def _unused_by_a_trunk(settings: Settings) -> Iterable[str]:
         "diversity.restart": diversity.restart is not None,
         # One text is compared with no other.
         "diversity": diversity.embedder is not None and diversity != likeness,
-        "max_merge_invocations": settings.max_merge_invocations != _MERGES,
     }
     return [name for name, present in is_set.items() if present]
 

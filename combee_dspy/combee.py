@@ -24,6 +24,7 @@ from combee_dspy.arguments import (
     check_cache,
     check_diversity,
     check_lm,
+    check_merges,
     check_metric,
     check_preset,
     check_score,
@@ -92,8 +93,9 @@ class Combee(Teleprompter):
             of ``aggregator`` and ``operators``.
         code_proposer: Proposer for the code of ``dspy.Flex`` parts.
         component_selector: As in gepa.
-        use_merge: Whether gepa merges candidates.
-        max_merge_invocations: How often.
+        use_merge: Taken for ``dspy.GEPA``'s sake. This loop merges no candidates; ``Combee.parity``
+            does.
+        max_merge_invocations: The same.
         num_threads: Rollouts and LM calls in flight at most. By default the run finds out how many
             its service takes.
         failure_score: Score of a rollout that failed.
@@ -190,6 +192,7 @@ class Combee(Teleprompter):
         check_budget(budget)
         check_cache(cache)
         check_wandb(use_wandb)
+        check_merges(max_merge_invocations)
         check_names(
             {
                 "candidate_selection_strategy": candidate_selection_strategy,
@@ -214,8 +217,6 @@ class Combee(Teleprompter):
             instruction_proposer=instruction_proposer,
             code_proposer=code_proposer,
             component_selector=component_selector,
-            use_merge=use_merge,
-            max_merge_invocations=max_merge_invocations,
             num_threads=positive("num_threads", num_threads),
             failure_score=check_score("failure_score", failure_score),
             perfect_score=check_score("perfect_score", perfect_score),

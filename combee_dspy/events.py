@@ -370,16 +370,6 @@ class AnswersIgnored(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class CandidatesMerged(Event):
-    """gepa's merge of two candidates was tried."""
-
-    kind: ClassVar[str] = "merge"
-    candidate: str
-    parents: tuple[str, ...]
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
 class LimitChanged(Event):
     """The most effects in flight changed."""
 

@@ -22,8 +22,7 @@
     the run ends │   └── JudgeVerdictError           a judge LM gave no verdict that can be read ├──
     CanaryError                 a version cannot be served, promoted or rolled back │   ├──
     PromotionRefusedError       lists everything that is missing │   └── RegistryError
-    it does not answer, or does not hold what was published ├── HeldUpError                 code of
-    the user's holds up a search whose time is over: says where ├── TaskCancelledError          one
+    it does not answer, or does not hold what was published ├── TaskCancelledError          one
     of several tasks was not finished, for a reason outside of it ├── PlanGapsError               a
     specification is not complete: lists everything that is missing ├── RefusedError
     a choice or a claim that would not be honest: names the reason and the way out ├──
@@ -329,20 +328,6 @@ class TooManyFailuresError(EvaluationError):
     _says = (
         "{failures}: nothing can be learned from that. For example: {error}. {remedy}. "
         "Validation(stop_failures=…) sets the share at which a run ends so."
-    )
-
-
-@dataclass(eq=False, repr=False)
-class HeldUpError(CombeeError):
-    """The ``seconds`` of a run are over, and code that its loop calls does not return: ``where``
-    says which.
-    """
-
-    seconds: float
-    where: str
-    _says = (
-        "the run's {seconds:g} seconds are over, and code that it calls does not return: {where}. "
-        "The error's `program` is the best so far. With a log_dir, another process can go on."
     )
 
 

@@ -21,7 +21,6 @@ from combee_dspy.exceptions import (
 from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
 from combee_dspy.search import (
-    Overtime,
     Shared,
     compile_task,
     in_own_loop,
@@ -102,17 +101,15 @@ def compile_many(
     tasks = tuple(tasks)
     _check(tasks)
     turns = positive("at_once", at_once) or max(1, len(tasks))
-    overtime, settings = Overtime(), combee.settings
-    return in_own_loop(lambda: _all(tasks, settings, turns, overtime), settings.log_dir, overtime)
+    settings = combee.settings
+    return in_own_loop(lambda: _all(tasks, settings, turns), settings.log_dir)
 
 
-async def _all(
-    tasks: Sequence[Task], settings: Settings, at_once: int, overtime: Overtime
-) -> list[TaskResult]:
+async def _all(tasks: Sequence[Task], settings: Settings, at_once: int) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
     async with open_shared(settings) as shared:
         every = [
-            asyncio.ensure_future(_one(one, number, settings, shared, turns, overtime))
+            asyncio.ensure_future(_one(one, number, settings, shared, turns))
             for number, one in enumerate(tasks)
         ]
         try:
@@ -128,7 +125,6 @@ async def _one(
     settings: Settings,
     shared: Shared,
     turns: asyncio.Semaphore,
-    overtime: Overtime,
 ) -> TaskResult:
     settings = replace(
         settings,
@@ -142,7 +138,7 @@ async def _one(
                 compilation = make_compilation(
                     settings, task.student, *data, name=task.name, number=number
                 )
-                program = await compile_task(compilation, shared, overtime)
+                program = await compile_task(compilation, shared)
     except asyncio.CancelledError as cancelled:
         interrupted = TaskCancelledError(task.name)
         interrupted.program = getattr(cancelled, "program", None)

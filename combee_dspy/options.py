@@ -35,7 +35,7 @@ class Search:
             can use: anchors, an ``instruction_proposer``, a selector of candidates or a component
             selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
             ``children``, ``screen``, ``restart``, an embedder or threshold of one's own,
-            ``max_merge_invocations``, and the code of a ``dspy.Flex``. A playbook is always a
+            and the code of a ``dspy.Flex``. A playbook is always a
             trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates

@@ -75,8 +75,6 @@ class Settings:
     instruction_proposer: ProposalFn | None
     code_proposer: ProposalFn | None
     component_selector: str | ReflectionComponentSelector
-    use_merge: bool
-    max_merge_invocations: int | None
     num_threads: int | None
     failure_score: float
     perfect_score: float
@@ -120,6 +118,7 @@ class Settings:
         parts = {
             "candidate_selection_strategy": not isinstance(self.candidate_selection_strategy, str),
             "component_selector": not isinstance(self.component_selector, str),
+            "instruction_proposer": self.instruction_proposer is not None,
             "gepa_kwargs": self.gepa != GepaOptions(),
         }
         return tuple(name for name, is_set in parts.items() if is_set)

@@ -48,8 +48,8 @@ class CombeeArguments(Section):
         _help("Whether reflections on answers that did not parse hold the answer and its format."),
     ] = False
     component_selector: Annotated[str, _help("What an update edits, as in gepa.")] = "round_robin"
-    use_merge: Annotated[bool, _help("Whether gepa merges candidates.")] = True
-    max_merge_invocations: Annotated[int | None, _help("How often gepa merges.")] = 5
+    use_merge: Annotated[bool, _help("As in dspy.GEPA; Combee merges none.")] = True
+    max_merge_invocations: Annotated[int | None, _help("The same.")] = 5
     num_threads: Annotated[
         int | None,
         _help("Rollouts and LM calls in flight at most. Without it the run tries what fits."),

@@ -16,7 +16,7 @@
 | ``_keeper``, ``_pareto``, ``_growing`` | two ways to keep lessons | pool, proposer, effects |
 | ``_gepa``, ``_telling`` | what users of ``dspy.GEPA`` pass, in gepa's order | gepa, pool |
 | ``_turns`` | which components an update edits | nothing |
-| ``_propose``, ``_custom``, ``_merge`` | children: operators', yours, merge's | effects, pool |
+| ``_propose``, ``_custom`` | children: operators', yours | effects, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects, pool |
 | ``_pool`` | validated candidates | effects, gepa |
 | ``_batches`` | which rows an update runs, and why none begins | controller, effects, pool |
@@ -41,7 +41,6 @@ Everything here lives on one event loop. Nothing of it is public but what stands
 import scipy.sparse  # noqa: F401
 
 from combee_dspy.search._candidates import Shared
-from combee_dspy.search._clock import Overtime
 from combee_dspy.search._compile import (
     compile_program,
     compile_task,
@@ -53,7 +52,6 @@ from combee_dspy.search._privacy import Texts, user
 from combee_dspy.search._refusals import SerialVerdict, check_verdict
 
 __all__ = [
-    "Overtime",
     "SerialVerdict",
     "Shared",
     "Texts",

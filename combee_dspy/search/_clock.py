@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
-import time
-import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 
-import dspy
-
-from combee_dspy.exceptions import HeldUpError
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._effects import Effects
 
-__all__ = ["Clock", "Overtime"]
+__all__ = ["Clock"]
 
 T = TypeVar("T")
 
-# Seconds once the time is over: until what is in flight is given up, until what waits for it is
-# cancelled, and until the loop itself must have ended.
-_GRACE, _SETTLED, _HELD_UP = 0.8, 1.0, 1.6
-_SILENT = _HELD_UP  # seconds without an answer after which a loop is held up
+# Seconds once the time is over: until what is in flight is given up, and until what waits for it is
+# cancelled.
+_GRACE, _SETTLED = 0.8, 1.0
 _LOOK = 0.5  # seconds after which to look again how much is left: a reserve may be set meanwhile
 
 
@@ -82,55 +73,3 @@ class Clock:
         """Return how long it takes until the time has been over for so many seconds."""
         left = self._purse.left
         return 0.0 if left is None else left - self._purse.reserve + seconds
-
-
-class Overtime:
-    """Tells the thread that waits for runs when code of the user's holds up the loop they run
-    on.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[int, tuple[float, float, Callable[[], dspy.Module | None]]] = {}
-        self._answered = time.monotonic()
-        self._asked = False
-
-    def begin(self, number: int, purse: Purse, best: Callable[[], dspy.Module | None]) -> None:
-        """Note when a run must have ended, if it must, and what returns its best program so far."""
-        if purse.left is not None and purse.limits.seconds is not None:
-            until = time.monotonic() + purse.left + _HELD_UP
-            self._runs[number] = (until, purse.limits.seconds, best)
-
-    def end(self, number: int) -> None:
-        """Note that a run has ended."""
-        self._runs.pop(number, None)
-
-    def check(self, thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> None:
-        """Look whether a thread's loop answers. Called several times a second.
-
-        Raises:
-            HeldUpError: It does not, and a run on it should have ended.
-        """
-        now = time.monotonic()
-        if self._runs and not self._asked:
-            self._asked = True
-            with suppress(RuntimeError):  # it has ended meanwhile
-                loop.call_soon_threadsafe(self._answer)
-        if now - self._answered < _SILENT:
-            return
-        for until, seconds, best in tuple(self._runs.values()):
-            if now >= until:
-                error = HeldUpError(seconds, _place(thread))
-                error.program = best()
-                raise error
-
-    def _answer(self) -> None:
-        self._answered, self._asked = time.monotonic(), False
-
-
-def _place(thread: threading.Thread) -> str:
-    """Return where a thread is, as a file and a line."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    if frame is None:
-        return "a thread that has ended"
-    last = traceback.extract_stack(frame)[-1]
-    return f"{last.filename}:{last.lineno}, in {last.name}"

@@ -32,7 +32,6 @@ from combee_dspy.rollouts import (
     patient,
 )
 from combee_dspy.search._candidates import Compilation, Shared
-from combee_dspy.search._clock import Overtime
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._own_loop import in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
@@ -71,8 +70,7 @@ def compile_program(
 ) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
     task = make_compilation(settings, student, trainset, valset, heldout)
-    overtime = Overtime()
-    return in_own_loop(lambda: _alone(task, overtime), settings.log_dir, overtime)
+    return in_own_loop(lambda: _alone(task), settings.log_dir)
 
 
 def make_compilation(
@@ -126,9 +124,9 @@ def make_compilation(
     return task
 
 
-async def _alone(task: Compilation, overtime: Overtime) -> dspy.Module:
+async def _alone(task: Compilation) -> dspy.Module:
     async with open_shared(task.settings) as shared:
-        return await compile_task(task, shared, overtime)
+        return await compile_task(task, shared)
 
 
 @asynccontextmanager
@@ -171,7 +169,7 @@ async def open_shared(settings: Settings) -> AsyncIterator[Shared]:
                 await asyncio.wait_for(slots.close(), within)
 
 
-async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) -> dspy.Module:
+async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     """Search, choose, read the held-out set, and return the program.
 
     Raises:
@@ -212,7 +210,6 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
             try:
                 with dspy.context(lm=patient_lm, callbacks=callbacks_beside(trackers)):
                     run = Run(task, shared, log, prints)
-                    overtime.begin(log.number, run.purse, run.best)
                     program, report = await _searched(run)
                     if run.purse.left is not None:
                         longest = max(0.0, run.purse.left) + _LET_GO
@@ -222,7 +219,6 @@ async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) ->
                 on_disk = False  # whoever interrupts it waits for the journal alone
                 raise
             finally:
-                overtime.end(log.number)
                 await log.finish(state, result)
                 if on_disk:
                     from combee_dspy.tracking.report import (

@@ -119,13 +119,11 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         "component_selector": settings.component_selector,
         "candidate_selection_strategy": settings.candidate_selection_strategy,
         "add_format_failure_as_feedback": settings.add_format_failure_as_feedback,
-        "use_merge": settings.use_merge,
         "gepa_kwargs": {
             field.name: value
             for field in dataclasses.fields(settings.gepa)
             if (value := getattr(settings.gepa, field.name)) != field.default
         },
-        "max_merge_invocations": settings.max_merge_invocations,
         "max_copied_words": guards.max_copied_words,
         "max_tokens": guards.max_tokens,
         "keep": guards.keep,
@@ -205,7 +203,7 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
 _NAMED = (
     *("num_threads", "failure_score", "perfect_score", "skip_perfect_score"),
     *("add_format_failure_as_feedback", "candidate_selection_strategy", "component_selector"),
-    *("use_merge", "max_merge_invocations", "cache"),
+    "cache",
 )
 _GROUPED = ("validation", "guards", "diversity", "privacy")
 

@@ -1,17 +1,15 @@
 """What users of ``dspy.GEPA`` pass, called with gepa's state at the moments at which gepa calls it.
 
 Where any of it is set, updates go one after another, as gepa's iterations do. Without it, gepa's
-state is only a record: for ``detailed_results``, merges and W&B.
+state is only a record: for ``detailed_results`` and W&B.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +19,6 @@ from gepa.core.callbacks import (
     ValsetEvaluatedEvent,
     notify_callbacks,
 )
-from gepa.gepa_utils import json_default
 from gepa.logging.experiment_tracker import create_experiment_tracker
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
 from gepa.proposer.reflective_mutation.base import CandidateSelector
@@ -36,7 +33,6 @@ from gepa.utils import FileStopper
 from gepa.utils.stop_condition import StopperProtocol
 
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
-from combee_dspy.files import check_folder, make_folder, write_plain
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import output_of
@@ -58,7 +54,6 @@ class Gepa:
 
     Args:
         settings: What the user passed.
-        rng: gepa's own stream, which selectors share with merges.
         size: Validation rows.
         most: Rollouts that the run may take, for callbacks that hear of its budget.
 
@@ -71,10 +66,9 @@ class Gepa:
             ``full_program_trace``.
     """
 
-    def __init__(
-        self, settings: Settings, rng: random.Random, *, size: int, most: int | None
-    ) -> None:
+    def __init__(self, settings: Settings, *, size: int, most: int | None) -> None:
         chosen = settings.candidate_selection_strategy
+        rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
         self.selector = _SELECTORS[chosen](rng) if isinstance(chosen, str) else chosen
         self.stoppers: tuple[StopperProtocol, ...] = settings.gepa.stop_callbacks
         if settings.log_dir is not None:
@@ -139,7 +133,6 @@ class Gepa:
         )
         if member.parents:
             self._extend(member, evaluation)
-            self._write_best_outputs(member.index)
         else:
             self._state = new_state(
                 member.candidate.texts,
@@ -188,24 +181,6 @@ class Gepa:
             note["new_program_idx"] = member.index
             note.setdefault("new_program_indices", []).append(member.index)
             note["evaluated_val_indices"] = sorted(member.scores)
-
-    def _write_best_outputs(self, index: int) -> None:
-        """Write the outputs that are now the best, where gepa would.
-
-        gepa itself would follow links there.
-        """
-        if self.log_dir is None or self.state.best_outputs_valset is None:
-            return
-        outputs = Path(self.log_dir, "generated_best_outputs_valset")
-        for row, best in self.state.best_outputs_valset.items():
-            if not best or best[0][0] != index:
-                continue
-            folder = outputs / f"task_{row}"
-            check_folder(outputs)
-            check_folder(folder)
-            make_folder(folder)
-            text = json.dumps(best[0][1], indent=4, default=json_default)
-            write_plain(folder / f"iter_{self.state.i + 1}_prog_{index}.json", text)
 
     def _log(self, member: Member, evaluation: ValsetEvaluation, best: Member) -> None:
         """Tell W&B. The journal says better what gepa logs there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 from combee_dspy._private import make_adapter
@@ -15,7 +14,6 @@ from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._growing import Growing
-from combee_dspy.search._merge import Merging
 from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._propose import Proposer
@@ -28,7 +26,7 @@ __all__ = ["Parts", "make_keeper"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What a keeper is made of. ``rng`` is gepa's own stream."""
+    """What a keeper is made of."""
 
     task: Compilation
     effects: Effects
@@ -36,7 +34,6 @@ class Parts:
     gepa: Gepa
     books: Books
     learner: Learner
-    rng: random.Random
 
 
 def make_keeper(parts: Parts) -> Growing | Pareto:
@@ -80,18 +77,12 @@ def _make_pareto(parts: Parts) -> Pareto:
             custom_code_proposer=settings.code_proposer,
         )
         custom = CustomProposer(adapter, effects)
-    merging = None
-    # A merge takes parts of two candidates: with one component there is nothing to take.
-    if settings.use_merge and len(task.components) > 1 and not task.anchors:
-        most = settings.max_merge_invocations or 0
-        merging = Merging(effects, parts.pool, parts.gepa, most, parts.rng)
     return Pareto(
         effects,
         parts.pool,
         parts.gepa,
         _make_proposer(parts),
         custom=custom,
-        merging=merging,
         seed=task.seed,
         telling=Telling(effects, parts.pool, parts.gepa, task.splits.train),
         selects=settings.component_selector,

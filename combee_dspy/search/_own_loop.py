@@ -12,9 +12,8 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from combee_dspy.exceptions import HeldUpError, copy_attached
+from combee_dspy.exceptions import copy_attached
 from combee_dspy.rollouts import DaemonPool
-from combee_dspy.search._clock import Overtime
 from combee_dspy.tracking import note_caller
 
 __all__ = ["in_own_loop"]
@@ -29,7 +28,6 @@ _GONE = 1.8  # seconds after an interrupt until nobody is waited for
 def in_own_loop(
     work: Callable[[], Coroutine[object, object, T]],
     log_dir: str | None = None,
-    overtime: Overtime | None = None,
 ) -> T:
     """Run a coroutine to its end on an event loop of its own, in a thread of its own.
 
@@ -37,9 +35,6 @@ def in_own_loop(
     caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the
     work and is raised within two seconds, with what the work attached to its own end; a second one
     is raised at once.
-
-    Raises:
-        HeldUpError: Something holds up the loop, and a run on it should have ended by ``overtime``.
     """
     # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
     begun: Future[Any] = Future()
@@ -64,11 +59,10 @@ def in_own_loop(
         # Again and again: a signal that another thread received wakes nobody who waits without an
         # end.
         while not wait([ended], timeout=0.1).done:
-            if overtime is not None and begun.done():
-                overtime.check(thread, begun.result().get_loop())
+            pass
         return ended.result()
     except BaseException as error:
-        if not (ended.done() or isinstance(error, HeldUpError)):
+        if not ended.done():
             until = time.monotonic() + _GONE
             _logger.warning(
                 "Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir)

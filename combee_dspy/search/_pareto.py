@@ -21,7 +21,6 @@ from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._keeper import Keeper
-from combee_dspy.search._merge import Merging
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._propose import Child, Proposer
 from combee_dspy.search._records import trajectories
@@ -53,7 +52,6 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
     gepa: Gepa
     proposer: Proposer
     custom: CustomProposer | None  # in the proposer's place where there is one
-    merging: Merging | None
     seed: Candidate
     telling: Telling
     selects: str | ReflectionComponentSelector  # what an update edits
@@ -84,19 +82,12 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
         return rows + children * (screen + self.pool.size)
 
     async def parent(self, step: int) -> Parent:
-        """Return the candidate that gepa's selector draws, after a merge where one is due."""
+        """Return the candidate that gepa's selector draws."""
         weights = operator_weights(self._outcomes, self.proposer.labels, step)
         if not self.is_serial and step <= self.staleness:
             # There is one candidate yet: its validation need not be waited for.
             return Parent(self.seed, 0, self._turns.take(0), weights)
         self.telling.begin(step)
-        merged = None if self.merging is None else await self.merging.attempt(step)
-        if merged is not None:
-            if merged:
-                # Its turn is where its parents' was when it joined.
-                self._turns.turn(len(self.pool.members) - 1)
-            self.telling.end(step, accepted=merged)
-            self.telling.begin(step)
         reason = self.restart.due(self._progress) if self.restart is not None else None
         index = 0 if reason else self.gepa.selector.select_candidate_idx(self.gepa.state)
         if reason:
@@ -242,8 +233,6 @@ class Pareto(Keeper[Sequence[Child], list[_Checked]]):
                 lift = member.mean - self.pool.members[parent.index].mean
                 self._turns.turn(member.index)
                 accepted = True
-                if self.merging is not None:
-                    self.merging.found_candidate()
                 self.telling.accepted(step, member, result.after)
             self._outcomes.append(
                 OperatorOutcome(result.child.operator, step, lift, result.validation is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -89,8 +88,7 @@ class Run:
             decided=replayed_decisions(settings.search.replay, task.name),
             texts=Texts(settings.privacy, partial(mask, secrets=secrets)),
         )
-        rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
-        self.gepa = Gepa(settings, rng, size=len(splits.validation), most=task.limits.rollouts)
+        self.gepa = Gepa(settings, size=len(splits.validation), most=task.limits.rollouts)
         self.pool = Pool(task, self.effects, self.gepa)
         self.failures = Failures(self.effects, settings.validation)
         self.books = Books(
@@ -103,7 +101,7 @@ class Run:
         )
         learner = Learner(task, self.effects, self.pool, self.failures, self.books.known)
         self.keeper = make_keeper(
-            Parts(task, self.effects, self.pool, self.gepa, self.books, learner, rng)
+            Parts(task, self.effects, self.pool, self.gepa, self.books, learner)
         )
         self.judging = Judging(task, self.effects, self.failures)
         self.loop: Loop[Any, Any] = Loop(

@@ -27,7 +27,6 @@ GIVEN = {
     "LMUnreachableError": ("task", "some/model", "401"),
     "InfrastructureError": (2, 5, "503"),
     "CalibrationFailedError": ("kappa 0.1",),
-    "HeldUpError": (3, "here.py:1, in f"),
     "TooManyFailuresError": ("8 of 8 calls raised", "ValueError: no", "Look at it"),
     "JudgeVerdictError": (3, "no number"),
     "PromotionRefusedError": ("qa", ["12 pairs of 200", "1 hour of 24"]),

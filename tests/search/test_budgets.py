@@ -74,21 +74,6 @@ def test_never_more_rollouts_than_granted(
     assert bought["n"] == report.rollouts == len(world.task_lm.requests) <= limit
 
 
-@pytest.mark.parametrize("staleness", slow_but((1,), [0, 1]))
-def test_merges_are_within_the_budget(tmp_path: Path, staleness: int) -> None:
-    for limit in (60, 75, 90):
-        world = World.made()
-        report = world.compile(
-            TwoSteps(),
-            max_metric_calls=limit,
-            search=Search(staleness=staleness),
-            reflection_minibatch_size=5,
-            log_dir=tmp_path / str(limit),
-            seed=limit,
-        ).combee_report
-        assert report.rollouts <= limit
-
-
 def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bought(
     world: World,
 ) -> None:

@@ -31,7 +31,6 @@ ONLY_GEPAS: dict[str, dict[str, Any]] = {
     "restart": {"diversity": Diversity(restart=Restart(min_progress=0.01))},
     "embedder": {"diversity": Diversity(embedder=CharNgrams(), threshold=0.9)},
     "likeness": {"diversity": Diversity(recent=8)},
-    "merges": {"max_merge_invocations": 9},
 }
 
 
@@ -59,12 +58,11 @@ def test_a_small_budget_still_learns(world: World, budget: dict[str, int]) -> No
     [
         {
             "reflection_minibatch_size": 3,
-            "use_merge": False,
             "component_selector": "all",
             "auto": "light",
         },
         {"operators": "insert", "aggregator": "union"},
-        {"artifact": "playbook", "use_merge": False, "skip_perfect_score": False},
+        {"artifact": "playbook", "skip_perfect_score": False},
         {"diversity": False},
         {"diversity": Diversity(temperature=Temperature())},
     ],
@@ -91,7 +89,6 @@ IGNORED = {
     "restart": "diversity.restart",
     "embedder": "diversity",
     "likeness": "diversity",
-    "merges": "max_merge_invocations",
 }
 
 

@@ -166,11 +166,18 @@ def test_updates_overlap_but_beside_what_is_written_for_gepas_order(world: World
         ).settings.staleness
 
     assert of() == of(search=Search(keep="trunk")) == 2
-    assert of(search=Search(keep="pareto")) == of(use_merge=True, max_merge_invocations=9) == 1
+    assert of(search=Search(keep="pareto")) == of(candidate_selection_strategy="current_best") == 1
     assert of(search=Search(staleness=0)) == of(gepa_kwargs={"callbacks": [object()]}) == 0
     assert of(component_selector=lambda *given: ["self"]) == 0
+    assert of(instruction_proposer=lambda **given: {}) == 0
     with pytest.raises(ArgumentValueError, match="component_selector is written for one after"):
         of(search=Search(staleness=2), component_selector=lambda *given: ["self"])
+
+
+def test_this_loop_merges_no_candidates_and_says_who_does(world: World) -> None:
+    assert Combee(metric, auto="light", reflection_lm=world.proposer_lm, use_merge=True)
+    with pytest.raises(ArgumentValueError, match=r"Combee\.parity"):
+        Combee(metric, auto="light", reflection_lm=world.proposer_lm, max_merge_invocations=9)
 
 
 def test_parity_is_gepa_itself(world: World) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import dspy
 import pytest
-from gepa.core.callbacks import GEPACallback
 
 from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.aggregators import Aggregator, gathered
@@ -19,7 +18,6 @@ from combee_dspy.records import Edit, Lesson, Lessons, Refusal
 from combee_dspy.search._trials import BLAMED
 from tests.slow import slow_but
 from tests.worlds import (
-    TwoSteps,
     World,
     animal_of,
     code_word,
@@ -259,100 +257,6 @@ def test_anchors_are_in_every_minibatch_and_no_child_may_lose_one(tmp_path: Path
     assert second["accepted"]
     assert [one["rows"] for one in events(tmp_path, "update")] == [22, 22]
     assert program.signature.instructions == "level 70"
-
-
-def two_tricks(request: Any) -> str:
-    """Odd questions need one rule in the first predictor, even ones another in the second."""
-    if "`hint`" in request.system.partition("All interactions")[0].partition("output fields")[2]:
-        return in_kind(
-            request, {"hint": "first taught" if "Rule one" in request.system else "nothing"}
-        )
-    number = int(re.findall(r"Number (\d+)", request.last)[-1])
-    knows = "first taught" in request.last if number % 2 else "Rule two" in request.system
-    return in_kind(request, {"answer": code_word(animal_of(request.last)) if knows else "unknown"})
-
-
-def merging(place: Path, least: float, student: dspy.Module | None = None, **kwargs: Any) -> Any:
-    def scored(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
-        return dspy.Prediction(score=max(least, float(pred.answer == gold.answer)), feedback="no")
-
-    kwargs.setdefault("candidate_selection_strategy", FromSeed())
-    return World.made(two_tricks).compile(
-        student or TwoSteps(),
-        log_dir=place,
-        max_metric_calls=400,
-        reflection_minibatch_size=6,
-        seed=1,
-        metric=scored,
-        aggregator=Told(("Rule one and Rule two",)),
-        track_stats=True,
-        **kwargs,
-    )
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{}, {"candidate_selection_strategy": "pareto", "search": Search(keep="pareto", staleness=1)}],
-    ids=["one after another", "overlapping"],
-)
-def test_parts_of_two_candidates_are_merged(tmp_path: Path, given: dict[str, Any]) -> None:
-    program = merging(tmp_path, 0.1, **given)
-    merged = events(tmp_path, "merge")
-    assert any(one["accepted"] for one in merged)
-    assert len(merged[0]["parents"]) == 2
-    assert program.combee_report.best_score == 1.0
-    assert program.combee_report.rollouts <= 400
-    assert any(len(parents) == 2 for parents in program.detailed_results.parents)
-    made = [one for one in events(tmp_path, "candidate") if one["operator"] == "merge"]
-    assert set(made[0]["texts"]) == {"first", "second"}
-
-
-def test_a_merge_holds_no_thread_that_its_own_rollouts_need(tmp_path: Path) -> None:
-    class Awaited(TwoSteps):
-        async def aforward(self, question: str) -> dspy.Prediction:
-            hint = (await self.first.acall(question=question)).hint
-            return await self.second.acall(question=question, hint=hint)
-
-    found: list[Any] = []
-    given = {"student": Awaited(), "executor": "asyncio", "num_threads": 1}
-    run = threading.Thread(
-        target=lambda: found.append(merging(tmp_path, 0.1, **given)), daemon=True
-    )
-    run.start()
-    run.join(120)
-    assert found, "the run hangs"
-    assert events(tmp_path, "merge")
-
-
-def test_callbacks_hear_of_merges_in_gepas_fields(tmp_path: Path) -> None:
-    heard: dict[str, set[str]] = {}
-
-    class Listening:
-        def __getattr__(self, name: str) -> Any:
-            if not name.startswith("on_"):
-                raise AttributeError(name)
-            return lambda event: heard.setdefault(name, set(event))
-
-    merging(tmp_path, 0.1, gepa_kwargs={"callbacks": [Listening()]})
-    assert {"on_merge_attempted", "on_merge_accepted", "on_candidate_accepted"} <= set(heard)
-    for name, fields in heard.items():
-        assert fields == set(
-            get_type_hints(getattr(GEPACallback, name))["event"].__annotations__
-        ), name
-
-
-def test_no_merge_where_none_is_wanted(tmp_path: Path) -> None:
-    merging(tmp_path, 0.1, use_merge=False)
-    assert not events(tmp_path, "merge")
-
-
-def test_a_merge_that_gepa_cannot_draw_ends_no_run(tmp_path: Path) -> None:
-    # gepa draws a common ancestor by its score: here that of the student, which is 0.
-    report = merging(tmp_path, 0.0).combee_report
-    assert any("gepa could not draw a merge" in one["text"] for one in events(tmp_path, "warning"))
-    assert report.best_score == 0.5
 
 
 def spoilt(request: Any) -> str:

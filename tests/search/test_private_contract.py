@@ -16,9 +16,7 @@ from dspy.clients.call_result import CallResult
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA
 from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
 from gepa.core.callbacks import GEPACallback
-from gepa.core.engine import GEPAEngine
 from gepa.core.state import GEPAState, ValsetEvaluation
-from gepa.proposer.merge import MergeProposer
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -79,15 +77,6 @@ def test_the_states_list_of_components_may_be_shortened() -> None:
     assert (found.best_idx, found.parents) == (0, [[None], [0]])
 
 
-def test_merge_waits_for_the_two_marks_that_the_search_sets() -> None:
-    source = inspect.getsource(GEPAEngine.run)
-    for mark in ("last_iter_found_new_program", "merges_due", "total_merges_tested"):
-        assert mark in source
-    assert {"max_merge_invocations", "val_overlap_floor", "rng", "callbacks"} <= set(
-        inspect.signature(MergeProposer).parameters
-    )
-
-
 def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> None:
     source = inspect.getsource(dspy.LM.__call__.__wrapped__)
     assert "finalize(self, call, execute(self, call))" in source
@@ -103,7 +92,8 @@ def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> No
 
 def test_every_event_that_gepa_tells_of_is_told() -> None:
     theirs = {name for name in dir(GEPACallback) if name.startswith("on_")}
-    from combee_dspy.search import _gepa, _merge
+    from combee_dspy.search import _gepa
 
-    ours = "".join(inspect.getsource(module) for module in (_telling, _merge, _gepa))
-    assert {name for name in theirs if f'"{name}"' not in ours} == set()
+    ours = "".join(inspect.getsource(module) for module in (_telling, _gepa))
+    merges = {name for name in theirs if name.startswith("on_merge")}
+    assert {name for name in theirs - merges if f'"{name}"' not in ours} == set()

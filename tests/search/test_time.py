@@ -19,7 +19,7 @@ from dspy.utils.exceptions import LMRateLimitError
 
 from combee_dspy import Budget, Search, Task, Validation, compile_many
 from combee_dspy.diversity import Diversity, Embedder
-from combee_dspy.exceptions import ArgumentValueError, HeldUpError
+from combee_dspy.exceptions import ArgumentValueError
 from tests.slow import slow_but
 from tests.worlds import World, examples, metric, proposer_answer, rows, task_answer
 
@@ -189,27 +189,6 @@ def test_the_process_can_exit_while_threads_hang() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ended.returncode, ended.stdout.strip()) == (0, "Program"), ended.stderr
-
-
-def test_code_that_holds_up_the_search_itself_ends_with_the_best_so_far_and_says_where(
-    never: threading.Event,
-) -> None:
-    def stopper(state: Any) -> bool:
-        if state.i >= 0:
-            hang()
-        return False
-
-    outcome, seconds = in_seconds(
-        World.made(),
-        gepa_kwargs={"stop_callbacks": [stopper]},
-        search=Search(staleness=0),
-        budget=Budget(seconds=1.5),
-    )
-    assert seconds < BOUND
-    assert isinstance(outcome, HeldUpError)
-    assert "threading.py" in outcome.where
-    assert isinstance(outcome.program, dspy.Predict)
-    never.set()
 
 
 class Endless(Embedder):

@@ -153,19 +153,6 @@ def test_a_report_in_the_way_is_told_and_does_not_end_the_run(trap, tmp_path, ca
     assert ("report.html" in caplog.text) == (kind != "hard link")
 
 
-@pytest.mark.parametrize("level", [0, 1, 2], ids=["file", "row", "all"])
-def test_the_best_outputs_do_not_leave_the_folder(trap, tmp_path, level):
-    given = {"max_metric_calls": 60, "track_best_outputs": True, "track_stats": True}
-    World.made().compile(log_dir=tmp_path / "before", **given)
-    written = sorted((tmp_path / "before").rglob("iter_*.json"))
-    assert written
-    file = tmp_path / "after" / written[0].relative_to(tmp_path / "before")
-    path = (file, *file.parents)[level]
-    path.parent.mkdir(parents=True)
-    path.symlink_to(trap.outside if level else trap.victim, target_is_directory=bool(level))
-    assert str(path) in outcome(lambda: World.made().compile(log_dir=tmp_path / "after", **given))
-
-
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
 @pytest.mark.parametrize(
