@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from combee_dspy.cli._config import RunConfig, StrategiesConfig
-from combee_dspy.cli._yaml import load_yaml
 from combee_dspy.exceptions import (
     ArgumentError,
     ArgumentTypeError,
@@ -30,6 +29,7 @@ from combee_dspy.exceptions import (
 )
 from combee_dspy.files import read_plain
 from combee_dspy.lms.redact import MASK, SECRET_NAME
+from combee_dspy.yaml_files import load_yaml
 
 __all__ = [
     "add_module_folders",

@@ -32,6 +32,7 @@ LAYERS = (
         "strategies",
         "streams",
         "texts",
+        "yaml_files",
     ),
     (
         "aggregators",

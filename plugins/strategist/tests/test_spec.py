@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.files import NotPlainFileError
 from combee_strategist.planning import ask, questions, read_spec
 from plugins.strategist.tests.searches import SPEC
 
@@ -102,6 +103,33 @@ def test_a_key_that_is_not_known_is_a_gap_that_names_the_nearest():
     assert missing.startswith("task.metric is missing")
     assert unknown.startswith("task.metrics is no known key")
     assert unknown.endswith("(such as: metric)")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "a0: &a0 {x: 1}\n"
+            + "".join(
+                f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], k{n}: 1}}\n" for n in range(1, 40)
+            ),
+            "merged keys",
+        ),
+        ("task: 1" + ":59" * 300_000, "a number of"),
+        ("task: " + "9" * 2_000_000, "bytes"),
+    ],
+    ids=["merges", "sixties", "large"],
+)
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, text, problem):
+    path = tmp_path / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ArgumentValueError, match=problem):
+        read_spec(path)
+
+
+def test_a_device_in_the_place_of_a_specification_is_refused(tmp_path):
+    with pytest.raises(NotPlainFileError, match="/dev/zero"):
+        read_spec(Path("/dev/zero"))
 
 
 def test_an_override_without_a_reason_is_a_gap():

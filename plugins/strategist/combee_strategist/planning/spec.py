@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
 from combee_dspy.files import read_plain
+from combee_dspy.yaml_files import load_yaml
 
 __all__ = ["Override", "Spec", "ask", "questions", "read_spec"]
 
@@ -225,7 +226,7 @@ def read_spec(source: Mapping[str, Any] | Path) -> Spec:
     """
     if isinstance(source, Path):
         try:
-            source = yaml.safe_load(read_plain(source, follow=True).decode("utf-8")) or {}
+            source = load_yaml(read_plain(source, follow=True)) or {}
         except (
             OSError,
             ValueError,

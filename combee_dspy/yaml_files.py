@@ -1,4 +1,4 @@
-"""YAML of a run file, which somebody else may have written: what it unpacks to is bounded."""
+"""YAML that somebody else may have written: what it unpacks to is bounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import yaml
 
 __all__ = ["load_yaml"]
 
-# A run file has some hundred values. Aliases and merges can make billions of a hundred lines.
+# A run file or a specification has some hundred values. Aliases and merges can make billions of a
+# hundred lines.
 _MOST_BYTES, _MOST_VALUES, _LONGEST_NUMBER = 1_000_000, 10_000, 100
 
 
