@@ -15,6 +15,7 @@ import dspy
 
 from combee_dspy import Combee, Search
 from combee_dspy.reflections import estimate_tokens
+from combee_dspy.weighers import Posterior
 from studies.weighing.parts import without
 from studies.weighing.scoring import Metric
 from studies.weighing.service import Service
@@ -52,8 +53,9 @@ PARTS: dict[str, Method] = {
     "trusting": Method("combee", {**_BOOK, "search": Search(keep="trunk", weigher="trusting")}),
     "untested": Method("combee", _BOOK, without=("tests",)),
     "newest": Method("combee", _BOOK, without=("never worse",)),
+    "sole": Method("combee", {**_BOOK, "search": Search(keep="trunk", weigher=Posterior(sole=8))}),
 }
-"""The book without a part of it, which run only where they are named."""
+"""The book without a part of it, or with a rule more, which run only where they are named."""
 
 
 def run_once(kind: str, seed: int, method: str, budget: int) -> dict[str, Any]:
