@@ -443,6 +443,24 @@ class CostReserved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AnswersLost(Event):
+    """Calls of an effect got no answer that could be read, though their service may have charged.
+
+    Attributes:
+        effect: Its key.
+        answers: How many calls.
+        most: What they may have cost at most, of what is limited.
+        began: When the effect began, in seconds since 1970.
+    """
+
+    kind: ClassVar[str] = "lost"
+    effect: str
+    answers: int
+    most: Mapping[str, float]
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateSelected(Event):
     """A candidate was chosen as the result."""
 

@@ -16,6 +16,7 @@ from combee_dspy.costs._costs import (
 from combee_dspy.costs._meter import (
     CallRefusedError,
     Meter,
+    count_failed,
     count_repeated,
     metered,
     role_scope,
@@ -30,6 +31,7 @@ __all__ = [
     "Price",
     "Sums",
     "Tariff",
+    "count_failed",
     "count_repeated",
     "merged",
     "metered",

@@ -8,15 +8,16 @@ import hashlib
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import dspy
 from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 from dspy.utils.exceptions import LMError
 
+from combee_dspy.costs._billed import may_be_billed
+from combee_dspy.costs._calls import MeteredCall
 from combee_dspy.costs._costs import Costs, Tariff, merged
 from combee_dspy.records import CallUsage, Role
 
@@ -39,44 +40,6 @@ class CallRefusedError(SystemExit):
 
 _PART = 2047
 _NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call in flight. Touched only by the thread or task that makes it."""
-
-    role: Role
-    model: str
-    started: float = 0.0
-    gpu: float = 0.0
-    prompt: int = 0
-    prompt_cached: int = 0
-    completion: int = 0
-    heard: bool = False
-    known: bool = True
-    repeated: int = 0
-    relay: AbstractContextManager[Any] | None = None
-
-    def hear(self, usage: Mapping[str, Any]) -> None:
-        # Called more than once where an LM that makes several requests fails on a later one.
-        prompt = _tokens(usage, "prompt_tokens", "input_tokens")
-        completion = _tokens(usage, "completion_tokens", "output_tokens")
-        self.heard = True
-        self.known = self.known and prompt is not None and completion is not None
-        self.prompt += prompt or 0
-        self.completion += completion or 0
-        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-        if isinstance(details, Mapping):
-            self.prompt_cached += _tokens(details, "cached_tokens") or 0
-
-
-def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
-    # Counts come from a server: anything that is not one is treated as not reported.
-    for name in names:
-        value = usage.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
 
 
 class Meter(BaseCallback):
@@ -104,15 +67,17 @@ class Meter(BaseCallback):
     Attributes:
         lms: LMs that were called, by identity: whose keys must reach no message.
         failure: The LM error that the last call to fail has ended with, if any has.
+        lose: Hears of each attempt that a service may have charged for, though it never said what.
     """
 
     def __init__(self, tariff: Tariff, role: Role | None = "task") -> None:
         self.role = role
         self.lms: dict[int, Any] = {}
         self.failure: LMError | None = None
+        self.lose: Callable[[], None] = lambda: None
         self._tariff = tariff
         self._outer: Any = None
-        self._open: dict[str | None, _Call] = {}
+        self._open: dict[str | None, MeteredCall] = {}
         # Only ever appended to, which takes no lock.
         self._ended: list[CallUsage] = []
         self._prompts: list[int] = []
@@ -156,7 +121,9 @@ class Meter(BaseCallback):
         self._closed.set()
         with suppress(KeyError):  # the last one has ended meanwhile
             while self._open:
-                self._end(self._open.popitem()[1], failed=True)
+                call = self._open.popitem()[1]
+                self._doubt(call)
+                self._end(call, failed=True)
         return self.usage()
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
@@ -168,7 +135,7 @@ class Meter(BaseCallback):
         if self._closed.is_set():
             raise CallRefusedError
         settings = dspy.settings
-        call = _Call(self._whose(), str(getattr(instance, "model", type(instance).__name__)))
+        call = MeteredCall(self._whose(), str(getattr(instance, "model", type(instance).__name__)))
         self.lms[id(instance)] = instance
         tracker = settings.usage_tracker
         if isinstance(tracker, _Relay):
@@ -211,14 +178,25 @@ class Meter(BaseCallback):
         if call is not None:
             call.hear(usage_entry)
         elif not self._closed.is_set():  # an LM whose calls DSPy's callbacks do not hear
-            call = _Call(self._whose(), lm)
+            call = MeteredCall(self._whose(), lm)
             call.hear(usage_entry)
             self._count(call, 0.0, None, failed=False)
+
+    def fail(self, error: LMError) -> None:
+        """Note how an attempt of the call that is active here has ended."""
+        if (call := self._open.get(ACTIVE_CALL_ID.get())) is not None and may_be_billed(error):
+            self._doubt(call)
+
+    def _doubt(self, call: MeteredCall) -> None:
+        if call.doubtful:
+            call.doubtful = False
+            self.lose()
 
     def repeat(self) -> None:
         """Count one more attempt of the call that is active here."""
         if (call := self._open.get(ACTIVE_CALL_ID.get())) is not None:
             call.repeated += 1
+            call.doubtful = True
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and count it."""
@@ -232,15 +210,17 @@ class Meter(BaseCallback):
             # to restore there.
             with suppress(ValueError):
                 call.relay.__exit__(None, None, None)
+        if exception is not None and may_be_billed(exception):
+            self._doubt(call)
         self._end(call, failed=exception is not None)
 
-    def _end(self, call: _Call, *, failed: bool) -> None:
+    def _end(self, call: MeteredCall, *, failed: bool) -> None:
         seconds, gpus = self._tariff.clock() - call.started, self._tariff.gpus.get(call.role)
         gpu_seconds = None if gpus is None else gpus.change(-1) - call.gpu
         self._count(call, seconds, gpu_seconds, failed=failed)
 
     def _count(
-        self, call: _Call, seconds: float, gpu_seconds: float | None, *, failed: bool
+        self, call: MeteredCall, seconds: float, gpu_seconds: float | None, *, failed: bool
     ) -> None:
         cached = not call.heard and not failed
         dollars: float | None = 0.0
@@ -324,6 +304,12 @@ class _ForLMs(list[Any]):
         # longer.
         instance = sys._getframe(1).f_locals.get("instance")
         return found if isinstance(instance, _NO_LM) else [*found, *self.meters]
+
+
+def count_failed(error: LMError) -> None:
+    """Say how an attempt of the LM call that is active here has ended."""
+    for meter in getattr(dspy.settings.callbacks, "meters", ()):
+        meter.fail(error)
 
 
 def count_repeated() -> None:

@@ -48,7 +48,7 @@ from combee_dspy.rollouts._patient import (
     patient_program,
     tell_rejected,
 )
-from combee_dspy.rollouts._repeats import MAY_REPEAT
+from combee_dspy.rollouts._repeats import REPEATS, Repeats
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Check, Slots
 from combee_dspy.rollouts._threads import DaemonPool, run_in_daemon, run_on_own_loop
@@ -59,8 +59,8 @@ from combee_dspy.rollouts._values import (
 )
 
 __all__ = [
-    "MAY_REPEAT",
     "PATIENCE",
+    "REPEATS",
     "AbandonedError",
     "Adaptive",
     "Answer",
@@ -78,6 +78,7 @@ __all__ = [
     "Metric",
     "NotStorableError",
     "Priority",
+    "Repeats",
     "RolloutJob",
     "RolloutTimeoutError",
     "Slots",

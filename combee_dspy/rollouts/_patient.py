@@ -25,11 +25,11 @@ import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
-from combee_dspy.costs import CallRefusedError, Meter, count_repeated
+from combee_dspy.costs import CallRefusedError, Meter, count_failed, count_repeated
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._attempts import aask, ask, bounded
 from combee_dspy.rollouts._jobs import InfrastructureFaultError
-from combee_dspy.rollouts._repeats import MAY_REPEAT
+from combee_dspy.rollouts._repeats import REPEATS, Repeats
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -118,7 +118,7 @@ class Surroundings:
         failed: Returns the rollout as it failed with an error by now; ``None`` where no rollout has
             begun.
         given_up: Whether nobody waits for the attempt any more.
-        may_repeat: Says whether a call that failed may be sent again.
+        repeats: Says whether a call that failed may be sent again, and hears of lost answers.
     """
 
     rejected: Callable[[float | None], None] = lambda retry_after: None
@@ -128,7 +128,7 @@ class Surroundings:
     meters: list[Meter] = field(default_factory=list)
     failed: Callable[[BaseException], Rollout] | None = None
     given_up: bool = False
-    may_repeat: Callable[[int], bool] = field(default_factory=MAY_REPEAT.get)
+    repeats: Repeats = field(default_factory=REPEATS.get)
 
     def wait(self, seconds: float) -> bool:
         """Wait, and return whether the attempt is to end instead of going on.
@@ -155,7 +155,11 @@ class Surroundings:
             raise CallRefusedError
 
     def add(self, meter: Meter) -> None:
-        """Note what counts the attempt's calls from here on."""
+        """Note what counts the attempt's calls from here on; the outermost tells of lost
+        answers.
+        """
+        if not self.meters:
+            meter.lose = self.repeats.lose
         self.meters.append(meter)
         if self.given_up:
             meter.close()
@@ -293,7 +297,7 @@ class PatientLM(dspy.LM):
                 return found
             except LMError as error:
                 seconds = _seconds(error, patience)
-                if seconds is None or not here.may_repeat(1) or here.wait(seconds):
+                if seconds is None or not here.repeats.allow() or here.wait(seconds):
                     raise
             finally:
                 _ONE_ATTEMPT.reset(token)
@@ -316,7 +320,7 @@ class PatientLM(dspy.LM):
                 return found
             except LMError as error:
                 seconds = _seconds(error, patience)
-                if seconds is None or not here.may_repeat(1) or await here.sleep(seconds):
+                if seconds is None or not here.repeats.allow() or await here.sleep(seconds):
                     raise
             finally:
                 _ONE_ATTEMPT.reset(token)
@@ -333,6 +337,7 @@ def is_passing(error: LMError) -> bool:
 
 
 def _seconds(error: LMError, patience: Patience) -> float | None:
+    count_failed(error)
     rejected = isinstance(error, LMRateLimitError)
     if not (rejected or is_passing(error)):
         return None

@@ -1,20 +1,32 @@
-"""Whether a budget lets a call that failed be sent again: asked by whoever repeats one."""
+"""What limits say of calls that fail: whether one may be sent again, and what it may have cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 
 from combee_dspy.records import CallUsage
 
-__all__ = ["MAY_REPEAT", "may_repeat"]
+__all__ = ["REPEATS", "Repeats", "may_repeat"]
 
-MAY_REPEAT: ContextVar[Callable[[int], bool]] = ContextVar(
-    "combee_may_repeat", default=lambda calls: True
-)
-"""Says of the effect that is carried out here whether the budget lets so many calls that failed be
-sent again.
-"""
+
+class Repeats:
+    """What one effect asks before it sends a call again, and hears of answers that never came.
+
+    This one limits nothing. From any thread.
+    """
+
+    def allow(self, calls: int = 1) -> bool:
+        """Return whether so many calls that failed may be sent again."""
+        return True
+
+    def lose(self) -> None:
+        """Note that a call got no answer that could be read, though its service may have charged
+        for it.
+        """
+
+
+REPEATS: ContextVar[Repeats] = ContextVar("combee_repeats", default=Repeats())  # noqa: B039 - it has no state
+"""That of the effect that is carried out here."""
 
 
 def may_repeat(usage: tuple[CallUsage, ...]) -> bool:
@@ -22,4 +34,4 @@ def may_repeat(usage: tuple[CallUsage, ...]) -> bool:
     calls anew, those that it repeated itself left out.
     """
     calls = sum(max(row.calls - row.errors, min(row.calls, 1)) for row in usage)
-    return MAY_REPEAT.get()(max(1, calls))
+    return REPEATS.get().allow(max(1, calls))

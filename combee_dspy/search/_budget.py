@@ -7,12 +7,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from combee_dspy.records import CallUsage
-from combee_dspy.search._spent import COUNTED, Kind, Lost, Spent, at_most, likely_cost
+from combee_dspy.search._lost import Lost, describe_doubts, describe_held
+from combee_dspy.search._rollout_budget import RolloutBudget
+from combee_dspy.search._spent import COUNTED, Kind, Spent, at_most
 from combee_dspy.stopping import Limits
 
-__all__ = ["BudgetReached", "Purse", "Repeats", "at_most"]
+__all__ = ["BudgetReached", "Purse", "at_most"]
 
 
 class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
@@ -25,47 +28,41 @@ _GROWTH = (
 )
 
 
-class Purse:
+class Purse(RolloutBudget):
     """Promises rollouts to updates before they begin, and costs to effects before they are sent.
-
-    Rollouts are counted by what the search asks for, so an update knows before it
-    begins what is left, whatever was read from a journal or a cache. Of updates
-    that are under way the whole promise counts, however far they are: what is left
-    must not hang on how fast an update was.
 
     What an effect will cost is known afterwards only, so each is granted for the most that it
     may cost, and a run ends where that passes a limit with nothing else in flight. Where LMs
     tell how long their answers may be (``max_tokens``), a call costs at most that and a token
     for each byte of what is known of its prompt; where they do not, an effect may cost as much
     as the dearest of its kind so far, and one in flight twice as much. It may make as many calls
-    as any of its kind so far. Where no service has answered one of a kind yet, no more than one
-    more than have ended are in flight. What would pass a limit beside what is in flight waits.
+    as any of its kind so far. An effect of a kind of which no service has answered one may cost as
+    much as the dearest of any kind: its own LM may be new as well, and the length that a model
+    could answer at most would let no run begin. No more than one more than have ended are in
+    flight of such a kind. What would pass a limit beside what is in flight waits.
 
     What an effect is granted is on disk before it is sent, so one that was in flight when a run was
     killed is counted for that for as long as its call may be running; then for what those of its
-    kind cost on average, since a kill must not eat a budget. What it has cost beyond that nobody
-    knows: :meth:`doubts` says how far the limit may be passed.
+    kind cost on average, since a kill must not eat a budget. So is a call that got no answer that
+    could be read, though its service may have charged for it. :meth:`doubts` says how far the limit
+    may be passed by what such effects and calls have cost beyond that.
 
-    A call that a service turns away is a call: whoever repeats one asks first (:class:`Repeats`).
+    A call that is sent again asks first (:meth:`refusal`), since what failed is a call, too.
 
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the
-    kind has made, what tools and images add to a prompt, what a lost effect has cost beyond the
-    mean, and where LMs tell nothing, more than was granted. It is passed by what those in flight,
-    few where a limit is near, cost more than was granted. Lives on the search's loop.
+    kind has made, what tools and images add to a prompt, and where LMs tell nothing, what an effect
+    costs beyond the dearest so far. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
         earlier: What each effect of earlier parts of the run has cost, with its kind.
-        lost: Those that were in flight when an earlier part was killed: they may have been paid.
+        lost: Those that were in flight when an earlier part was killed, and answers that never
+            came: they may have been paid.
         seconds: How long they took.
         charged: Whether limits on cost and time are held; not where an earlier run's decisions are
             taken again.
 
     Attributes:
-        spent: What effects have cost so far.
-        exhausted: Whether a limit has cut the run off: then there is no room for any further
-            rollout, however much the update that was cut off had asked for by then.
-        set_aside: Rollouts for what follows the last update.
         by_tokens: Whether what a call may cost at most matters.
         limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
         grants: Whether effects may have to wait for a grant, or be refused one: whether cost or
@@ -82,62 +79,39 @@ class Purse:
         *,
         charged: bool = True,
     ) -> None:
-        self.limits = limits
-        self.spent = Spent()
+        super().__init__(limits)
+        self._known = Spent()
         self._kinds: defaultdict[str, Kind] = defaultdict(Kind)
         for kind, usage in earlier:
             self._kinds[kind].land(usage)
-            self.spent.add(usage)
-        self._running = list(lost)
-        self._settled: list[tuple[Lost, Mapping[str, float]]] = []
-        for effect in self._running:
-            self.spent.lose(effect.most)
-        self._settle()
+            self._known.add(usage)
+        # Answers that never came are added up, rollouts' and others': there may be many.
+        self._lost: list[Lost] = []
+        for effect in lost:
+            self._note(effect)
         self._repeats = 0  # of calls that failed, sent and not in the books yet
         self._lock = threading.Lock()
         self._charged = charged
         self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
         self.limits_cost = charged and any(getattr(limits, name) is not None for name in COUNTED)
         self.grants = self.limits_cost or (charged and limits.seconds is not None)
-        self._asked: dict[str, int] = {}
-        self._by_step: defaultdict[int, int] = defaultdict(int)
-        self._promised: dict[int, int] = {}
-        self._step = self._known = -1
-        self.exhausted = False
-        self.set_aside = 0
         self.reserve = 0.0
         self._turn = asyncio.Lock()
         self._began = time.monotonic() - seconds
         self._landing: asyncio.Future[None] | None = None
 
     @property
+    def spent(self) -> Spent:
+        """What effects have cost so far, and what those likely have of which nobody knows."""
+        spent = replace(self._known)
+        for lost in self._lost:
+            spent.lose(lost.charged(self._kinds))
+        return spent
+
+    @property
     def seconds(self) -> float:
         """Wall-clock seconds of the run, those of its earlier parts included."""
         return time.monotonic() - self._began
-
-    def look(self, step: int, known: int) -> None:
-        """Set whose view of the budget :attr:`room` is: update ``step``, which knows of those up to
-        ``known``.
-        """
-        self._step, self._known = step, known
-
-    @property
-    def room(self) -> int | None:
-        """Rollouts that are neither bought nor promised; ``None`` without a limit."""
-        if self.exhausted:
-            return 0
-        if self.limits.rollouts is None:
-            return None
-        under_way = sum(self._promised[step] for step in self._under_way())
-        # The student's validation counts from the start, whether it has asked for its rollouts by
-        # now or not.
-        seed = max(self._promised.get(-1, 0), self._by_step[-1])
-        taken = (
-            seed
-            + self.bought(self._known, first=0)
-            + (self._by_step[self._step] if self._step >= 0 else 0)
-        )
-        return max(0, self.limits.rollouts - taken - under_way - self.set_aside)
 
     def is_short(self, rollouts: int) -> bool:
         """Return whether updates under way, and another with so many rollouts, may pass a limit on
@@ -146,46 +120,21 @@ class Purse:
         A limit that is reached with several updates in flight ends them all: what they have read is
         paid for, and no text of theirs is validated.
         """
-        rollout = self._kinds["rollout"]
+        rollout, purse = self._kinds["rollout"], self.spent
         # Whole promises, since what was run has yet to be read; at the start the student's
         # validation.
         under_way = sum(self._promised[step] for step in self._under_way())
         coming = rollouts + under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
         for name in COUNTED:
-            limit, spent = getattr(self.limits, name), getattr(self.spent, name)
+            limit, spent = getattr(self.limits, name), getattr(purse, name)
             if limit is None or spent is None:
                 continue
             # Its readings cost as much again as its rollouts until this run shows what they cost.
-            dearest = rollout.dearest[name] if rollout.ended else rollout.most(name)
+            dearest = rollout.dearest[name] if rollout.ended else self._most("rollout", name)
             each = max(_READING * dearest, spent / rollout.ended if rollout.ended else 0.0)
             if spent + coming * each > limit:
                 return True
         return False
-
-    def _under_way(self) -> list[int]:
-        return [step for step in self._promised if max(self._known, -1) < step < self._step]
-
-    def bought(self, last: int, first: int = -1) -> int:
-        """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for
-        before all others.
-        """
-        return sum(count for step, count in self._by_step.items() if first <= step <= last)
-
-    def promise(self, step: int, rollouts: int) -> None:
-        """Set rollouts aside for an update, beside those that it has asked for already."""
-        self._promised[step] = self._by_step[step] + rollouts
-
-    def count(self, key: str, step: int) -> None:
-        """Note that an update asks for a rollout. It counts for the first update that does, whoever
-        was faster.
-        """
-        first = self._asked.get(key)
-        if first is not None and first <= step:
-            return
-        self._asked[key] = step
-        self._by_step[step] += 1
-        if first is not None:
-            self._by_step[first] -= 1
 
     async def grant(
         self, kind: str, told: Mapping[str, float] | None = None
@@ -204,8 +153,10 @@ class Purse:
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
         """
-        for name, most in (told or {}).items():
-            self._kinds[kind].told[name] = max(self._kinds[kind].told[name], most)
+        with self._lock:  # other threads read the kinds
+            own = self._kinds[kind]
+            for name, most in (told or {}).items():
+                own.told[name] = max(own.told[name], most)
         if self.grants:
             async with (
                 self._turn
@@ -215,41 +166,76 @@ class Purse:
                         self._landing = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._landing)
         else:
-            self._kinds[kind].flying += 1
-        limited = (
+            own.flying += 1
+        return {name: self._most(kind, name) for name in self._limited()}
+
+    def _limited(self) -> list[str]:
+        return [
             name for name in COUNTED if self._charged and getattr(self.limits, name) is not None
-        )
-        return {name: self._kinds[kind].most(name) for name in limited}
+        ]
+
+    def _most(self, kind: str, name: str, growth: int = 1) -> float:
+        """Return what an effect of a kind may cost at most."""
+        dearest = max(other.dearest[name] for other in self._kinds.values())
+        return self._kinds[kind].most(name, dearest, growth)
+
+    def _flying(self, name: str, growth: int = 1) -> float:
+        """Return what the effects in flight may cost at most."""
+        flying = [(kind, state.flying) for kind, state in self._kinds.items() if state.flying]
+        return sum(count * self._most(kind, name, growth) for kind, count in flying)
 
     def _admitted(self, kind: str) -> bool:
-        self._settle()
         with self._lock:
             if self._must_wait(kind):
                 return False
             self._kinds[kind].flying += 1
             return True
 
-    def _settle(self) -> None:
-        """Count lost effects that no service can work on any more for what they have likely
-        cost.
-        """
-        for effect in [effect for effect in self._running if effect.until <= time.time()]:
-            self._running.remove(effect)
-            likely = likely_cost(effect, self._kinds)
-            self._settled.append((effect, likely))
-            self.spent.lose({name: likely[name] - most for name, most in effect.most.items()})
+    def lose(self, kind: str, key: str) -> Lost | None:
+        """Count a call of an effect that got no answer that could be read, though its service may
+        have charged for it. From any thread.
 
-    def allow_repeats(self, calls: int) -> bool:
-        """Let so many calls be sent again, if the limit leaves room beside what is in flight. From
-        any thread.
+        Returns:
+            What is counted; ``None`` where no limit asks.
         """
-        limit = self.limits.calls if self._charged else None
+        names = [name for name in self._limited() if name in ("tokens", "dollars")]
+        if not names:
+            return None
         with self._lock:
-            flying = sum(kind.flying * kind.most("calls") for kind in self._kinds.values())
-            if limit is not None and self.spent.calls + self._repeats + flying + calls > limit:
-                return False
+            own = self._kinds[kind]
+            most = {name: own.told[name] or self._most(kind, name, _GROWTH) for name in names}
+            lost = Lost(key, most, answers=1)
+            self._note(lost)
+        return lost
+
+    def _note(self, lost: Lost) -> None:
+        alike = next((other for other in self._lost if lost.joins(other)), None)
+        if alike is not None:
+            self._lost.remove(alike)
+            lost = alike.joined(lost)
+        self._lost.append(lost)
+
+    def refusal(self, kind: str, calls: int) -> str:
+        """Return why so many calls of an effect that failed may not be sent again; empty where they
+        may, and are counted. From any thread.
+        """
+        with self._lock:
+            spent = self.spent
+            for name in self._limited():
+                limit, used = getattr(self.limits, name), getattr(spent, name) or 0.0
+                if name == "calls":
+                    coming = self._repeats + self._flying(name) + calls
+                else:
+                    # What it was granted pays for it, where what was lost leaves that.
+                    coming = self._most(kind, name)
+                if used + coming > limit:
+                    unit = name.replace("_", " ")
+                    return (
+                        f"{used:g} of {limit:g} {unit} are spent, and sending again what failed"
+                        " would pass the limit"
+                    )
             self._repeats += calls
-            return True
+            return ""
 
     def in_time(self) -> None:
         """Hold the limit on time: for a grant, and again when an effect that may have queued for
@@ -289,7 +275,7 @@ class Purse:
             self._kinds[kind].flying -= 1
             self._kinds[kind].land(usage)
             self._repeats -= repeats
-            self.spent.add(usage)
+            self._known.add(usage)
         if self._landing is not None:
             self._landing.set_result(None)
             self._landing = None
@@ -298,44 +284,18 @@ class Purse:
         """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may
         pass one.
         """
-        of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in COUNTED)
+        spent = self.spent
+        of = ((name, getattr(spent, name), getattr(self.limits, name)) for name in COUNTED)
         return [
-            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}:"
+            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {used - limit:g}:"
             " something cost more than was known beforehand."
-            for name, spent, limit in of
-            if limit is not None and spent is not None and spent > limit
+            for name, used, limit in of
+            if limit is not None and used is not None and used > limit
         ]
 
-    def _held(self, name: str) -> str:
-        held = sum(effect.most.get(name, 0) for effect in self._running)
-        if not held:
-            return ""
-        last = max(effect.until for effect in self._running)
-        until = time.strftime("%H:%M", time.localtime(last))
-        return f" ({held:g} are held until {until} for what was in flight at a kill)"
-
     def doubts(self) -> list[str]:
-        """Return by how much limits may be passed by what was in flight at a kill, a sentence
-        each.
-        """
-        sentences = []
-        for name in COUNTED:
-            limit, spent = getattr(self.limits, name), getattr(self.spent, name)
-            settled = [pair for pair in self._settled if name in pair[0].most]
-            running = [effect.most[name] for effect in self._running if name in effect.most]
-            if limit is None or spent is None or not (settled or running):
-                continue
-            likely = sum(costs[name] for _, costs in settled)
-            most = sum(effect.most[name] for effect, _ in settled)
-            over = max(0.0, spent + most - likely - limit)
-            unit = name.replace("_", " ")
-            sentences.append(
-                f"{len(settled) + len(running)} effects were in flight when the run was killed or"
-                f" given up. Of the {unit} spent, {likely:g} are their likely cost, and"
-                f" {sum(running):g} the most that those may cost that may still be running. The"
-                f" limit of {limit:g} {unit} may be passed by {over:g}."
-            )
-        return sentences
+        """Return by how much limits may be passed by what nobody knows, a sentence each."""
+        return describe_doubts(self._lost, self._kinds, self.limits, self.spent)
 
     def withdraw(self) -> None:
         """Cancel what waits to be granted."""
@@ -350,53 +310,27 @@ class Purse:
             BudgetReached: There is no room for it, whatever those in flight will cost.
         """
         self.in_time()
-        waits = False
-        own, flying = self._kinds[kind], self._kinds.values()
-        for name in COUNTED:
-            limit, spent = getattr(self.limits, name), getattr(self.spent, name)
+        own, spent = self._kinds[kind], self.spent
+        for name in self._limited():
+            limit, used = getattr(self.limits, name), getattr(spent, name)
             if name == "gpu_seconds":
-                spent = spent or 0.0  # nobody has counted any yet
+                used = used or 0.0  # nobody has counted any yet
             if name == "calls":
-                spent += self._repeats
-            if limit is None or spent is None:
+                used += self._repeats
+            if used is None:
                 continue
-            most = own.most(name)
-            if spent + most > limit:
+            most = self._most(kind, name)
+            if used + most > limit:
                 text = (
-                    f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would"
+                    f"{used:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would"
                     " pass the limit"
                 )
                 text = text if most == 0 else f"{text}: it may take {most:g}"
-                raise BudgetReached(f"{text}{self._held(name)}")
-            if any(one.flying for one in flying):
-                coming = own.most(name, _GROWTH) + sum(
-                    one.flying * one.most(name, _GROWTH) for one in flying
-                )
-                # What no service has answered yet tells nothing of what one costs, and may never be
-                # asked for one.
-                waits = (
-                    waits or spent + coming > limit or (not own.answered and own.flying > own.ended)
-                )
-        return waits
-
-
-class Repeats:
-    """Calls of one effect that are sent again, since they failed. From any thread.
-
-    Attributes:
-        count: How many.
-        refused: Whether the budget had no room for one.
-    """
-
-    def __init__(self, purse: Purse) -> None:
-        self._purse = purse
-        self.count = 0
-        self.refused = False
-
-    def allow(self, calls: int = 1) -> bool:
-        """Return whether so many may be sent."""
-        if not self._purse.allow_repeats(calls):
-            self.refused = True
-            return False
-        self.count += calls
-        return True
+                raise BudgetReached(f"{text}{describe_held(self._lost, name)}")
+            if not any(state.flying for state in self._kinds.values()):
+                continue
+            coming = self._most(kind, name, _GROWTH) + self._flying(name, _GROWTH)
+            # What no service has answered yet may never be asked for one.
+            if used + coming > limit or (not own.answered and own.flying > own.ended):
+                return True
+        return False

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from combee_dspy.events import CostReserved, WarningRaised
+from combee_dspy.events import AnswersLost, CostReserved, WarningRaised
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
-from combee_dspy.rollouts import MAY_REPEAT, AbandonedError, Check, Slots, unkept_reason
-from combee_dspy.search._budget import BudgetReached, Purse, Repeats
+from combee_dspy.rollouts import REPEATS, AbandonedError, Check, Repeats, Slots, unkept_reason
+from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._lost import Lost
 from combee_dspy.search._privacy import Texts
-from combee_dspy.search._spent import not_known
 from combee_dspy.search._start import Start
 
 __all__ = ["Buyer"]
@@ -27,6 +27,32 @@ __all__ = ["Buyer"]
 logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
+
+
+class _PurseRepeats(Repeats):
+    """Those of one effect, by what a purse says. From any thread.
+
+    Attributes:
+        count: How many calls were sent again.
+        refused: Why the budget had no room for another; empty where it had.
+        lost: Its calls that got no answer that could be read, together.
+    """
+
+    def __init__(self, purse: Purse, kind: str, key: str) -> None:
+        self._purse, self._kind, self._key = purse, kind, key
+        self.count = 0
+        self.refused = ""
+        self.lost: Lost | None = None
+
+    def allow(self, calls: int = 1) -> bool:
+        self.refused = self._purse.refusal(self._kind, calls)
+        self.count += 0 if self.refused else calls
+        return not self.refused
+
+    def lose(self) -> None:
+        lost = self._purse.lose(self._kind, self._key)
+        if lost is not None:
+            self.lost = lost if self.lost is None else self.lost.joined(lost)
 
 
 class Buyer:
@@ -86,22 +112,22 @@ class Buyer:
         )
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
-        unknown: Mapping[str, float] = {}
         result: T | Exception | AbandonedError
-        repeats = Repeats(self._purse)
-        token = MAY_REPEAT.set(repeats.allow if charged else MAY_REPEAT.get())
+        repeats = _PurseRepeats(self._purse, kind, effect.key)
+        token = REPEATS.set(repeats if charged else REPEATS.get())
         try:
             result, usage = await work(partial(self._begin, effect.key, granted))
         except InfrastructureError as error:
             result, usage = error, error.usage
         except AbandonedError as abandoned:
             result, usage = abandoned, abandoned.usage
-            unknown = not_known(granted or {}, usage)
-            self._purse.spent.lose(unknown)
         finally:
-            MAY_REPEAT.reset(token)
+            REPEATS.reset(token)
             if charged:
                 self._purse.returned(kind, usage, repeats.count)
+            if repeats.lost is not None:
+                lost = repeats.lost
+                self._log.emit(AnswersLost(lost.key, lost.answers, lost.most, started))
         ended = time.time()
         if not isinstance(result, (Exception, AbandonedError)):
             return result, replace(effect, started=started, ended=ended, usage=usage)
@@ -112,7 +138,7 @@ class Buyer:
         failed = Effect(
             f"failed/{effect.key}/{time.time_ns()}",
             "failed",
-            {"of": kind, "unknown": dict(unknown)},
+            {"of": kind},
             purpose=effect.purpose,
             step=effect.step,
             error=self._texts.scrub(reason),
@@ -123,9 +149,7 @@ class Buyer:
         )
         await self._log.keep(self._texts.written(failed))
         if repeats.refused:
-            spent, limit = self._purse.spent.calls, self._purse.limits.calls
-            text = f"{spent} of {limit} calls are spent, and one that failed would pass the limit"
-            raise BudgetReached(text) from result
+            raise BudgetReached(repeats.refused) from result
         raise result
 
     async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:

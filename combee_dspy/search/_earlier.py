@@ -9,14 +9,14 @@ from typing import Any
 import dspy
 import orjson
 
-from combee_dspy.events import CostReserved
+from combee_dspy.events import AnswersLost, CostReserved
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import lms_of
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import lms_by_role
-from combee_dspy.search._spent import Lost
+from combee_dspy.search._lost import Lost
 
 __all__ = ["earlier_costs", "earlier_seconds", "longest_call", "lost_effects", "replayed_decisions"]
 
@@ -63,27 +63,23 @@ def longest_call(task: Compilation) -> float:
 
 
 def lost_effects(reader: Reader, run: int, longest: float) -> list[Lost]:
-    """Return the effects of which an earlier part of a run was killed before it knew their cost,
-    and those that it gave up; a service may work on them for so many seconds more.
+    """Return the effects of which an earlier part of a run was killed before it knew their cost; a
+    service may work on them for so many seconds more. And the answers that never came.
     """
     ended: Counter[str] = Counter()
+    history = RunHistory(reader, run)
+    sql = "SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'"
+    for kind, key in reader.rows(sql, (run,)):
+        ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
     lost = []
-    sql = (
-        "SELECT kind, key, ended, value ->> '$.unknown' AS unknown FROM effect"
-        " WHERE run = ? AND kind != 'decision'"
-    )
-    for row in reader.rows(sql, (run,)):
-        key = row["key"]
-        if row["kind"] == "failed":
-            key = key.removeprefix("failed/").rpartition("/")[0]
-            most = orjson.loads(row["unknown"] or "{}")
-            lost += [Lost(key, most, (row["ended"] or 0.0) + longest)] if most else []
-        ended[key] += 1
-    for entry in RunHistory(reader, run).entries(CostReserved, newest_first=True):
-        reserved = entry.event
-        ended[reserved.effect] -= 1
-        if ended[reserved.effect] < 0:
-            lost.append(Lost(reserved.effect, reserved.most, entry.at + longest))
+    for entry in history.entries(AnswersLost):
+        answers = entry.event
+        lost.append(Lost(answers.effect, answers.most, answers=answers.answers))
+    for reserved in history.entries(CostReserved, newest_first=True):
+        key = reserved.event.effect
+        ended[key] -= 1
+        if ended[key] < 0:
+            lost.append(Lost(key, reserved.event.most, reserved.at + longest))
     return lost
 
 

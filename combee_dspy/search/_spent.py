@@ -1,4 +1,4 @@
-"""What effects cost: their sum, what one of a kind may cost at most, what a lost one likely did."""
+"""What effects cost: their sum, and what one of a kind may cost at most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
 
-__all__ = ["COUNTED", "Kind", "Lost", "Spent", "at_most", "likely_cost", "not_known"]
+__all__ = ["COUNTED", "Kind", "Spent", "at_most"]
 
 _FRAME = (
     256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
@@ -59,24 +59,33 @@ class Kind:
 
     flying: int = 0
     ended: int = 0
+    free: bool = False  # one of them asked no LM
     answered: int = 0  # calls that a service answered: what they cost says what the next may
     dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     told: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     total: Spent = field(default_factory=lambda: Spent())
 
-    def most(self, name: str, growth: int = 1) -> float:
-        """Return what one may cost at most: as told, else so many times what the dearest so far has
-        cost.
+    @property
+    def is_seen(self) -> bool:
+        """Whether it has shown what one costs: a service has answered one, or one asked none."""
+        return self.answered > 0 or self.free
+
+    def most(self, name: str, dearest: float, growth: int = 1) -> float:
+        """Return what one may cost at most: as told, else so many times what the dearest has cost.
+
+        Where none of this kind was seen, that is a call as told, else the ``dearest`` of any kind.
         """
-        calls = self.dearest["calls"] if self.ended else 1.0
+        if not self.is_seen:
+            return max(dearest, 1.0) if name == "calls" else self.told[name] or dearest * growth
         if name == "calls":
-            return calls
-        told = max(calls, 1.0) * self.told[name]
+            return self.dearest[name]
+        told = max(self.dearest["calls"], 1.0) * self.told[name]
         return max(told, self.dearest[name] * (1 if told else growth))
 
     def land(self, usage: Sequence[CallUsage]) -> None:
         """Note what one of them has cost."""
         self.ended += 1
+        self.free = self.free or not usage
         own = Spent()
         own.add(usage)
         self.total.add(usage)
@@ -88,37 +97,6 @@ class Kind:
             own.calls += max(row.calls - row.errors, min(row.calls, 1))
         for name in COUNTED:
             self.dearest[name] = max(self.dearest[name], getattr(own, name) or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """An effect of which nobody knows what it has cost: it was in flight when a run was killed, or
-    given up.
-
-    Attributes:
-        key: Its key.
-        most: What it was granted, of what is limited.
-        until: When a service can work on it no longer, in seconds since 1970.
-    """
-
-    key: str
-    most: Mapping[str, float]
-    until: float
-
-
-def likely_cost(lost: Lost, kinds: Mapping[str, Kind]) -> Mapping[str, float]:
-    """Return what a lost effect has likely cost: the mean of those of its kind that have ended, and
-    what it was granted where there is none.
-    """
-    is_rollout = lost.key.startswith("rollout/")
-    alike = [kind for name, kind in kinds.items() if (name == "rollout") == is_rollout]
-    ended = sum(kind.ended for kind in alike)
-    likely = {}
-    for name, most in lost.most.items():
-        sums = [getattr(kind.total, name) for kind in alike]
-        known = ended and None not in sums
-        likely[name] = min(most, sum(sums) / ended) if known else most
-    return likely
 
 
 def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping[str, float]:
@@ -143,20 +121,3 @@ def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping
             max(dollars, 0.0 if price is None else price.dollars(size, longest)),
         )
     return {"tokens": tokens, "dollars": dollars}
-
-
-def not_known(granted: Mapping[str, float], usage: Sequence[CallUsage]) -> Mapping[str, float]:
-    """Return what an effect that was given up may have cost beside what is known, of what it was
-    granted.
-
-    Its calls are known; what a service takes for one that was in flight is not.
-    """
-    if not any(one.errors for one in usage):
-        return {}
-    spent = Spent()
-    spent.add(usage)
-    return {
-        name: max(0.0, most - (getattr(spent, name) or 0))
-        for name, most in granted.items()
-        if name != "calls"
-    }

@@ -29,13 +29,16 @@ class Budget(StoppingRule):
     Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM
     call comes to is known afterwards only, so it is granted for the most that it may come to: by
     ``max_tokens`` and its prompt's length where its LM has a ``max_tokens``, else by what the
-    dearest of its kind came to so far. A limit is passed only by what nobody knows beforehand: a
-    rollout that makes more calls than any before, what a tool adds to a prompt, or, without a
-    ``max_tokens``, an answer longer than any before. A run that has passed one says by how much. A
-    run that was resumed has one budget: what its earlier parts spent counts. What was in flight
-    when it was killed counts for the most that it may cost for as long as a service may work on it,
-    twice its LM's timeout; then for what its kind costs on average, and the report says by how much
-    the limit may be passed so.
+    dearest of its kind came to so far, and of any kind where the run has seen none of its own. A
+    limit is passed only by what nobody knows beforehand: a rollout that makes more calls than any
+    before, what a tool adds to a prompt, or, without a ``max_tokens``, an effect dearer than any
+    before. A run that has passed one says by how much. A run that was resumed has one budget: what
+    its earlier parts spent counts. What was in flight when it was killed counts for the most that
+    it may cost for as long as a service may work on it, twice its LM's timeout; then for what its
+    kind costs on average. So does a call whose answer never arrived or could not be read, unless
+    the service turned it away (any 4xx, 503, 529) or was never reached. What such effects and calls
+    have cost beyond that may pass the limit: at most what they were granted, or twice the dearest
+    without ``max_tokens``. The report says how much that is.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it
     before the first call where one is not known. Should a program then call a model without a price

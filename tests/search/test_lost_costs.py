@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from dspy.lm15 import RateLimitError, ServerError
+from dspy.lm15 import (
+    Message,
+    RateLimitError,
+    Response,
+    ServerError,
+    TextPart,
+    TransportError,
+    Usage,
+)
 from dspy.utils.exceptions import LMServerError
 
-from combee_dspy import Budget, Search
+from combee_dspy import Budget, Combee, Costs, Price, Search
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
 from combee_dspy.search._budget import BudgetReached, Purse
-from combee_dspy.search._spent import Lost
+from combee_dspy.search._lost import Lost
 from combee_dspy.stopping import Limits
 from combee_dspy.testing import ScriptedRequest
 from tests.scripted import Engine
-from tests.worlds import World, examples, metric, rows, task_answer
+from tests.slow import slow_but
+from tests.worlds import World, events, examples, metric, proposer_answer, rows, task_answer
 
 MOST = {"tokens": 1_000.0}
 
@@ -65,7 +77,7 @@ def test_without_a_kill_there_is_no_doubt() -> None:
 def repeats(limit: int, calls: int) -> bool:
     purse = Purse(Limits(calls=limit), [("rollout", cost(1))] * 4)
     asyncio.run(purse.grant("rollout"))
-    return purse.allow_repeats(calls)
+    return not purse.refusal("rollout", calls)
 
 
 def test_a_call_is_repeated_only_where_the_limit_leaves_room_beside_what_is_in_flight() -> None:
@@ -112,6 +124,69 @@ def test_calls_that_a_service_turns_away_pass_no_limit(tmp_path: Path, seed: int
     assert engine.attempts + len(world.proposer_lm.requests) <= 60
     assert counted["calls"] == engine.attempts + len(world.proposer_lm.requests)
     assert counted["errors"] > 5
+
+
+class Billing(Engine):
+    """A service that charges for each answer, also for the three of ten that never arrive."""
+
+    def __init__(self, answer: Callable[[ScriptedRequest], str], seed: int) -> None:
+        super().__init__(lambda prompt, attempt: "")
+        self._answer, self._draws = answer, random.Random(seed)
+        self.billed = self.lost = 0
+
+    def complete(self, request: Any) -> Response:
+        messages = tuple((message.role, message.text) for message in request.messages)
+        asked = ScriptedRequest(str(request.system), messages)
+        text = self._answer(asked)
+        usage = Usage(len(asked.text) // 4, len(text) // 4, len(asked.text + text) // 4)
+        with self._lock:
+            self.billed += usage.input_tokens + usage.output_tokens
+            if self._draws.random() < 0.3:
+                self.lost += 1
+                raise TransportError("connection reset")
+        message = Message.assistant([TextPart(text)])
+        return Response(None, request.model, message, "stop", usage)
+
+
+@pytest.mark.parametrize("longest", [None, 300])
+@pytest.mark.parametrize("seed", slow_but((0,), range(6)))
+@pytest.mark.parametrize("kind", ["tokens", "dollars"])
+@pytest.mark.usefixtures("no_pauses")
+def test_answers_that_never_arrive_pass_no_limit_beyond_what_the_run_says(
+    tmp_path: Path, kind: str, seed: int, longest: int | None
+) -> None:
+    limit, unit = 30_000, 1.0 if kind == "tokens" else 1e-6
+    services = [Billing(task_answer, seed), Billing(proposer_answer, seed + 100)]
+    given = {} if longest is None else {"max_tokens": longest}
+    lms = [
+        dspy.LM(f"billing/{number}", engine=service, cache=False, num_retries=3, **given)
+        for number, service in enumerate(services)
+    ]
+
+    def run() -> int:
+        with dspy.context(lm=lms[0], adapter=dspy.ChatAdapter()), suppress(ArgumentValueError):
+            Combee(
+                metric,
+                reflection_lm=lms[1],
+                budget=Budget(tokens=limit) if kind == "tokens" else Budget(dollars=limit * unit),
+                costs=Costs(prices={lm.model: Price(1.0, 1.0) for lm in lms}),
+                num_threads=8,
+                log_dir=str(tmp_path),
+                tracker=(),
+                skip_perfect_score=False,
+            ).compile(
+                dspy.Predict("question -> answer"), trainset=examples(48), valset=examples(12, 100)
+            )
+        return sum(service.billed for service in services)
+
+    billed = run()
+    (doubt,) = [
+        event["text"] for event in events(tmp_path, "warning") if "may be passed" in event["text"]
+    ]
+    assert f"{sum(service.lost for service in services)} calls got no answer" in doubt
+    (over,) = re.findall(r"passed by ([\d.e-]+)\.$", doubt)
+    assert 0.6 * limit < billed <= limit + float(over) / unit
+    assert run() <= max(billed, limit + float(over) / unit)
 
 
 @pytest.mark.usefixtures("no_pauses")

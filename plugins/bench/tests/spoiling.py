@@ -28,6 +28,7 @@ _DRIP = 0.5
 # Bytes of a request whose prompt a model of a short context still takes: half of what a shard is
 # read by.
 _LONGEST = 9_000
+_TURNED_AWAY = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Spoiling:
         fault: What spoils answers, ``None`` for nothing.
         requests: Requests so far.
         spoiled: Those of them that did not get their right answer.
+        charged: Tokens that a service would charge for: not where it turned the request away.
         away_from: The request from which on the service is away; ``None`` for never.
         away: Seconds that it is away.
     """
@@ -68,7 +70,7 @@ class Spoiling:
 
     def reset(self) -> None:
         """Begin to count anew."""
-        self.requests = self.spoiled = 0
+        self.requests = self.spoiled = self.charged = 0
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._since: float | None = None
 
@@ -95,14 +97,18 @@ class Spoiling:
                 return await _reset(http, {})
         async with self._session.post(self._url, data=body) as reply:
             right, status = await reply.json(), reply.status
+        tokens = right["usage"]["total_tokens"] if status == 200 else 0
         fault, drawn = (
             self.fault,
             uniform(self._seed, "fault", self.name, content, self._attempts[self.name, content]),
         )
         if status != 200 or fault is None or not (fault.always or drawn < self._rate):
+            self.charged += tokens
             return web.json_response(right, status=status)
         self.spoiled += not fault.always
-        return await fault.spoil(http, right)
+        answer = await fault.spoil(http, right)
+        self.charged += tokens if answer.status not in _TURNED_AWAY else 0
+        return answer
 
 
 def _status(code: int, **headers: str) -> Spoil:
