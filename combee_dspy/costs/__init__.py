@@ -2,6 +2,7 @@
 journal's usage.
 """
 
+from combee_dspy.costs._callbacks import count_failed, count_repeated, without_callbacks
 from combee_dspy.costs._costs import (
     Costs,
     CostTotals,
@@ -16,8 +17,6 @@ from combee_dspy.costs._costs import (
 from combee_dspy.costs._meter import (
     CallRefusedError,
     Meter,
-    count_failed,
-    count_repeated,
     metered,
     role_scope,
     serving,
@@ -40,4 +39,5 @@ __all__ = [
     "serving",
     "totals",
     "window_of",
+    "without_callbacks",
 ]

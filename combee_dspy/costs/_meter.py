@@ -5,7 +5,6 @@ thread.
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 from dspy.utils.exceptions import LMError
 
 from combee_dspy.costs._billed import may_be_billed
+from combee_dspy.costs._callbacks import ForLMs, meters_in
 from combee_dspy.costs._calls import MeteredCall
 from combee_dspy.costs._costs import Costs, Tariff, merged
 from combee_dspy.records import CallUsage, Role
@@ -39,7 +39,6 @@ class CallRefusedError(SystemExit):
 
 
 _PART = 2047
-_NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
 
 
 class Meter(BaseCallback):
@@ -90,7 +89,10 @@ class Meter(BaseCallback):
     def settings(self) -> dict[str, Any]:
         """Return what to give to the ``dspy.context`` in which calls are to be counted."""
         settings = dspy.settings
-        found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks, self), _ROLE: None}
+        found: dict[str, Any] = {
+            "callbacks": ForLMs(settings.callbacks, [*meters_in(settings.callbacks), self]),
+            _ROLE: None,
+        }
         if self.role is not None:
             found[_FOR] = self.role
         self._outer = settings.usage_tracker
@@ -283,41 +285,6 @@ class _Relay:
             meter.hear(lm, usage_entry)
         if self._tracker is not None:
             self._tracker.add_usage(lm, usage_entry)
-
-
-class _ForLMs(list[Any]):
-    """DSPy's callbacks, with a meter added where an LM is called and nowhere else.
-
-    DSPy adds up ``settings.callbacks`` and the callbacks of the module, adapter or LM at hand
-    before each call of one. Where the sum is not empty it binds arguments and looks up handlers,
-    which costs as much as all else that it does for a prediction. So the sum holds the meter only
-    where it has something to hear.
-    """
-
-    def __init__(self, others: Any, meter: Meter) -> None:
-        super().__init__(others)
-        self.meters: list[Meter] = [*getattr(others, "meters", ()), meter]
-
-    def __add__(self, own: Any) -> Any:
-        found = [*self, *own]
-        # Where DSPy does not call it `instance`, the meter hears all there is, which only takes
-        # longer.
-        instance = sys._getframe(1).f_locals.get("instance")
-        return found if isinstance(instance, _NO_LM) else [*found, *self.meters]
-
-
-def count_failed(error: LMError) -> None:
-    """Say how an attempt of the LM call that is active here has ended."""
-    for meter in getattr(dspy.settings.callbacks, "meters", ()):
-        meter.fail(error)
-
-
-def count_repeated() -> None:
-    """Say that the LM call that is active here is tried again: what failed is a call, and an error,
-    of its own.
-    """
-    for meter in getattr(dspy.settings.callbacks, "meters", ()):
-        meter.repeat()
 
 
 def role_scope(role: Role) -> AbstractContextManager[None]:

@@ -44,7 +44,9 @@ def callbacks_beside(trackers: Sequence[Tracker]) -> list[BaseCallback]:
     """
     import dspy
 
-    callbacks: list[BaseCallback] = list(dspy.settings.callbacks or [])
+    from combee_dspy.costs import without_callbacks
+
     if all(tracker.name != "mlflow" for tracker in trackers):
+        callbacks: list[BaseCallback] = dspy.settings.callbacks
         return callbacks
-    return [other for other in callbacks if not type(other).__module__.startswith("mlflow.")]
+    return without_callbacks(lambda other: type(other).__module__.startswith("mlflow."))

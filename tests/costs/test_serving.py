@@ -74,6 +74,21 @@ def test_what_judges_an_answer_that_is_served_is_the_evaluator(world: World) -> 
     }
 
 
+@pytest.mark.parametrize("track_usage", [True, False])
+def test_a_meter_around_a_search_counts_what_its_journal_counts(
+    world: World, tmp_path: Path, *, track_usage: bool
+) -> None:
+    with dspy.context(track_usage=track_usage), metered(PRICES) as outer:
+        world.compile(log_dir=tmp_path, **SMALL)
+    booked = rows(
+        tmp_path,
+        "SELECT role, sum(calls) AS calls, sum(prompt_tokens) AS tokens FROM usage GROUP BY role",
+    )
+    assert {row["role"]: (row["calls"], row["tokens"]) for row in booked} == {
+        row.role: (row.calls, row.prompt_tokens) for row in outer.usage()
+    }
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_search_that_goes_on_from_a_compiled_program_serves_nobody(
     world: World, tmp_path: Path, *, whole: bool
