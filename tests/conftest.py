@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,3 +55,15 @@ def world() -> World:
     from tests.worlds import World
 
     return World.made()
+
+
+@pytest.fixture
+def autolog() -> Iterator[Callable[..., None]]:
+    """MLflow's autologging of DSPy, and everything as it was after it."""
+    dspy, mlflow = (pytest.importorskip(name) for name in ("dspy", "mlflow"))
+    settings = dspy.settings
+    before = {"callbacks": settings.callbacks, "track_usage": settings.track_usage}
+    yield mlflow.dspy.autolog
+    mlflow.dspy.autolog(disable=True)
+    # It also tracks usage from then on, which it does not take back.
+    dspy.configure(**before)

@@ -171,20 +171,18 @@ def each(pages, *slow):
     ),
     ids=named,
 )
-def test_the_python_of_a_page_runs(page, reader, data, service):
+def test_the_python_of_a_page_runs(page, reader, data, service, request):
     here = names(data, service)
-    if "autolog" in page.read_text(encoding="utf-8"):
+    is_logged = "autolog" in page.read_text(encoding="utf-8")
+    if is_logged:
         # A context of DSPy's takes its callbacks over as they are when it is entered.
-        pytest.importorskip("mlflow").dspy.autolog()
+        request.getfixturevalue("autolog")()
     with dspy.context(lm=service.lm()):
         for kind, text in blocks(page):
             if kind == "python":
                 exec(compile(text, str(page), "exec"), here)  # noqa: S102 - this repository's own pages
-    if "autolog" in page.read_text(encoding="utf-8"):
-        import mlflow
-
-        mlflow.dspy.autolog(disable=True)
-        mlflow.set_tracking_uri(None)
+    if is_logged:
+        pytest.importorskip("mlflow").set_tracking_uri(None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -211,7 +211,7 @@ def test_what_is_nested_too_deep_is_cut_off():
     assert Selection().choose([trace]).traces == (trace,)
 
 
-def test_what_autolog_records_is_a_trace(mlflow_store, request):
+def test_what_autolog_records_is_a_trace(mlflow_store, request, autolog):
     import mlflow
 
     class Program(dspy.Module):
@@ -230,7 +230,7 @@ def test_what_autolog_records_is_a_trace(mlflow_store, request):
 
     mlflow.set_tracking_uri(mlflow_store)
     mlflow.set_experiment(request.node.name)
-    mlflow.dspy.autolog()
+    autolog()
     try:
         with dspy.context(lm=ScriptedLM(reply), adapter=dspy.ChatAdapter()):
             Program()(question="2 + 2")
@@ -239,7 +239,6 @@ def test_what_autolog_records_is_a_trace(mlflow_store, request):
         (trace,) = source.read()
         coverage = source.coverage(Program())
     finally:
-        mlflow.dspy.autolog(disable=True)
         mlflow.set_tracking_uri(None)
     assert trace.inputs == {"question": "2 + 2"}
     assert trace.outputs["answer"] == "4"

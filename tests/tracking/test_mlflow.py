@@ -682,15 +682,6 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
         assert store.only().info.experiment == expected
 
 
-@pytest.fixture
-def autolog():
-    """MLflow's autologging of DSPy, and everything as it was after it."""
-    callbacks, usage = dspy.settings.callbacks, dspy.settings.track_usage
-    yield mlflow.dspy.autolog
-    mlflow.dspy.autolog(disable=True)
-    dspy.settings.configure(callbacks=callbacks, track_usage=usage)
-
-
 def test_beside_autologging_the_same_traces_are_kept_and_runs_are_nested(world, tmp_path, autolog):
     before = mlflow.tracking.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
