@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from combee_dspy.exceptions import CombeeError
     from combee_dspy.guards import Guards
     from combee_dspy.learning import LearnedLessons, Proposal, learn_lessons, propose_program
-    from combee_dspy.loading import candidates, load_candidate
+    from combee_dspy.loading import candidates, load_candidate, load_skill
     from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.mlflow_prompts import CombeePromptOptimizer
     from combee_dspy.options import Privacy, Search, Validation
@@ -44,7 +44,7 @@ _HOMES = {
     "exceptions": ("CombeeError",),
     "guards": ("Guards",),
     "learning": ("LearnedLessons", "Proposal", "learn_lessons", "propose_program"),
-    "loading": ("candidates", "load_candidate"),
+    "loading": ("candidates", "load_candidate", "load_skill"),
     "many": ("Task", "TaskResult", "compile_many"),
     "mlflow_prompts": ("CombeePromptOptimizer",),
     "options": ("Privacy", "Search", "Validation"),
@@ -80,6 +80,7 @@ __all__ = [
     "learn_lessons",
     "load_benchmark",
     "load_candidate",
+    "load_skill",
     "propose_program",
 ]
 

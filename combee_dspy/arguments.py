@@ -31,7 +31,6 @@ __all__ = [
     "build",
     "build_all",
     "build_artifact",
-    "build_operators",
     "check_budget",
     "check_cache",
     "check_diversity",
@@ -240,26 +239,23 @@ def build_all(base: type[S], values: object) -> tuple[S, ...]:
     return tuple(build(base, value) for value in cast("Iterable[object]", values))
 
 
-def build_operators(values: object) -> tuple[Operator, ...]:
-    """Return operators from one value or several.
+def build_artifact(value: object, operators: object) -> tuple[Artifact, tuple[Operator, ...]]:
+    """Return an artifact, and the operators that edit it: its usual ones for ``None``.
 
     Raises:
-        ArgumentValueError: There are none.
+        ArgumentValueError: There are no operators.
     """
-    operators = build_all(Operator, values)
-    if not operators:
-        raise ArgumentValueError(
-            "operators", values, "is empty", "Give at least one operator, such as 'insert'."
-        )
-    return operators
-
-
-def build_artifact(value: object, operators: tuple[Operator, ...]) -> Artifact:
-    """Return an artifact; an instruction is edited by these operators."""
     artifact = build(Artifact, value)
+    if operators is None and isinstance(artifact, Instruction):
+        operators = artifact.usual_operators()
+    edits = build_all(Operator, "insert" if operators is None else operators)
+    if not edits:
+        raise ArgumentValueError(
+            "operators", operators, "is empty", "Give at least one operator, such as 'insert'."
+        )
     if isinstance(artifact, Instruction):
-        return dataclasses.replace(artifact, operators=operators)
-    return artifact
+        artifact = dataclasses.replace(artifact, operators=edits)
+    return artifact, edits
 
 
 def choose_keep(settings: Settings) -> Keep:

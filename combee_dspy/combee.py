@@ -19,7 +19,6 @@ from combee_dspy.arguments import (
     build,
     build_all,
     build_artifact,
-    build_operators,
     check_budget,
     check_cache,
     check_diversity,
@@ -199,7 +198,7 @@ class Combee(Teleprompter):
                 "component_selector": component_selector,
             }
         )
-        edits = build_operators("insert" if operators is None else operators)
+        learned, edits = build_artifact(artifact, operators)
         if tracker is None and use_mlflow:
             tracker = "mlflow"
         settings = Settings(
@@ -230,7 +229,7 @@ class Combee(Teleprompter):
             use_mlflow=use_mlflow,
             seed=secrets.randbits(32) if seed is None else seed,
             gepa=check_gepa_kwargs(gepa_kwargs or {}),
-            artifact=build_artifact(artifact, edits),
+            artifact=learned,
             aggregator=build(Aggregator, aggregator),
             operators=edits,
             chosen_controller=None if controller is None else build(BatchController, controller),

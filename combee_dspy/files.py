@@ -31,6 +31,7 @@ __all__ = [
     "check_database",
     "check_folder",
     "check_plain",
+    "delete_plain",
     "file_name",
     "make_folder",
     "make_private",
@@ -225,6 +226,17 @@ def write_plain(path: Path, data: bytes | str) -> None:
     """
     with replace_file(path) as file:
         file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+def delete_plain(path: Path) -> None:
+    """Delete a plain file, where it is there.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+        OSError: It cannot be deleted.
+    """
+    if check_plain(path) is not None:
+        path.unlink(missing_ok=True)
 
 
 def append_plain(path: Path, data: bytes) -> None:

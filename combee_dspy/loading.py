@@ -13,12 +13,15 @@ from combee_dspy.artifacts import Artifact, Instruction
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, JournalDamagedError
 from combee_dspy.journal import Reader, RunHistory, journal_file
+from combee_dspy.lessons import Book, read_section
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
-from combee_dspy.tracking._candidates import candidate_named, recorded
+from combee_dspy.skills import SkillFolder
+from combee_dspy.tracking._candidates import candidate_named, chosen_of, recorded
+from combee_dspy.tracking._lessons import books_of
 from combee_dspy.tracking._queries import run_number
 
-__all__ = ["CandidateRecord", "candidates", "load_candidate"]
+__all__ = ["CandidateRecord", "candidates", "load_candidate", "load_skill"]
 
 _LISTED = 20
 
@@ -149,6 +152,46 @@ def load_candidate(
             "student", type(student).__name__, problem, "Give the program of that run."
         )
     return serving(artifact.build(student, record.texts))
+
+
+def load_skill(
+    place: str | os.PathLike[str], *, predictor: str = "", run: int | str | None = None
+) -> SkillFolder:
+    """Return what a run has learned about a predictor, as a skill that can be written.
+
+    It begins with what the chosen candidate shows. Of recorded rollouts alone
+    (:func:`~combee_dspy.learn_lessons`) it has the book and no instruction.
+
+    Args:
+        place: The run's ``log_dir``, or its journal.
+        predictor: The component, where the program has several.
+        run: The run's name or number, where a journal holds several.
+
+    Raises:
+        ArgumentValueError: There is no such run, it has learned nothing yet, or ``predictor`` names
+            none of its components.
+        JournalDamagedError: It cannot be read.
+    """
+    with Reader(journal_file(os.fspath(place)), checked=True) as reader:
+        number = run_number(reader, run)
+        history = RunHistory(reader, number)
+        books, spec = books_of(history), history.about.spec("artifact")
+        chosen = chosen_of(recorded(reader, number))
+    if not books:
+        remedy = "Give the log_dir of a run that has learned something."
+        raise ArgumentValueError("run", os.fspath(place), "holds no book of lessons", remedy)
+    name = predictor or (next(iter(books)) if len(books) == 1 else "")
+    if name not in books:
+        remedy = f"Name one of {', '.join(sorted(books))}."
+        raise ArgumentValueError("predictor", predictor, "is none of the run's books", remedy)
+    book, text = books[name], chosen["texts"].get(name, "") if chosen else ""
+    artifact = artifact_of(spec) if spec else Instruction()
+    lines = artifact.read(text)
+    first = frozenset(home.id for line in lines.lessons if (home := book.find(line.id)))
+    foreign = [line for line in lines.lessons if book.find(line.id) is None]
+    book = Book((*book.lessons, *foreign))
+    task = read_section(text)[0] if isinstance(artifact, Instruction) else ""
+    return SkillFolder(book, task, first=first)
 
 
 def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:

@@ -81,7 +81,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "patience": "Patience",
     },
     "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},
-    "artifact": {"instruction": "Instruction", "playbook": "Playbook"},
+    "artifact": {"instruction": "Instruction", "playbook": "Playbook", "skill": "Skill"},
     "weigher": {"posterior": "Posterior", "trusting": "Trusting"},
     "source": {
         "hugging-face": "HuggingFace",

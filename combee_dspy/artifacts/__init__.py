@@ -1,4 +1,6 @@
-"""What a run learns, and how a program shows it: an instruction, or a playbook of bullets."""
+"""What a run learns, and how a program shows it: an instruction, a playbook of bullets, or a
+skill.
+"""
 
 from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.artifacts._bullets import SECTIONS, Bullet, BulletText, read_text
@@ -6,6 +8,7 @@ from combee_dspy.artifacts._instruction import Instruction
 from combee_dspy.artifacts._online import OnlinePlaybook
 from combee_dspy.artifacts._playbook import Playbook
 from combee_dspy.artifacts._reflecting import read_tags
+from combee_dspy.artifacts._skill import Skill
 
 __all__ = [
     "SECTIONS",
@@ -15,6 +18,7 @@ __all__ = [
     "Instruction",
     "OnlinePlaybook",
     "Playbook",
+    "Skill",
     "Trajectory",
     "read_tags",
     "read_text",

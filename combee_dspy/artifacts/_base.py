@@ -89,6 +89,10 @@ class Artifact(Strategy):
     def read(self, text: str) -> Book:
         """Return the book of the lessons that a component's text shows; pure."""
 
+    def begin(self, text: str) -> Book:
+        """Return the book that a run begins with, where the student's component has this text."""
+        return self.read(text)
+
     @abstractmethod
     def serve(self, text: str, book: Book) -> str:
         """Return a component's text that shows the lessons which a book serves; pure.

@@ -14,7 +14,7 @@ from combee_dspy._private import flex_sources, make_adapter
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts._base import Artifact, Trajectory, aggregate_changed
 from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_section
-from combee_dspy.operators import Operator, apply_components, seed_components, visible
+from combee_dspy.operators import Insert, Operator, apply_components, seed_components, visible
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.reflections import feedback_text, normalised
 from combee_dspy.strategies import StrategyContext, parameters
@@ -47,6 +47,10 @@ class Instruction(Artifact):
     name: ClassVar[str] = "instruction"
     view: Literal["auto", "all", "feedback"] = "auto"
     operators: tuple[Operator, ...] = ()
+
+    def usual_operators(self) -> tuple[Operator, ...]:
+        """Return the operators where the user names none."""
+        return (Insert(),)
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return instructions by predictor, code by path, then what is hidden."""

@@ -20,6 +20,7 @@ from combee_dspy.cli.demo import demo
 from combee_dspy.cli.learn import learn
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
+from combee_dspy.cli.skill import skill
 
 __all__ = ["app", "main"]
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     combee demo                watch a small model's prompt get better, in five minutes
     combee run CONFIG.yaml     your program, data and models; see combee run --help
     combee learn LOGS          lessons from recorded rollouts, none run again
+    combee skill RUN           what a run learned, as a folder that coding agents read
     combee diagnose RUN        whether serial search has converged, so that going wide can pay
     combee plan SPEC.yaml      the plan of a wide search, every number with its origin
     combee verify RUN.yaml     whether a claim survives other seeds, slices and hardware
@@ -51,6 +53,7 @@ for _command in (
     demo,
     run,
     learn,
+    skill,
     queries.runs,
     queries.show,
     queries.report,

@@ -16,6 +16,7 @@ from combee_dspy.exceptions import ArgumentValueError
 
 if TYPE_CHECKING:
     from combee_dspy.learning import LearnedLessons
+    from combee_dspy.lessons import Book
     from combee_dspy.traces import Selection, TraceSource
 
 __all__ = ["learn"]
@@ -47,7 +48,7 @@ def learn(  # noqa: PLR0913 - one parameter an option
         Path | None,
         typer.Option(help="Write lessons.json and prompt.md there.", show_default=False),
     ] = None,
-    skill: Annotated[str, typer.Option(help="Write a skill of this name, and no prompt.")] = "",
+    skill: Annotated[str, typer.Option(help="Write a skill of this name, or go on with it.")] = "",
     log_dir: Annotated[
         Path | None,
         typer.Option(help="The journal: run again to go on.", show_default=False),
@@ -86,7 +87,8 @@ def learn(  # noqa: PLR0913 - one parameter an option
         remedy = "Name the model that reads, or give --dry-run."
         raise ArgumentValueError("--lm", None, "is missing", remedy)
     task = prompt.read_text(encoding="utf-8").strip() if prompt else ""
-    learned = _learn(traces, selection, task, log_dir, _model(lm, api_base, api_key_env))
+    before = _book_of(out, skill)
+    learned = _learn(traces, selection, task, before, log_dir, _model(lm, api_base, api_key_env))
     files = learned.save(out, skill) if out else ()
     _show(learned, files)
 
@@ -95,6 +97,7 @@ def _learn(
     traces: TraceSource,
     selection: Selection,
     task: str,
+    book: Book,
     log_dir: Path | None,
     model: Mapping[str, str],
 ) -> LearnedLessons:
@@ -107,8 +110,17 @@ def _learn(
     with ExitStack() as stack:
         reader = make_lm(config, [], 0, stack)
         return learn_lessons(
-            traces, reflection_lm=reader, task=task, selection=selection, log_dir=log_dir
+            traces, reflection_lm=reader, task=task, selection=selection, log_dir=log_dir, book=book
         )
+
+
+def _book_of(out: Path | None, skill: str) -> Book:
+    """Return the book of the skill that lies there already."""
+    from combee_dspy.lessons import Book
+    from combee_dspy.skills import read_skill
+
+    home = out / skill if out and skill else None
+    return read_skill(home).book if home and home.is_dir() else Book()
 
 
 def _model(lm: str, api_base: str, api_key_env: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import CopyIndex, Guards
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, Journal, RunLog
-from combee_dspy.lessons import Book, taught
+from combee_dspy.lessons import Book, Taught, read_section, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.options import Privacy
@@ -45,11 +45,14 @@ logger = logging.getLogger("combee_dspy")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One prompt of what answered: its name, its text, and what readers see of the traces."""
+    """One prompt of what answered: its name, its text, what readers see of the traces, and what was
+    learned about it before.
+    """
 
     name: str
     text: str
     reflections: tuple[Reflection, ...]
+    book: Book = field(default_factory=Book)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class Learner:
             log.emit(event, step=0, component=part.name)
 
         artifact = Instruction()
-        before = artifact.read(part.text)
+        before = part.book.add(map(Taught, read_section(part.text)[1]), born=-1)
         words = Guards().max_copied_words
         context = StrategyContext(
             part.name,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,20 +9,19 @@ import dspy
 
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.files import write_plain
+from combee_dspy.files import file_name, write_plain
 from combee_dspy.json_texts import sound
 from combee_dspy.learning._engine import Part, make_learner
-from combee_dspy.lessons import Book, BookLesson
+from combee_dspy.lessons import Book, encode_book, read_section
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage
+from combee_dspy.skills import SkillFolder, write_skill
 from combee_dspy.traces import Selected, Selection, Traces
 from combee_dspy.weighers import Weigher
 
 __all__ = ["LearnedLessons", "learn_lessons"]
 
 _COMPONENT = "prompt"
-_SKILL_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_SKILL_NAME_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +41,15 @@ class LearnedLessons:
     usage: tuple[CallUsage, ...] = ()
 
     def save(self, folder: str | Path, skill: str = "") -> tuple[Path, ...]:
-        """Write ``lessons.json`` and ``prompt.md``, or a skill in the place of the prompt.
+        """Write ``lessons.json`` and ``prompt.md``, or a skill in their place.
 
         Args:
             folder: Where; it is made where it is missing.
-            skill: The name of a skill for coding agents: ``<folder>/<name>/SKILL.md``.
+            skill: The name of a skill for coding agents: ``<folder>/<name>/SKILL.md`` (see
+                :func:`combee_dspy.skills.write_skill`).
 
         Returns:
-            The files.
+            The files; the last is what a model reads first.
 
         Raises:
             ArgumentValueError: ``skill`` cannot name one.
@@ -59,25 +57,17 @@ class LearnedLessons:
             OSError: A file cannot be written.
         """
         home = Path(folder)
-        text = home / "prompt.md"
         if skill:
-            if not _SKILL_NAME.fullmatch(skill) or len(skill) > _SKILL_NAME_CHARACTERS:
+            if file_name(skill) != skill:
                 remedy = "Use lower case letters and digits, words joined by '-': order-codes."
                 raise ArgumentValueError("skill", skill, "cannot name a skill", remedy)
-            text = home / skill / "SKILL.md"
-        text.parent.mkdir(parents=True, exist_ok=True)
-        lessons = [_as_data(lesson) for lesson in self.book.lessons]
-        data = json.dumps(lessons, indent=2, ensure_ascii=False)
+            whole = SkillFolder(self.book, read_section(self.prompt)[0])
+            return write_skill(home / skill, whole, note="Not validated. ")[::-1]
+        home.mkdir(parents=True, exist_ok=True)
+        write_plain(home / "lessons.json", encode_book(self.book))
         # An answer that was cut off may end with half a character.
-        write_plain(home / "lessons.json", sound(data) + "\n")
-        write_plain(text, sound(self._skill(skill) if skill else self.prompt) + "\n")
-        return home / "lessons.json", text
-
-    def _skill(self, name: str) -> str:
-        count = len(self.selected.traces)
-        about = f"What {count} recorded runs taught about {name.replace('-', ' ')}. Not validated."
-        lines = ["---", f"name: {name}", f"description: {json.dumps(about)}", "---", ""]
-        return "\n".join([*lines, self.prompt])
+        write_plain(home / "prompt.md", sound(self.prompt) + "\n")
+        return home / "lessons.json", home / "prompt.md"
 
 
 def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
@@ -91,6 +81,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
     privacy: Privacy | None = None,
     num_threads: int = 16,
     log_dir: str | Path | None = None,
+    book: Book | None = None,
 ) -> LearnedLessons:
     """Learn lessons from recorded rollouts, and run nothing.
 
@@ -108,6 +99,8 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         privacy: What no reader sees; ``None`` for keys and personal data.
         num_threads: LM calls in flight at once.
         log_dir: Where the journal lies. With it, a run that was killed reads nothing twice.
+        book: What was learned before, such as ``read_skill("skills/codes").book``: its examples go
+            on to count.
 
     Returns:
         The book, and the prompt that serves it.
@@ -120,23 +113,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         InfrastructureError: The service kept failing; what was read is in the journal.
     """
     learner = make_learner(traces, reflection_lm, selection, (aggregator, weigher), privacy)
-    part = Part(_COMPONENT, task, learner.selected.reflections)
+    part = Part(_COMPONENT, task, learner.selected.reflections, book or Book())
     outcome = learner.learn((part,), num_threads, log_dir)
     texts, books = outcome.texts, outcome.books
     return LearnedLessons(books[_COMPONENT], texts[_COMPONENT], learner.selected, outcome.usage)
-
-
-def _as_data(lesson: BookLesson) -> dict[str, object]:
-    return {
-        "id": lesson.id,
-        "text": lesson.text,
-        "sources": list(lesson.sources),
-        "against": list(lesson.against),
-        "born": lesson.born,
-        "state": lesson.state,
-        "reason": lesson.reason,
-        "effect": None,
-        "rule": lesson.rule,
-        "rivals": list(lesson.rivals),
-        "wordings": list(lesson.wordings),
-    }

@@ -5,6 +5,7 @@
 | ``_records`` | a lesson and its evidence | ``combee_dspy.records``, ``texts`` |
 | ``_book`` | the lessons of a component, and which are served | ``_changes`` |
 | ``_changes`` | what an edit does to them | ``combee_dspy.edits``, ``texts`` |
+| ``_codec`` | a book as JSON | ``exceptions``, ``json_texts`` |
 | ``_likeness`` | which lessons are about one thing | ``texts`` |
 | ``_section`` | how a prompt shows lessons | nothing |
 
@@ -23,6 +24,7 @@ from combee_dspy.edits import (
     Unite,
 )
 from combee_dspy.lessons._book import Book, Edited
+from combee_dspy.lessons._codec import decode_book, encode_book
 from combee_dspy.lessons._likeness import deal_alike, nearest, word_vectors
 from combee_dspy.lessons._records import (
     BookLesson,
@@ -52,6 +54,8 @@ __all__ = [
     "bullets",
     "certainty",
     "deal_alike",
+    "decode_book",
+    "encode_book",
     "lesson_id",
     "nearest",
     "read_section",

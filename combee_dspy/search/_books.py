@@ -44,7 +44,7 @@ class Books:
 
     def __post_init__(self) -> None:
         for component in self.components:
-            self.now[component] = self.artifact.read(self.seed.texts[component]).without(
+            self.now[component] = self.artifact.begin(self.seed.texts[component]).without(
                 self.removed
             )
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}

@@ -48,6 +48,7 @@ LAYERS = (
         "operators",
         "rollouts",
         "shuffle",
+        "skills",
         "stopping",
         "weighers",
     ),

@@ -1,0 +1,147 @@
+"""Which lessons stand where: ``SKILL.md``, and references by topic, as texts. Pure."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lessons import Book, BookLesson, deal_alike, encode_book
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.skills._lines import evidence_of, line_of
+from combee_dspy.texts import normalised
+
+__all__ = ["BOOK", "LESSONS", "PAGE", "REFERENCES", "describe", "pages_of"]
+
+PAGE, BOOK = "SKILL.md", "references/lessons.json"
+LESSONS, REFERENCES = "## Lessons", "## More lessons"
+_HOW = "Open the file whose words are in your task."
+# Tokens for the line that says how many files a list leaves out, and for the title of a reference.
+_ROOM, _TITLE = 20, 150
+_LONGEST_DESCRIPTION = 1024
+_LESSONS_OF_TOPIC = 40
+_WORD = re.compile(r"[^\W\d]\w{3,30}")
+
+
+def pages_of(
+    name: str,
+    description: str,
+    task: str,
+    book: Book,
+    first: Collection[str],
+    max_tokens: int,
+) -> dict[str, str]:
+    """Return the files of a skill by their path in its folder, none above ``max_tokens``.
+
+    Lessons of the user's own come first, then those that are named, then those that most examples
+    speak for. A rule and its exceptions stay together. What does not fit into ``SKILL.md`` stands
+    in references, where like lessons share a file.
+
+    Raises:
+        ArgumentValueError: The task's own text leaves no room.
+    """
+    head = ["---", f"name: {name}", f"description: {json.dumps(description)}", "---", ""]
+    head += [task, ""] if task else []
+    left = max_tokens - estimate_tokens("\n".join([*head, LESSONS, "", ""]))
+    families = _families(book)
+    tokens = [sum(estimate_tokens(line_of(each)) + 1 for each in each_of) for each_of in families]
+    spare = 0 if sum(tokens) <= left else max_tokens // 4
+    if left < spare:
+        remedy = "Raise it, or shorten the instruction."
+        problem = f"leaves no room beside the instruction's {estimate_tokens(task):,} tokens"
+        raise ArgumentValueError("max_tokens", max_tokens, problem, remedy)
+    always: set[int] = set()
+    room = left - spare
+    for place in sorted(range(len(families)), key=lambda at: _rank(families[at][0], first)):
+        if tokens[place] <= room:
+            room -= tokens[place]
+            always.add(place)
+    shown = [line_of(each) for place in sorted(always) for each in families[place]]
+    rest = [each for place, family in enumerate(families) if place not in always for each in family]
+    topics = _topics(rest, max_tokens)
+    files = {f"references/topic-{number:03}.md": topic for number, topic in enumerate(topics, 1)}
+    holders = Counter(word for each in rest for word in _words(each))
+    titles = {path: ", ".join(_telling(topic, holders)) for path, topic in files.items()}
+    body = [*head, LESSONS, "", *shown, *_index(files, titles, spare + room)]
+    pages = {
+        path: "\n".join([f"# {titles[path]}", "", *map(_shown, topic)]) + "\n"
+        for path, topic in files.items()
+    }
+    return {**pages, PAGE: "\n".join(body) + "\n", BOOK: encode_book(book)}
+
+
+def describe(name: str, book: Book, note: str = "") -> str:
+    """Return what a skill is about and when it is of use."""
+    about = name.replace("-", " ")
+    words = ", ".join(_telling(book.served, {}, 12))
+    text = f"Lessons about {about}, learned from examples. {note}Use them for {about}: {words}."
+    return text[:_LONGEST_DESCRIPTION]
+
+
+def _families(book: Book) -> list[list[BookLesson]]:
+    """Return the served lessons, each rule with its exceptions."""
+    served = {lesson.id: lesson for lesson in book.served}
+
+    def root(lesson: BookLesson) -> str:
+        while lesson.rule in served:
+            lesson = served[lesson.rule]
+        return lesson.id
+
+    return [list(family) for _, family in groupby(book.served, root)]
+
+
+def _rank(lesson: BookLesson, first: Collection[str]) -> tuple[bool, bool, int]:
+    return not lesson.own, lesson.id not in first, lesson.harmful - lesson.support
+
+
+def _topics(lessons: Sequence[BookLesson], max_tokens: int) -> list[list[BookLesson]]:
+    """Return groups of like lessons, each of which fits into a file."""
+    texts = [lesson.text for lesson in lessons]
+    groups = deal_alike(texts, range(len(texts)), _LESSONS_OF_TOPIC, random.Random(0))  # noqa: S311 - no secret
+    grouped = {place for group in groups for place in group}
+    groups.append(tuple(place for place in range(len(texts)) if place not in grouped))
+    topics: list[list[BookLesson]] = []
+    for group in filter(None, groups):
+        left = 0
+        for place in group:
+            tokens = estimate_tokens(_shown(lessons[place])) + 1
+            if tokens > left:
+                topics.append([])
+                left = max_tokens - _TITLE
+            topics[-1].append(lessons[place])
+            left -= tokens
+    return topics
+
+
+def _shown(lesson: BookLesson) -> str:
+    return f"{line_of(lesson)}\n{evidence_of(lesson)}"
+
+
+def _index(
+    files: Mapping[str, Sequence[BookLesson]], titles: Mapping[str, str], room: int
+) -> list[str]:
+    """Return the list of the references, as far as there is room."""
+    if not files:
+        return []
+    lines = ["", REFERENCES, "", _HOW, ""]
+    for number, (path, topic) in enumerate(files.items()):
+        line = f"- [{path}]({path}): {titles[path]} ({len(topic)} lessons)"
+        if estimate_tokens("\n".join([*lines, line])) > room - _ROOM:
+            return [*lines, f"- {len(files) - number} more in references/: search their words."]
+        lines.append(line)
+    return lines
+
+
+def _words(lesson: BookLesson) -> set[str]:
+    return set(_WORD.findall(normalised(lesson.text)))
+
+
+def _telling(lessons: Sequence[BookLesson], holders: Mapping[str, int], most: int = 4) -> list[str]:
+    """Return the words that tell lessons from others: many of these hold them, and few others."""
+    own = Counter(word for lesson in lessons for word in _words(lesson))
+    ordered = sorted(own, key=lambda word: (-(own[word] ** 2) / holders.get(word, 1), word))
+    return ordered[:most]
