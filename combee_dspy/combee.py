@@ -45,9 +45,10 @@ from combee_dspy.options import Privacy, Search, Validation, option, positive
 from combee_dspy.records import Metric
 from combee_dspy.registry import Spec
 from combee_dspy.rollouts import Executor
-from combee_dspy.search import compile_program
+from combee_dspy.search import Data, compile_program
 from combee_dspy.settings import Auto, Settings
 from combee_dspy.stopping import StoppingRule
+from combee_dspy.traces import Selection, Traces
 from combee_dspy.tracking import Tracker
 
 __all__ = ["Combee"]
@@ -298,20 +299,29 @@ class Combee(Teleprompter):
         self,
         student: dspy.Module,
         *,
-        trainset: list[dspy.Example],
+        trainset: list[dspy.Example] | None = None,
         teacher: dspy.Module | None = None,
         valset: list[dspy.Example] | None = None,
         heldout: Sequence[dspy.Example] | Heldout | None = None,
+        traces: Traces | None = None,
+        selection: Selection | None = None,
     ) -> dspy.Module:
         """Return a better copy of a program.
 
         Args:
             student: The program. Not changed.
-            trainset: Examples to learn from.
+            trainset: Examples to learn from; may be left out beside ``traces``.
             teacher: Not supported, as in GEPA.
             valset: Examples to compare candidates on; the trainset by default, which
                 marks the run as unfit for claims.
             heldout: Examples for the final figure: disjoint from both, read at the end.
+            traces: Rollouts that were recorded elsewhere: a source, or any iterable of
+                :class:`~combee_dspy.traces.Trace`, of MLflow's traces or of records. They are read
+                before the trainset, each once, and nothing is run for it. The metric scores
+                recorded outputs where a trace has expected answers. Without a trainset and a
+                valset nothing is validated, and the report's first line says so.
+            selection: Which traces are read; by default
+                :class:`~combee_dspy.traces.Selection`'s.
 
         Returns:
             The program that was chosen on validation, with ``combee_report`` attached, and
@@ -320,6 +330,7 @@ class Combee(Teleprompter):
         Raises:
             ArgumentError: An argument cannot be used.
             SplitOverlapError: ``heldout`` shares rows with another split.
+            TraceSourceError: The traces cannot be read.
             JournalError: The journal in ``log_dir`` belongs to another run, is held or is damaged.
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
@@ -335,7 +346,8 @@ class Combee(Teleprompter):
             raise ArgumentValueError(
                 "teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA."
             )
-        return compile_program(self.settings, student, trainset, valset, heldout)
+        data = Data(trainset, valset, heldout, traces, selection)
+        return compile_program(self.settings, student, data)
 
     def get_params(self) -> dict[str, object]:
         """Return the settings by name. Changing the mapping changes nothing."""

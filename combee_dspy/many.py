@@ -21,6 +21,7 @@ from combee_dspy.exceptions import (
 from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
 from combee_dspy.search import (
+    Data,
     Shared,
     compile_task,
     in_own_loop,
@@ -28,6 +29,7 @@ from combee_dspy.search import (
     open_shared,
 )
 from combee_dspy.settings import Settings
+from combee_dspy.traces import Selection, Traces
 
 __all__ = ["Task", "TaskResult", "compile_many"]
 
@@ -39,9 +41,11 @@ class Task:
     Attributes:
         name: Unique among the tasks: the run's name in the journal.
         student: The program. Not changed.
-        trainset: Examples to learn from.
+        trainset: Examples to learn from; ``None`` where all is learned from traces.
         valset: Examples to compare candidates on; the trainset by default.
         heldout: Examples for the final figure: with a receipt of their own.
+        traces: Recorded rollouts, as for :meth:`Combee.compile`.
+        selection: Which of them are read.
         metric: The score; ``None`` takes the optimizer's.
         seed: The seed; ``None`` takes the optimizer's.
         context: DSPy settings of this task alone, such as ``lm`` or ``adapter``, as for
@@ -50,12 +54,19 @@ class Task:
 
     name: str
     student: dspy.Module
-    trainset: Sequence[dspy.Example]
+    trainset: Sequence[dspy.Example] | None = None
     valset: Sequence[dspy.Example] | None = None
     heldout: Sequence[dspy.Example] | Heldout | None = None
     metric: Callable[..., Any] | None = None
     seed: int | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
+    traces: Traces | None = None
+    selection: Selection | None = None
+
+    @property
+    def data(self) -> Data:
+        """What is learned from and compared on."""
+        return Data(self.trainset, self.valset, self.heldout, self.traces, self.selection)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,9 +145,8 @@ async def _one(
     try:
         async with turns:
             with dspy.context(**task.context):
-                data = (task.trainset, task.valset, task.heldout)
                 compilation = make_compilation(
-                    settings, task.student, *data, name=task.name, number=number
+                    settings, task.student, task.data, name=task.name, number=number
                 )
                 program = await compile_task(compilation, shared)
     except asyncio.CancelledError as cancelled:

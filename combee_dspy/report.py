@@ -35,7 +35,12 @@ class CombeeReport:
         best_score: Mean validation score of the program that was returned; NaN where nothing was
             validated.
         rollouts: Rollouts of the search, of all parts of a run that was resumed, those taken from a
-            cache too; those of the held-out set are not among them.
+            cache too; those of the held-out set and those that were recorded elsewhere are not
+            among them.
+        recorded: Rollouts that were recorded elsewhere and read.
+        traces: Which traces were read, why others were not, and who had answered them; empty
+            without any.
+        validated: Whether there were rows to validate on.
         updates: Updates committed.
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: Sums over the journal's usage, of all parts of a run that was resumed.
@@ -82,6 +87,9 @@ class CombeeReport:
     models: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     warnings: tuple[str, ...] = ()
+    recorded: int = 0
+    traces: str = ""
+    validated: bool = True
     journal: str = ""
     page: str = ""
 
@@ -94,7 +102,8 @@ class CombeeReport:
         """Return the result as people are told it, a line each, ten at most: first whether it is a
         gain or a loss.
         """
-        found = {"held-out": self.unread or "no held-out set was given: this run supports no claim"}
+        found = {} if self.validated else {"not validated": "no rows to validate on: a proposal"}
+        found["held-out"] = self.unread or "no held-out set was given: this run supports no claim"
         if (held := self.heldout) is not None:
             interval = (
                 f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
@@ -112,6 +121,8 @@ class CombeeReport:
             f"{_spent(self.costs.total)}, {self.rollouts} rollouts in {self.updates} updates,"
             f" {self.seconds:.1f} s"
         )
+        if self.traces:
+            found["traces"] = f"{self.recorded} recorded rollouts, none bought: {self.traces}"
         if self.heldout is not None:
             found["per held-out point"] = str(self.per_point or NO_BASELINE)
         if math.isfinite(self.best_score):

@@ -21,13 +21,14 @@ class Trajectory:
     """One example of a minibatch, by its position from 0, and what the program made of it.
 
     ``record`` is GEPA's reflective record of the component, where it is a predictor with something
-    to say.
+    to say; of a rollout that was recorded elsewhere (``is_recorded``) what a reader sees of it.
     """
 
     index: int
     example: dspy.Example
     rollout: Rollout
     record: Mapping[str, Any] | None = None
+    is_recorded: bool = False
 
 
 class Artifact(Strategy):

@@ -174,6 +174,8 @@ def _record(trajectory: Trajectory, context: StrategyContext) -> dict[str, Any]:
 
     DSPy types (images, files) stay what they are and reach the LM as such.
     """
+    if trajectory.is_recorded and trajectory.record is not None:
+        return dict(trajectory.record)
     rollout = trajectory.rollout
     record: dict[str, Any] = {"Inputs": dict(trajectory.example.inputs().items())}
     if len(rollout.calls) == 1:
@@ -209,8 +211,10 @@ def bullets_for(
 
     Of the bullets that the program was shown (``max_tokens`` of the playbook's text) those whose
     ids the trajectory's outputs cite; where it cites none, those most like its inputs by their runs
-    of characters.
+    of characters. None where it was recorded elsewhere: nobody had shown it this playbook.
     """
+    if trajectory.is_recorded:
+        return ()
     bullets, vectors = _read_visible(text, max_tokens)
     calls, prediction = trajectory.rollout.calls, trajectory.rollout.prediction
     outputs = "\n".join(map(str, [_outputs(call) for call in calls] or [dict(prediction or {})]))

@@ -175,9 +175,7 @@ def _show_plan(plan: Plan) -> None:
     settings = plan.combee(DummyLM([])).settings
     for one in plan.tasks:
         task = one.task
-        compilation = make_compilation(
-            settings, task.student, task.trainset, task.valset, task.heldout
-        )
+        compilation = make_compilation(settings, task.student, task.data)
         splits = compilation.splits
         facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
         for loaded, _ in one.known:

@@ -402,13 +402,12 @@ class RunLog:
         """
         return failure_counts(outcomes(self._reader, self.number))
 
-    def rollouts(self) -> int:
-        """Return the rollouts of all parts of the run, those of the held-out set left out."""
-        sql = (
-            "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose !="
-            " 'heldout'"
-        )
-        return int(self._reader.rows(sql, (self.number,))[0][0])
+    def rollouts(self, kind: str = "rollout") -> int:
+        """Return the rollouts of all parts of the run, those of the held-out set left out; of kind
+        ``"recorded"`` those that happened elsewhere.
+        """
+        sql = "SELECT count(*) FROM effect WHERE run = ? AND kind = ? AND purpose != 'heldout'"
+        return int(self._reader.rows(sql, (self.number, kind))[0][0])
 
     async def finish(self, state: str, result: Mapping[str, Any]) -> None:
         """Say how the run ended: ``"finished"``, ``"failed"`` or ``"interrupted"``, with its

@@ -32,7 +32,8 @@ class Effect:
     Attributes:
         key: Its place in the run; the same place is never bought twice.
         kind: ``"rollout"``, ``"call"``, ``"feedback"``, ``"decision"`` or ``"probe"``;
-            ``"failed"``: what came to nothing, and cost something all the same.
+            ``"recorded"``: a rollout that happened elsewhere and is read here; ``"failed"``: what
+            came to nothing, and cost something all the same.
         value: What it returned, JSON values.
         role: Whom it was for, where one role is meant.
         purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``,
@@ -41,7 +42,7 @@ class Effect:
         step: The update; −1 before the first.
         component: The component it was about, else empty.
         candidate: The candidate's id, else empty.
-        example: The row's hash, else empty.
+        example: The row's hash, of a recorded rollout its trace's id; else empty.
         split: ``"train"``, ``"validation"`` or ``"heldout"``, else empty.
         replicate: Which draw of a rollout.
         score: A rollout's score.

@@ -93,21 +93,9 @@ def make_learner(
     weigher = cast("Weigher", registry.resolve("weigher", strategies[1]))
     selection = selection or Selection()
     selected = selection.choose(open_traces(traces), texts.scrub)
-    _check(selected)
+    selected.check()
     logger.info("%s", selected)
     return Learner(lm, aggregator, weigher, selected, texts, selection.seed)
-
-
-def _check(selected: Selected) -> None:
-    if not selected.traces:
-        remedy = (
-            "A trace needs a score, feedback, an expected answer or an error: name the fields that"
-            " hold them, or log them as assessments."
-        )
-        raise ArgumentValueError("traces", str(selected), "teach nothing", remedy)
-    if not selected.failures:
-        remedy = "Give traces that failed, or raise Selection(perfect=…)."
-        raise ArgumentValueError("traces", str(selected), "all went right", remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | ``_compile`` | one compilation, from its settings to its end | ``_run``, journal, slots |
 | ``_splits``, ``_own_loop`` | its data, checked; the loop that it runs on | nothing |
+| ``_traces``, ``_recorded`` | traces as rows; what answers for their rollouts | traces, effects |
 | ``_run``, ``_making`` | its parts, wired, from the probe to the report | everything below |
 | ``_reporting`` | what a run says of itself at its end | ``_run`` |
 | ``_earlier`` | earlier parts of a run, and decisions that are taken again | journal |
@@ -50,8 +51,10 @@ from combee_dspy.search._compile import (
 )
 from combee_dspy.search._privacy import Texts, user
 from combee_dspy.search._refusals import SerialVerdict, check_verdict
+from combee_dspy.search._splits import Data
 
 __all__ = [
+    "Data",
     "SerialVerdict",
     "Shared",
     "Texts",

@@ -39,11 +39,12 @@ class Batches:
     """Draws minibatches. Called in the order of updates.
 
     Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no
-    minibatch crosses the end of an epoch. Anchors are in every one.
+    minibatch crosses the end of an epoch. Anchors are in every one. Before the first epoch come the
+    traces, each once, in the order in which they were chosen.
 
     Attributes:
-        seen: Rows drawn so far.
-        left: Rows that the epoch, or the limit in epochs, leaves for the next minibatch.
+        seen: Rows drawn so far, traces left out.
+        left: Rows that the traces, the epoch, or the limit in epochs leave for the next minibatch.
     """
 
     def __init__(self, task: Compilation) -> None:
@@ -51,6 +52,9 @@ class Batches:
         self._train = task.splits.train
         epochs = task.limits.epochs
         self._last = None if epochs is None else max(1, round(epochs * len(self._train)))
+        self._size = len(self._train)
+        self._traces = () if task.splits.traces is None else task.splits.traces.rows
+        self._read = 0
         self.seen = 0
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
@@ -60,20 +64,34 @@ class Batches:
     @property
     def epochs(self) -> float:
         """Rows drawn over the size of the train set."""
-        return self.seen / len(self._train)
+        return self.seen / (self._size or 1)
+
+    @property
+    def reads_traces(self) -> bool:
+        """Whether the next minibatch is one of traces."""
+        return self._read < len(self._traces)
 
     @property
     def left(self) -> int:
-        left = len(self._train) - self.seen % len(self._train)
+        if self.reads_traces:
+            return len(self._traces) - self._read
+        left = self._size - self.seen % (self._size or 1)
         return left if self._last is None else max(0, min(left, self._last - self.seen))
 
     @property
-    def first(self) -> Row:
-        """The row that the first minibatch begins with."""
-        return self._train[self._order(0)[0]]
+    def done(self) -> str:
+        """What was read, once nothing is left."""
+        if not self._train:
+            return "all traces are read"
+        return "1 epoch is done" if self.epochs == 1 else f"{self.epochs:g} epochs are done"
+
+    @property
+    def first(self) -> Row | None:
+        """The row that the first minibatch begins with; ``None`` where that is a trace."""
+        return None if self._traces else self._train[self._order(0)[0]]
 
     def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self._train)))
+        order = list(range(self._size))
         derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
         return order
 
@@ -95,18 +113,28 @@ class Batches:
         """Return the controller's decision, from a view completed by what is known here, as JSON
         values.
         """
-        decision = self._task.settings.controller.plan(
-            dataclasses.replace(
+        if self.reads_traces:
+            # They are all there at once, and cost no rollout.
+            at_once = len(self._traces)
+            view = dataclasses.replace(
                 view,
-                trainset_size=len(self._train),
+                trainset_size=at_once,
+                seen=self._read,
+                workers=at_once,
+                capacity=at_once,
+                remaining_rollouts=None,
+            )
+        else:
+            view = dataclasses.replace(
+                view,
+                trainset_size=self._size,
                 seen=self.seen,
                 measurements=tuple(self._measured),
                 planned=tuple(self._planned),
                 score_variance=pvariance(self._scores) if self._scores else None,
                 prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
             )
-        )
-        return dataclasses.asdict(decision)
+        return dataclasses.asdict(self._task.settings.controller.plan(view))
 
     def draw(self, size: int) -> tuple[Row, ...]:
         """Return the rows of the next minibatch.
@@ -114,7 +142,11 @@ class Batches:
         Args:
             size: How many, anchors left out; at most :attr:`left`.
         """
-        epoch, start = divmod(self.seen, len(self._train))
+        if self.reads_traces:
+            chosen = self._traces[self._read : self._read + size]
+            self._read += size
+            return chosen
+        epoch, start = divmod(self.seen, self._size)
         rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
         self.seen += len(rows)
         self._planned.append(len(rows))
@@ -178,7 +210,7 @@ class Ends:
 
     def begins(self) -> None:
         """Note that an update begins, before its minibatch is drawn."""
-        self._epochs.append(int(self._batches.epochs))
+        self._epochs.append(-1 if self._batches.reads_traces else int(self._batches.epochs))
 
     def ended(self, step: int, *, failed: bool) -> None:
         """Note of an update whether any of its rows failed."""
@@ -205,11 +237,7 @@ class Ends:
             self._effects.purse.exhausted = True
             return str(ended["reason"])
         if not self._batches.left:
-            return (
-                "1 epoch is done"
-                if self._batches.epochs == 1
-                else f"{self._batches.epochs:g} epochs are done"
-            )
+            return self._batches.done
         limits = self._effects.purse.limits
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
@@ -255,7 +283,7 @@ class Ends:
         bought nothing.
         """
         now = int(self._batches.epochs)
-        past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
+        past = [(epoch, step) for step, epoch in enumerate(self._epochs) if 0 <= epoch < now]
         whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > last}
         steps = [step for epoch, step in past if whole and epoch == max(whole)]
         first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1

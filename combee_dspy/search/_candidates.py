@@ -27,6 +27,7 @@ from combee_dspy.operators import visible
 from combee_dspy.rollouts import Slots, fingerprint, note_classes, patient_program
 from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
+from combee_dspy.traces import Recording, Selected, Selection, TraceCoverage
 
 __all__ = [
     "Candidate",
@@ -39,6 +40,7 @@ __all__ = [
     "Shared",
     "Split",
     "Splits",
+    "TraceRows",
     "another_draw",
 ]
 
@@ -95,14 +97,16 @@ class Row:
     """One example of a split, not to be changed.
 
     Attributes:
-        index: Its position there, which is gepa's id of it.
+        index: Its position there, which is gepa's id of it; below 0 for what is no row of a split.
         hash: SHA-256 of its content.
+        recorded: What answers for its rollout, where that happened elsewhere.
     """
 
     split: Split
     index: int
     example: dspy.Example
     hash: str
+    recorded: Recording | None = None
 
     def check_unchanged(self) -> None:
         """Refuse an example that a metric or a program has changed: it would be another row from
@@ -149,17 +153,56 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceRows:
+    """The traces that a run learns from, and what became of the others.
+
+    Attributes:
+        rows: The chosen ones, in the order in which they are read.
+        selection: How they were chosen.
+        selected: Those, and why others were not chosen.
+        coverage: Which predictors the chosen ones call, and who had answered them.
+        shared: Traces that were left out since valset or heldout has their inputs.
+        unmatched: Traces that were left out since they call no predictor.
+        foreign: Chosen ones that another prompt or model answered: they teach, and are compared
+            with nothing.
+        nameless: Chosen ones of which nobody knows who answered.
+    """
+
+    rows: tuple[Row, ...]
+    selection: Selection
+    selected: Selected
+    coverage: TraceCoverage
+    shared: int = 0
+    unmatched: int = 0
+    foreign: int = 0
+    nameless: int = 0
+
+    def __str__(self) -> str:
+        """Return what people are told of them, in a sentence."""
+        share = f"{self.foreign / max(1, len(self.rows)):.0%}"
+        counts = {
+            "have inputs of valset or heldout": self.shared,
+            "call no predictor": self.unmatched,
+            f"({share} of those read) were answered by another prompt or model": self.foreign,
+            "do not say who answered": self.nameless,
+        }
+        parts = [f"{count} {what}" for what, count in counts.items() if count]
+        return ", ".join([str(self.selected), *parts])
+
+
+@dataclass(frozen=True, slots=True)
 class Splits:
     """The data of a run, checked and pinned by row hashes.
 
     Attributes:
-        train: What is learned from.
+        train: What is learned from by running it; empty where all is learned from traces.
         validation: What candidates are compared on; the train rows where the user gave none.
         heldout: What is read once at the end; may be empty.
         digests: SHA-256 per split, over its row hashes in their order.
         full_eval: Rows of what GEPA counts as one: those to train on, and those to validate on
             where any were given.
         warnings: What makes the run unfit for claims, in sentences.
+        traces: What is learned from before, without running it; ``None`` for nothing.
     """
 
     train: tuple[Row, ...]
@@ -168,6 +211,12 @@ class Splits:
     digests: Mapping[str, str]
     full_eval: int
     warnings: tuple[str, ...] = ()
+    traces: TraceRows | None = None
+
+    @property
+    def learned(self) -> tuple[Row, ...]:
+        """All that is learned from."""
+        return (*self.train, *(self.traces.rows if self.traces else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,8 @@ from combee_dspy.search._own_loop import in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
 from combee_dspy.search._run import Run
-from combee_dspy.search._splits import examples_in, make_splits
+from combee_dspy.search._splits import Data, examples_in, make_splits
+from combee_dspy.search._traces import add_traces
 from combee_dspy.settings import Settings
 from combee_dspy.stopping import require_validation
 from combee_dspy.tracking import callbacks_beside, default_trackers, track
@@ -61,24 +62,16 @@ _START = 8
 _LET_GO, _CLOSE = 1.0, 0.2
 
 
-def compile_program(
-    settings: Settings,
-    student: dspy.Module,
-    trainset: Sequence[dspy.Example],
-    valset: Sequence[dspy.Example] | None,
-    heldout: Sequence[dspy.Example] | Heldout | None,
-) -> dspy.Module:
+def compile_program(settings: Settings, student: dspy.Module, data: Data) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
-    task = make_compilation(settings, student, trainset, valset, heldout)
+    task = make_compilation(settings, student, data)
     return in_own_loop(lambda: _alone(task), settings.log_dir)
 
 
 def make_compilation(
     settings: Settings,
     student: dspy.Module,
-    trainset: Sequence[dspy.Example],
-    valset: Sequence[dspy.Example] | None,
-    heldout: Sequence[dspy.Example] | Heldout | None,
+    data: Data,
     name: str = "main",
     number: int = 0,
 ) -> Compilation:
@@ -88,6 +81,7 @@ def make_compilation(
         ArgumentError: An argument cannot be used.
         RefusedError: The stopping rule would read scores of training rows.
         SplitOverlapError: ``heldout`` shares rows with another split.
+        TraceSourceError: The traces cannot be read.
     """
     if isinstance(student, type) or not isinstance(student, dspy.Module):
         remedy = (
@@ -105,15 +99,17 @@ def make_compilation(
     for part, predictor in student.named_predictors():
         check_lm(f"student.{part}.lm", getattr(predictor, "lm", None))
     settings.executor.check_program(student, settings.metric)
+    heldout = data.heldout
     if heldout is not None and not isinstance(heldout, Heldout):
         rows = examples_in("heldout", heldout)
         heldout = Heldout(tuple(rows)) if len(rows) else None
-    splits = make_splits(trainset, valset, heldout.rows if heldout else (), settings.guards.anchors)
+    splits = make_splits(data, heldout.rows if heldout else (), settings.guards.anchors)
     learned, compared = ({row.hash for row in rows} for rows in (splits.train, splits.validation))
     require_validation(settings.budget, learned=learned, compared=compared)
     if settings.search.keep is None and settings.edits_instructions and flex_sources(student):
         # Code does not grow by lessons, so it gets GEPA's search.
         settings = replace(settings, keep="pareto")
+    splits = add_traces(splits, data, student, settings)
     task = Compilation(settings, student, splits, heldout, name, number)
     if task.is_trunk and task.edits_instructions and task.code:
         problem = "has dspy.Flex parts, whose code no trunk can grow"

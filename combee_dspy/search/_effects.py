@@ -149,7 +149,7 @@ class Effects:
         key = self.key(f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}", place)
         if place.purpose != "heldout" and counted:
             self.purse.count(key, place.step)
-        return self._once(
+        return self.once(
             key,
             partial(decode_rollout, row=row.fields),
             lambda: self._rolled(key, candidate, row, place, lane, replicate),
@@ -274,9 +274,7 @@ class Effects:
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         lm = self._lms.get(role)
         job = CallJob(signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff)
-        answer: Answer = await self._once(
-            key, decode_answer, lambda: self._asked(effect, job, text)
-        )
+        answer: Answer = await self.once(key, decode_answer, lambda: self._asked(effect, job, text))
         return answer.outcome
 
     async def _asked(self, effect: Effect, job: CallJob, text: str) -> Answer:
@@ -319,7 +317,7 @@ class Effects:
                 for no such limit.
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
-        found: dict[str, Any] = await self._once(
+        found: dict[str, Any] = await self.once(
             key, dict, lambda: self._worked(effect, role, make, late)
         )
         return found["value"]
@@ -382,7 +380,7 @@ class Effects:
         known = self.log.find(key) or self._decided(key)
         return None if known is None else known["value"]
 
-    def _once(
+    def once(
         self,
         key: str,
         decode: Callable[[Any], T | None],

@@ -90,15 +90,17 @@ class Failures:
             and (worst := max(failures, key=_failed))
         ]
 
-    async def try_first(self, seed: Candidate, validation: Row, train: Row) -> None:
+    async def try_first(
+        self, seed: Candidate, validation: Sequence[Row], train: Row | None
+    ) -> None:
         """Run one row of each split before all others; say what raised in it, and what it changed.
 
         The budget counts them when the validation and the first update ask for them.
         """
         if not self._options.probe:
             return
-        rows = [(validation, Place("validation", -1))]
-        if self._effects.purse.room != 0 and not self._effects.purse.grants:
+        rows = [(row, Place("validation", -1)) for row in validation]
+        if train is not None and self._effects.purse.room != 0 and not self._effects.purse.grants:
             # Of a limited cost the student's validation has its share first.
             rows.append((train, Place("train", 0)))
         program, metric = self._effects.programs.of(seed, 0), self._effects.metric

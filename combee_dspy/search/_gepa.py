@@ -154,10 +154,10 @@ class Gepa:
             outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
         )
         self.notify("on_valset_evaluated", event)
-        if member.parents:
-            self._log(member, evaluation, best)
-        else:
+        if not member.parents:
             self.state.add_budget_hook(self._budget_moved)
+        elif member.scores:
+            self._log(member, evaluation, best)
 
     def _extend(self, member: Member, evaluation: ValsetEvaluation) -> None:
         state, before = self.state, self.front

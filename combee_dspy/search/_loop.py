@@ -87,7 +87,7 @@ class Loop(Generic[P, C]):
         self._ends = Ends(
             self.task, self.effects, self.pool, self._batches, self.gepa, self.untraced
         )
-        self.sizes = Sizes(self.task, self.effects, self.pool, self._batches, self.keeper.rollouts)
+        self.sizes = Sizes(self.task, self.effects, self.pool, self._batches, self._cost)
         self._student = Student(self.task, self.effects, self.pool, self.failures)
         self._updates = Updates()
 
@@ -101,7 +101,7 @@ class Loop(Generic[P, C]):
             ArgumentValueError: The budget does not even pay for the student's validation.
         """
         self._student.promise()
-        first = (self.pool.validation[0], self._batches.first)
+        first = (self.pool.validation[:1], self._batches.first)
         attempt = partial(self.failures.try_first, self.task.seed, *first)
         if self.effects.purse.grants:
             await probe()
@@ -198,11 +198,19 @@ class Loop(Generic[P, C]):
             )
             return False
         children = self.sizes.children(len(rows))
-        self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
+        recorded = rows[0].recorded is not None
+        self.effects.purse.promise(step, self._cost(len(rows), children, recorded=recorded))
         plan = Plan(step, parent, tuple(rows), children)
         self.keeper.sampled(plan)
         self._updates.start(plan, self._update)
         return True
+
+    def _cost(self, size: int, children: int, *, recorded: bool | None = None) -> int:
+        """Return the rollouts that an update takes at most: those of traces cost nothing."""
+        rollouts = self.keeper.rollouts(size, children)
+        if self._batches.reads_traces if recorded is None else recorded:
+            rollouts -= self.pool.beside_validation(size)
+        return rollouts
 
     async def _commit(self, step: int) -> None:
         """Let the updates up to ``step`` commit, and wait for it."""
@@ -212,7 +220,7 @@ class Loop(Generic[P, C]):
     async def _settled(self, step: int) -> str:
         """Return why no update could learn any more; empty where one may."""
         size, last = len(self.task.splits.train), step - 1 - self._staleness
-        if not self.keeper.is_settled(last, size):
+        if self._batches.reads_traces or not self.keeper.is_settled(last, size):
             return ""
         # What is under way may find a row that fails, and costs less than another update.
         await self._updates.wait(step - 1, proposed=True)
@@ -246,7 +254,7 @@ class Loop(Generic[P, C]):
         plan, self.committed = update.plan, update.plan.step + 1
         self.untraced.note(learned)
         self._ends.ended(plan.step, failed=not learned.skipped)
-        if not learned.skipped:
+        if not learned.skipped and plan.rows[0].recorded is None:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         event = UpdateEnded(
             plan.parent.candidate.id,

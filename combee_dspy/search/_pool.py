@@ -86,7 +86,8 @@ class Pool:
 
     def _keep_time(self, rollouts: Sequence[Rollout]) -> None:
         """Keep time for the held-out set, by what the student's rollouts have taken."""
-        if heldout := 2 * self._heldout:  # the student and the result run on each row
+        heldout = 2 * self._heldout if rollouts else 0
+        if heldout:  # the student and the result run on each row
             seconds = math.fsum(rollout.seconds for rollout in rollouts) / len(rollouts)
             rounds = math.ceil(heldout / self._effects.slots.capacity)
             self._effects.purse.keep_back(seconds * rounds)

@@ -13,7 +13,7 @@ from combee_dspy._private import FailedPrediction, Type, history_text
 from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts import output_of
 
-__all__ = ["call_to_show", "predictor_feedback", "shown_call", "trajectories"]
+__all__ = ["call_to_show", "code_record", "predictor_feedback", "shown_call", "trajectories"]
 
 
 def call_to_show(
@@ -45,6 +45,16 @@ def failed_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any] | N
         "Generated Outputs": "None: the program failed.",
         "Feedback": rollout.error,
     }
+
+
+def code_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any]:
+    """Return what a rollout says about the code of the program as a whole."""
+    outputs: Any = (
+        dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
+    )
+    scored = rollout.feedback or f"The score was {rollout.score}."
+    feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
+    return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
 
 def unscored(rollout: Rollout) -> str:

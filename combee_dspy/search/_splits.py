@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import dspy
 
+from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -18,27 +19,43 @@ from combee_dspy.exceptions import (
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.search._candidates import Row, Split, Splits
 from combee_dspy.search._repeats import tell_repeats
+from combee_dspy.traces import Selection, Traces
 
-__all__ = ["examples_in", "make_splits"]
+__all__ = ["Data", "examples_in", "make_splits"]
+
+NOT_VALIDATED = (
+    "Nothing was validated, since there are neither validation nor training rows: what the traces"
+    " taught is a proposal, and this run supports no claim."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """What a user gives to learn from and to compare on; see :meth:`combee_dspy.Combee.compile`."""
+
+    trainset: Sequence[dspy.Example] | None
+    valset: Sequence[dspy.Example] | None = None
+    heldout: Sequence[dspy.Example] | Heldout | None = None
+    traces: Traces | None = None
+    selection: Selection | None = None
 
 
 def make_splits(
-    trainset: Sequence[dspy.Example],
-    valset: Sequence[dspy.Example] | None,
-    heldout: Sequence[dspy.Example],
-    anchors: Sequence[dspy.Example],
+    data: Data, heldout: Sequence[dspy.Example], anchors: Sequence[dspy.Example]
 ) -> Splits:
-    """Pin the data of a run by row hashes; without a valset the trainset is validated on, as in
+    """Pin the rows of a run by their hashes; without a valset the trainset is validated on, as in
     GEPA.
     """
-    train = _rows("trainset", trainset, "train")
-    if not train:
-        raise EmptyTrainsetError(trainset)
-    validation = _rows("valset", () if valset is None else valset, "validation")
+    train = _rows("trainset", () if data.trainset is None else data.trainset, "train")
+    if not train and data.traces is None:
+        raise EmptyTrainsetError(data.trainset)
+    validation = _rows("valset", () if data.valset is None else data.valset, "validation")
     held = _rows("heldout", heldout, "heldout")
     warnings = tell_repeats(train, validation, held)
     full_eval = len(train) + len(validation)
-    if not validation:
+    if not validation and not train:
+        warnings.append(NOT_VALIDATED)
+    elif not validation:
         validation = tuple(replace(row, split="validation") for row in train)
         warnings.append(
             "No valset was given: candidates are compared on the examples they were learned from, "

@@ -31,8 +31,10 @@ from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._recorded import Recorded
 from combee_dspy.search._records import (
     call_to_show,
+    code_record,
     failed_record,
     feedback_failed,
     predictor_feedback,
@@ -132,8 +134,9 @@ class Learner:
         # The training examples' runs of words, where no text may hold them.
         self.copies: CopyIndex | None = None
         if task.edits_instructions and settings.guards.max_copied_words is not None:
-            rows = (*task.splits.train, *task.anchors)
+            rows = (*task.splits.learned, *task.anchors)
             self.copies = CopyIndex(self.examples(rows), settings.guards.max_copied_words)
+        self._recorded = Recorded(task, effects)
         self._warned = not settings.warn_on_score_mismatch
 
     def examples(self, rows: Sequence[Row]) -> list[dspy.Example]:
@@ -183,8 +186,7 @@ class Learner:
             select: Chooses components from the rollouts, where the parent names none and there is
                 something to learn.
         """
-        place = Place("train", plan.step)
-        futures = [self._effects.rollout(plan.parent.candidate, row, place) for row in plan.rows]
+        futures = [self._rollout(plan, row) for row in plan.rows]
         components = plan.parent.components
         ran: Any  # the rollouts, then one entry a component
         first = [self._failures.first("train", futures)] if plan.step == 0 else []
@@ -211,6 +213,11 @@ class Learner:
             {name: one[part] for name, one in taught.items()} for part in range(2)
         )
         return Learned(plan, tuple(rollouts), lessons, reflections)
+
+    def _rollout(self, plan: Plan, row: Row) -> Awaitable[Rollout]:
+        if row.recorded is not None:
+            return self._recorded.rollout(row, row.recorded, plan.step)
+        return self._effects.rollout(plan.parent.candidate, row, Place("train", plan.step))
 
     async def relate(
         self, learned: Learned, books: Mapping[str, Book]
@@ -387,7 +394,9 @@ class Learner:
         if not await asyncio.shield(worth):
             return None
         record = await self._record(plan, row, rollout, component)
-        trajectory = Trajectory(position, self._effects.texts.example(row.example), rollout, record)
+        example = self._effects.texts.example(row.example)
+        is_recorded = row.recorded is not None
+        trajectory = Trajectory(position, example, rollout, record, is_recorded=is_recorded)
         reflection = await self._artifact.reflect(trajectory, component, context)
         if reflection is None or not self._settings.skip_perfect_score:
             return reflection
@@ -395,10 +404,12 @@ class Learner:
 
     async def _record(
         self, plan: Plan, row: Row, rollout: Rollout, component: str
-    ) -> dict[str, Any] | None:
+    ) -> Mapping[str, Any] | None:
         """Return GEPA's reflective record, with the metric's feedback on this predictor."""
+        if row.recorded is not None:
+            return await self._recorded.record(row, row.recorded, component, plan.step)
         if component in self._task.code:
-            return _code_record(self._effects.texts.example(row.example), rollout)
+            return code_record(self._effects.texts.example(row.example), rollout)
         stream = derive(self._settings.seed, "shown call", plan.step, component, row.hash)
         call = call_to_show(
             rollout,
@@ -442,16 +453,6 @@ class Learner:
             )
             self._effects.log.emit(WarningRaised(text), step=plan.step)
         return {**shown, "Feedback": said["feedback"]}
-
-
-def _code_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any]:
-    """Return what a rollout says about the code of the program as a whole."""
-    outputs: Any = (
-        dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
-    )
-    scored = rollout.feedback or f"The score was {rollout.score}."
-    feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
-    return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
 
 def wordings(lessons: Lessons) -> list[str]:

@@ -24,8 +24,14 @@ from combee_dspy.traces._matching import TraceCoverage, match_trace, measure_cov
 from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
 from combee_dspy.traces._opening import Traces, open_traces
 from combee_dspy.traces._otlp import OtlpFile
-from combee_dspy.traces._reading import is_right, read_call, read_trace, redact_trace
-from combee_dspy.traces._records import Trace
+from combee_dspy.traces._reading import (
+    describe_outcome,
+    is_right,
+    read_call,
+    read_trace,
+    redact_trace,
+)
+from combee_dspy.traces._records import Recording, Trace
 from combee_dspy.traces._selection import Selected, Selection
 
 __all__ = [
@@ -35,12 +41,14 @@ __all__ = [
     "JsonLines",
     "MLflowTraces",
     "OtlpFile",
+    "Recording",
     "Selected",
     "Selection",
     "Trace",
     "TraceCoverage",
     "TraceSource",
     "Traces",
+    "describe_outcome",
     "is_right",
     "match_trace",
     "measure_coverage",

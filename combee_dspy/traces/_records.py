@@ -11,7 +11,7 @@ from datetime import datetime
 
 from combee_dspy.records import PredictorCall
 
-__all__ = ["Trace", "as_fields", "parse_score", "parse_time"]
+__all__ = ["Recording", "Trace", "as_fields", "parse_score", "parse_time"]
 
 _YES = frozenset(("yes", "true", "pass", "passed", "correct"))
 _NO = frozenset(("no", "false", "fail", "failed", "incorrect"))
@@ -67,6 +67,19 @@ class Trace:
     def judged(self) -> bool:
         """Whether anything says how it went: a score, feedback, an expected answer, an error."""
         return self.score is not None or bool(self.feedback or self.expected) or bool(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A trace that is learned from.
+
+    Attributes:
+        redacted: As readers see it.
+        original: As it was recorded, for a metric that scores its outputs.
+    """
+
+    redacted: Trace
+    original: Trace = field(repr=False)
 
 
 def parse_score(value: object) -> float | None:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import estimate_record_tokens
@@ -25,7 +26,7 @@ from combee_dspy.traces._reading import (
     read_trace,
     redact_trace,
 )
-from combee_dspy.traces._records import Trace
+from combee_dspy.traces._records import Recording, Trace
 
 __all__ = ["Selected", "Selection"]
 
@@ -69,6 +70,8 @@ class Selection:
         drop: Machine traffic: a pattern such as ``"cron*"`` by the tag that must not match it.
         perfect: The score from which a trace has nothing to mend.
         seed: Draws within a kind.
+        unjudged: Whether traces are read of which nothing is said, as failures. ``Combee.compile``
+            lets its metric score them.
     """
 
     tokens: Annotated[int, Field(ge=1_000)] = 500_000
@@ -76,6 +79,7 @@ class Selection:
     drop: Mapping[str, str] = Field(default_factory=dict)
     perfect: float = 1.0
     seed: int = 0
+    unjudged: bool = False
 
     def choose(
         self, traces: Iterable[Trace], scrub: Callable[[str], str] | None = None
@@ -103,7 +107,7 @@ class Selected:
     """The chosen traces in the order in which they are read, and what became of the others.
 
     Attributes:
-        traces: The chosen ones, redacted.
+        recordings: The chosen ones.
         reflections: What readers see of each.
         tokens: Estimated tokens of these records, each counted once.
         seen: How many there were.
@@ -115,7 +119,7 @@ class Selected:
         cursor: That of the last trace that was seen.
     """
 
-    traces: tuple[Trace, ...] = ()
+    recordings: tuple[Recording, ...] = ()
     reflections: tuple[Reflection, ...] = ()
     tokens: int = 0
     seen: int = 0
@@ -126,10 +130,31 @@ class Selected:
     kinds: Mapping[str, int] = field(default_factory=dict)
     cursor: str = ""
 
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The chosen ones, redacted."""
+        return tuple(recording.redacted for recording in self.recordings)
+
+    def check(self, description: str = "") -> None:
+        """Refuse what teaches nothing, with a description of its own in the error.
+
+        Raises:
+            ArgumentValueError: No trace was chosen, or none of them failed.
+        """
+        if not self.recordings:
+            remedy = (
+                "A trace needs a score, feedback, an expected answer or an error: name the fields"
+                " that hold them, or log them as assessments."
+            )
+            raise ArgumentValueError("traces", description or str(self), "teach nothing", remedy)
+        if not self.failures:
+            remedy = "Give traces that failed, or raise Selection(perfect=…)."
+            raise ArgumentValueError("traces", description or str(self), "all went right", remedy)
+
     def __str__(self) -> str:
         """Return the counts in a sentence."""
         return (
-            f"{len(self.traces)} of {self.seen} traces are read, {self.tokens:,} tokens:"
+            f"{len(self.recordings)} of {self.seen} traces are read, {self.tokens:,} tokens:"
             f" {self.failures} failed in {len(self.kinds)} ways, {self.repeated} repeat,"
             f" {self.machine} are machine traffic, {self.unjudged} lack a label"
         )
@@ -140,7 +165,7 @@ class _Entry:
     """A trace in a kind's heap: the largest draw lies on top, and leaves first."""
 
     order: float
-    trace: Trace = field(compare=False)
+    recording: Recording = field(compare=False)
     reflection: Reflection = field(compare=False)
     size: int = field(compare=False)
 
@@ -173,7 +198,8 @@ class _Pool:
             return
         if not trace.judged:
             self._counts["unjudged"] += 1
-            return
+            if not self._selection.unjudged:
+                return
         digest = _digest(trace, self._selection.perfect)
         if digest in self._digests:
             self._counts["repeated"] += 1
@@ -209,7 +235,7 @@ class _Pool:
         most = min(self._selection.trace_tokens, self._selection.tokens)
         reflection = read_trace(redacted, most, perfect=self._selection.perfect)
         size = estimate_record_tokens(reflection.record)
-        entry = _Entry(order, redacted, reflection, size)
+        entry = _Entry(order, Recording(redacted, trace), reflection, size)
         self._held += size
         if depth is not None and len(heap) >= depth:
             self._held -= heappushpop(heap, entry).size
@@ -249,11 +275,13 @@ class _Pool:
     def selected(self) -> Selected:
         entries = [entry for _, _, entry in self._within()]
         reflections = tuple(
-            Reflection(place, entry.reflection.record, entry.trace.id, perfect=bool(tier))
+            Reflection(
+                place, entry.reflection.record, entry.recording.redacted.id, perfect=bool(tier)
+            )
             for place, (tier, _, entry) in enumerate(self._within())
         )
         return Selected(
-            tuple(entry.trace for entry in entries),
+            tuple(entry.recording for entry in entries),
             reflections,
             sum(entry.size for entry in entries),
             self._counts["seen"],

@@ -99,6 +99,8 @@ def update_metrics(
         metrics[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
             metrics[f"train/{purpose}"] = score
+    sql = "SELECT count(*) FROM effect WHERE run = ? AND kind = 'recorded' AND step = ? AND id <= ?"
+    metrics["rollouts/recorded"] = reader.rows(sql, (run, step, effect))[0][0]
     # As the update left the book: what is decided later, also about its lessons, is no part of it.
     ends = [entry.id for entry in history.entries(UpdateEnded) if entry.step == step]
     metrics |= count_lessons(history, max(ends, default=0), step)

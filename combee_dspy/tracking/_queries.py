@@ -275,7 +275,7 @@ def suspicious_in(reader: Reader, run: int, candidate: str) -> list[dict[str, An
     texts = next(row["texts"] for row in rows if row["candidate"] == candidate)
     sql = (
         "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE run = ?"
-        " AND kind = 'rollout' AND split = 'train' GROUP BY example LIMIT 2000)"
+        " AND kind IN ('rollout', 'recorded') AND split = 'train' GROUP BY example LIMIT 2000)"
     )
     examples = [_value(reader, *row).get("inputs") for row in reader.rows(sql, (run,))]
     return _plain(suspicious(texts, rows[0]["texts"], examples))

@@ -30,6 +30,7 @@ class RunFigures:
         simulated: Whether a model is simulated: 1 or 0.
         updates: Updates that have ended.
         rollouts: Rollouts of the search, those of the held-out set left out.
+        recorded: Rollouts that were recorded elsewhere and read.
         heldout_rollouts: Those of the held-out set.
         seed_score: The student's score on validation.
         best_score: The result's; until then the best so far.
@@ -52,6 +53,7 @@ class RunFigures:
     updates: int
     rollouts: int
     heldout_rollouts: int
+    recorded: int
     seed_score: float | None
     best_score: float | None
     heldout_before: float | None
@@ -105,7 +107,7 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         best_score = result.best_score
     heldout, priced = history.last(HeldoutRead), history.last(PointPriced)
     stopped = history.last(RunStopped)
-    rollouts, heldout_rollouts = reader.rows(RUN_ROLLOUTS, (run,))[0]
+    rollouts, heldout_rollouts, recorded = reader.rows(RUN_ROLLOUTS, (run,))[0]
     calls, tokens, dollars = reader.rows(RUN_COSTS, (run,))[0]
     return RunFigures(
         id=record.id,
@@ -119,6 +121,7 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         updates=history.count(UpdateEnded),
         rollouts=int(rollouts),
         heldout_rollouts=int(heldout_rollouts),
+        recorded=int(recorded),
         seed_score=seed_score,
         best_score=best_score,
         **{f"heldout_{name}": getattr(heldout, name, None) for name in _HELDOUT},

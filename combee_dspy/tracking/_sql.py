@@ -39,7 +39,10 @@ _COLUMNS = {
         name: f"e.{name}"
         for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")
     },
-    "task_model": f"coalesce({_MODELS_OF.format('task')}, {_MODEL.format('task')})",
+    "task_model": (
+        "CASE e.kind WHEN 'recorded' THEN json_extract(e.value, '$.origin.model') ELSE"
+        f" coalesce({_MODELS_OF.format('task')}, {_MODEL.format('task')}) END"
+    ),
     "proposer_model": _MODEL.format("proposer"),
     "evaluator": EVALUATOR,
     "prompt_hash": "json_extract(e.value, '$.prompt_hash')",
@@ -50,16 +53,16 @@ _COLUMNS = {
     **{f"tokens_{role}": _TOKENS_OF.format(role) for role in ("task", "evaluator")},
     "dollars": _OF_EFFECT.format(_DOLLARS),
     "gpu_seconds": _OF_EFFECT.format("sum(u.gpu_seconds)"),
-    **{name: _SHOWN.format(name) for name in ("inputs", "prediction", "feedback")},
+    **{name: _SHOWN.format(name) for name in ("inputs", "prediction", "feedback", "origin")},
 }
 ROLLOUT_COLUMNS = tuple(_COLUMNS)
 """Columns of a rollout, which a condition may name."""
 
 ROLLOUT = (
     f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in _COLUMNS.items())}"  # noqa: S608 - constants
-    " FROM effect e WHERE e.kind = 'rollout'"
+    " FROM effect e WHERE e.kind IN ('rollout', 'recorded')"
 )
-"""All rollouts."""
+"""All rollouts; those that were recorded elsewhere have an ``origin``."""
 
 CALLS = """
 SELECT e.id, e.run, e.step, e.kind, e.purpose, u.role, u.model, e.component, e.candidate, e.split,
@@ -80,10 +83,11 @@ length.
 """
 
 RUN_ROLLOUTS = (
-    "SELECT count(*) - total(purpose = 'heldout'), total(purpose = 'heldout') FROM effect"
-    " WHERE run = ? AND kind = 'rollout'"
+    "SELECT total(kind = 'rollout' AND purpose <> 'heldout'),"
+    " total(kind = 'rollout' AND purpose = 'heldout'), total(kind = 'recorded')"
+    " FROM effect WHERE run = ? AND kind IN ('rollout', 'recorded')"
 )
-"""Rollouts of a run's search, and those of the held-out set."""
+"""Rollouts of a run's search, those of the held-out set, and those that were recorded elsewhere."""
 
 RUN_COSTS = (
     f"SELECT coalesce(sum(u.calls), 0), {_TOKENS}, {_DOLLARS}"  # noqa: S608 - constants

@@ -80,8 +80,8 @@ def rollouts_behind(
     examples = {example for _, example in places}
     firsts: dict[Place, int] = {}
     sql = (
-        "SELECT candidate, example, id FROM effect WHERE run = ? AND kind = 'rollout'"
-        " AND split <> 'heldout' ORDER BY purpose <> 'train', id"
+        "SELECT candidate, example, id FROM effect WHERE run = ? AND split <> 'heldout'"
+        " AND kind IN ('rollout', 'recorded') ORDER BY purpose <> 'train', id"
     )
     for candidate, example, number in reader.stream(sql, (run,)):
         if example in examples:
@@ -103,7 +103,7 @@ def table_of_rollouts(reader: Reader, run: int, created: float) -> dict[str, Any
     Those of the held-out set are shown above, without texts.
     """
     of_search = "e.run = ? AND e.purpose <> 'heldout'"
-    sql = f"SELECT count(*) FROM effect e WHERE e.kind = 'rollout' AND {of_search}"  # noqa: S608 - constants
+    sql = f"SELECT count(*) FROM ({ROLLOUT} AND {of_search})"  # noqa: S608 - constants
     total = reader.rows(sql, (run,))[0][0]
     texts: dict[str, int] = {}
     rows = []

@@ -71,13 +71,13 @@ def run(options: ScanOptions) -> Iterator[NodeRow]:
             tracker=(),
             log_dir=folder,
         )
-        splits = {
-            "trainset": rows.train.examples,
-            "valset": rows.validation.examples,
-            "heldout": rows.heldout.examples,
-        }
         with dspy.context(lm=service.lm()):
-            combee.compile(rows.program(), **{name: list(found) for name, found in splits.items()})
+            combee.compile(
+                rows.program(),
+                trainset=list(rows.train.examples),
+                valset=list(rows.validation.examples),
+                heldout=list(rows.heldout.examples),
+            )
     page = str(write_report(folder, folder / "report.html"))
     with closing(Reader(journal_file(folder))) as reader:
         scan = next(RunHistory(reader).entries(ScanEnded)).event

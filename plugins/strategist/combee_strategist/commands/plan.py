@@ -97,7 +97,7 @@ def _checked_run(config: Path, spec: Spec) -> Combee:
         combee.settings = replace(combee.settings, metric=metric)
         with dspy.context(lm=dspy.LM(task.lm.model)):
             check_search(
-                combee, trainset=task.task.trainset, valset=task.task.valset, reasons=reasons
+                combee, trainset=task.task.trainset or [], valset=task.task.valset, reasons=reasons
             )
     return combee
 

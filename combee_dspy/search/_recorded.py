@@ -1,0 +1,164 @@
+"""Rollouts that happened elsewhere: effects that nobody buys, and what readers see of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TypedDict, cast
+
+import dspy
+from dspy.utils.exceptions import LMError
+
+from combee_dspy.evaluation import perfect_score_of
+from combee_dspy.events import ErrorRaised
+from combee_dspy.journal import Effect
+from combee_dspy.records import Metric, Rollout, described
+from combee_dspy.rollouts import decode_rollout, encode_rollout, read_score
+from combee_dspy.search._candidates import Compilation, Place, Row
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._privacy import shown
+from combee_dspy.search._traces import as_example, make_scrub
+from combee_dspy.traces import (
+    Recording,
+    Selection,
+    Trace,
+    describe_outcome,
+    is_right,
+    read_call,
+    read_trace,
+)
+
+__all__ = ["Recorded"]
+
+
+class _Verdict(TypedDict, total=False):
+    """What the metric says of recorded outputs; ``error`` alone where it raised."""
+
+    score: float
+    feedback: str
+    error: str
+
+
+class Recorded:
+    """Answers for the rollouts of traces. Lives on the search's loop.
+
+    Where a trace has an expected answer, or nothing is said of it, the metric scores the recorded
+    outputs; else what was said of it counts. No rollout is bought; a metric's own LM calls are.
+    """
+
+    def __init__(self, task: Compilation, effects: Effects) -> None:
+        settings, traces = task.settings, task.splits.traces
+        self._effects = effects
+        self._metric: Metric = settings.metric
+        self._perfect_score, self._failure_score = settings.perfect_score, settings.failure_score
+        self._predictors = {path for path, _ in task.student.named_predictors()}
+        self._selection = Selection() if traces is None else traces.selection
+        self._scrub = make_scrub(settings)
+
+    def rollout(self, row: Row, recording: Recording, step: int) -> Awaitable[Rollout]:
+        """Return what an update learns from in the place of a rollout."""
+        key = f"recorded/{row.hash[:16]}"
+        make = partial(self._read, key, row, recording, step)
+        return self._effects.once(key, _decode, make)
+
+    async def record(
+        self, row: Row, recording: Recording, component: str, step: int
+    ) -> Mapping[str, object] | None:
+        """Return what a reader sees: a predictor's call among the others, or the whole trajectory.
+
+        ``None`` where the predictor was not called.
+        """
+        trace, perfect = await self._judged(row, recording, step)
+        tokens = self._selection.trace_tokens
+        if component not in self._predictors:
+            return read_trace(trace, tokens, perfect=perfect).record
+        call = read_call(trace, component, tokens, perfect)
+        return None if call is None else call.record
+
+    async def _read(self, key: str, row: Row, recording: Recording, step: int) -> Rollout:
+        trace, perfect = await self._judged(row, recording, step)
+        rollout = Rollout(
+            trace.id,
+            self._score(trace, perfect),
+            describe_outcome(trace, perfect),
+            error=trace.error or None,
+            prediction=trace.outputs,
+            calls=trace.calls,
+        )
+        origin = {"trace": trace.id, "prompt": trace.prompt, "model": trace.model}
+        inputs, now = shown(row.example), time.time()
+        effect = Effect(
+            key,
+            "recorded",
+            {**encode_rollout(rollout), "inputs": inputs, "origin": {**origin, "time": trace.time}},
+            purpose="train",
+            step=step,
+            candidate=trace.prompt,
+            example=trace.id,
+            split="train",
+            score=trace.score,
+            error=rollout.error,
+            started=now,
+            ended=now,
+        )
+        await self._effects.buyer.keep(effect, rollout)
+        return rollout
+
+    def _score(self, trace: Trace, perfect: float) -> float:
+        """Return a score on the metric's scale: people and judges may have another one."""
+        if is_right(trace, perfect):
+            return self._perfect_score
+        score = self._failure_score if trace.score is None else trace.score
+        return score if score < self._perfect_score else self._failure_score
+
+    async def _judged(self, row: Row, recording: Recording, step: int) -> tuple[Trace, float]:
+        """Return a trace with what the metric says of it, and the score that leaves nothing to
+        mend.
+        """
+        trace, original = recording.redacted, recording.original
+        is_open = bool(original.expected) or not original.judged
+        if original.outputs is None or original.error or not is_open:
+            return trace, self._selection.perfect
+        place, key = Place("feedback", step), f"feedback/recorded/{row.hash[:16]}"
+        make = partial(_score_outputs, self._metric, original, original.outputs)
+        verdict = cast(
+            "_Verdict",
+            await self._effects.work(key, place, "evaluator", "feedback", make, _failed),
+        )
+        if "error" in verdict:
+            self._effects.log.emit(ErrorRaised("metric", verdict["error"]), step=step)
+            return trace, self._selection.perfect
+        score, feedback = verdict["score"], self._scrub(verdict["feedback"])
+        if trace.feedback not in feedback:
+            feedback = f"{feedback}\n{trace.feedback}".strip()
+        perfect = perfect_score_of(self._perfect_score, [score])
+        return replace(trace, score=score, feedback=feedback), perfect
+
+
+def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) -> _Verdict:
+    """Ask the metric about recorded outputs. Runs in a worker thread: it may ask an LM."""
+    prediction = dspy.Prediction()
+    for name, value in outputs.items():
+        prediction[name] = value
+    try:
+        output = metric(as_example(trace), prediction, None, None, None)
+        if inspect.iscoroutine(output):
+            output = asyncio.run(output)
+        score, feedback, _ = read_score(output)
+    except LMError:
+        raise  # a service that fails says nothing about the metric, and ends the run
+    except Exception as error:  # noqa: BLE001 - it may fail in any way: what was said of the trace still teaches
+        return _failed(described(error))
+    return {"score": score, "feedback": feedback}
+
+
+def _failed(error: str) -> _Verdict:
+    return {"error": error}
+
+
+def _decode(value: Mapping[str, object]) -> Rollout | None:
+    return decode_rollout({name: item for name, item in value.items() if name != "origin"})

@@ -1,0 +1,169 @@
+"""The traces that a run learns from, as rows that nobody has to run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import dspy
+
+from combee_dspy.evaluation import Judge
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
+from combee_dspy.options import Privacy
+from combee_dspy.search._candidates import Candidate, Row, Splits, TraceRows
+from combee_dspy.search._describe import models_by_role
+from combee_dspy.search._privacy import Texts
+from combee_dspy.search._splits import Data
+from combee_dspy.settings import Settings
+from combee_dspy.traces import (
+    Recording,
+    Selection,
+    Trace,
+    Traces,
+    match_trace,
+    measure_coverage,
+    open_traces,
+)
+
+__all__ = ["add_traces", "as_example", "make_scrub", "read_traces"]
+
+logger = logging.getLogger("combee_dspy")
+
+
+def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Settings) -> Splits:
+    """Return the data of a run with the traces that it learns from.
+
+    Raises:
+        ArgumentError: They cannot be used, teach nothing, or would have to be compared with.
+        TraceSourceError: They cannot be read.
+    """
+    if data.traces is None:
+        return splits
+    if settings.keep != "trunk":
+        problem = "teach one text that grows, and this search keeps several"
+        remedy = (
+            "Leave out what only GEPA's search can use: Search(keep='pareto'), anchors, proposers"
+            " and selectors of your own, gepa_kwargs, parts of dspy.Flex."
+        )
+        raise ArgumentValueError("traces", settings.keep, problem, remedy)
+    judges = isinstance(settings.metric, Judge)
+    compared = () if data.valset is None else splits.validation
+    chosen = read_traces(
+        data.traces,
+        data.selection or Selection(perfect=settings.perfect_score, unjudged=judges),
+        student,
+        (*compared, *splits.heldout),
+        make_scrub(settings),
+        by_call=settings.edits_instructions,
+    )
+    own = (Candidate(settings.artifact.seed(student)).id, models_by_role(settings).get("task", ""))
+    chosen = _with_answerers(chosen, own)
+    logger.info("%s", chosen)
+    digests = {**splits.digests, "traces": digest_of(row.hash for row in chosen.rows)}
+    return replace(splits, digests=digests, traces=chosen)
+
+
+def _with_answerers(chosen: TraceRows, own: tuple[str, str]) -> TraceRows:
+    """Return traces with how many of them are not known to be the own prompt's and model's."""
+    counts: Counter[str] = Counter()
+    for names, count in chosen.coverage.prompts.items():
+        if not any(names):
+            counts["nameless"] += count
+        elif any(name and name != mine for name, mine in zip(names, own, strict=True)):
+            counts["foreign"] += count
+    return replace(chosen, foreign=counts["foreign"], nameless=counts["nameless"])
+
+
+def read_traces(
+    traces: Traces,
+    selection: Selection,
+    student: dspy.Module,
+    reserved: Iterable[Row],
+    scrub: Callable[[str], str],
+    *,
+    by_call: bool,
+) -> TraceRows:
+    """Choose the traces that a run learns from.
+
+    Args:
+        traces: A source, or any iterable of traces.
+        selection: Which are chosen.
+        student: The program; calls are matched to its predictors.
+        reserved: Rows that candidates are compared on: nothing is learned from their inputs.
+        scrub: Takes out of a text what no reader may see.
+        by_call: Whether only calls of the program's predictors teach, and not whole trajectories.
+
+    Raises:
+        ArgumentError: The traces cannot be used, or teach nothing.
+        TraceSourceError: They cannot be read.
+    """
+    counts: Counter[str] = Counter()
+    paths = {path for path, _ in student.named_predictors()}
+    hashes = _hashes_of(reserved)
+
+    def teaching() -> Iterator[Trace]:
+        for trace in open_traces(traces):
+            if _is_in(hashes, trace.inputs):
+                counts["shared"] += 1
+                continue
+            matched = match_trace(trace, student)
+            if by_call and not any(call.predictor in paths for call in matched.calls):
+                counts["unmatched"] += 1
+                continue
+            yield matched
+
+    selected = selection.choose(teaching(), scrub)
+    rows = tuple(_make_row(number, item) for number, item in enumerate(selected.recordings))
+    coverage = measure_coverage(selected.traces, student)
+    chosen = TraceRows(rows, selection, selected, coverage, counts["shared"], counts["unmatched"])
+    selected.check(str(chosen))
+    return chosen
+
+
+def _make_row(number: int, recording: Recording) -> Row:
+    trace = recording.redacted
+    # Where it lies at its source, and what it is called there, may change.
+    content = [trace.id, trace.inputs, trace.outputs, trace.calls, trace.expected]
+    verdict = [trace.score, trace.feedback, trace.error]
+    digest = row_hash({"content": content, "verdict": verdict})
+    return Row("train", -1 - number, as_example(trace), digest, recording)
+
+
+def make_scrub(settings: Settings) -> Callable[[str], str]:
+    """Return what takes keys and personal data out of traces, whatever is done to other texts."""
+    privacy, lm = settings.privacy, settings.reflection_lm
+    if privacy.texts == "all":
+        privacy = Privacy(texts="redacted")
+    secrets = forms_of({*(secrets_of(lm) if lm is not None else ()), *secret_variables()})
+    return Texts(privacy, lambda text: mask(text, secrets)).scrub
+
+
+def as_example(trace: Trace) -> dspy.Example:
+    """Return the row that a trace's program was run on; the expected answers are its labels."""
+    example = dspy.Example()
+    for fields in (trace.expected, trace.inputs):
+        for name, value in fields.items():
+            example[name] = value
+    return example.with_inputs(*trace.inputs)
+
+
+def _hashes_of(rows: Iterable[Row]) -> Mapping[tuple[str, ...], set[str]]:
+    """Return the hashes of rows' inputs, by the names of their fields."""
+    hashes: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        inputs = dict(row.example.inputs().items())
+        hashes[tuple(inputs)].add(row_hash(inputs))
+    return hashes
+
+
+def _is_in(hashes: Mapping[tuple[str, ...], set[str]], inputs: Mapping[str, object]) -> bool:
+    """Return whether some of the inputs are those of a row: a trace may have others besides."""
+    return any(
+        row_hash({name: inputs[name] for name in names}) in digests
+        for names, digests in hashes.items()
+        if names and inputs.keys() >= set(names)
+    )

@@ -1,0 +1,202 @@
+"""Compiling from traces: nothing is run to learn from them, and nothing is compared with them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Budget, Search
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.testing import ScriptedRequest
+from combee_dspy.traces import Selection, Trace
+from tests.worlds import (
+    ANIMALS,
+    World,
+    code_word,
+    events,
+    examples,
+    in_kind,
+    proposer_answer,
+    rows,
+)
+
+PROGRAM = "question -> answer"
+
+
+def trace(number: int, **more: Any) -> Trace:
+    animal = ANIMALS[number % len(ANIMALS)]
+    fields = {"expected": {"answer": code_word(animal)}, **more}
+    inputs = {"question": f"Number {number}: word for {animal}?"}
+    return Trace(f"t{number}", inputs, {"answer": "unknown"}, **fields)
+
+
+TRACES = tuple(map(trace, range(24)))
+
+
+def compiled(world: World, **kwargs: Any) -> Any:
+    """Compile with LMs of a world; what ``Combee.compile`` takes goes there."""
+    data = {
+        name: kwargs.pop(name)
+        for name in ("traces", "trainset", "valset", "heldout", "selection")
+        if name in kwargs
+    }
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        return world.combee(budget=Budget(epochs=1), **kwargs).compile(
+            dspy.Predict(PROGRAM), **{"traces": TRACES, **data}
+        )
+
+
+def test_nothing_is_run_to_learn_from_traces(tmp_path: Path) -> None:
+    world = World.made()
+    program = compiled(world, log_dir=tmp_path)
+    assert not world.task_lm.requests
+    text = program.signature.instructions
+    assert all(f"the word for {animal} is {code_word(animal)}" in text for animal in ANIMALS)
+    assert "not validated" in str(program.combee_report).splitlines()[0]
+    assert not program.combee_report.supports_claims
+    assert program.combee_report.rollouts == 0
+
+
+def test_recorded_rollouts_are_effects_of_their_own(tmp_path: Path) -> None:
+    compiled(World.made(), log_dir=tmp_path)
+    assert not rows(tmp_path, "SELECT * FROM effect WHERE kind = 'rollout'")
+    recorded = rows(tmp_path, "SELECT * FROM effect WHERE kind = 'recorded' ORDER BY step, id")
+    assert {row["example"] for row in recorded} == {trace.id for trace in TRACES}
+    assert {row["step"] for row in recorded} == {0, 1, 2}
+    served = [lesson for lesson in books(tmp_path) if lesson["state"] == "served"]
+    assert {source for lesson in served for source in lesson["sources"]} == {
+        trace.id for trace in TRACES
+    }
+
+
+def books(place: Path) -> list[dict[str, Any]]:
+    """Return the lessons of the newest book."""
+    return list(events(place, "book")[-1]["lessons"])
+
+
+def test_commits_are_tested_where_there_are_rows(tmp_path: Path) -> None:
+    world = World.made()
+    program = compiled(world, valset=examples(12, 100), log_dir=tmp_path)
+    report = program.combee_report
+    assert report.best_score == 1.0
+    assert report.recorded == len(TRACES)
+    assert "24 recorded rollouts, none bought" in str(report)
+    purposes = rows(tmp_path, "SELECT DISTINCT purpose FROM effect WHERE kind = 'rollout'")
+    assert [row["purpose"] for row in purposes] == ["validation"]
+
+
+def test_traces_are_read_before_the_trainset(tmp_path: Path) -> None:
+    compiled(
+        World.made(),
+        traces=TRACES[:6],
+        trainset=examples(12, 200),
+        valset=examples(6, 100),
+        log_dir=tmp_path,
+    )
+    first_bought, last_recorded = rows(
+        tmp_path,
+        "SELECT min(step) AS step FROM effect WHERE kind = 'rollout' AND purpose = 'train'"
+        " UNION ALL SELECT max(step) FROM effect WHERE kind = 'recorded'",
+    )
+    assert first_bought["step"] == last_recorded["step"] + 1
+    assert rows(tmp_path, "SELECT DISTINCT example FROM effect WHERE purpose = 'train'")
+
+
+def test_rows_that_decide_teach_nothing() -> None:
+    valset, heldout = examples(4, 0), examples(4, 4)
+    program = compiled(World.made(), valset=valset, heldout=heldout)
+    assert "8 have inputs of valset or heldout" in program.combee_report.traces
+    assert program.combee_report.recorded == len(TRACES) - 8
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"score": 0.0, "expected": {}}, ""),
+        ({"feedback": "Rule: the word for ant is TNA", "expected": {}}, ""),
+        ({"error": "ValueError: no", "expected": {}}, ""),
+        ({"expected": {}}, "teach nothing"),
+        ({"score": 1.0}, "all went right"),
+        ({"inputs": {"other": "x"}}, "teach nothing"),
+    ],
+)
+def test_what_a_trace_must_say(more: dict[str, Any], problem: str) -> None:
+    traces = [trace(number) for number in range(6)]
+    traces = [replace(item, **more) for item in traces]
+    if problem:
+        with pytest.raises(ArgumentValueError, match=problem):
+            compiled(World.made(), traces=traces)
+    else:
+        assert compiled(World.made(), traces=traces).combee_report.recorded
+
+
+def test_a_metric_scores_what_nobody_has_judged() -> None:
+    world = World.made()
+    traces = [trace(number, expected={}) for number in range(6)]
+    called = []
+
+    def metric(gold: Any, pred: Any, *_: Any) -> Any:
+        called.append(pred.answer)
+        return dspy.Prediction(score=0.0, feedback="Rule: the word for ant is TNA")
+
+    program = compiled(world, traces=traces, metric=metric, selection=Selection(unjudged=True))
+    assert called == ["unknown"] * 6
+    assert "the word for ant is TNA" in program.signature.instructions
+
+
+def test_a_metric_that_raises_leaves_what_was_said(tmp_path: Path) -> None:
+    def metric(gold: Any, pred: Any, *_: Any) -> Any:
+        raise ValueError("no")
+
+    said = {"feedback": "Rule: the word for ant is TNA"}
+    program = compiled(World.made(), traces=[trace(0, **said)], metric=metric, log_dir=tmp_path)
+    assert "the word for ant is TNA" in program.signature.instructions
+    assert [event["error"] for event in events(tmp_path, "error")] == ["ValueError: no"]
+
+
+def test_who_answered_is_shown() -> None:
+    traces = [trace(0, prompt="p", model="m"), trace(1), trace(2, model="scripted/task")]
+    report = compiled(World.made(), traces=traces).combee_report
+    assert "1 (33% of those read) were answered by another prompt or model" in report.traces
+    assert "1 do not say who answered" in report.traces
+
+
+def test_a_run_that_goes_on_reads_nothing_twice(tmp_path: Path) -> None:
+    world = World.made()
+    first = compiled(world, log_dir=tmp_path)
+    spent = world.asked
+    again = compiled(world, log_dir=tmp_path)
+    assert world.asked == spent
+    assert again.signature.instructions == first.signature.instructions
+
+
+def test_several_texts_cannot_be_compared_on_traces() -> None:
+    with pytest.raises(ArgumentValueError, match="one text that grows"):
+        compiled(World.made(), search=Search(keep="pareto"))
+
+
+def test_keys_and_addresses_reach_no_reader(tmp_path: Path) -> None:
+    world = World.made()
+    traces = [trace(0, feedback="Ask ann@example.org. Rule: the word for ant is TNA")]
+    compiled(world, traces=traces, log_dir=tmp_path)
+    assert not any("ann@example.org" in request.text for request in world.proposer_lm.requests)
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE value LIKE '%ann@example%'")
+
+
+def test_a_playbook_learns_from_whole_trajectories(tmp_path: Path) -> None:
+    def reflect(request: ScriptedRequest) -> str:
+        if "bullet_tags" not in request.text:
+            return proposer_answer(request)
+        rule = re.findall(r"word for (\w+)\?", request.last)[0]
+        insight = f"Rule: the word for {rule} is {code_word(rule)}"
+        return in_kind(request, {"bullet_tags": {}, "section": "", "key_insight": insight})
+
+    world = World.made(proposer=reflect)
+    program = compiled(world, artifact="playbook", log_dir=tmp_path)
+    assert not world.task_lm.requests
+    assert "the word for lynx is XNYL" in program.signature.instructions
