@@ -10,8 +10,16 @@ from combee_dspy.cli._arguments import CombeeArguments, HeldoutTerms, Section
 from combee_dspy.diversity import Diversity
 from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.stopping import Budget
+from combee_dspy.traces import Selection
 
-__all__ = ["LMConfig", "RunConfig", "StrategiesConfig", "StrategyConfig"]
+__all__ = [
+    "DataConfig",
+    "LMConfig",
+    "RunConfig",
+    "StrategiesConfig",
+    "StrategyConfig",
+    "TracesConfig",
+]
 
 
 class StrategyConfig(Section):
@@ -125,14 +133,28 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
         files = self.model_fields_set - {"benchmark"}
+        named = self.train or self.validation or self.heldout
         if (self.benchmark is not None) == bool(files) or not (
-            self.benchmark or (self.train and self.inputs)
+            self.benchmark or (named and self.inputs)
         ):
             raise ValueError(
                 "needs either a benchmark, or train (a file) and inputs (fields the program is"
                 " given)"
             )
         return self
+
+
+class TracesConfig(StrategyConfig):
+    """Rollouts that were recorded elsewhere: a source, and which of its traces are read.
+
+    Attributes:
+        selection: Which are read; the options of ``combee_dspy.traces.Selection``.
+        heldout_days: Days before the newest trace whose inputs are held out, where they have
+            expected answers.
+    """
+
+    selection: Selection | None = None
+    heldout_days: Annotated[float | None, Field(gt=0)] = None
 
 
 class TaskLMsConfig(Section):
@@ -165,6 +187,7 @@ class TaskConfig(Section):
 
     Attributes:
         data: The examples.
+        traces: Recorded rollouts, which are learned from first.
         lms: The LMs.
         program: ``module:object``: a DSPy program, its class, or a function that returns one. The
             benchmark's own by default.
@@ -176,6 +199,7 @@ class TaskConfig(Section):
     """
 
     data: DataConfig | None = None
+    traces: Annotated[TracesConfig, _or_name("name", TracesConfig)] | None = None
     lms: TaskLMsConfig | None = None
     program: str | None = None
     metric: str | None = None

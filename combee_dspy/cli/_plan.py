@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,17 +14,15 @@ from typing import Any, Protocol
 import dspy
 
 from combee_dspy import registry
-from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
+from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.cli._config import LMConfig, RunConfig, StrategiesConfig, StrategyConfig
+from combee_dspy.cli._data import check_params, read_data
 from combee_dspy.cli._reading import (
     add_module_folders,
     checked,
     load_object,
-    nearest,
-    read_examples,
 )
 from combee_dspy.combee import Combee
-from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import (
     ArgumentError,
     ArgumentTypeError,
@@ -228,46 +225,31 @@ def _one_of_several(name: str, config: RunConfig, folder: Path) -> TaskPlan:
 
 
 def _task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
-    if config.data is None or config.lms is None:
-        raise ArgumentValueError(
-            "lms" if config.data else "data", None, "is missing", "See combee run --help."
-        )
-    known: Known = []
+    if config.lms is None or (config.data is None and config.traces is None):
+        missing = "lms" if config.lms is None else "data"
+        raise ArgumentValueError(missing, None, "is missing", "See combee run --help.")
+    data = read_data(config, folder)
     own: dict[str, Any] = {}
-    if config.data.benchmark is None:
-        files = [
-            (f"data.{one}", getattr(config.data, one)) for one in ("train", "validation", "heldout")
-        ]
-        splits = [
-            None if file is None else read_examples(at, folder / file, config.data.inputs)
-            for at, file in files
-        ]
-    else:
-        chosen = config.data.benchmark
-        _check_params("benchmark", "data.benchmark", chosen)
-        params = dict(chosen.params)
-        # An address or a hub id stays as it is, and so does a path that is not there: the benchmark
-        # refuses it.
-        if isinstance(path := params.get("path"), str) and (folder / path).exists():
-            params["path"] = str((folder / path).resolve())
-        loaded = load_benchmark(chosen.name, **params)
-        known, splits = [(loaded, params)], [list(split.examples) for split in loaded.splits]
-        own = {"program": loaded.program, "metric": loaded.metric}
+    known: Known = []
+    if data.benchmark is not None:
+        known = [(data.benchmark, data.params)]
+        own = {"program": data.benchmark.program, "metric": data.benchmark.metric}
     for key in ("program", "metric"):
         if (target := getattr(config, key)) is not None:
             own[key] = load_object(key, target)
         if key not in own:
             remedy = f"Add {key}: module:object, since only a benchmark brings its own."
             raise ArgumentValueError(key, None, "is missing", remedy)
-    train, validation, rows = splits
-    given: Any = config.heldout
-    terms = given.model_dump()
-    if isinstance(terms["baseline"], Path):
-        terms["baseline"] = folder / terms["baseline"]
-    heldout = Heldout(rows, **terms) if rows else None
-    program = _program(own["program"], config.program)
     task = Task(
-        name, program, train or [], validation, heldout, metric=own["metric"], seed=config.seed
+        name,
+        _program(own["program"], config.program),
+        data.train,
+        data.validation,
+        data.heldout,
+        metric=own["metric"],
+        seed=config.seed,
+        traces=data.traces,
+        selection=None if config.traces is None else config.traces.selection,
     )
     return TaskPlan(
         task, config.lms.task, config.adapter, known, _output(config.output, name, folder)
@@ -297,16 +279,8 @@ def _built(kind: str, place: str, chosen: StrategyConfig | list[StrategyConfig])
     """Return a strategy, or all of a list."""
     if isinstance(chosen, list):
         return [_built(kind, f"{place}.{number}", one) for number, one in enumerate(chosen)]
-    _check_params(kind, place, chosen)
+    check_params(kind, place, chosen)
     return registry.build(kind, chosen.name, chosen.params)
-
-
-def _check_params(kind: str, place: str, chosen: StrategyConfig) -> None:
-    known = inspect.signature(registry.find(kind, chosen.name)).parameters
-    for key, value in chosen.params.items():
-        if key not in known:
-            problem = f"is no parameter of {kind} {chosen.name!r}"
-            raise ArgumentValueError(f"{place}.params.{key}", value, problem, nearest(key, known))
 
 
 def _output(path: str | None, name: str, folder: Path) -> Path | None:

@@ -70,6 +70,13 @@ def run(
         tracker: [progress, mlflow]
         log_dir: runs/today                # run again to go on
 
+    What your program has done already, read before anything is run (see combee learn --help for
+    other sources); data may hold validation and held-out rows alone, or be left out:
+
+    \b
+        traces: {name: mlflow, params: {experiment: questions},
+                 selection: {tokens: 200000}, heldout_days: 7}
+
     Several tasks over one service, each with a search, a budget and a held-out study of its own:
 
     \b
@@ -185,6 +192,8 @@ def _show_plan(plan: Plan) -> None:
             f"train {len(splits.train)}, validation {len(splits.validation)}, heldout"
             f" {len(splits.heldout)}"
         )
+        if splits.traces is not None:
+            facts["traces"] = splits.traces
         facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
         facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
         asked = {"task": _asked(one.lm), "proposer": _asked(plan.proposer)}

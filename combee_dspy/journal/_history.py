@@ -53,6 +53,7 @@ class Description:
         evaluator: Who scores.
         digests: SHA-256 by split; ``None`` for an empty one.
         sizes: Rows by split.
+        traces: Which recorded rollouts are read, in words; empty where there are none.
         versions: Version by package.
         limits: The budget's limits; ``None`` for none.
         simulated: Whether a model is simulated.
@@ -67,6 +68,7 @@ class Description:
     evaluator: str | None = None
     digests: Mapping[str, str | None] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    traces: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
     simulated: bool = False

@@ -21,11 +21,12 @@ from combee_dspy.rollouts import decode_rollout, encode_rollout, read_score
 from combee_dspy.search._candidates import Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._privacy import shown
-from combee_dspy.search._traces import as_example, make_scrub
+from combee_dspy.search._traces import make_scrub
 from combee_dspy.traces import (
     Recording,
     Selection,
     Trace,
+    as_example,
     describe_outcome,
     is_right,
     read_call,

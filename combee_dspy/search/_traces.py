@@ -24,12 +24,13 @@ from combee_dspy.traces import (
     Selection,
     Trace,
     Traces,
+    as_example,
     match_trace,
     measure_coverage,
     open_traces,
 )
 
-__all__ = ["add_traces", "as_example", "make_scrub", "read_traces"]
+__all__ = ["add_traces", "make_scrub"]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -52,7 +53,7 @@ def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Setti
         raise ArgumentValueError("traces", settings.keep, problem, remedy)
     judges = isinstance(settings.metric, Judge)
     compared = () if data.valset is None else splits.validation
-    chosen = read_traces(
+    chosen = _read_traces(
         data.traces,
         data.selection or Selection(perfect=settings.perfect_score, unjudged=judges),
         student,
@@ -78,7 +79,7 @@ def _with_answerers(chosen: TraceRows, own: tuple[str, str]) -> TraceRows:
     return replace(chosen, foreign=counts["foreign"], nameless=counts["nameless"])
 
 
-def read_traces(
+def _read_traces(
     traces: Traces,
     selection: Selection,
     student: dspy.Module,
@@ -140,15 +141,6 @@ def make_scrub(settings: Settings) -> Callable[[str], str]:
         privacy = Privacy(texts="redacted")
     secrets = forms_of({*(secrets_of(lm) if lm is not None else ()), *secret_variables()})
     return Texts(privacy, lambda text: mask(text, secrets)).scrub
-
-
-def as_example(trace: Trace) -> dspy.Example:
-    """Return the row that a trace's program was run on; the expected answers are its labels."""
-    example = dspy.Example()
-    for fields in (trace.expected, trace.inputs):
-        for name, value in fields.items():
-            example[name] = value
-    return example.with_inputs(*trace.inputs)
 
 
 def _hashes_of(rows: Iterable[Row]) -> Mapping[tuple[str, ...], set[str]]:

@@ -11,6 +11,7 @@
 | ``_opening`` | whatever holds traces | sources |
 | ``_reading`` | what a reader sees of a trace | ``combee_dspy.reflections`` |
 | ``_selection`` | from a flood the informative few | ``_reading`` |
+| ``_splitting`` | the newest days, held out | ``_opening`` |
 
 Texts of traces are hostile: they are parsed and redacted, and nothing in them is followed.
 """
@@ -33,6 +34,7 @@ from combee_dspy.traces._reading import (
 )
 from combee_dspy.traces._records import Recording, Trace
 from combee_dspy.traces._selection import Selected, Selection
+from combee_dspy.traces._splitting import as_example, hold_out_newest
 
 __all__ = [
     "FieldPaths",
@@ -48,7 +50,9 @@ __all__ = [
     "TraceCoverage",
     "TraceSource",
     "Traces",
+    "as_example",
     "describe_outcome",
+    "hold_out_newest",
     "is_right",
     "match_trace",
     "measure_coverage",

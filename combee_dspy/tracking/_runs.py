@@ -31,6 +31,7 @@ class RunFigures:
         updates: Updates that have ended.
         rollouts: Rollouts of the search, those of the held-out set left out.
         recorded: Rollouts that were recorded elsewhere and read.
+        traces: Which of those there are, why others were not read, and who had answered them.
         heldout_rollouts: Those of the held-out set.
         seed_score: The student's score on validation.
         best_score: The result's; until then the best so far.
@@ -54,6 +55,7 @@ class RunFigures:
     rollouts: int
     heldout_rollouts: int
     recorded: int
+    traces: str | None
     seed_score: float | None
     best_score: float | None
     heldout_before: float | None
@@ -122,6 +124,7 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         rollouts=int(rollouts),
         heldout_rollouts=int(heldout_rollouts),
         recorded=int(recorded),
+        traces=about.traces or None,
         seed_score=seed_score,
         best_score=best_score,
         **{f"heldout_{name}": getattr(heldout, name, None) for name in _HELDOUT},

@@ -20,7 +20,6 @@ LONGEST = 2000
 # Files that were longer before this was counted. None may grow, and none may join them.
 TOO_LONG = {
     "combee_dspy/benchmarks/formula_mini/generate.py": 2072,
-    "combee_dspy/cli/_plan.py": 2133,
     "combee_dspy/cli/queries.py": 2308,
     "combee_dspy/journal/_journal.py": 2086,
     "combee_dspy/rollouts/_limits.py": 2038,

@@ -13,6 +13,7 @@ import dspy
 
 from combee_dspy import Budget, Combee, Search, Task, compile_many
 from combee_dspy.journal import _writer
+from combee_dspy.traces import Trace
 from tests.worlds import gate_metric, gate_rows
 
 CASES: dict[str, dict[str, Any]] = {
@@ -25,9 +26,23 @@ CASES: dict[str, dict[str, Any]] = {
         "budget": Budget(rollouts=110),
     },
     "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
+    "traces": {"aggregator": "reference-scan", "search": Search(keep="trunk", staleness=1)},
     "calls": {"budget": Budget(calls=60)},
 }
 WORKERS = 4
+
+
+def gate_traces(start: int, end: int) -> list[Trace]:
+    """Return what a program that knew nothing had answered."""
+    return [
+        Trace(
+            f"gate {number}",
+            {"question": row.question},
+            {"answer": "nobody"},
+            expected={"answer": row.answer},
+        )
+        for number, row in enumerate(gate_rows(start, end))
+    ]
 
 
 def compiled(case: str, folder: str, api_base: str, **more: Any) -> Any:
@@ -48,7 +63,8 @@ def compiled(case: str, folder: str, api_base: str, **more: Any) -> Any:
     with dspy.context(lm=lm):
         return combee.compile(
             dspy.Predict("question -> answer"),
-            trainset=gate_rows(0, 18),
+            trainset=None if case == "traces" else gate_rows(0, 18),
+            traces=gate_traces(0, 18) if case == "traces" else None,
             valset=gate_rows(20, 26),
             heldout=gate_rows(30, 36),
         )

@@ -125,7 +125,7 @@ def test_metric(given: Any) -> None:
     ("sets", "error", "word"),
     [
         ({"trainset": []}, EmptyTrainsetError, "trainset"),
-        ({"trainset": None}, ArgumentTypeError, "trainset"),
+        ({"trainset": None}, EmptyTrainsetError, "trainset"),
         ({"trainset": [{"question": "a"}]}, ArgumentTypeError, r"trainset\[0\]"),
         ({"trainset": [dspy.Example(question="a", answer="b")]}, ArgumentValueError, "with_inputs"),
         ({"valset": "rows"}, ArgumentTypeError, "valset"),

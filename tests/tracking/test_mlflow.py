@@ -19,6 +19,7 @@ import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
+from combee_dspy.traces import Trace
 from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._candidates import candidates_of, chosen_of
 from combee_dspy.tracking._metrics import description
@@ -210,6 +211,25 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert "simulated" in run.data.tags["mlflow.note.content"]
     shown = {name for name in run.data.tags if not name.startswith("mlflow.")}
     assert shown == {"combee.heldout"}, "how far a run has come is nobody's label"
+
+
+def test_a_recorded_rollout_is_a_row_with_its_origin_and_no_cost(tmp_path, store, world):
+    answered = {"prompt": "p1", "model": "m1", "time": 1_700_000_000.0}
+    traces = [
+        Trace("t1", {"question": "word for ant?"}, {"answer": "?"}, score=0.0, **answered),
+        Trace("t2", {"question": "word for bee?"}, {"answer": "?"}, feedback="Wrong."),
+    ]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        world.combee(log_dir=tmp_path).compile(dspy.Predict("question -> answer"), traces=traces)
+    replay(tmp_path)
+    recorded = {row["example"]: row for row in store.rows()}
+    assert recorded.keys() == {"t1", "t2"}
+    assert json.loads(recorded["t1"]["origin"]) == {"trace": "t1", **answered}
+    assert recorded["t1"]["task_model"] == "m1"
+    assert {(row["calls"], row["dollars"]) for row in recorded.values()} == {(0, 0.0)}
+    figures = json.loads(store.only().data.files["figures.json"])["updates"]
+    assert sum(update["rollouts/recorded"] for update in figures.values()) == 2
+    assert {update["cost/rollouts"] for update in figures.values()} == {0}
 
 
 def test_each_row_says_who_was_asked_and_what_it_cost_by_role(tmp_path, store):
