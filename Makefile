@@ -68,6 +68,7 @@ test-versions: setup
 	@bash tests/versions/run.sh
 
 # Each builds what it needs in the user's cache. One that cannot run here fails; MISSING=skip only lists it.
+# AGAIN=yes tries one that failed once more.
 test-plugins: setup
 	@bash tests/plugins/run_suites.sh $(SUITES)
 

@@ -43,6 +43,16 @@ def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
+def patient_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs wait until their trackers have recorded them, which takes MLflow minutes on a machine
+    that others use as well.
+    """
+    from combee_dspy.tracking import _base
+
+    monkeypatch.setattr(_base, "_LONGEST", 600.0)
+
+
+@pytest.fixture
 def service(running_service: SimulatedService) -> SimulatedService:
     """The simulated service, with its counters at zero."""
     running_service.forget_attempts()

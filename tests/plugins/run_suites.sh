@@ -4,7 +4,9 @@
 #
 # A suite that cannot run on this machine is a failure, because a test that is left
 # out looks like one that passed. MISSING=skip makes it a line of the summary alone,
-# for machines that one cannot change. SUITE_SECONDS bounds each suite and
+# for machines that one cannot change. AGAIN=yes runs a suite that failed once more
+# by itself, and one that passes then is no failure but listed as UNSTABLE, for
+# machines that others use as well. SUITE_SECONDS bounds each suite and
 # SUITES_SECONDS all of them.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -14,6 +16,10 @@ all="${SUITES_SECONDS:-2700}"
 case "${MISSING:=fail}" in
 	fail | skip) ;;
 	*) echo "MISSING is fail or skip, not $MISSING." >&2; exit 2 ;;
+esac
+case "${AGAIN:=no}" in
+	yes | no) ;;
+	*) echo "AGAIN is yes or no, not $AGAIN." >&2; exit 2 ;;
 esac
 suites=("$@")
 if [ "$#" = 0 ]; then
@@ -36,34 +42,50 @@ trap 'rm -f "$log"' EXIT
 summary=()
 failed=0
 missing=0
-for name in "${suites[@]}"; do
-	began=$SECONDS
-	left=$((all - SECONDS))
-	if [ ! -f "plugins/$name/test.sh" ]; then
-		echo "There is no plugins/$name/test.sh." >&2
-		exit 2
-	fi
+# Runs a suite: sets `outcome`, and `line`, which says how it went.
+run_suite() {
+	local name="$1" began=$SECONDS left=$((all - SECONDS)) limit code spent
+	outcome=missing
 	if [ "$left" -lt 60 ]; then
-		missing=$((missing + 1))
-		summary+=("$(printf '%-22s not run        the %s seconds of all suites were over' "$name" "$all")")
-		continue
+		line="not run        the $all seconds of all suites were over"
+		return
 	fi
 	echo "== plugins/$name/test.sh"
 	limit=$((each < left ? each : left))
 	limited "$limit" bash "plugins/$name/test.sh" 2>&1 | tee "$log"
 	code="${PIPESTATUS[0]}"
-	spent=$((SECONDS - began))
+	spent="$(printf '%4d s' $((SECONDS - began)))"
 	case "$code" in
-		0) line="passed $(printf '%4d s' "$spent")   $(grep -aoE '[0-9]+ passed.*' "$log" | tail -n 1 | tr -d '=' | sed 's/ in .*//')" ;;
-		69) missing=$((missing + 1)); line="not run        $(grep -a '^cannot run here: ' "$log" | tail -n 1 | cut -d ' ' -f 4-)" ;;
+		0) outcome=passed line="passed $spent   $(grep -aoE '[0-9]+ passed.*' "$log" | tail -n 1 | tr -d '=' | sed 's/ in .*//')" ;;
+		69) line="not run        $(grep -a '^cannot run here: ' "$log" | tail -n 1 | cut -d ' ' -f 4-)" ;;
 		124 | 137)
 			# Building waits for a network; tests wait for nothing outside this machine.
 			if grep -aq "^-- tests of $name" "$log"; then
-				failed=$((failed + 1)); line="FAILED $(printf '%4d s' "$spent")   stopped after $limit s"
+				outcome=failed line="FAILED $spent   stopped after $limit s"
 			else
-				missing=$((missing + 1)); line="not run        its environment was not built within $limit s"
+				line="not run        its environment was not built within $limit s"
 			fi ;;
-		*) failed=$((failed + 1)); line="FAILED $(printf '%4d s' "$spent")   exit code $code" ;;
+		*) outcome=failed line="FAILED $spent   exit code $code" ;;
+	esac
+}
+
+for name in "${suites[@]}"; do
+	if [ ! -f "plugins/$name/test.sh" ]; then
+		echo "There is no plugins/$name/test.sh." >&2
+		exit 2
+	fi
+	run_suite "$name"
+	if [ "$outcome" = failed ] && [ "$AGAIN" = yes ]; then
+		first="$line" tests="$(grep -aE '^(FAILED|ERROR) ' "$log" | cut -d ' ' -f 2 | tr '\n' ' ')"
+		run_suite "$name"
+		case "$outcome" in
+			passed) line="UNSTABLE: failed, and passed when tried again: ${tests:-$first}" ;;
+			missing) outcome=failed line="$first" ;;
+		esac
+	fi
+	case "$outcome" in
+		failed) failed=$((failed + 1)) ;;
+		missing) missing=$((missing + 1)) ;;
 	esac
 	summary+=("$(printf '%-22s %s' "$name" "$line")")
 done

@@ -86,6 +86,29 @@ def test_a_failure_is_never_skipped(checkout, script):
     assert "FAILED" in lines["bad"]
 
 
+ONCE = "[ ! -e seen ] || { echo '=== 3 passed in 0.1s ==='; exit 0; }; touch seen"
+FAILS = "echo 'FAILED tests/test_a.py::test_b - no'; exit 1"
+
+
+def test_a_failure_is_tried_again_where_that_is_asked_for_and_stays_visible(checkout):
+    add(checkout, "shaky", f"{ONCE}; {FAILS}")
+    code, lines, _ = run(checkout, "shaky")
+    assert (code, "FAILED" in lines["shaky"]) == (1, True)
+    (checkout / "seen").unlink()
+    code, lines, _ = run(checkout, "shaky", AGAIN="yes")
+    assert code == 0
+    assert "UNSTABLE" in lines["shaky"]
+    assert "tests/test_a.py::test_b" in lines["shaky"]
+
+
+@pytest.mark.parametrize("again", ["exit 1", LACKS])
+def test_what_does_not_pass_when_tried_again_has_failed(checkout, again):
+    add(checkout, "bad", f"[ ! -e seen ] || {{ {again}; }}; touch seen; {FAILS}")
+    code, lines, done = run(checkout, "bad", MISSING="skip", AGAIN="yes")
+    assert (code, "FAILED" in lines["bad"]) == (1, True)
+    assert done.stdout.count("== plugins/bad/test.sh") == 2
+
+
 def test_tests_that_hang_are_stopped_and_have_failed(checkout):
     add(checkout, "hangs", "echo '-- tests of hangs'; sleep 60")
     code, lines, _ = run(checkout, "hangs", MISSING="skip", SUITE_SECONDS="1")
@@ -152,6 +175,7 @@ def test_too_little_room_is_told_before_anything_is_downloaded(checkout):
 def test_an_unknown_suite_or_setting_is_refused(checkout):
     assert run(checkout, "nobody")[0] == 2
     assert run(checkout, MISSING="maybe")[0] == 2
+    assert run(checkout, AGAIN="maybe")[0] == 2
 
 
 def test_every_plugin_with_an_environment_of_its_own_has_a_suite():
@@ -167,6 +191,52 @@ def test_every_plugin_with_an_environment_of_its_own_has_a_suite():
     assert sorted(line.strip().removeprefix("suites=(").removesuffix(")").split()) == list(PLUGINS)
 
 
-def test_continuous_integration_runs_them_after_the_tests():
-    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert text.index("run_tests test\n") < text.index("make test-plugins MISSING=skip")
+@pytest.fixture
+def integration(tmp_path):
+    """What continuous integration runs, on a machine whose `make` notes what it is asked for."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    (tmp_path / ".pytest_cache" / "v" / "cache").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "chromium").touch(0o755)
+
+    def integrate(make):
+        tool = tmp_path / "bin" / "make"
+        tool.write_text(f'#!/bin/bash\necho "$*" >>asked\n{make}\n', encoding="utf-8")
+        tool.chmod(0o755)
+        done = subprocess.run(  # noqa: S603 - this repository's own script
+            [shutil.which("bash"), str(tmp_path / ".ci" / "run")],
+            capture_output=True,
+            text=True,
+            env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+            timeout=60,
+            check=False,
+        )
+        return done, (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+
+    return integrate
+
+
+PLUGINS_LAST = "test-plugins MISSING=skip AGAIN=yes"
+
+
+def test_continuous_integration_runs_them_after_the_tests(integration):
+    done, asked = integration("true")
+    assert done.returncode == 0
+    assert asked == ["test", "test-slow", "docs", PLUGINS_LAST]
+    assert "UNSTABLE" not in done.stderr
+
+
+def test_continuous_integration_names_what_passes_the_second_time(integration):
+    note = """echo '{"tests/a.py::b": true}' >.pytest_cache/v/cache/lastfailed"""
+    done, asked = integration(f'[ "$1" != test-slow ] || {{ {note}; exit 2; }}')
+    assert done.returncode == 0
+    assert asked == ["test", "test-slow", "test-again", "docs", PLUGINS_LAST]
+    assert "UNSTABLE" in done.stderr
+    assert '"tests/a.py::b"' in done.stderr
+
+
+@pytest.mark.parametrize("step", ["docs", "test-again", "test-plugins"])
+def test_continuous_integration_refuses_what_fails(integration, step):
+    done, _ = integration(f'[ "$1" != test ] && [ "$1" != {step} ]')
+    assert done.returncode != 0

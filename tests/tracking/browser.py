@@ -22,6 +22,10 @@ CHROMIUM = next(
 LAPTOP, PHONE = (1280, 900), (390, 844)
 
 
+SECONDS = 300
+"""After so long without an answer a page is said to hang, on a machine however busy."""
+
+
 class Page:
     """One tab, spoken to over Chromium's DevTools protocol."""
 
@@ -29,10 +33,15 @@ class Page:
         self._socket, self._number, self.said = socket, 0, []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        told = await self._send(method, **params)
+        assert "error" not in told, told
+        return told["result"]
+
+    async def _send(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
         while True:
-            told = await self._socket.receive_json(timeout=60)
+            told = await self._socket.receive_json(timeout=SECONDS)
             if told.get("method") in (
                 "Runtime.consoleAPICalled",
                 "Runtime.exceptionThrown",
@@ -40,8 +49,7 @@ class Page:
             ):
                 self.said.append(told["params"])
             if told.get("id") == self._number:
-                assert "error" not in told, told
-                return told["result"]
+                return told
 
     async def open(
         self, page: Path | str, size: tuple[int, int], *, dark: bool = False, scripts: bool = True
@@ -69,22 +77,35 @@ class Page:
         )
 
     async def until(self, expression: str) -> None:
-        """Wait until an expression is true in the page, two minutes at most."""
+        """Wait until an expression is true in the page.
+
+        A page that is left or loaded while it is asked has no answer, or no body to read: it is
+        asked again.
+        """
+        answer: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(120):
-                while not await self.value(expression):
+            async with asyncio.timeout(SECONDS):
+                while not answer.get("result", {}).get("result", {}).get("value"):
                     await asyncio.sleep(0.05)
+                    answer = await self._evaluate(expression)
         except TimeoutError:
-            seen = await self.value("location.href + ': ' + document.body.innerText.slice(0, 2000)")
-            raise TimeoutError(f"{expression} does not become true of {seen}") from None
+            seen = await self._evaluate(
+                "location.href + ': ' + document.body?.innerText.slice(0, 2000)"
+            )
+            raise TimeoutError(f"{expression} does not become true of {seen}: {answer}") from None
 
     async def value(self, expression: str) -> Any:
         """Return what an expression is in the page."""
-        found = await self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        answer = await self._evaluate(expression)
+        assert "error" not in answer, answer
+        found = answer["result"]
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    async def _evaluate(self, expression: str) -> dict[str, Any]:
+        return await self._send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
 
     async def picture(self, to: Path, *, whole: bool = False) -> None:
         """Save what is seen, or the page from top to bottom."""
@@ -130,13 +151,8 @@ async def browser() -> AsyncIterator[Page]:
         try:
             port = await _port(Path(profile, "DevToolsActivePort"))
             async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                    (tab,) = [
-                        one for one in await answer.json(content_type=None) if one["type"] == "page"
-                    ]
-                async with session.ws_connect(
-                    tab["webSocketDebuggerUrl"], max_msg_size=0
-                ) as socket:
+                address = await _tab(session, port)
+                async with session.ws_connect(address, max_msg_size=0) as socket:
                     yield Page(socket)
         finally:
             process.terminate()
@@ -145,8 +161,18 @@ async def browser() -> AsyncIterator[Page]:
 
 
 async def _port(file: Path) -> str:
-    for _ in range(600):
-        if file.is_file() and (text := file.read_text()):
-            return text.splitlines()[0]
-        await asyncio.sleep(0.05)
-    raise TimeoutError("Chromium does not start")
+    async with asyncio.timeout(SECONDS):
+        while not (file.is_file() and (text := file.read_text())):
+            await asyncio.sleep(0.05)
+    return text.splitlines()[0]
+
+
+async def _tab(session: aiohttp.ClientSession, port: str) -> str:
+    """Return where the first tab is spoken to; Chromium answers before it has one."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                for target in await answer.json(content_type=None):
+                    if target["type"] == "page":
+                        return str(target["webSocketDebuggerUrl"])
+            await asyncio.sleep(0.05)

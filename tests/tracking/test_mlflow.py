@@ -702,6 +702,7 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
         assert store.only().info.experiment == expected
 
 
+@pytest.mark.usefixtures("patient_runs")
 def test_beside_autologging_the_same_traces_are_kept_and_runs_are_nested(world, tmp_path, autolog):
     before = mlflow.tracking.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
@@ -736,6 +737,7 @@ def test_beside_autologging_the_same_traces_are_kept_and_runs_are_nested(world, 
         mlflow.set_tracking_uri(before)
 
 
+@pytest.mark.usefixtures("patient_runs")
 def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
     world, tmp_path, monkeypatch
 ):

@@ -30,7 +30,7 @@ from combee_dspy import Budget, Combee, load_benchmark
 from combee_dspy.tracking import MLflowTracker
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 from tests.slow import slow_but
-from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
+from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, SECONDS, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 SITE = Path(__file__).parents[2] / os.environ.get("COMBEE_SITE", "")
@@ -151,7 +151,7 @@ def served(store: str, folder: Path) -> Iterator[str]:
     with (folder / "server.txt").open("wb") as said:
         process = subprocess.Popen([*command, "--workers", "1"], stdout=said, stderr=said, **own)  # noqa: S603 - MLflow's
     try:
-        until = time.monotonic() + 180
+        until = time.monotonic() + SECONDS
         while not answers(port):
             if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(
@@ -171,6 +171,7 @@ def answers(port: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient_runs")
 def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts below the folder it is in
