@@ -4,20 +4,28 @@ and override.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dspy
 
 from combee_dspy.aggregators import ParallelScan
 from combee_dspy.controllers import PowerLaw
+from combee_dspy.costs import Costs
 from combee_dspy.diversity import Diversity, Temperature
-from combee_dspy.evaluation import Calibration, check_smaller, evaluator_lms
+from combee_dspy.evaluation import (
+    Calibration,
+    Judge,
+    check_smaller,
+    cost_of_judging,
+    evaluator_lms,
+)
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.options import Search, Validation
 from combee_dspy.rollouts import Batching, Threads
 from combee_dspy.stopping import Budget, Patience, Target
 
-__all__ = ["brief", "paper"]
+__all__ = ["brief", "paper", "within_ceiling"]
 
 
 def brief(
@@ -93,4 +101,43 @@ def paper() -> dict[str, Any]:
         "operators": ("rewrite",),
         "controller": PowerLaw(profile=3),
         "search": Search(keep="pareto", staleness=0),
+    }
+
+
+def within_ceiling(
+    judge: Judge,
+    smaller: Judge,
+    rows: Sequence[dspy.Example],
+    *,
+    dollars: float,
+    share: float = 0.05,
+    costs: Costs | None = None,
+) -> dict[str, Any]:
+    """Return arguments of ``Combee`` for a run whose evaluations cost at most so much each.
+
+    ``Combee(**within_ceiling(...), reflection_lm=…, budget=…)``. Where the judge would cost more
+    than the ceiling, a smaller one takes its place and is held to it on a share of the training
+    rollouts. That is decided before the run: a judge that changes within it would give two kinds
+    of scores, which no rule could compare.
+
+    Args:
+        judge: The judge that is trusted.
+        smaller: Takes over above the ceiling.
+        rows: Rows that will be judged; the mean of them counts.
+        dollars: The ceiling of one evaluation.
+        share: Share of the training rollouts that both judge then.
+        costs: Prices of your own.
+
+    Raises:
+        ArgumentValueError: The price of the judge is not known, ``rows`` is empty, or the smaller
+            judge costs more than the ceiling too.
+    """
+    if cost_of_judging(judge, rows, costs or Costs()) <= dollars:
+        return {"metric": judge}
+    if (least := cost_of_judging(smaller, rows, costs or Costs())) > dollars:
+        problem = f"is below the ${least:.6f} that the smaller judge costs"
+        raise ArgumentValueError("dollars", dollars, problem, "Raise it, or give another judge.")
+    return {
+        "metric": smaller,
+        "validation": Validation(calibration=Calibration(judge, share=share)),
     }

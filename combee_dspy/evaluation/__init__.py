@@ -28,7 +28,12 @@ from combee_dspy.evaluation._judge import (
 )
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
 from combee_dspy.evaluation._scale import DEFAULT_PERFECT_SCORE, perfect_score_of
-from combee_dspy.evaluation._sizes import SizeComparison, check_smaller, compare_sizes
+from combee_dspy.evaluation._sizes import (
+    SizeComparison,
+    check_smaller,
+    compare_sizes,
+    cost_of_judging,
+)
 
 __all__ = [
     "DEFAULT_PERFECT_SCORE",
@@ -51,6 +56,7 @@ __all__ = [
     "check_unmoved",
     "clearly_worse",
     "compare_sizes",
+    "cost_of_judging",
     "detectable_difference",
     "discordance_bound",
     "evaluator_lms",

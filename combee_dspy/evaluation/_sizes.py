@@ -1,17 +1,23 @@
-"""Is a judge smaller than the model that proposes? By what names and list prices say."""
+"""Is a judge smaller than the model that proposes, and what does it cost? By names and prices."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from combee_dspy.costs import Price, price_of
-from combee_dspy.exceptions import RefusedError
+import dspy
 
-__all__ = ["SizeComparison", "check_smaller", "compare_sizes"]
+from combee_dspy.costs import Costs, Price, price_of
+from combee_dspy.evaluation._judge import Judge
+from combee_dspy.exceptions import ArgumentValueError, RefusedError
+from combee_dspy.reflections import estimate_tokens
 
+__all__ = ["SizeComparison", "check_smaller", "compare_sizes", "cost_of_judging"]
+
+# Assumed tokens of a response, of a verdict, and of the adapter's own words around a prompt.
+_RESPONSE, _VERDICT, _FRAME = 300, 150, 400
 _PARAMETERS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
 
 
@@ -87,3 +93,24 @@ def check_smaller(
                 compared.reason,
                 "Give the judge a smaller model, or use Combee without this preset.",
             )
+
+
+def cost_of_judging(judge: Judge, rows: Sequence[dspy.Example], costs: Costs) -> float:
+    """Return the dollars of one evaluation, reckoned: the mean over rows, by prices a token.
+
+    A response is taken for 300 tokens, a verdict for 150.
+
+    Raises:
+        ArgumentValueError: There are no rows, or the price of the judge's model is not known.
+    """
+    model = str(getattr(judge.lm or dspy.settings.lm, "model", ""))
+    price = price_of(model, costs.prices)
+    if price is None:
+        remedy = "Give Costs(prices={…}), with 0 for a server of your own."
+        raise ArgumentValueError("judge", model, "has no known price", remedy)
+    if not rows:
+        raise ArgumentValueError("rows", [], "are none", "Give some that will be judged.")
+    shown = [row.toDict() if judge.reference else row.inputs().toDict() for row in rows]
+    tokens = sum(estimate_tokens(str(values)) for values in shown) / len(rows)
+    prompt = round(tokens) + estimate_tokens(judge.criteria) + _RESPONSE + _FRAME
+    return price.dollars(prompt, _VERDICT)

@@ -89,6 +89,26 @@ def test_methods_are_compared_on_a_users_own_file(
     assert all(one["dollars"] == pytest.approx(one["tokens"] / 1e6) for one in sides.values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["{dollars: 0.03}", "{tokens: 30000}"])
+def test_a_budget_in_dollars_or_tokens_ends_every_method(
+    folder: Path, capsys: pytest.CaptureFixture[str], budget: str
+) -> None:
+    with Server(JOURNEYS["classification"].mind) as server:
+        text = OWN.format(base=server.lm("student").kwargs["api_base"])
+        (folder / "own.yaml").write_text(text.replace("{rollouts: 120}", budget))
+        figures = folder / "figures.json"
+        methods = ("--methods", "gepa,ace,combee", "--threads", "4", "--json", str(figures))
+        assert compare("--config", str(folder / "own.yaml"), *methods) == 0
+    limit = "0.03 dollars" if "dollars" in budget else "30,000 tokens"
+    assert f"own.yaml: 21 held-out examples, {limit} each" in capsys.readouterr().out
+    told = json.loads(figures.read_text())
+    tokens = {one["method"]: one["tokens"] for one in told["summary"]}
+    assert tokens["combee"] <= 30_000
+    # The others look between iterations, and may pass it by one.
+    assert all(15_000 < tokens[name] < 60_000 for name in ("gepa", "ace"))
+
+
 def _without(change: str) -> str:
     return "train.jsonl" if change == "heldout.jsonl" else ""
 
@@ -100,7 +120,14 @@ def _without(change: str) -> str:
         ("", "", ("--benchmark", "formula"), "benchmark stands in the file already"),
         (", heldout: heldout.jsonl", "", (), "data.heldout is missing"),
         ("", "", ("--budget", "20"), "does not pay for two validations"),
-        ("budget: {rollouts: 120}", "budget: {epochs: 1}", (), "names no rollouts"),
+        ("budget: {rollouts: 120}", "budget: {epochs: 1}", (), "names none of rollouts, tok"),
+        (
+            "budget: {rollouts: 120}",
+            "budget: {tokens: 9000}",
+            (),
+            "and the budget is 9,000 tokens (got 'mipro')",
+        ),
+        ("openai/teacher: {prompt", "openai/other: {prompt", (), "price of openai/teacher"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
@@ -113,8 +140,12 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
 ) -> None:
     (folder / "own.yaml").write_text(
         OWN.format(base="http://127.0.0.1:9/v1").replace(
-            change, by if change.startswith("budget") else _without(change), 1
+            change, by if change.startswith(("budget", "openai")) else _without(change), 1
         )
     )
-    assert compare("--config", str(folder / "own.yaml"), "--methods", "combee", *given) == 2
+    if change.startswith("openai"):
+        file = folder / "own.yaml"
+        file.write_text(file.read_text().replace("{rollouts: 120}", "{dollars: 1}"))
+    methods = "mipro" if "mipro" in said else "combee"
+    assert compare("--config", str(folder / "own.yaml"), "--methods", methods, *given) == 2
     assert said in " ".join(capsys.readouterr().err.split())

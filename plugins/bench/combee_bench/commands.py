@@ -225,7 +225,7 @@ formula --base-accuracy 0.675 --taught-accuracy 0.855. Show both.
 What this machine computes counts in the seconds too, and counts for more the smaller --time-scale
 is: 1 costs as much time as it simulates, and is exact."""
 
-_COMPARE = f"""Every method gets the same program, rows, budget in rollouts, seeds and endpoint.
+_COMPARE = f"""Every method gets the same program, rows, budget, seeds and endpoint.
 Without --lm a service on this machine answers, which is no language model; its seconds are
 simulated.
 

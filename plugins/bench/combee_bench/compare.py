@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import dspy
 from rich.table import Table
 
-from combee_bench.baselines import Baseline, BaselineTask, build_baseline
-from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
+from combee_bench.baselines import ALL_LIMITS, Baseline, BaselineTask, build_baseline
+from combee_bench.endpoints import Counted, Endpoint, model_endpoint, simulated_endpoint
 from combee_bench.options import (
     HELDOUT,
     ROLLOUTS,
@@ -34,8 +34,10 @@ from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_bench.tables import by_columns
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import Price
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import NO_BASELINE
 from combee_dspy.rollouts import run_in_daemon
+from combee_dspy.stopping import Limits
 from combee_simulator import SimulatedConfig, benchmark_task
 
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
@@ -76,7 +78,7 @@ class CompareRun:
         after: Held-out score of what the method chose, in the same order.
         gpu_seconds: GPU-seconds of the search; ``None`` where no GPUs are declared.
         serial: Whether the method is the serial baseline.
-        budget: Rollouts that it might buy.
+        limits: What it might spend.
     """
 
     method: str
@@ -92,7 +94,7 @@ class CompareRun:
     after: tuple[float, ...] = field(repr=False)
     gpu_seconds: float | None = None
     serial: bool = False
-    budget: int = ROLLOUTS
+    limits: Limits = field(default_factory=partial(Limits, rollouts=ROLLOUTS))
 
 
 def run(options: CompareOptions) -> Iterator[CompareRun]:
@@ -110,21 +112,29 @@ def run(options: CompareOptions) -> Iterator[CompareRun]:
         method.prepare()
     if options.config is not None:
         own = read_own(options.config)
-        options = replace(
-            options,
-            budget=options.budget or own.rollouts(),
-            log_dir=options.log_dir or own.compared,
-        )
-        check_budget(options.budget or ROLLOUTS, len(own.rows.validation))
-        return _runs(options, methods, own.rows, own)
+        options = replace(options, log_dir=options.log_dir or own.compared)
+        limits = (None if options.budget else own.limits()) or _limits(options)
+        if limits.rollouts is not None:
+            check_budget(limits.rollouts, len(own.rows.validation))
+        for method in methods:
+            if all(getattr(limits, name) is None for name in method.ends_by):
+                ends = " and ".join(method.ends_by)
+                problem = f"holds a method that ends by {ends} alone, and the budget is"
+                problem += f" {_said(limits)}"
+                remedy = "Leave it out, or give --budget."
+                raise ArgumentValueError("methods", method.name, problem, remedy)
+        return _runs(options, methods, own.rows, limits, own)
     sizes = {
         "train": options.train or TRAIN,
         "validation": options.validation or VALIDATION,
         "heldout": options.heldout or HELDOUT,
     }
-    return _runs(
-        options, methods, load_rows(options.benchmark or "formula-mini", _params(options), **sizes)
-    )
+    rows = load_rows(options.benchmark or "formula-mini", _params(options), **sizes)
+    return _runs(options, methods, rows, _limits(options))
+
+
+def _limits(options: CompareOptions) -> Limits:
+    return Limits(rollouts=options.budget or ROLLOUTS)
 
 
 def _params(options: CompareOptions) -> dict[str, Any]:
@@ -141,6 +151,7 @@ def _runs(
     options: CompareOptions,
     methods: Sequence[Baseline],
     rows: LoadedBenchmark,
+    limits: Limits,
     own: Own | None = None,
 ) -> Iterator[CompareRun]:
     began = time.strftime("%Y-%m-%dT%H-%M-%S")
@@ -157,10 +168,12 @@ def _runs(
                     rows.program(),
                     rows,
                     endpoint.reflection_lm,
-                    options.budget or ROLLOUTS,
+                    limits.rollouts or 0,
                     threads,
                     seed,
                     log_dir,
+                    limits,
+                    costs=endpoint.costs,
                 )
                 yield _interruptible(partial(_run, options, method, task, endpoint, before))
 
@@ -187,24 +200,45 @@ def _run(
 ) -> CompareRun:
     with dspy.context(**endpoint.settings()), quietly(), endpoint.counting() as counted:
         started = time.monotonic()
-        result = method.search(task)
+        is_over = partial(_is_over, task.limits, counted, started)
+        result = method.search(replace(task, is_over=is_over))
         seconds = (time.monotonic() - started) / endpoint.time_scale
     return CompareRun(
         method=method.name,
         seed=task.seed,
-        budget=task.budget,
+        limits=task.limits,
         seconds=seconds,
         tokens=counted.tokens,
         dollars=counted.dollars,
         rollouts=result.rollouts,
         validation=result.validation,
-        note=result.note,
+        note=" ".join(filter(None, (result.note, _passed(method, task.limits)))),
         versions=dict(method.versions()),
         before=before,
         after=scores_of(result.program, task.rows, endpoint, task.threads),
         gpu_seconds=None if options.gpus is None else options.gpus * seconds,
         serial=method.serial,
     )
+
+
+def _is_over(limits: Limits, counted: Counted, started: float) -> bool:
+    """Return whether tokens, dollars or seconds are spent. Dollars that nobody knows are."""
+    tokens, dollars = counted.spent()
+    spent = {"tokens": tokens, "dollars": dollars, "seconds": time.monotonic() - started}
+    return any(
+        (most := getattr(limits, name)) is not None and (amount is None or amount >= most)
+        for name, amount in spent.items()
+    )
+
+
+def _passed(method: Baseline, limits: Limits) -> str:
+    """Say which limits were no reason for a method to stop."""
+    ignored = [
+        name
+        for name in ALL_LIMITS
+        if getattr(limits, name) is not None and name not in method.ends_by
+    ]
+    return f"It does not end by {' and '.join(ignored)}." if ignored else ""
 
 
 def _endpoint(
@@ -287,9 +321,14 @@ def line(options: CompareOptions, run: CompareRun) -> str:
     return f"{run.method} seed {run.seed}: {held} for {spent}"
 
 
+def _said(limits: Limits) -> str:
+    amounts = {name: getattr(limits, name) for name in ALL_LIMITS}
+    return ", ".join(f"{most:,g} {name}" for name, most in amounts.items() if most is not None)
+
+
 def _title(options: CompareOptions, runs: Sequence[CompareRun]) -> str:
     seeds = f"{len(options.seeds)} seeds" if len(options.seeds) > 1 else f"seed {options.seeds[0]}"
-    data = f"{len(runs[0].after)} held-out examples, {runs[0].budget} rollouts each, {seeds}"
+    data = f"{len(runs[0].after)} held-out examples, {_said(runs[0].limits)} each, {seeds}"
     if options.config is not None:
         return f"{options.config.name}: {data}"
     return f"{options.lm or LABEL}: {options.benchmark or 'formula-mini'}, {data}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import dspy
 
-from combee_dspy.costs import Costs, Price, Tariff, metered, role_scope, totals
+from combee_dspy.costs import Costs, Meter, Price, Tariff, metered, role_scope, totals
 from combee_dspy.exceptions import ArgumentValueError
 from combee_simulator import SimulatedConfig, SimulatedService, SimulatedTask, Tally
 
@@ -25,11 +26,13 @@ class Counted:
         tallies: Calls and tokens by what was asked: ``task``, ``reflect`` or ``other``.
         dollars: Dollars; ``None`` where the price of a call is not known.
         busy_seconds: Simulated seconds that slots were held, summed; ``None`` where nobody knows.
+        spent: Returns the tokens and the dollars so far; of a model's calls alone.
     """
 
     tallies: dict[str, Tally] = field(default_factory=dict)
     dollars: float | None = None
     busy_seconds: float | None = None
+    spent: Callable[[], tuple[int, float | None]] = lambda: (0, 0.0)
 
     @property
     def tokens(self) -> int:
@@ -79,6 +82,7 @@ class Endpoint:
             models = {str(lm.model) for lm in (self.task_lm, self.reflection_lm)}
             prices = {} if self.price is None else dict.fromkeys(models, self.price)
             with metered(Tariff(self.costs or Costs(prices=prices))) as meter:
+                counted.spent = partial(_spent, meter)
                 yield counted
             sums_by_role = totals(meter.usage())
             counted.dollars = sums_by_role.total.dollars
@@ -99,6 +103,11 @@ class Endpoint:
         counted.busy_seconds = stats.slot_busy_seconds
         if self.price is not None:
             counted.dollars = self.price.dollars(stats.prompt_tokens, stats.completion_tokens)
+
+
+def _spent(meter: Meter) -> tuple[int, float | None]:
+    sums = totals(meter.usage()).total
+    return sums.prompt_tokens + sums.completion_tokens, sums.dollars
 
 
 @contextmanager

@@ -202,7 +202,8 @@ class CompareOptions(ServiceOptions):
         methods: Methods, by comma; the first is the reference. Costs a point are above the serial
             one, gepa.
         seeds: Seeds, such as 0-4: each of the service and of every method.
-        budget: Rollouts that each method may buy; by default those of the file's budget, or 600.
+        budget: Rollouts that each method may buy. By default the file's whole budget (rollouts,
+            tokens, dollars, seconds: whatever is spent first), or 600 rollouts.
         config: A file of combee run: its program, metric, data, models and budget, all rows.
         log_dir: Folder for the journals of Combee's runs; by default the file's log_dir with
             -compare added. Each comparison has a folder of its own in it.

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
+from combee_bench.baselines import ALL_LIMITS
 from combee_bench.endpoints import Endpoint, as_proposer
 from combee_dspy.benchmarks import LoadedBenchmark, Split
 from combee_dspy.cli.run import planned
-from combee_dspy.costs import Price
+from combee_dspy.costs import Costs, Price
 from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
 from combee_dspy.hashing import row_hash
+from combee_dspy.stopping import Limits
 
 if TYPE_CHECKING:
     from combee_dspy.cli._plan import Plan
@@ -37,19 +39,27 @@ class Own:
         log_dir = plan.config.arguments().get("log_dir")
         self.compared = None if log_dir is None else plan.folder / f"{log_dir}-compare"
 
-    def rollouts(self) -> int | None:
-        """Return the rollouts of its budget; ``None`` where it names no budget.
+    def limits(self) -> Limits | None:
+        """Return what its budget allows; ``None`` where it names no budget.
 
         Raises:
-            ArgumentValueError: Its budget is in something else, by which not all methods end.
+            ArgumentValueError: Its budget is in nothing that ends every kind of method, or in
+                dollars, and the price of a model is not known.
         """
-        budget = self._plan.config.budget
+        budget, costs = self._plan.config.budget, self._plan.config.arguments().get("costs")
         if budget is None:
             return None
-        if (rollouts := budget.limits().rollouts) is None:
-            problem = "names no rollouts, by which methods are compared"
+        limits = Limits(**{name: getattr(budget.limits(), name) for name in ALL_LIMITS})
+        if limits == Limits():
+            problem = f"names none of {', '.join(ALL_LIMITS)}, by which methods are compared"
             raise ArgumentValueError("budget", repr(budget), problem, "Give --budget.")
-        return rollouts
+        models = {"task": self._plan.tasks[0].lm.model, "proposer": self._plan.proposer.model}
+        unknown = (costs or Costs()).unpriced(models) if limits.dollars else {}
+        if unknown:
+            remedy = "Give costs.prices in the file, or another limit."
+            problem = f"needs the price of {', '.join(unknown.values())}"
+            raise ArgumentValueError("budget.dollars", limits.dollars, problem, remedy)
+        return limits
 
     @contextmanager
     def endpoint(self, price: Price | None) -> Iterator[Endpoint]:

@@ -3,7 +3,7 @@
 Any distribution may publish one, as an entry point of the group ``combee_dspy.baselines``.
 """
 
-from combee_bench.baselines._base import Baseline, BaselineTask, Found
+from combee_bench.baselines._base import ALL_LIMITS, Baseline, BaselineTask, Found
 from combee_bench.baselines._registry import baseline_names, build_baseline
 
-__all__ = ["Baseline", "BaselineTask", "Found", "baseline_names", "build_baseline"]
+__all__ = ["ALL_LIMITS", "Baseline", "BaselineTask", "Found", "baseline_names", "build_baseline"]

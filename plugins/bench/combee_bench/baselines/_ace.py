@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_bench.baselines._base import Baseline, BaselineTask, Counting, Found
+from combee_bench.baselines._base import ALL_LIMITS, Baseline, BaselineTask, Counting, Found
 from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import OnlinePlaybook, Playbook
 from combee_dspy.strategies import parameters
@@ -35,6 +35,7 @@ class Ace(Baseline):
 
     name: ClassVar[str] = "ace"
     distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy")
+    ends_by: ClassVar[tuple[str, ...]] = ALL_LIMITS
     rounds: Annotated[int, Field(ge=1)] = 1
     ground_truth: bool = True
     max_tokens: Annotated[int, Field(ge=64)] = 8_000
@@ -66,7 +67,7 @@ class Ace(Baseline):
                 score = self._validated(program, task)
                 if best.validation is None or score > best.validation:
                     best = Found(program, 0, score)
-                if 2 * bought + 2 * every > task.budget:
+                if task.is_over() or (task.budget and 2 * bought + 2 * every > task.budget):
                     return replace(best, rollouts=2 * bought)
         raise AssertionError  # the count does not end
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,9 +13,14 @@ import dspy
 
 from combee_bench.surroundings import versions_of
 from combee_dspy.benchmarks import LoadedBenchmark
+from combee_dspy.costs import Costs
+from combee_dspy.stopping import Limits
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Baseline", "BaselineTask", "Counting", "Found", "compiled"]
+__all__ = ["ALL_LIMITS", "Baseline", "BaselineTask", "Counting", "Found", "compiled"]
+
+ALL_LIMITS = ("rollouts", "tokens", "dollars", "seconds")
+"""What a comparison may be limited by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +32,13 @@ class BaselineTask:
         rows: The benchmark: its metric, and training and validation rows. Held-out is not for
             methods.
         reflection_lm: Writes.
-        budget: Rollouts that may be bought.
+        budget: Rollouts that may be bought; 0 for no such limit.
         threads: Rollouts at once.
         seed: The seed.
         log_dir: Where a method that keeps a journal keeps it; ``None`` for nowhere.
+        limits: All that the search may spend at most, rollouts among it.
+        is_over: Whether tokens, dollars or seconds are spent by now.
+        costs: Prices, for a method that counts dollars itself.
     """
 
     student: dspy.Module
@@ -40,6 +48,9 @@ class BaselineTask:
     threads: int
     seed: int
     log_dir: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    is_over: Callable[[], bool] = bool
+    costs: Costs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,13 @@ class Baseline(Strategy):
         distributions: Whose versions are the method's version.
         serial: Whether it is the serial baseline that improvements are set against: one reflection
             after the other.
+        ends_by: Limits that end its search. The others are no reason for it to stop.
     """
 
     kind: ClassVar[str] = "baseline"
     distributions: ClassVar[tuple[str, ...]] = ("dspy",)
     serial: ClassVar[bool] = False
+    ends_by: ClassVar[tuple[str, ...]] = ("rollouts",)
 
     @abstractmethod
     def search(self, task: BaselineTask) -> Found:

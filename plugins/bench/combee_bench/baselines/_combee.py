@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, ClassVar
 
-from combee_bench.baselines._base import Baseline, BaselineTask, Found, compiled
+from combee_bench.baselines._base import ALL_LIMITS, Baseline, BaselineTask, Found, compiled
 from combee_dspy import Budget, Combee, Validation
 from combee_dspy.strategies import parameters
 
@@ -13,10 +14,11 @@ __all__ = ["CombeeBaseline", "CombeePlaybook"]
 
 @parameters
 class CombeeBaseline(Baseline):
-    """``Combee`` with the defaults of its constructor and a budget in rollouts."""
+    """``Combee`` with the defaults of its constructor and the comparison's budget."""
 
     name: ClassVar[str] = "combee"
     distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy", "gepa")
+    ends_by: ClassVar[tuple[str, ...]] = ALL_LIMITS
 
     def search(self, task: BaselineTask) -> Found:
         """Run ``Combee``."""
@@ -29,6 +31,7 @@ class CombeePlaybook(Baseline):
 
     name: ClassVar[str] = "combee-playbook"
     distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy")
+    ends_by: ClassVar[tuple[str, ...]] = ALL_LIMITS
 
     def search(self, task: BaselineTask) -> Found:
         """Run ``Combee`` over a playbook."""
@@ -38,7 +41,8 @@ class CombeePlaybook(Baseline):
 def _searched(task: BaselineTask, **chosen: Any) -> Found:
     optimizer = Combee(
         task.rows.metric,
-        budget=Budget(rollouts=task.budget),
+        budget=Budget(**asdict(task.limits)),
+        costs=task.costs,
         reflection_lm=task.reflection_lm,
         num_threads=task.threads,
         seed=task.seed,

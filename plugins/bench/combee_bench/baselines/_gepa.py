@@ -7,10 +7,12 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_bench.baselines._base import Baseline, BaselineTask, Found, compiled
+from combee_bench.baselines._base import ALL_LIMITS, Baseline, BaselineTask, Found, compiled
 from combee_dspy.strategies import parameters
 
 __all__ = ["Gepa"]
+
+_NO_LIMIT = 2**31
 
 
 @parameters
@@ -27,6 +29,7 @@ class Gepa(Baseline):
     name: ClassVar[str] = "gepa"
     distributions: ClassVar[tuple[str, ...]] = ("dspy", "gepa")
     serial: ClassVar[bool] = True
+    ends_by: ClassVar[tuple[str, ...]] = ALL_LIMITS
     minibatch: Annotated[int, Field(ge=1)] = 3
     use_merge: bool = True
 
@@ -34,13 +37,14 @@ class Gepa(Baseline):
         """Run ``dspy.GEPA``."""
         optimizer = dspy.GEPA(
             task.rows.metric,
-            max_metric_calls=task.budget,
+            max_metric_calls=task.budget or _NO_LIMIT,
             reflection_lm=task.reflection_lm,
             reflection_minibatch_size=self.minibatch,
             use_merge=self.use_merge,
             num_threads=task.threads,
             seed=task.seed,
             track_stats=True,
+            gepa_kwargs={"stop_callbacks": [lambda state: task.is_over()]},
         )
         program: Any = compiled(optimizer, task)
         results = program.detailed_results
