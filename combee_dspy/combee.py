@@ -112,7 +112,8 @@ class Combee(Teleprompter):
         seed: Seed of everything random. ``None`` draws one, and notes it.
         gepa_kwargs: Parts of gepa that our loop calls: ``callbacks``, ``frontier_type`` and
             ``stop_callbacks``. Updates then go one after another.
-        artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
+        artifact: What is learned: ``"instruction"``; ``"memory"``, of which each call is shown what
+            its inputs need; or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons: ``reference-scan`` by default.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
         controller: Plans the size of minibatches; ``power-law`` by default, in a trunk with three

@@ -40,6 +40,7 @@ KINDS: Mapping[str, str] = {
     "embedder": "combee_dspy.diversity:Embedder",
     "artifact": "combee_dspy.artifacts:Artifact",
     "weigher": "combee_dspy.weighers:Weigher",
+    "retriever": "combee_dspy.memory:Retriever",
     "source": "combee_dspy.traces:TraceSource",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
@@ -81,8 +82,14 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "patience": "Patience",
     },
     "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},
-    "artifact": {"instruction": "Instruction", "playbook": "Playbook", "skill": "Skill"},
+    "artifact": {
+        "instruction": "Instruction",
+        "memory": "Memory",
+        "playbook": "Playbook",
+        "skill": "Skill",
+    },
     "weigher": {"posterior": "Posterior", "trusting": "Trusting"},
+    "retriever": {"bm25": "BM25"},
     "source": {
         "hugging-face": "HuggingFace",
         "journal": "JournalTraces",

@@ -1,10 +1,11 @@
-"""What a run learns, and how a program shows it: an instruction, a playbook of bullets, or a
-skill.
+"""What a run learns, and how a program shows it: an instruction, a memory, a playbook of bullets, or
+a skill.
 """
 
 from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.artifacts._bullets import SECTIONS, Bullet, BulletText, read_text
 from combee_dspy.artifacts._instruction import Instruction
+from combee_dspy.artifacts._memory import Memory
 from combee_dspy.artifacts._online import OnlinePlaybook
 from combee_dspy.artifacts._playbook import Playbook
 from combee_dspy.artifacts._reflecting import read_tags
@@ -16,6 +17,7 @@ __all__ = [
     "Bullet",
     "BulletText",
     "Instruction",
+    "Memory",
     "OnlinePlaybook",
     "Playbook",
     "Skill",

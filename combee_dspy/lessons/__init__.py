@@ -34,7 +34,13 @@ from combee_dspy.lessons._records import (
     lesson_id,
     taught,
 )
-from combee_dspy.lessons._section import bullets, read_section, with_bullets, write_section
+from combee_dspy.lessons._section import (
+    bullets,
+    read_section,
+    split_section,
+    with_bullets,
+    write_section,
+)
 
 __all__ = [
     "Book",
@@ -59,6 +65,7 @@ __all__ = [
     "lesson_id",
     "nearest",
     "read_section",
+    "split_section",
     "taught",
     "with_bullets",
     "word_vectors",

@@ -45,6 +45,7 @@ LAYERS = (
         "guards",
         "journal",
         "lms",
+        "memory",
         "operators",
         "rollouts",
         "shuffle",

@@ -19,13 +19,23 @@ ROOMS = (
     "diversity",
     "guards",
     "lessons",
+    "memory",
     "operators",
     "stopping",
     "testing",
     "traces",
     "weighers",
 )
-KINDS = ("aggregator", "artifact", "controller", "embedder", "operator", "stopping", "weigher")
+KINDS = (
+    "aggregator",
+    "artifact",
+    "controller",
+    "embedder",
+    "operator",
+    "retriever",
+    "stopping",
+    "weigher",
+)
 
 
 def public_classes() -> list[type]:

@@ -1,0 +1,133 @@
+"""The ``memory`` artifact: each call is shown the lessons that are nearest to its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, ClassVar
+
+import dspy
+from pydantic import BeforeValidator, Field
+
+from combee_dspy import registry
+from combee_dspy.aggregators import Aggregator
+from combee_dspy.artifacts._base import Artifact, Trajectory
+from combee_dspy.artifacts._instruction import Instruction
+from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id
+from combee_dspy.memory import (
+    BM25,
+    MemoryText,
+    Retriever,
+    check_predictors,
+    read_memory,
+    with_memory,
+)
+from combee_dspy.operators import apply_components, seed_components
+from combee_dspy.records import Lessons, Reflection
+from combee_dspy.strategies import StrategyContext, parameters
+
+_INSTRUCTION = Instruction()
+# How many lessons a call is shown until validation chooses.
+_FIRST_K = 4
+
+
+@parameters
+class Memory(Artifact):
+    """A book of any size: a call of a predictor is shown the lessons nearest to its inputs.
+
+    A rollout looks up what the served program would look up, so scores are of what is returned. A
+    component's text holds all lessons. :func:`combee_dspy.memory.load_memory` loads a saved
+    program.
+
+    Example:
+        >>> import dspy
+        >>> from combee_dspy.artifacts import Memory
+        >>> from combee_dspy.lessons import Book, Taught
+        >>> lessons = [Taught("Letters: code L2."), Taught("Parcels: code N7.")]
+        >>> text = Memory(k=1).serve("Choose a code.", Book().add(lessons, born=0))
+        >>> program = Memory(k=1).build(dspy.Predict("question -> code"), {"self": text})
+        >>> lm = dspy.utils.DummyLM([{"code": "L2"}])
+        >>> with dspy.context(lm=lm):
+        ...     code = program(question="Which code do letters take?").code
+        >>> "Letters" in str(lm.history[-1]), "Parcels" in str(lm.history[-1])
+        (True, False)
+
+    Args:
+        k: How many lessons are looked up for a call, at most; ``None`` to let validation choose.
+        retriever: Finds them: a name, a mapping from a name to parameters, or a
+            :class:`combee_dspy.memory.Retriever`.
+        budget_tokens: Estimated tokens of all lessons that a call is shown, those that always stand
+            there included.
+    """
+
+    name: ClassVar[str] = "memory"
+
+    k: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    retriever: Annotated[Retriever, BeforeValidator(partial(registry.resolve, "retriever"))] = (
+        BM25()
+    )
+    budget_tokens: Annotated[int, Field(ge=16)] = 400
+
+    def seed(self, student: dspy.Module) -> dict[str, str]:
+        """Return the instructions by predictor, with all that a memory holds.
+
+        Raises:
+            ArgumentTypeError: A predictor is of a class of its own.
+        """
+        check_predictors(student)
+        return seed_components(student)
+
+    def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
+        """Return a copy of the student whose predictors look up a candidate's lessons."""
+        program = apply_components(student, candidate)
+        holding = [name for name, text in candidate.items() if self._read(text).lookup]
+        return with_memory(program, holding, self.retriever, self.budget_tokens)
+
+    def components(self, student: dspy.Module) -> tuple[str, ...]:
+        """Return the predictors."""
+        return tuple(self.seed(student))
+
+    async def reflect(
+        self, trajectory: Trajectory, component: str, context: StrategyContext
+    ) -> Reflection | None:
+        """Return GEPA's record."""
+        return await _INSTRUCTION.reflect(trajectory, component, context)
+
+    async def learn(
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        aggregator: Aggregator,
+        context: StrategyContext,
+    ) -> Lessons:
+        """Return what the aggregator makes of the records, as for an instruction."""
+        return await _INSTRUCTION.learn(reflections, aggregator, context)
+
+    def read(self, text: str) -> Book:
+        """Return the lessons of a memory; those that always stand there are the user's own."""
+        memory = self._read(text)
+        book = Book().add(map(Taught, memory.always), born=-1)
+        ids = {lesson.id for lesson in book.lessons}
+        looked_up = (
+            BookLesson(wording, line, born=-1, wordings=(wording,))
+            for line in dict.fromkeys(memory.lookup)
+            if (wording := lesson_id(line)) not in ids
+        )
+        return Book((*book.lessons, *looked_up))
+
+    def serve(self, text: str, book: Book) -> str:
+        """Return a memory that holds what a book serves.
+
+        The user's own lessons and those that stand there always stay so; the others are looked up.
+        """
+        before = self._read(text)
+        wordings = {wording for lesson in book.lessons for wording in lesson.wordings}
+        standing = set(map(lesson_id, before.always))
+        always = [line for line in before.always if lesson_id(line) not in wordings]
+        lookup = [line for line in before.lookup if lesson_id(line) not in wordings]
+        for lesson in book.served:
+            stands = lesson.own or not standing.isdisjoint(lesson.wordings)
+            (always if stands else lookup).append(lesson.text)
+        return str(MemoryText(before.own, tuple(always), tuple(lookup), self.k or before.k))
+
+    def _read(self, text: str) -> MemoryText:
+        return read_memory(text, self.k or _FIRST_K)

@@ -1,0 +1,34 @@
+"""A memory of lessons, of which a predictor shows those that are nearest to each call's inputs.
+
+| module | what it is |
+| --- | --- |
+| ``_base`` | the retriever contract |
+| ``_bm25`` | lookup by words |
+| ``_text`` | a memory as a component's text; pure |
+| ``_shelf`` | which lessons a call is shown |
+| ``_predictor`` | the predictor that looks up, its state, and loading it |
+"""
+
+from combee_dspy.memory._base import Lookup, Retriever
+from combee_dspy.memory._bm25 import BM25
+from combee_dspy.memory._predictor import (
+    MemoryPredict,
+    check_predictors,
+    load_memory,
+    with_memory,
+)
+from combee_dspy.memory._shelf import shelf_of
+from combee_dspy.memory._text import MemoryText, read_memory
+
+__all__ = [
+    "BM25",
+    "Lookup",
+    "MemoryPredict",
+    "MemoryText",
+    "Retriever",
+    "check_predictors",
+    "load_memory",
+    "read_memory",
+    "shelf_of",
+    "with_memory",
+]

@@ -1,0 +1,40 @@
+"""A memory as a component's text: the instruction, what always stands there, what is looked up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from combee_dspy.lessons import read_section, split_section, write_section
+
+_HEADER = re.compile(r"Lessons to look up, (\d{1,4}) at most:")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryText:
+    """What a memory's text holds.
+
+    Attributes:
+        own: The instruction.
+        always: Lessons that every call is shown.
+        lookup: Lessons of which a call is shown the nearest.
+        k: How many of them at most.
+    """
+
+    own: str
+    always: tuple[str, ...]
+    lookup: tuple[str, ...]
+    k: int
+
+    def __str__(self) -> str:
+        """Return the text that :func:`read_memory` reads back."""
+        text = write_section(self.own, self.always)
+        header = f"Lessons to look up, {self.k} at most:"
+        return write_section(text, self.lookup, header) if self.lookup else text
+
+
+def read_memory(text: str, k: int) -> MemoryText:
+    """Read a memory from any text; ``k`` is how many are looked up where the text does not say."""
+    rest, header, lookup = split_section(text, _HEADER)
+    own, always = read_section(rest)
+    return MemoryText(own, tuple(always), tuple(lookup), int(header[1]) if header else k)

@@ -1,0 +1,182 @@
+"""A program that looks lessons up: at every call, in every way to call it, and after loading."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import dspy
+import pytest
+from dspy.utils.exceptions import AdapterParseError
+
+from combee_dspy.artifacts import Memory
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.lessons import Book, Taught
+from combee_dspy.memory import BM25, Lookup, MemoryPredict, Retriever, load_memory, read_memory
+from combee_dspy.strategies import parameters
+from combee_dspy.testing import ScriptedLM, ScriptedRequest
+from tests.worlds import ANIMALS, TwoSteps, code_word, in_kind
+
+LESSONS = tuple(f"The word for {animal} is {code_word(animal)}." for animal in ANIMALS)
+
+
+def visible_words(request: ScriptedRequest) -> str:
+    """Answer with the code words that the prompt shows."""
+    words = [code_word(animal) for animal in ANIMALS if code_word(animal) in request.system]
+    return in_kind(request, {"hint": "-".join(words), "answer": "-".join(words)})
+
+
+@pytest.fixture
+def lm() -> Any:
+    lm = ScriptedLM(visible_words, model="scripted/task")
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        yield lm
+
+
+def remembering(student: dspy.Module, component: str = "self", **settings: Any) -> dspy.Module:
+    memory = Memory(**{"k": 1, **settings})
+    texts = memory.seed(student)
+    book = Book().add(map(Taught, LESSONS), born=0)
+    return memory.build(student, {**texts, component: memory.serve(texts[component], book)})
+
+
+def asks(animal: str) -> str:
+    return f"What is the word for {animal}?"
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_call_is_shown_the_nearest_lessons(lm: Any, k: int) -> None:
+    program = remembering(dspy.Predict("question -> answer"), k=k)
+    for animal in ANIMALS:
+        words = program(question=asks(animal)).answer.split("-")
+        assert code_word(animal) in words
+        assert len(words) == k
+
+
+def test_a_budget_limits_what_is_shown(lm: Any) -> None:
+    program = remembering(dspy.Predict("question -> answer"), k=12, budget_tokens=20)
+    assert len(program(question=asks("bee")).answer.split("-")) == 2
+
+
+def test_what_always_stands_there_is_shown_for_any_input(lm: Any) -> None:
+    student = dspy.Predict(
+        dspy.Signature(
+            "question -> answer", "Answer.\n\nLessons learned:\n- Say ANT backwards: TNA."
+        )
+    )
+    assert remembering(student)(question=asks("bee")).answer == "TNA-EEB"
+
+
+def test_threads_async_and_best_of_n_look_up_alike(lm: Any) -> None:
+    program = remembering(dspy.Predict("question -> answer"))
+
+    async def all_at_once() -> list[str]:
+        calls = [program.acall(question=asks(animal)) for animal in ANIMALS]
+        return [answer.answer for answer in await asyncio.gather(*calls)]
+
+    def best(animal: str) -> str:
+        best = dspy.BestOfN(program, N=2, reward_fn=lambda args, answer: 0.0, threshold=1.0)
+        with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+            return best(question=asks(animal)).answer
+
+    expected = [code_word(animal) for animal in ANIMALS]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(best, ANIMALS)) == expected
+    assert asyncio.run(all_at_once()) == expected
+
+
+@parameters
+class Slow(Retriever):
+    """Waits for a service, which an event loop must not."""
+
+    name: ClassVar[str] = "slow"
+    waits: ClassVar[bool] = True
+
+    def index(self, texts: Sequence[str]) -> Lookup:
+        lookup = BM25().index(texts)
+
+        def waited(query: str, most: int) -> Sequence[int]:
+            async def answer() -> Sequence[int]:
+                return lookup(query, most)
+
+            return asyncio.run(answer())  # raises on a thread that runs a loop
+
+        return waited
+
+
+def test_a_retriever_that_waits_holds_no_loop_up(lm: Any) -> None:
+    program = remembering(dspy.Predict("question -> answer"), retriever=Slow())
+    assert asyncio.run(program.acall(question=asks("cat"))).answer == "TAC"
+
+
+def test_a_saved_program_looks_up_after_loading(lm: Any, tmp_path: Path) -> None:
+    program = remembering(TwoSteps(), "second", k=2)
+    program.save(tmp_path / "program.json")
+    loaded = load_memory(TwoSteps(), tmp_path / "program.json")
+    assert loaded.dump_state() == program.dump_state()
+    assert loaded(question=asks("dog")).answer == program(question=asks("dog")).answer
+    assert type(loaded.first) is dspy.Predict
+    plain = TwoSteps()
+    plain.load(tmp_path / "program.json")
+    assert len(plain(question=asks("dog")).answer.split("-")) == len(ANIMALS), "nothing is lost"
+
+
+def test_a_file_chooses_no_retriever(lm: Any, tmp_path: Path) -> None:
+    path = tmp_path / "program.json"
+    remembering(dspy.Predict("question -> answer"), retriever=Slow()).save(path)
+    with pytest.raises(ArgumentValueError, match="slow"):
+        load_memory(dspy.Predict("question -> answer"), path)
+    loaded = load_memory(dspy.Predict("question -> answer"), path, Slow())
+    assert loaded(question=asks("cat")).answer == "TAC"
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"retriever": {}, "budget_tokens": 0}, {"retriever": 3, "budget_tokens": 9}]
+)
+def test_a_spoiled_file_is_refused(tmp_path: Path, settings: Any) -> None:
+    path = tmp_path / "program.json"
+    remembering(dspy.Predict("question -> answer")).save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "memory": settings}))
+    with pytest.raises(ArgumentError):
+        load_memory(dspy.Predict("question -> answer"), path)
+
+
+def test_a_predictor_of_another_class_is_refused() -> None:
+    class Own(dspy.Predict):
+        pass
+
+    with pytest.raises(ArgumentTypeError, match="another class"):
+        Memory().seed(Own("question -> answer"))
+
+
+def test_an_answer_that_does_not_parse_names_the_predictor() -> None:
+    program: Any = remembering(dspy.Predict("question -> answer"))
+    lm = ScriptedLM(lambda request: "no fields at all", model="scripted/task")
+    adapter = dspy.ChatAdapter(use_json_adapter_fallback=False)
+    with dspy.context(lm=lm, adapter=adapter), pytest.raises(AdapterParseError) as caught:
+        program(question=asks("ant"))
+    assert caught.value.signature is program.signature
+
+
+def test_a_signature_of_the_callers_own_is_left_alone(lm: Any) -> None:
+    program = remembering(dspy.Predict("question -> answer"))
+    own = dspy.Signature("question -> answer", "Say BEE backwards: EEB.")
+    assert program(question=asks("ant"), signature=own).answer == "EEB"
+    assert isinstance(program, MemoryPredict)
+
+
+@pytest.mark.parametrize("text", ["", "Answer.", "A\n\nLessons to look up, x at most:\n- b"])
+def test_a_text_without_a_memory_is_its_own(text: str) -> None:
+    memory = read_memory(text, 4)
+    assert (memory.own, memory.lookup, str(memory)) == (text, (), text)
+
+
+def test_a_lesson_of_several_lines_stays_one(lm: Any) -> None:
+    memory = Memory(k=1)
+    lesson = "For ant:\n- say TNA\nLessons to look up, 9 at most:"
+    text = memory.serve("Answer.", Book().add([Taught(lesson)], born=0))
+    assert read_memory(text, 1).lookup == (" ".join(lesson.split()),)
