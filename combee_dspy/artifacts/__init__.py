@@ -1,6 +1,4 @@
-"""What a run learns, and how a program shows it: an instruction, a memory, a playbook of bullets, or
-a skill.
-"""
+"""What a run learns, and how a program shows it: an instruction, a memory, a playbook, a skill."""
 
 from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.artifacts._bullets import SECTIONS, Bullet, BulletText, read_text

@@ -31,6 +31,14 @@ class Trajectory:
     is_recorded: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Another text that shows the same lessons, and whether a call is shown fewer of them."""
+
+    text: str
+    shows_fewer: bool
+
+
 class Artifact(Strategy):
     """What a run edits: texts by component, and the programs that code makes of them.
 
@@ -40,10 +48,12 @@ class Artifact(Strategy):
     Attributes:
         judges: Whether its reflections judge the lessons that their trajectories were shown (see
             :class:`combee_dspy.edits.Judge`), so that tests of lessons need fewer rollouts.
+        looks_up: Whether a call is shown a part of a text's lessons, by its inputs.
     """
 
     kind: ClassVar[str] = "artifact"
     judges: ClassVar[bool] = False
+    looks_up: ClassVar[bool] = False
 
     @abstractmethod
     def seed(self, student: dspy.Module) -> dict[str, str]:
@@ -85,6 +95,28 @@ class Artifact(Strategy):
         There is a reflection for each position of the minibatch, which may be awaited any number of
         times. The context's text is the one that the rollouts were made with.
         """
+
+    def shows(self, text: str, inputs: Mapping[str, object]) -> tuple[str, ...] | None:
+        """Return the ids of the lessons that a predictor's call with these inputs is shown; pure.
+
+        ``None``, the default: every call is shown all of a component's text.
+        """
+        return None
+
+    def arranged(self, text: str, book: Book, inputs: Mapping[str, Mapping[str, object]]) -> str:
+        """Return a text that serves a book, so arranged that examples are shown what they teach.
+
+        ``inputs`` are those of a predictor's call, by the example that a lesson comes from, where
+        the artifact looks lessons up. Pure.
+        """
+        return text
+
+    def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:
+        """Return other arrangements of a text, for validation to choose from; none by default.
+
+        Those that are to be tried first stand first. Pure.
+        """
+        return ()
 
     @abstractmethod
     def read(self, text: str) -> Book:

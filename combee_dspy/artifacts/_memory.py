@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -11,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.artifacts._base import Artifact, Trajectory
+from combee_dspy.artifacts._base import Arrangement, Artifact, Trajectory
 from combee_dspy.artifacts._instruction import Instruction
 from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id
 from combee_dspy.memory import (
@@ -19,7 +21,9 @@ from combee_dspy.memory import (
     MemoryText,
     Retriever,
     check_predictors,
+    line_tokens,
     read_memory,
+    shelf_of,
     with_memory,
 )
 from combee_dspy.operators import apply_components, seed_components
@@ -61,6 +65,7 @@ class Memory(Artifact):
     """
 
     name: ClassVar[str] = "memory"
+    looks_up: ClassVar[bool] = True
 
     k: Annotated[int, Field(ge=1, le=1_000)] | None = None
     retriever: Annotated[Retriever, BeforeValidator(partial(registry.resolve, "retriever"))] = (
@@ -101,6 +106,62 @@ class Memory(Artifact):
     ) -> Lessons:
         """Return what the aggregator makes of the records, as for an instruction."""
         return await _INSTRUCTION.learn(reflections, aggregator, context)
+
+    def shows(self, text: str, inputs: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the ids of the lessons that a call is shown, in their order."""
+        shelf = shelf_of(text, self.retriever, self.budget_tokens)
+        return tuple(map(lesson_id, shelf.lessons(inputs)))
+
+    def arranged(self, text: str, book: Book, inputs: Mapping[str, Mapping[str, object]]) -> str:
+        """Return a memory in which lessons always stand that lookup does not find.
+
+        A lesson is common where two of the examples that teach it, and more than half, would not be
+        shown it. Those that most examples miss come first; all of them take half of the budget at
+        most. The user's own stay where they are.
+        """
+        memory = self._read(text)
+        learned = {lesson.text: lesson for lesson in book.served if not lesson.own}
+        fixed = [line for line in memory.always if line not in learned]
+        lookup = [line for line in (*memory.always, *memory.lookup) if line not in fixed]
+        flat = replace(memory, always=tuple(fixed), lookup=tuple(lookup))
+        shelf = shelf_of(str(flat), self.retriever, self.budget_tokens)
+        near = {source: set(shelf.lessons(call)) for source, call in inputs.items()}
+        missed: Counter[str] = Counter()
+        for line, lesson in learned.items():
+            missing = [line not in near[source] for source in lesson.sources if source in near]
+            if sum(missing) > max(1, len(missing) // 2):
+                missed[line] = sum(missing)
+        common: set[str] = set()
+        left = self.budget_tokens // 2
+        for line, _ in missed.most_common():
+            left -= line_tokens(line)
+            if left >= 0:
+                common.add(line)
+        return str(
+            replace(
+                memory,
+                always=(*fixed, *(line for line in lookup if line in common)),
+                lookup=tuple(line for line in lookup if line not in common),
+            )
+        )
+
+    def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:
+        """Return memories that look up twice as many lessons, or half, unless ``k`` is set; and one
+        without lessons that always stand there, but for the user's own.
+        """
+        memory = self._read(text)
+        learned = {lesson.text for lesson in book.lessons if not lesson.own}
+        fixed = tuple(line for line in memory.always if line not in learned)
+        common = tuple(line for line in memory.always if line in learned)
+        others: list[Arrangement] = []
+        if self.k is None and memory.k < len(memory.lookup):
+            others.append(Arrangement(str(replace(memory, k=2 * memory.k)), shows_fewer=False))
+        if self.k is None and memory.k > 1 and memory.lookup:
+            others.append(Arrangement(str(replace(memory, k=memory.k // 2)), shows_fewer=True))
+        if common:
+            flat = replace(memory, always=fixed, lookup=(*memory.lookup, *common))
+            others.append(Arrangement(str(flat), shows_fewer=True))
+        return others
 
     def read(self, text: str) -> Book:
         """Return the lessons of a memory; those that always stand there are the user's own."""

@@ -17,7 +17,7 @@ from combee_dspy.memory._predictor import (
     load_memory,
     with_memory,
 )
-from combee_dspy.memory._shelf import shelf_of
+from combee_dspy.memory._shelf import line_tokens, shelf_of
 from combee_dspy.memory._text import MemoryText, read_memory
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "MemoryText",
     "Retriever",
     "check_predictors",
+    "line_tokens",
     "load_memory",
     "read_memory",
     "shelf_of",

@@ -52,7 +52,8 @@ class BM25(Retriever):
         """Return the lookup of texts by words; its time grows with the texts that share a word."""
         counts = [Counter(_words(text)) for text in texts]
         lengths = np.array([words.total() for words in counts], dtype=np.float32)
-        norm = self.k1 * (1 - self.b + self.b * lengths / max(lengths.mean(), 1) if texts else 0)
+        usual = max(float(lengths.mean()), 1.0) if texts else 1.0
+        norm = self.k1 * (1 - self.b + self.b * lengths / usual)
         holders: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for place, words in enumerate(counts):
             for word, count in words.items():

@@ -29,10 +29,10 @@ class Shelf:
         all of them fit into the budget.
         """
         chosen = list(self.text.always)
-        left = self.budget_tokens - sum(map(_tokens, chosen))
+        left = self.budget_tokens - sum(map(line_tokens, chosen))
         for place in self.nearest(" ".join(texts_in(dict(inputs))), self.text.k):
             lesson = self.text.lookup[place]
-            left -= _tokens(lesson)
+            left -= line_tokens(lesson)
             if left < 0:
                 break
             chosen.append(lesson)
@@ -51,5 +51,5 @@ def _indexed(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
     return Shelf(memory, retriever.index(memory.lookup), budget_tokens)
 
 
-def _tokens(lesson: str) -> int:
+def line_tokens(lesson: str) -> int:
     return estimate_tokens(f"- {lesson}\n")

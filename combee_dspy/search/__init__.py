@@ -13,6 +13,9 @@
 | ``_student``, ``_sizes`` | its validation; how large minibatches are | effects, pool |
 | ``_under_way`` | an update under way, and what others wait for | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
+| ``_trials``, ``_showing`` | texts on single rows; which lessons a row saw | effects, artifact |
+| ``_proving``, ``_mending`` | lines that must earn their place | trials, books |
+| ``_confirming``, ``_spare`` | which rows confirm a change; rollouts for that | trials |
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
 | ``_keeper``, ``_pareto``, ``_growing`` | two ways to keep lessons | pool, proposer, effects |
 | ``_gepa``, ``_telling`` | what users of ``dspy.GEPA`` pass, in gepa's order | gepa, pool |

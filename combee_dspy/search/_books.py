@@ -112,6 +112,7 @@ class Serving:
     """Shows the books as the artifact serves them, where no operators edit its texts."""
 
     books: Books
+    _inputs: dict[str, dict[str, Mapping[str, object]]] = field(default_factory=dict, init=False)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -120,10 +121,15 @@ class Serving:
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate that serves what an update learned, and all before it."""
-        artifact, books = self.books.artifact, self.books.now
-        return base.edited(
-            {name: artifact.serve(base.texts[name], books[name]) for name in learned.lessons}
-        )
+        artifact, texts = self.books.artifact, dict(base.texts)
+        for name in learned.lessons:
+            inputs, book = self._inputs.setdefault(name, {}), self.books.now[name]
+            for reflection in learned.reflections[name] if artifact.looks_up else ():
+                call = reflection.record.get("Inputs")
+                if isinstance(call, Mapping):
+                    inputs[reflection.source(learned.plan.step)] = call
+            texts[name] = artifact.arranged(artifact.serve(texts[name], book), book, inputs)
+        return base.edited(texts)
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
         """Return whether a text may stand in the place of another: no operator or guard has a say

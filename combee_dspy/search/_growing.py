@@ -19,8 +19,10 @@ from combee_dspy.search._effects import Effects, heard
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._propose import Proposer
-from combee_dspy.search._proving import Proving, blamed, spare
+from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_scores import RowScores
+from combee_dspy.search._showing import Showing
+from combee_dspy.search._spare import blamed, spare
 from combee_dspy.search._trials import Trials, blame
 from combee_dspy.search._update import Learned, Parent, Plan
 
@@ -214,15 +216,9 @@ class Growing(Keeper[Candidate, Rollouts | None]):
             text = self.seed if earlier is None else earlier.text
             trials = Trials(self.effects, self.pool, step, self._blamed)
             books = {component: self.books.known(component, step) for component in self.books.now}
-            edits = await blame(
-                trials,
-                self.books.artifact,
-                books,
-                text,
-                before,
-                version.text,
-                await _scores(version),
-            )
+            scores = await _scores(version)
+            showing = Showing(self.books.artifact, version.text, scores, rollouts)
+            edits = await blame(trials, showing, books, text, before)
             return rollouts
         finally:
             if not version.tested.done():

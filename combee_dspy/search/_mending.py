@@ -11,6 +11,7 @@ from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Member
 from combee_dspy.search._changes import Change, changed, open_changes
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._showing import Showing
 from combee_dspy.search._trials import Trials, another_order, halved
 
 __all__ = ["Mending"]
@@ -25,12 +26,14 @@ class Mending:
 
     Attributes:
         version: The version.
+        showing: What it shows each row.
         allows: Whether a text may stand in the place of another.
     """
 
     pool: Pool
     books: Books
     version: Member
+    showing: Showing
     allows: Callable[[Candidate, Candidate], bool]
 
     async def changes(self, trials: Trials, failing: Sequence[int]) -> list[Change]:
@@ -112,6 +115,10 @@ class Mending:
         fails = await trials.score(before, index) <= score
         return not fails or await trials.score(after, index) <= score
 
+    def _is_shown(self, change: Change, index: int) -> bool:
+        lines = change.lesson.wordings
+        return any(self.showing.is_shown(change.component, line, index) for line in lines)
+
     def _changed(self, changes: Sequence[Change]) -> Candidate:
         return changed(self.books, self.version.candidate, changes)
 
@@ -138,6 +145,7 @@ class Mending:
             ]
             for serve in (False, True)
         )
+        served = [change for change in served if self._is_shown(change, index)]
         if self._is_lost(index):
             return served
         text = trials.inputs(index)

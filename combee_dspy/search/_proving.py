@@ -13,61 +13,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from combee_dspy.evaluation import perfect_score_of, sign_test
+from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book, Effect, Retire, certainty, nearest
+from combee_dspy.lessons import Book, Effect, Retire
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Member, Row, Scores
+from combee_dspy.search._candidates import Candidate, Member, Scores
 from combee_dspy.search._changes import Change, changed, follow, open_changes
+from combee_dspy.search._confirming import compare, concerned
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._mending import Mending
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._showing import Showing
 from combee_dspy.search._trials import BLAMED, Trials, blame, measured
 
-__all__ = ["Proving", "blamed", "spare"]
+__all__ = ["Proving"]
 
-# Of the rows that do not fail, those nearest to a changed line that confirm the change.
-_NEAREST_ROWS = 4
-# Validations of a text that proving may take, where the budget has room for so many of them.
-_VALIDATIONS, _LEAST_BUDGET = 4, 16
-# How likely a change may be no better than none: what a row that is better and none that is worse
-# leave.
-_CHANCE = 0.25
-# From so many validations on the budget has one to spare, for the text without the lines that were
-# blamed last.
-_ONE_VALIDATION = 6
-# The parts of a small budget that may be set aside, and that one update's search for lines to blame
-# may take: else few validation rows would leave a small budget without an update.
-_SHARE_SET_ASIDE, _SHARE_BLAMED = 4, 16
-
-
-def spare(limit: int | None, validation: int, *, judged: bool) -> int:
-    """Return the rollouts that a run sets aside to prove its lines; 0 where it has none to spare.
-
-    Args:
-        limit: The budget in rollouts.
-        validation: Rollouts that one validation takes.
-        judged: Whether reflections judge the lines already: a small budget then buys rows to learn
-            from.
-    """
-    if limit is None or limit < _ONE_VALIDATION * validation:
-        return 0
-    if limit >= _LEAST_BUDGET * validation:
-        return _VALIDATIONS * validation
-    return validation if judged else min(validation + 2 * BLAMED, limit // _SHARE_SET_ASIDE)
-
-
-def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
-    """Return the rollouts that the search for lines to blame may take in one update; see
-    :func:`spare`.
-    """
-    if limit is None:
-        return BLAMED
-    if judged and limit < _LEAST_BUDGET * validation:
-        return 0
-    return min(BLAMED, limit // _SHARE_BLAMED)
+# Validations that other arrangements may take where no rollouts are limited.
+_ARRANGEMENTS = 2
 
 
 @dataclass(eq=False)
@@ -116,7 +80,10 @@ class Proving:
             proven = await self._newest(trials, version, self._up_to_date(newest, asked))
             if proven is not version:
                 proven = await self._without_blamed(trials, version, proven)
-            await self._mended(trials, await self._with_doubtful(trials, proven))
+            proven = await self._mended(trials, await self._with_doubtful(trials, proven))
+            if room is None:
+                trials.left = _ARRANGEMENTS * self.pool.size
+            await self._arranged(trials, proven)
         except BudgetReached:
             return  # what was confirmed by then is in the pool
 
@@ -146,12 +113,10 @@ class Proving:
         own = trials.apart(BLAMED)
         edits = await blame(
             own,
-            self.books.artifact,
+            self.showing(newest),
             self.books.now,
             version.candidate,
             version.scores,
-            newest.candidate,
-            newest.scores,
         )
         trials.left += own.left
         changes = [
@@ -179,7 +144,7 @@ class Proving:
 
     async def _mended(self, trials: Trials, version: Member) -> Member:
         """Search failing rows for lines whose change mends them, then confirm what was found."""
-        mending = Mending(self.pool, self.books, version, self.allows)
+        mending = Mending(self.pool, self.books, version, self.showing(version), self.allows)
         changes = await mending.changes(trials, self._failing(version))
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
@@ -187,6 +152,38 @@ class Proving:
             for change in changes:
                 proven = await self._confirmed(trials, proven, [change], what, tried=len(changes))
         return proven
+
+    async def _arranged(self, trials: Trials, version: Member) -> None:
+        """Try other arrangements of the same lessons, where the artifact knows any.
+
+        One that shows fewer is taken where it does no worse, another where rows speak for it.
+        """
+        tried = {version.candidate.id}
+        while True:
+            arrangements = [
+                (version.candidate.edited({component: other.text}), component, other.shows_fewer)
+                for component, book in self.books.now.items()
+                for other in self.books.artifact.arrangements(
+                    version.candidate.texts[component], book
+                )
+            ]
+            left = [each for each in arrangements if each[0].id not in tried]
+            if not left:
+                return
+            text, component, shows_fewer = left[0]
+            tried.add(text.id)
+            rows = concerned(trials, self.showing(version), text)
+            if trials.left < len(rows) * self.pool.draws:
+                return
+            trials.left -= len(rows) * self.pool.draws
+            rollouts = await self.pool.validate(text, rows, version.step)
+            scores = {
+                index: fmean(rollout.score for rollout in drawn)
+                for index, drawn in rollouts.items()
+            }
+            wins, losses, accepted = compare(version.scores, scores)
+            if accepted or (shows_fewer and wins >= losses):
+                version = self._joined(version, text, rollouts, [component])
 
     async def _confirmed(
         self, trials: Trials, version: Member, changes: Sequence[Change], what: str, tried: int = 1
@@ -196,7 +193,8 @@ class Proving:
         ``tried``: how many tests are made of which some would pass by chance.
         """
         text = changed(self.books, version.candidate, changes)
-        rows = self._concerned(trials, version, changes)
+        lines = [change.lesson.text for change in changes]
+        rows = concerned(trials, self.showing(version), text, self._failing(version), lines)
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
             return version
         if not self.allows(version.candidate, text):
@@ -206,11 +204,11 @@ class Proving:
         scores = {
             index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()
         }
-        wins, losses, accepted = _compare(version.scores, scores, tried)
+        wins, losses, accepted = compare(version.scores, scores, tried)
         # A row that a change was chosen on makes up for no loss elsewhere.
         chosen_on = {change.chosen_on for change in changes}
         elsewhere = {index: score for index, score in scores.items() if index not in chosen_on}
-        more, fewer, _ = _compare(version.scores, elsewhere, tried)
+        more, fewer, _ = compare(version.scores, elsewhere, tried)
         accepted = accepted and more >= fewer
         for change in changes:
             event = LessonTested(
@@ -239,6 +237,14 @@ class Proving:
             version, text, rollouts, sorted({change.component for change in changes})
         )
 
+    def showing(self, version: Member) -> Showing:
+        """Return what each validation row was shown by a version, as far as its rollouts are at
+        hand.
+        """
+        rollouts = self._rollouts.get(version.candidate.id, {})
+        scores = dict(sorted(version.scores.items()))
+        return Showing(self.books.artifact, version.candidate, scores, rollouts)
+
     def _effect(self, changes: Sequence[Change], before: Scores, after: Scores) -> Effect | None:
         """Return what a test of a single lesson measured; ``None`` for several, whose effects
         nobody can tell apart.
@@ -265,37 +271,3 @@ class Proving:
     def _failing(self, version: Member) -> list[int]:
         perfect = perfect_score_of(self.perfect_score, list(version.scores.values()))
         return [index for index, score in sorted(version.scores.items()) if score < perfect]
-
-    def _concerned(self, trials: Trials, version: Member, changes: Sequence[Change]) -> list[Row]:
-        """Return the rows that confirm changes: all where the budget allows it, else those that
-        they may concern.
-
-        Those are the rows that fail, and of the others the nearest to each changed line. All of
-        them, too, where the rollouts of the others are not at hand.
-        """
-        order = sorted(version.scores)
-        all_at_hand = version.candidate.id in self._rollouts
-        if trials.left >= 2 * self.pool.size or not all_at_hand:
-            return [self.pool.validation[index] for index in order]
-        texts = [trials.inputs(index) for index in order]
-        chosen = set(self._failing(version))
-        for change in changes:
-            chosen.update(
-                order[place] for place in nearest(change.lesson.text, texts, _NEAREST_ROWS)
-            )
-        return [self.pool.validation[index] for index in sorted(chosen)]
-
-
-def _compare(before: Scores, after: Scores, tried: int) -> tuple[int, int, bool]:
-    """Return the rows that are better and worse, and whether they speak for a change.
-
-    With w rows better and l worse, P(θ > ½ | Beta(1 + w, 1 + l)) must be as high as a row without a
-    loss makes it, ¾; of several tests, each gets its share of the chance that is left.
-    """
-    rows = sorted(before.keys() & after.keys())
-    if not rows:
-        return 0, 0, False
-    old, new = [before[row] for row in rows], [after[row] for row in rows]
-    wins, losses, _ = sign_test(old, new)
-    is_clear = certainty(wins, losses) >= 1 - _CHANCE / tried
-    return wins, losses, is_clear and fmean(new) > fmean(old)

@@ -15,6 +15,7 @@ from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import Candidate, Place, Scores
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._showing import Showing
 
 __all__ = ["BLAMED", "Trials", "another_order", "blame", "halved", "measured"]
 
@@ -87,12 +88,10 @@ class _Line:
 
 async def blame(
     trials: Trials,
-    artifact: Artifact,
+    showing: Showing,
     books: Mapping[str, Book],
     old: Candidate,
     before: Scores,
-    new: Candidate,
-    after: Scores,
 ) -> list[tuple[str, BookEdit]]:
     """Return edits, by component, that retire the lines to blame for validation rows that a new
     text has lost.
@@ -104,6 +103,7 @@ async def blame(
     those that are nearest to it. One that several examples teach leaves where it spoils two rows at
     least, since a single row may turn by chance.
     """
+    artifact, new, after = showing.artifact, showing.text, showing.scores
     added = [
         line
         for component in books
@@ -115,7 +115,7 @@ async def blame(
     checks = min(_MISSED, trials.left)
     trials.left -= checks
     for index in lost[:_LOST_ROWS] if added else ():
-        lines = await _culprits(trials, artifact, new, index, before[index], list(spoilt), added)
+        lines = await _culprits(trials, showing, index, before[index], list(spoilt), added)
         if not lines:
             continue
         moved = new
@@ -132,7 +132,7 @@ async def blame(
         taught = max((lesson.support for lesson in lessons), default=0)
         if len(lessons) < len(lines) or (taught > 1 and len(rows) < 2):
             continue
-        missed = await _missed(trials, artifact, new, lines, after)
+        missed = await _missed(trials, showing, lines)
         if len(rows) > missed:
             reason = (
                 f"{len(rows)} validation rows were lost to it in update {trials.step} and are right"
@@ -164,8 +164,7 @@ def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None
 
 async def _culprits(
     trials: Trials,
-    artifact: Artifact,
-    new: Candidate,
+    showing: Showing,
     index: int,
     score: float,
     suspects: Sequence[tuple[_Line, ...]],
@@ -176,25 +175,32 @@ async def _culprits(
     """
 
     async def is_mended(gone: Iterable[_Line]) -> bool:
-        return await trials.score(_without(artifact, new, gone), index) >= score
+        text = _without(showing.artifact, showing.text, gone)
+        return await trials.score(text, index) >= score
 
     mended = await together(map(is_mended, suspects))
     if any(mended):
         return suspects[mended.index(True)]
     gone = {line for lines in suspects for line in lines}
-    return tuple(await halved([line for line in added if line not in gone], is_mended))
+    others = [
+        line
+        for line in added
+        if line not in gone and showing.is_shown(line.component, line.lesson, index)
+    ]
+    return tuple(await halved(others, is_mended))
 
 
-async def _missed(
-    trials: Trials, artifact: Artifact, new: Candidate, lines: Sequence[_Line], after: Scores
-) -> int:
+async def _missed(trials: Trials, showing: Showing, lines: Sequence[_Line]) -> int:
     """Return how many rows that are nearest to lines get worse without them."""
-    right = [index for index in sorted(after) if after[index] >= max(after.values())]
+    without, after = _without(showing.artifact, showing.text, lines), showing.scores
+    right = [
+        index
+        for index in sorted(after)
+        if after[index] >= max(after.values()) and showing.differs(without, index)
+    ]
     words = " ".join(line.text for line in lines)
     near = nearest(words, [trials.inputs(index) for index in right], _MISSED)
-    scores = await together(
-        trials.score(_without(artifact, new, lines), right[place]) for place in near
-    )
+    scores = await together(trials.score(without, right[place]) for place in near)
     # A row that was not tried, for lack of rollouts, speaks for the lines.
     return sum(not score >= after[right[place]] for place, score in zip(near, scores, strict=True))
 

@@ -11,7 +11,17 @@ import dspy
 from combee_dspy import load_candidate
 from combee_dspy.artifacts import Memory
 from combee_dspy.memory import load_memory, read_memory
-from tests.worlds import ANIMALS, TwoSteps, World, examples
+from combee_dspy.testing import ScriptedRequest
+from tests.worlds import (
+    ANIMALS,
+    TwoSteps,
+    World,
+    animal_of,
+    code_word,
+    examples,
+    in_kind,
+    proposer_answer,
+)
 
 _LINE = re.compile(r"the word for \w+ is \w+")
 
@@ -45,6 +55,39 @@ def test_each_predictor_has_a_memory_of_its_own(tmp_path: Path) -> None:
     texts = program.combee_report.texts
     assert set(texts) == {"first", "second"}
     assert read_memory(texts["second"], 1).lookup
+
+
+def in_capitals(request: ScriptedRequest) -> str:
+    """Know the codes of all animals, and write them as the prompt says."""
+    capitals = "capital letters" in request.system
+    word = code_word(animal_of(request.last))
+    return in_kind(request, {"answer": word if capitals else word.lower()})
+
+
+def read_capitals(request: ScriptedRequest) -> str:
+    if "contradictory" in request.text:
+        return proposer_answer(request)
+    # A lesson of its own for each animal, and one that no word of a question points to.
+    animals = [
+        line for animal in ANIMALS if (line := f"Mind the {animal}.") and animal in request.text
+    ]
+    return in_kind(request, {"lessons": [*animals, "Write capital letters."]})
+
+
+def test_a_rule_that_no_word_points_to_is_learned(tmp_path: Path) -> None:
+    world = World.made(in_capitals, read_capitals)
+    program = world.compile(artifact=Memory(k=1), log_dir=tmp_path, heldout=12)
+    assert program.combee_report.heldout.before == 0.0
+    assert program.combee_report.heldout.after == 1.0
+    text = read_memory(program.combee_report.texts["self"], 1)
+    assert "Write capital letters." in text.always
+
+
+def test_validation_chooses_how_many_are_looked_up(tmp_path: Path) -> None:
+    world = World.made()
+    program = world.compile(artifact="memory", log_dir=tmp_path, max_metric_calls=400)
+    text = read_memory(program.combee_report.texts["self"], 0)
+    assert text.k < 4, "as good with fewer"
 
 
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.lessons import Book, Retire, Taught, lesson_id, read_section, write_section
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Row
-from combee_dspy.search._proving import _compare
+from combee_dspy.search._confirming import compare
+from combee_dspy.search._showing import Showing
 from combee_dspy.search._trials import BLAMED, Trials, another_order, blame, halved
 
 ROWS = 6
@@ -48,7 +49,8 @@ def blamed(
     old, new = (Candidate({"self": write_section("Answer.", section)}) for section in ([], lines))
     before, after = ({row: score(section, row) for row in range(ROWS)} for section in ([], lines))
     trials = Trials(cast("Any", effects), cast("Any", SimpleNamespace(validation=rows)), 0, left)
-    edits = asyncio.run(blame(trials, Instruction(), {"self": book}, old, before, new, after))
+    showing = Showing(Instruction(), new, after, {})
+    edits = asyncio.run(blame(trials, showing, {"self": book}, old, before))
     return {
         next(one.text for one in book.lessons if one.id == edit.lesson): cast("Retire", edit)
         for _, edit in edits
@@ -129,7 +131,7 @@ def test_another_order_has_the_same_lines(lines: list[str], place: int) -> None:
 def test_of_several_tests_each_must_show_more(wins: int, losses: int, tried: int) -> None:
     before = dict.fromkeys(range(wins), 0.0) | dict.fromkeys(range(wins, wins + losses), 1.0)
     after = {row: 1.0 - score for row, score in before.items()}
-    alone, among = (_compare(before, after, tests)[2] for tests in (1, tried))
+    alone, among = (compare(before, after, tests)[2] for tests in (1, tried))
     assert alone or not among
     assert alone >= (wins > 0 and losses == 0)
     assert not (alone and wins <= losses)

@@ -1,0 +1,78 @@
+"""The memory artifact: what stands always, what is looked up, and what evidence that makes."""
+
+from __future__ import annotations
+
+from combee_dspy.artifacts import Memory
+from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.memory import read_memory
+
+COMMON = "Write every answer in capital letters."
+RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
+ASKED = {
+    f"{thing}{number}": {"question": f"Which code for {thing}?"}
+    for thing in ("apples", "bells", "clocks")
+    for number in range(2)
+}
+
+
+def book(*common: str) -> Book:
+    taught = [Taught(rule, (f"{rule.split()[2]}0",)) for rule in RULES]
+    return Book().add([*taught, Taught(COMMON, common)], born=0)
+
+
+def test_what_lookup_misses_for_most_examples_stands_always() -> None:
+    memory, lessons = Memory(k=1), book("apples0", "bells0", "clocks1")
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
+    assert read_memory(text, 1).always == (COMMON,)
+    assert list(read_memory(text, 1).lookup) == RULES
+    for inputs in ASKED.values():
+        assert lesson_id(COMMON) in memory.shows(text, inputs)
+    assert memory.arranged(text, lessons, ASKED) == text
+
+
+def test_one_example_makes_no_lesson_common() -> None:
+    memory, lessons = Memory(k=1), book("apples0")
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
+    assert read_memory(text, 1).always == ()
+
+
+def test_what_is_common_no_longer_is_looked_up_again() -> None:
+    memory, lessons = Memory(k=1), book("apples0", "bells0")
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
+    later = book("apples0")
+    assert read_memory(memory.arranged(memory.serve(text, later), later, ASKED), 1).always == ()
+
+
+def test_the_users_own_stand_always_whatever_lookup_finds() -> None:
+    own = f"Answer.\n\nLessons learned:\n- {RULES[0]}"
+    memory = Memory(k=1)
+    lessons = memory.read(own).add([Taught(RULES[1], ("bells0",))], born=0)
+    text = memory.arranged(memory.serve(own, lessons), lessons, ASKED)
+    assert read_memory(text, 1).always == (RULES[0],)
+    assert all(
+        RULES[0] in other.text.split("Lessons to look up")[0]
+        for other in memory.arrangements(text, lessons)
+    )
+
+
+def test_half_of_the_budget_is_left_for_lookup() -> None:
+    memory = Memory(k=1, budget_tokens=16)
+    lessons = book("apples0", "bells0", "clocks1")
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
+    assert read_memory(text, 1).always == ()
+
+
+def test_validation_may_choose_how_many_are_looked_up_unless_that_is_set() -> None:
+    lessons = book("apples0", "bells0")
+    text = Memory().serve("Answer.", Book((*lessons.lessons, *many(9).lessons)))
+    assert [
+        (read_memory(other.text, 0).k, other.shows_fewer)
+        for other in Memory().arrangements(text, lessons)
+    ] == [(8, False), (2, True)]
+    assert Memory(k=3).arrangements(text, lessons) == []
+
+
+def many(count: int) -> Book:
+    return Book().add(
+        [Taught(f"Thing {number} weighs {number} kilos.") for number in range(count)], 0
+    )
