@@ -99,11 +99,16 @@ def describe_doubts(
         running = sum(effect.most[name] for effect in doubtful if effect.is_running)
         answers = sum(effect.answers for effect in doubtful)
         killed = sum(not effect.answers for effect in doubtful)
-        unit = name.replace("_", " ")
+        unit, over = name.replace("_", " "), max(0.0, used + most - likely - limit)
+        causes = [f"{killed} effects were in flight when the run was killed"] if killed else []
+        causes += [f"{answers} calls got no answer that could be read"] if answers else []
+        held = (
+            f", and {running:g} the most that those may cost that may still be running"
+            if running
+            else ""
+        )
         sentences.append(
-            f"{killed} effects were in flight when the run was killed, and {answers} calls got no"
-            f" answer that could be read. Of the {unit} spent, {likely:g} are their likely cost,"
-            f" and {running:g} the most that those may cost that may still be running. The limit of"
-            f" {limit:g} {unit} may be passed by {max(0.0, used + most - likely - limit):g}."
+            f"{', and '.join(causes)}. Of the {unit} spent, {likely:g} are their likely cost{held}."
+            f" The limit of {limit:g} {unit} may be passed by {over:g}."
         )
     return sentences

@@ -74,6 +74,28 @@ def test_without_a_kill_there_is_no_doubt() -> None:
     assert Purse(Limits(tokens=10), [("rollout", cost(5))]).doubts() == []
 
 
+def test_the_first_of_a_kind_is_granted_what_the_dearest_of_any_has_cost() -> None:
+    purse = Purse(Limits(tokens=1_000), [("rollout", cost(300)), ("rollout", cost(200))])
+    assert asyncio.run(purse.grant("call/Relate")) == {"tokens": 300}
+    # A failure has shown nothing of what it costs.
+    purse.returned("call/Relate", [CallUsage("reflector", "m", 1, 1)])
+    assert asyncio.run(purse.grant("call/Relate")) == {"tokens": 300}
+    purse.returned("call/Relate", cost(20))
+    assert asyncio.run(purse.grant("call/Relate")) == {"tokens": 20}
+    # What its LM tells is known.
+    assert asyncio.run(purse.grant("call/Merge", {"tokens": 80})) == {"tokens": 80}
+
+    with pytest.raises(BudgetReached, match="it may take 300"):
+        asyncio.run(Purse(Limits(tokens=799), [("rollout", cost(300))] * 2).grant("call/Relate"))
+
+
+def test_a_run_begins_though_nothing_is_known_of_any_cost() -> None:
+    assert asyncio.run(Purse(Limits(tokens=10, calls=1)).grant("rollout")) == {
+        "calls": 1,
+        "tokens": 0,
+    }
+
+
 def repeats(limit: int, calls: int) -> bool:
     purse = Purse(Limits(calls=limit), [("rollout", cost(1))] * 4)
     asyncio.run(purse.grant("rollout"))
