@@ -5,12 +5,15 @@ from __future__ import annotations
 import typer
 
 from combee_bench.commands import command
-from studies import client
+from studies import client, promises
 
 app = typer.Typer(help="Measure this project's own parts.", no_args_is_help=True)
-run = command("python -m studies client", client.ClientOptions, client.__name__)
-app.command("client", help=f"{run.__doc__}\n\n{client.__doc__}")(run)
-app.callback()(lambda: None)  # with one command and no callback, typer would make no group
+for name, module, options in (
+    ("client", client, client.ClientOptions),
+    ("promises", promises, promises.PromisesOptions),
+):
+    run = command(f"python -m studies {name}", options, module.__name__)
+    app.command(name, help=f"{run.__doc__}\n\n{module.__doc__}")(run)
 
 if __name__ == "__main__":
     app()

@@ -115,7 +115,7 @@ def test_a_damaged_journal_is_refused_unless_nothing_written_is_hit(
     with closing(Journal(place)):
         whole = content_of(place)
     outcomes: Counter[str] = Counter()
-    for _ in range(size("times", 30)):
+    for _ in range(size("times", 43)):
         shutil.rmtree(place)
         shutil.copytree(journals / source, place)
         content = bytearray((place / file).read_bytes())

@@ -26,7 +26,7 @@ from plugins.bench.tests.spoiling import FAULTS, Spoiling
 pytestmark = pytest.mark.slow
 RATE = 0.3
 SEED = 0
-TRAIN = size("examples", 8)
+TRAIN = size("examples", 12)
 WORKERS = size("workers", 4)
 OF_THE_SERVICE = [name for name, fault in FAULTS.items() if fault.whose == "service"]
 OF_THE_MODEL = [name for name, fault in FAULTS.items() if fault.whose == "model"]
@@ -57,7 +57,7 @@ class World:
     """The rows, a service that behaves, and a server before it that spoils its answers."""
 
     def __init__(self, stack: ExitStack) -> None:
-        sizes = {"validation": size("validation", 3), "heldout": size("heldout", 4)}
+        sizes = {"validation": size("validation", 3), "heldout": size("heldout", 6)}
         self.rows = load_rows("formula-mini", {"task": "compute"}, train=TRAIN, **sizes)
         task = benchmark_task(self.rows, SEED, params={"task": "compute"})
         config = SimulatedConfig(seed=SEED, slots=WORKERS, time_scale=0.01)

@@ -88,7 +88,7 @@ PIECES = (
 )
 # Characters of a long text, and the seconds of CPU that nothing may take for it: a busy machine
 # takes no longer by this clock.
-LONGEST, SLOW = size("longest", 50_000), 1.0
+LONGEST, SLOW = size("longest", 100_000), 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def test_hostile_answers_break_no_run(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{server.port}/v1"
         lm = dspy.LM("openai/simulated", api_base=url, api_key="simulated", cache=False)
         for number in itertools.count():
-            if spoiling.spoiled >= size("outputs", 150):
+            if spoiling.spoiled >= size("outputs", 2_000):
                 break
             aggregator, operators, artifact = kinds[number % len(kinds)]
             spoiling.name = str(number)  # what is drawn in a run depends on its number alone
@@ -303,7 +303,7 @@ def test_a_file_that_holds_anything_is_read_or_refused(what: str, tmp_path: Path
     file, trials = tmp_path / filename, Trials(what)
     file.write_text(right)
     read(file)  # what is changed below is read as it is
-    for number in range(size("files", 25)):
+    for number in range(size("files", 100)):
         stream = derive(SEED, "fuzz", what, number)
         text = hostile(stream, right)
         errors = "surrogatepass" if stream.random() < 0.5 else "replace"
@@ -338,7 +338,7 @@ REPEATED = (*PIECES, "a", " ", "a ", "\n", "- ", "1. ", "a@", "http://", "ignore
 @pytest.mark.parametrize("what", READERS)
 def test_a_text_that_holds_anything_is_read_at_once(what: str) -> None:
     read, trials = READERS[what], Trials(what)
-    for number in range(size("texts", 25)):
+    for number in range(size("texts", 100)):
         stream = derive(SEED, "text", what, number)
         trials = trials.attempt(partial(read, hostile(stream, str(BOOK))), f"{what} {number}")
     for piece in REPEATED:

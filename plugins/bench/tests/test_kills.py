@@ -18,10 +18,20 @@ import dspy
 import pytest
 
 from combee_bench.surroundings import load_rows, quietly
-from combee_dspy import Budget, Combee, Search, Task, Validation, compile_many
+from combee_dspy import (
+    Budget,
+    Combee,
+    Search,
+    Task,
+    Validation,
+    compile_many,
+    learn_lessons,
+)
+from combee_dspy.artifacts import OnlinePlaybook, read_text
 from combee_dspy.exceptions import CombeeError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.streams import derive
+from combee_dspy.traces import Trace
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 SEED = 0
@@ -30,6 +40,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "pareto": {"search": Search(keep="pareto", staleness=1)},
     "trunk": {"search": Search(keep="trunk", staleness=1)},
     "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
+    # Recorded rollouts are read, and none is run.
+    "traces": {},
     # Three tasks in one journal.
     "many": {"search": Search(keep="pareto", staleness=1)},
     # Killed after a call of a scan, in a commit, and while MLflow hears of it; others anywhere.
@@ -83,6 +95,68 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name: str, tmp_path: Path)
     assert answered - bought <= 2 * kills * workers
 
 
+@pytest.mark.slow
+def test_a_playbook_that_is_served_outlives_its_servers(tmp_path: Path) -> None:
+    """Whatever moment a server is killed in, the next one goes on with a whole playbook."""
+    from plugins.bench.tests.sizes import show, size
+
+    examples, workers, kills = size("examples", 16), size("workers", 4), size("kills", 1)
+    source = ("formula-mini", {"task": "compute"})
+    rows = load_rows(*source, train=examples, validation=4, heldout=1)
+    task = benchmark_task(rows, SEED, params=source[1], base_rate=0.0)
+    config = SimulatedConfig(seed=SEED, slots=workers, time_scale=0.02)
+    stream, books, died = derive(SEED, "kills", "online"), [], 0
+    with SimulatedService(config, task) as service:
+        for name, times in (("whole", 0), ("killed", kills)):
+            folder = tmp_path / name
+            folder.mkdir()
+            arguments: dict[str, Any] = {
+                "folder": str(folder),
+                "api_base": service.api_base,
+                "run": "online",
+                "source": source,
+                "workers": workers,
+                "sizes": [examples, 4],
+            }
+            for _ in range(times):
+                before, process = served(folder), start(arguments)
+                while process.poll() is None and served(folder) == before:
+                    time.sleep(EVERY)
+                time.sleep(stream.uniform(0.0, 0.2))
+                process.send_signal(signal.SIGKILL)
+                died += process.wait() == -signal.SIGKILL
+            assert start(arguments).wait() == 0
+            text = (folder / "playbook.txt").read_text(encoding="utf-8")
+            books.append({bullet.content for bullet in read_text(text).bullets})
+    show({"run": "online", "kills": died, "bullets": len(books[1])})
+    assert books[0]
+    assert books[1] == books[0]
+
+
+def served(folder: Path) -> int:
+    """Return how many batches were learned from."""
+    done = folder / "done"
+    return len(done.read_text(encoding="utf-8").splitlines()) if done.exists() else 0
+
+
+def serve(rows: Any, lm: dspy.LM, arguments: dict[str, Any]) -> None:
+    """Answer and learn, batch after batch, from where the last server was."""
+    folder = Path(arguments["folder"])
+    online = OnlinePlaybook(
+        rows.program(),
+        rows.metric,
+        reflection_lm=lm,
+        num_threads=arguments["workers"],
+        path=folder / "playbook.txt",
+    )
+    batches = [rows.train.examples[at : at + 4] for at in range(0, len(rows.train.examples), 4)]
+    for batch in batches[served(folder) :]:
+        online.predict(batch)
+        online.learn()
+        with (folder / "done").open("a", encoding="utf-8") as done:
+            done.write("a batch\n")
+
+
 def kill(
     arguments: dict[str, Any], counts: dict[str, int], kills: int, stream: random.Random
 ) -> int:
@@ -121,6 +195,20 @@ def compile_once(arguments: dict[str, Any]) -> None:
         cache=False,
         temperature=0.0,
     )
+    if arguments["run"] == "traces":
+        traces = [as_trace(rows.metric, example) for example in rows.train.examples]
+        with quietly():
+            learn_lessons(
+                traces,
+                reflection_lm=lm,
+                num_threads=arguments["workers"],
+                log_dir=arguments["folder"],
+            )
+        return
+    if arguments["run"] == "online":
+        with dspy.context(lm=lm), quietly():
+            serve(rows, lm, arguments)
+        return
     settings = {"tracker": (), **RUNS[arguments["run"]]}
     if settings["tracker"]:
         from combee_dspy.tracking import MLflowTracker
@@ -149,6 +237,14 @@ def compile_once(arguments: dict[str, Any]) -> None:
             compile_many(tasks, combee=combee)
         else:
             combee.compile(rows.program(), trainset=examples, valset=checked)
+
+
+def as_trace(metric: Callable[..., Any], example: dspy.Example) -> Trace:
+    """Return the record of a wrong answer."""
+    answer = {"answer": "0"}
+    verdict = metric(example, dspy.Prediction(**answer), None, None, None)
+    name = str(example.question)
+    return Trace(name, {"question": name}, answer, score=0.0, feedback=verdict.feedback)
 
 
 def die(where: str, times: int) -> None:
@@ -224,11 +320,13 @@ def read_run(folder: Path) -> dict[str, Any]:
     mlflow = read_mlflow(folder) if store_file(folder).exists() else {}
     return {
         "states": {name: state for name, state, _ in runs},
-        "results": {name: {**json.loads(result), "seconds": None} for name, _, result in runs},
+        "results": {
+            name: {**json.loads(result or "{}"), "seconds": None} for name, _, result in runs
+        },
         "effects": effects,
         "books": books,
         "mlflow": mlflow,
-        "rollouts": kinds["rollout"],
+        "rollouts": kinds.get("rollout", 0),
         # How often a run comes to each place where it can die.
         "counts": {
             "effects": len(effects),

@@ -63,7 +63,7 @@ def test_no_limit_is_passed_under_faults_and_kills(kind: str, tmp_path: Path) ->
                 "workers": workers,
             }
             kills, stream = 0, derive(SEED, "limits", kind)
-            for at in sorted(stream.sample(range(2, 30), size("kills", 2))):
+            for at in sorted(stream.sample(range(2, 30), size("kills", 1))):
                 process = _start(arguments)
                 while process.poll() is None and count_effects(folder) < at:
                     time.sleep(0.002)
