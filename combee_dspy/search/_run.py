@@ -202,7 +202,9 @@ class Run:
         if not settings.validation.probe:
             return
         lms = {role: lm for role, lm in lms_by_role(settings).items() if lm is not None}
-        lms.setdefault("task", dspy.settings.lm)
+        splits = self.task.splits
+        if splits.train or splits.validation or splits.heldout:  # something will be run
+            lms.setdefault("task", dspy.settings.lm)
         present = {role: lm for role, lm in lms.items() if lm is not None}
         with suppress(BudgetReached):  # what comes next is told so as well
             await self.effects.work(

@@ -175,4 +175,8 @@ def _trajectory(reflection: Reflection) -> Trajectory:
         failed_in="program" if reflection.index == 3 else None,
         calls=(PredictorCall("self", inputs, outputs),),
     )
-    return Trajectory(reflection.index, example, rollout, reflection.record)
+    # The last one happened elsewhere.
+    is_recorded = reflection.index == 4
+    return Trajectory(
+        reflection.index, example, rollout, reflection.record, is_recorded=is_recorded
+    )
