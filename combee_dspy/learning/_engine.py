@@ -15,6 +15,7 @@ import dspy
 from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator, together
 from combee_dspy.artifacts import Instruction
+from combee_dspy.costs import without_callbacks
 from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import CopyIndex, Guards
@@ -114,7 +115,10 @@ class Learner:
         if num_threads < 1:
             remedy = "Give at least one worker."
             raise ArgumentValueError("num_threads", num_threads, "is below 1", remedy)
-        return in_own_loop(lambda: self._learn(parts, num_threads, log_dir))
+        # MLflow's autologging would record readers among the traces that the next call reads.
+        callbacks = without_callbacks(lambda other: type(other).__module__.startswith("mlflow."))
+        with dspy.context(callbacks=callbacks):
+            return in_own_loop(lambda: self._learn(parts, num_threads, log_dir))
 
     async def _learn(
         self, parts: Sequence[Part], num_threads: int, log_dir: str | Path | None

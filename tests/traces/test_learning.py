@@ -8,6 +8,7 @@ import threading
 
 import dspy
 import pytest
+from dspy.utils.callback import BaseCallback
 
 from combee_dspy import learn_lessons
 from combee_dspy.exceptions import (
@@ -210,3 +211,24 @@ def test_a_prompt_keeps_its_own_lines(reader):
     assert "- Be quick.\n- For thing" in learned.prompt
     program = dspy.Predict(dspy.Signature("thing -> code", learned.prompt))
     assert program.signature.instructions == learned.prompt
+
+
+class Autologger(BaseCallback):
+    """Stands for MLflow's: it is known by the module that it comes from."""
+
+    __module__ = "mlflow.dspy.callback"
+
+    def __init__(self):
+        self.calls = 0
+
+    def on_lm_start(self, call_id, instance, inputs):
+        self.calls += 1
+
+
+def test_readers_are_no_traces_of_the_next_call(reader):
+    autologger = Autologger()
+    with dspy.context(callbacks=[autologger]):
+        learn_lessons(logs(THINGS[:3]), reflection_lm=reader)
+        assert not autologger.calls
+        reader("hello")
+    assert autologger.calls == 1

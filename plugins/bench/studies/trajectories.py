@@ -85,13 +85,15 @@ def _answer(request: ScriptedRequest, fields: dict[str, object]) -> str:
 
 @dataclass
 class Actor:
-    """The scripted agent; another draw goes another way around."""
+    """The scripted agent; another draw goes another way around, and may have a habit."""
 
     draw: int = 0
+    habit: str = ""
 
     def __call__(self, request: ScriptedRequest) -> str:
         """Return the next step."""
-        steps = plan_steps(request.last.partition("trajectory")[0], request.system, self.draw)
+        advice = f"{request.system} {self.habit}"
+        steps = plan_steps(request.last.partition("trajectory")[0], advice, self.draw)
         done = request.last.count("] printed:")
         fields = {"code": steps[done], "finished": str(done == len(steps) - 1), "outcome": "Done."}
         return _answer(request, fields)
@@ -157,20 +159,27 @@ def open_scene(workers: int) -> Iterator[Scene]:
             program.pool.close()
 
 
-def run(scene: Scene, program: dspy.Module, example: dspy.Example, draw: int) -> Rollout:
+def run(
+    scene: Scene, program: dspy.Module, example: dspy.Example, draw: int, habit: str = ""
+) -> Rollout:
     """Let an agent act on one task."""
     job = RolloutJob(program, example, example.task_id, scene.metric, 0.0, Tariff(None), False)
-    lm = ScriptedLM(Actor(draw), model="scripted/agent")
+    lm = ScriptedLM(Actor(draw, habit), model="scripted/agent")
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
         return run_rollout(job)
 
 
 def record(scene: Scene, count: int) -> list[Trace]:
-    """Return trajectories of an agent that lacks both rules."""
+    """Return trajectories of an agent that lacks both rules; every second one had one of them.
+
+    Who never says that the work is done gets no verdict on the answer: only those can teach that it
+    is wrong.
+    """
     traces = []
     for number in range(count):
         example = scene.train[number % len(scene.train)]
-        rollout = run(scene, scene.program, example, number)
+        habit = FINISH if number // len(scene.train) % 2 else ""
+        rollout = run(scene, scene.program, example, number, habit)
         inputs = dict(example.inputs().items())
         calls = rollout.calls
         outcome = {"outcome": "Done."}
@@ -206,7 +215,7 @@ def learn(
 
 def main(
     count: Annotated[int, typer.Option(help="Trajectories.")] = 60,
-    seconds: Annotated[float, typer.Option(help="What one answer of a reader takes.")] = 0.2,
+    seconds: Annotated[float, typer.Option(help="What one answer of a reader takes.")] = 2.0,
     workers: Annotated[int, typer.Option(help="Worlds.")] = 2,
 ) -> None:
     """Print what each way learned, and what it took."""
