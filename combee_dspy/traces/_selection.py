@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from heapq import heappush, heappushpop
+from itertools import accumulate
 from typing import Annotated
 
 from pydantic import Field
@@ -173,9 +174,11 @@ class _Entry:
 class _Pool:
     """Traces so far, as many as may still be chosen. Not thread-safe.
 
-    A kind holds its smallest draws. Once what is held passes twice the budget, and twice what the
-    last cut left, all kinds are cut to the rank up to which the budget reaches. That rank only
-    falls while traces come in, so nothing that is cut would have been chosen.
+    A kind holds its smallest draws. The place of a trace in the order of reading only grows while
+    others come in, and each record takes at least as much as the smallest one so far. So what lies
+    behind as many records of that size as the budget has room for is never chosen, and is dropped:
+    by ranks, whenever twice as many are held. Only a record that is smaller than all before, after
+    such a cut, can make the order of arrival matter.
     """
 
     def __init__(self, selection: Selection, scrub: Callable[[str], str] | None) -> None:
@@ -184,8 +187,9 @@ class _Pool:
         self._digests: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
-        self._held = 0
-        self._most = 2 * selection.tokens
+        self._held = 0  # traces
+        self._least = selection.tokens  # tokens of the smallest record
+        self._most = 0  # traces that are held without a cut
         # By tier: failures, then what went right.
         self._depth: list[int | None] = [None, None]
         self._cursor = ""
@@ -236,17 +240,25 @@ class _Pool:
         reflection = read_trace(redacted, most, perfect=self._selection.perfect)
         size = estimate_record_tokens(reflection.record)
         entry = _Entry(order, Recording(redacted, trace), reflection, size)
-        self._held += size
+        if size < self._least:
+            self._least = max(1, size)
+            self._most = max(self._most, 2 * self._reach)
         if depth is not None and len(heap) >= depth:
-            self._held -= heappushpop(heap, entry).size
-        else:
-            heappush(heap, entry)
+            heappushpop(heap, entry)
+            return
+        heappush(heap, entry)
+        self._held += 1
         if self._held > self._most:
             self._cut()
 
+    @property
+    def _reach(self) -> int:
+        """How many records the budget has room for at most."""
+        return self._selection.tokens // self._least + 1
+
     def _cut(self) -> None:
-        """Drop what the budget does not reach."""
-        reached = list(self._within())
+        """Drop what the budget cannot reach."""
+        reached = self._in_order()[: self._reach]
         self._depth = [
             max((rank + 1 for level, rank, *_ in reached if level == tier), default=0)
             for tier in (0, 1)
@@ -254,31 +266,29 @@ class _Pool:
         for (tier, kind), heap in list(self._heaps.items()):
             depth = self._depth[tier] or 0
             self._heaps[tier, kind] = sorted(heap)[-depth:] if depth else []
-        self._held = sum(entry.size for heap in self._heaps.values() for entry in heap)
+        self._held = sum(map(len, self._heaps.values()))
         # Of many kinds a cut leaves much: it sorts all, so the next one waits until that doubles.
-        self._most = 2 * max(self._held, self._selection.tokens)
+        self._most = 2 * max(self._held, self._reach)
 
-    def _within(self) -> Iterator[tuple[int, int, _Entry]]:
-        """Yield tier, rank and entry of what the budget reaches, in the order of reading."""
+    def _in_order(self) -> list[tuple[int, int, float, _Entry]]:
+        """Return tier, rank, draw and entry of all that is held, in the order of reading."""
         ranked = [
             (tier, rank, -entry.order, entry)
             for (tier, _), heap in self._heaps.items()
             for rank, entry in enumerate(sorted(heap, reverse=True))
         ]
-        left = self._selection.tokens
-        for tier, rank, _, entry in sorted(ranked, key=lambda item: item[:3]):
-            left -= entry.size
-            if left < 0:
-                return
-            yield tier, rank, entry
+        return sorted(ranked, key=lambda item: item[:3])
 
     def selected(self) -> Selected:
-        entries = [entry for _, _, entry in self._within()]
+        ordered = self._in_order()
+        sizes = accumulate(entry.size for *_, entry in ordered)
+        ordered = ordered[: sum(size <= self._selection.tokens for size in sizes)]
+        entries = [entry for *_, entry in ordered]
         reflections = tuple(
             Reflection(
                 place, entry.reflection.record, entry.recording.redacted.id, perfect=bool(tier)
             )
-            for place, (tier, _, entry) in enumerate(self._within())
+            for place, (tier, _, _, entry) in enumerate(ordered)
         )
         return Selected(
             tuple(entry.recording for entry in entries),

@@ -211,3 +211,19 @@ def test_what_an_agent_hands_on_stands_there_once():
         None,
         {"history": history * 3},
     ]
+
+
+def test_records_of_any_size_in_any_order_give_the_same_choice():
+    stream = random.Random(0)
+    traces = [
+        Trace(
+            f"t{number}",
+            {"number": number, "question": "x y " * round(stream.lognormvariate(3, 2))},
+            feedback=f"The {'abcdefgh'[number % 8] * 3} is wrong.",
+        )
+        for number in range(1_500)
+    ]
+    chosen = Selection(tokens=3_000).choose(traces)
+    for seed in range(2):
+        random.Random(seed).shuffle(traces)
+        assert Selection(tokens=3_000).choose(traces).traces == chosen.traces
