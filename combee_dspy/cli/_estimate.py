@@ -5,7 +5,7 @@ Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -52,6 +52,7 @@ class Estimate:
         rollouts: Of the search.
         heldout: Beside them, for the final figure.
         tokens: Prompt and completion tokens by role.
+        ends: What of the budget ends the search first; empty where nothing else than rollouts does.
         dollars: Of all that has a price; ``None`` where nothing has.
         priced: Whether all of it has one.
         problems: What does not fit, or is not known, each with its remedy.
@@ -59,6 +60,7 @@ class Estimate:
 
     rollouts: int
     heldout: int
+    ends: str
     tokens: Mapping[str, tuple[int, int]]
     dollars: float | None
     priced: bool
@@ -72,12 +74,15 @@ class Estimate:
         )
         more = "" if self.priced else " and what has no price"
         lines = {
-            "rollouts": f"about {self.rollouts:,}, and {self.heldout:,} of the held-out set",
+            "rollouts": (
+                f"about {self.rollouts:,}, and {self.heldout:,} of the held-out set{self.ends}"
+            ),
             "tokens": f"about {said}",
             "dollars": "unknown" if self.dollars is None else f"about ${self.dollars:.4f}{more}",
             "reckoned with": (
-                f"answers of {_ANSWER} tokens, half of the rollouts on training rows, each read"
-                f" {_COPIES} times; learned text makes prompts longer"
+                f"answers and verdicts of {_ANSWER} tokens, {_FRAME} around a prompt, half of the"
+                f" rollouts on training rows, each read {_COPIES} times, {_RECORDS} a call; an"
+                f" epoch has {_VALIDATIONS} validations; learned text makes prompts longer"
             ),
         }
         problems = {f"look at {number}": text for number, text in enumerate(self.problems, 1)}
@@ -91,6 +96,8 @@ def estimate(
     models: Mapping[str, Asked],
     costs: Costs,
     call_tokens: int | None,
+    *,
+    each_read: bool = False,
 ) -> Estimate:
     """Return what a run may come to, and what to look at before it begins.
 
@@ -98,9 +105,10 @@ def estimate(
         student: The program.
         splits: Rows of ``train``, ``validation`` and ``heldout``.
         limits: What the run may spend at most.
-        models: Who is asked, as ``task`` and ``proposer``.
+        models: Who is asked, as ``task``, ``proposer``, and ``evaluator`` where a judge scores.
         costs: Prices of one's own.
         call_tokens: The most that one reading may take; ``None`` where the aggregator has no limit.
+        each_read: Whether each trajectory is reflected on in a call of its own, as for playbooks.
     """
     train, validation = len(splits["train"]), len(splits["validation"])
     epochs = limits.epochs if limits.epochs is not None else 1.0
@@ -109,24 +117,63 @@ def estimate(
     heldout = 2 * len(splits["heldout"])
     prompts = [_prompt(student, row) for rows in splits.values() for row in rows]
     calls = max(1, len(student.predictors()))
-    bought = rollouts + heldout
-    records = _COPIES * rollouts // 2
-    readings = -(-records // _RECORDS)
     typical = round(fmean(prompts)) if prompts else 0
-    tokens = {
-        "task": (bought * typical, bought * calls * _ANSWER),
-        "proposer": (
-            records * (typical + _ANSWER) + readings * _READING,
-            readings * _ANSWER,
-        ),
-    }
+    shape = _Shape(typical, calls, each_read)
     prices = {role: price_of(asked.model, costs.prices) for role, asked in models.items()}
-    known = [price.dollars(*tokens[role]) for role, price in prices.items() if price is not None]
+
+    def dollars_of(tokens: Mapping[str, tuple[int, int]]) -> list[float]:
+        return [price.dollars(*tokens[role]) for role, price in prices.items() if price is not None]
+
+    search = shape.tokens(rollouts, models)
+    spent = {"tokens": sum(map(sum, search.values())), "dollars": sum(dollars_of(search))}
+    shares = {
+        name: most / spent[name]
+        for name in spent
+        if (most := getattr(limits, name)) is not None and spent[name] > most
+    }
+    first = min(shares, key=lambda name: shares[name], default="")
+    if first:
+        rollouts = max(1, round(rollouts * shares[first]))
+    tokens = shape.tokens(rollouts, models, heldout)
+    known = dollars_of(tokens)
     longest = max(prompts, default=0) // calls + _ANSWER
-    needs = {"task": longest, "proposer": call_tokens or _RECORDS * (typical + _ANSWER) + _READING}
+    reading = _RECORDS * (typical + _ANSWER) + _READING
+    needs = {"task": longest, "proposer": call_tokens or reading, "evaluator": longest + _ANSWER}
     problems = (*_unpriced(models, costs), *_too_small(models, needs))
-    dollars = sum(known) if known else None
-    return Estimate(rollouts, heldout, tokens, dollars, len(known) == len(prices), problems)
+    return Estimate(
+        rollouts,
+        heldout,
+        f"; budget.{first} ends it" if first else "",
+        tokens,
+        sum(known) if known else None,
+        len(known) == len(prices),
+        problems,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a rollout asks for: tokens of its prompts, its calls, and how it is read."""
+
+    typical: int
+    calls: int
+    each_read: bool
+
+    def tokens(
+        self, rollouts: int, models: Iterable[str], heldout: int = 0
+    ) -> dict[str, tuple[int, int]]:
+        """Return prompt and completion tokens by role."""
+        bought, read = rollouts + heldout, rollouts // 2
+        records = _COPIES * read
+        readings = -(-records // _RECORDS) + read * self.each_read
+        prompt = records * (self.typical + _ANSWER) + readings * _READING
+        prompt += read * self.each_read * (self.typical + _ANSWER)
+        every = {
+            "task": (bought * self.typical, bought * self.calls * _ANSWER),
+            "proposer": (prompt, readings * _ANSWER),
+            "evaluator": (bought * (self.typical + _ANSWER), bought * _ANSWER),
+        }
+        return {role: every[role] for role in models}
 
 
 def _prompt(student: dspy.Module, row: dspy.Example) -> int:
@@ -147,6 +194,7 @@ def _unpriced(models: Mapping[str, Asked], costs: Costs) -> Iterator[str]:
 def _too_small(models: Mapping[str, Asked], needs: Mapping[str, int]) -> Iterator[str]:
     remedies = {
         "task": "shorten the inputs, or give a model with a larger context",
+        "evaluator": "shorten the inputs, or give the judge a model with a larger context",
         "proposer": "lower max_call_tokens of the aggregator (strategies.aggregator.params)",
     }
     for role, asked in models.items():

@@ -176,7 +176,8 @@ def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
 def _show_plan(plan: Plan) -> None:
     from dspy.utils import DummyLM
 
-    from combee_dspy.cli._estimate import estimate
+    from combee_dspy.cli._estimate import Asked, estimate
+    from combee_dspy.evaluation import evaluator_lms
     from combee_dspy.search import make_compilation
 
     settings = plan.combee(DummyLM([])).settings
@@ -197,6 +198,8 @@ def _show_plan(plan: Plan) -> None:
         facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
         facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
         asked = {"task": _asked(one.lm), "proposer": _asked(plan.proposer)}
+        if judges := evaluator_lms(task.metric):
+            asked["evaluator"] = Asked(str(judges[0].model))
         rows = {
             "train": [row.example for row in splits.train],
             "validation": [row.example for row in splits.validation],
@@ -204,7 +207,13 @@ def _show_plan(plan: Plan) -> None:
         }
         call_tokens = settings.aggregator.params().get("max_call_tokens")
         reckoned = estimate(
-            task.student, rows, compilation.limits, asked, settings.costs, call_tokens
+            task.student,
+            rows,
+            compilation.limits,
+            asked,
+            settings.costs,
+            call_tokens,
+            each_read=not settings.edits_instructions,
         )
         facts |= reckoned.facts() | ({"output": one.output} if one.output else {})
         show_facts(facts)

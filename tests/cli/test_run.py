@@ -57,6 +57,35 @@ def test_a_dry_run_reckons_costs_and_names_prices_and_windows_that_are_missing(s
     assert "lower max_call_tokens of the aggregator" in told
 
 
+def test_a_dry_run_reckons_a_judge_and_what_of_the_budget_ends_first(shell, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "none")
+    Path("their_judge.py").write_text(
+        "import dspy\n"
+        "from combee_dspy.evaluation import Judge\n"
+        "judge = Judge('Right?', lm=dspy.LM('openai/gpt-4o-mini', api_key='none'))\n"
+    )
+    lm = "{model: openai/gpt-4o, api_key_env: SOME_KEY}"
+    config = f"{SIMULATED.splitlines()[1]}\nlms: {{task: {lm}}}\nmetric: their_judge:judge\n"
+
+    def reckoned(budget):
+        code, out, err = shell("run", written(f"{config}budget: {budget}\n"), "--dry-run")
+        assert code == 0, err
+        told = " ".join(out.split())
+        about = re.search(r"rollouts about (\d+),.*dollars about \$([\d.]+)", told)
+        return told, int(about[1]), float(about[2])
+
+    told, rollouts, whole = reckoned("{rollouts: 200}")
+    assert rollouts == 200
+    assert re.search(r"evaluator [\d,]+ in, 63,600 out", told)
+    assert "budget." not in told.split("reckoned with")[0]
+    told, rollouts, dollars = reckoned(f"{{rollouts: 200, dollars: {whole / 4}}}")
+    assert "; budget.dollars ends it" in told
+    # The reading of the held-out set is beside the search's budget.
+    assert 40 < rollouts < 60
+    assert whole / 5 < dollars < whole / 3
+    assert "; budget.tokens ends it" in reckoned("{rollouts: 200, tokens: 50000}")[0]
+
+
 def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
     code, out, err = shell("run", written(SIMULATED + "output: out/learned.json\nlog_dir: log\n"))
     assert code == 0, err
