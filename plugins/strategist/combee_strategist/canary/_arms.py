@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 
 from combee_dspy.costs import Meter
-from combee_strategist.canary._recording import Answer
+from combee_strategist.canary._pairs import Answer
 from combee_strategist.canary._registry import Version
 from combee_strategist.canary._window import Window
 

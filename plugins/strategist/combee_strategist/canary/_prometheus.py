@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from combee_dspy.exceptions import MissingDistributionError
-from combee_strategist.canary._recording import Answer
+from combee_strategist.canary._pairs import Answer
 
 __all__ = ["observer"]
 

@@ -13,7 +13,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,55 +25,20 @@ from combee_dspy.journal import Effect, Journal, Reader
 from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage, Rollout
-from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout, read_score
+from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout
 from combee_dspy.search import Texts
 from combee_strategist.canary._events import LabelsAwaited, awaited
+from combee_strategist.canary._pairs import Answer, Pair, recalled, scores_of
 from combee_strategist.canary._pool import Pool
 from combee_strategist.canary._window import Window
 
-__all__ = ["Answer", "Pair", "Recorder"]
+__all__ = ["Recorder"]
 
 logger = logging.getLogger("combee_dspy")
 
 # Labels of requests that this server does not know, which are looked up in journals: so many may
 # wait, apart from all else, so that a storm of them keeps nobody from being scored.
 _RECALLS, _RECALL_SECONDS = 1_000, 30.0
-
-
-@dataclass(slots=True)
-class Answer:
-    """What one version made of a request.
-
-    ``score`` is there once it was scored; 0 where the version failed.
-    """
-
-    version: int
-    purpose: str
-    started: float
-    seconds: float
-    usage: tuple[CallUsage, ...]
-    prediction: Mapping[str, Any] | None = None
-    error: str | None = None
-    score: float | None = None
-
-
-@dataclass(slots=True)
-class Pair:
-    """One sampled request: its inputs, one answer or two, and labels once they are there.
-
-    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where
-    its answers stand.
-    """
-
-    request: str
-    inputs: Mapping[str, Any]
-    answers: list[Answer]
-    incumbent: int
-    challenger: str
-    complete: bool = False
-    labels: Mapping[str, Any] | None = None
-    recalled: bool = False
-    since: float = field(default_factory=time.monotonic)
 
 
 class Recorder:
@@ -88,6 +52,13 @@ class Recorder:
         patience: Seconds that a request waits for labels.
         most: Requests that may wait for them; the oldest gives way.
         privacy: What is kept of texts.
+
+    Attributes:
+        recalls: Whether labels may come to another server, or after this one has ended.
+        lookups: Carries out what :meth:`recall` begins.
+        counts: What became of shadows and labels.
+        windows: The latest outcomes by version.
+        observe: Is called with each answer.
     """
 
     def __init__(
@@ -100,15 +71,15 @@ class Recorder:
         most: int,
         privacy: Privacy,
     ) -> None:
-        self._name, self._metric, self._judge = name, metric, judge
+        self.name, self._metric, self._judge = name, metric, judge
         self._patience, self._most = patience, most
         self._texts, self._folder = Texts(privacy, scrub), folder
         self.recalls = metric is not None and privacy.texts == "all"
         node = platform.node() if privacy.who == "name" else "server"
         own = f"{time.time_ns():020d}-{node}-{os.getpid()}"
         self._journal = Journal(folder / own)
-        about = {"specs": {}, "models": {}, "simulated": False, "serving": name}
-        self._log = self._journal.run(name, 0, {"serving": name}, about)
+        about = {"serving": name}
+        self._log = self._journal.run(name, 0, about, {**about, "specs": {}, "models": {}})
         self._number, self._lock = itertools.count(), threading.Lock()
         self._waiting: OrderedDict[str, Pair] = OrderedDict()
         self.counts: Counter[str] = Counter()
@@ -116,7 +87,7 @@ class Recorder:
         self.windows: dict[int, Window] = {}
         self.tariff = Tariff()
         self.observe: Callable[[Answer], None] = lambda answer: None
-        self._recalls = Pool(1, _RECALLS, _RECALL_SECONDS)
+        self.lookups = Pool(1, _RECALLS, _RECALL_SECONDS)
 
     def count(self, what: str) -> None:
         """Count what became of a shadow or a label."""
@@ -125,7 +96,7 @@ class Recorder:
 
     def request(self, request_id: str) -> str:
         """Return what a request goes by in the journal: a hash."""
-        return hashlib.blake2b(f"{self._name}\0{request_id}".encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(f"{self.name}\0{request_id}".encode(), digest_size=8).hexdigest()
 
     def ended(self, answer: Answer) -> None:
         """Keep that a version has answered or failed; its texts and its score are not there yet."""
@@ -149,8 +120,8 @@ class Recorder:
                 failed_in="program" if answer.error else None,
             )
             # What the queries show of a rollout's inputs stands there.
-            request_inputs = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
-            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": request_inputs})
+            shown = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
+            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": shown})
         effect = Effect(
             f"{answer.purpose}/{request}/{next(self._number)}",
             "rollout",
@@ -194,16 +165,7 @@ class Recorder:
             self.write(pair.request, answer, pair.inputs)
         elif answer is not None and self.recalls:
             # Labels may come to another server, or after this one has ended.
-            answers = [
-                (other.version, other.started, other.prediction, other.error, other.score)
-                for other in pair.answers
-            ]
-            record = {
-                "inputs": pair.inputs,
-                "answers": answers,
-                "versions": (pair.incumbent, pair.challenger),
-            }
-            rollout = encode_rollout(Rollout(pair.request, 0.0, prediction=record))
+            rollout = encode_rollout(Rollout(pair.request, 0.0, prediction=pair.record()))
             self._log.emit(LabelsAwaited(self._texts.scrubbed(rollout)))
 
     def label(self, request: str, labels: Mapping[str, Any]) -> bool:
@@ -219,41 +181,20 @@ class Recorder:
         """Look a request of another server up, or of this one before it ended, give it labels, and
         have it scored. ``False`` where too many wait for that.
         """
-        work, settle = partial(self._recall, request, labels), lambda *_: score(request)
-        accepted = self._recalls.submit(work, settle)
+        work = partial(self._recall, request, labels)
+        accepted = self.lookups.submit(work, lambda *_: score(request))
         if not accepted:
             self.count("labels refused")
         return accepted
-
-    def idle(self, seconds: float) -> None:
-        """Wait until what is looked up has been, at most so many seconds."""
-        self._recalls.idle(seconds)
 
     def _recall(self, request: str, labels: Mapping[str, Any]) -> None:
         for path in self._folder.rglob("journal.sqlite"):
             with Reader(path) as reader:
                 rollouts = [decode_rollout(event.rollout) for event in awaited(reader, request)]
-            for rollout in rollouts:
-                if rollout is None or rollout.prediction is None:
-                    continue
-                record = rollout.prediction
-                answers = [
-                    Answer(version, "", at, 0.0, (), *more)
-                    for version, at, *more in record["answers"]
-                ]
-                incumbent, challenger = record["versions"]
-                pair = Pair(
-                    request,
-                    record["inputs"],
-                    answers,
-                    incumbent,
-                    challenger,
-                    True,
-                    dict(labels),
-                    True,
-                )
-                self.wait(pair)
-                return
+            for rollout in filter(None, rollouts):
+                if rollout.prediction is not None:
+                    self.wait(recalled(request, rollout.prediction, labels))
+                    return
         self.count("labels without a request")
 
     def ready(self, request: str | None = None) -> list[tuple[Pair, Metric]]:
@@ -289,29 +230,15 @@ class Recorder:
         Raises:
             ValueError: A score is not between 0 and 1, so that no interval can be had of it.
         """
-        example = dspy.Example(**{**pair.inputs, **(pair.labels or {})}).with_inputs(*pair.inputs)
-        scores = []
         with dspy.context(trace=[], usage_tracker=None), metered(self.tariff, "evaluator") as meter:
-            for answer in pair.answers:
-                if answer.error is not None:
-                    scores.append(0.0)
-                    continue
-                score, _, _ = read_score(
-                    scorer(example, dspy.Prediction(**(answer.prediction or {})), None, None, None)
-                )
-                if not 0 <= score <= 1:
-                    raise ValueError(
-                        f"the metric returned {score}, and a canary compares scores from 0 to 1"
-                    )
-                scores.append(score)
-        return tuple(scores), meter.usage()
+            return scores_of(pair, scorer), meter.usage()
 
     def scored(self, pair: Pair, scorer: Metric, outcome: Any, error: BaseException | None) -> None:
         """Write a request whose answers were scored, or could not be."""
         if error is not None:
             logger.warning(
                 "canary %s: a request was not scored: %s",
-                self._name,
+                self.name,
                 scrub(f"{type(error).__name__}: {error}"),
             )
             self.unscored(pair, "not scored")
@@ -329,7 +256,7 @@ class Recorder:
                 Effect(key, "call", {}, "evaluator", "feedback", example=pair.request, usage=usage)
             )
         if len(pair.answers) == 2:
-            by = {answer.version: score for answer, score in zip(pair.answers, scores, strict=True)}
+            by = {answer.version: answer.score or 0.0 for answer in pair.answers}
             event = PairScored(
                 pair.request,
                 pair.answers[0].started,
@@ -359,7 +286,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is left, and end the run in the journal."""
-        self._recalls.close()
+        self.lookups.close()
         while self._waiting:
             self.unscored(self._waiting.popitem(last=False)[1], "left")
         self.tell()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import hashlib
 import logging
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -28,9 +25,11 @@ from combee_dspy.rollouts import Metric
 from combee_strategist.canary._arms import Arm, View, answer_of
 from combee_strategist.canary._decide import rollback, withdraw
 from combee_strategist.canary._options import Serving
+from combee_strategist.canary._pairs import Answer, Pair
 from combee_strategist.canary._pool import Dropped, Overdue, Pool
-from combee_strategist.canary._recording import Answer, Pair, Recorder
+from combee_strategist.canary._recording import Recorder
 from combee_strategist.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Registry
+from combee_strategist.canary._turns import Attempt, Turn, take_turn
 from combee_strategist.canary._window import Window
 
 __all__ = ["CanaryProgram"]
@@ -134,18 +133,18 @@ class CanaryProgram(dspy.Module):
                 random by default.
             **inputs: The program's.
         """
-        turn = _Turn(self, request_id, inputs)
+        turn = take_turn(self._view, self._serving, self._recorder, request_id, inputs)
         for arm in turn.arms:
-            with _Attempt(turn, arm) as attempt:
+            with Attempt(turn, arm, self._recorder, self._shadow) as attempt:
                 attempt.prediction = arm.program(**inputs)
                 return attempt.prediction
         raise AssertionError("the last attempt returns or raises")
 
     async def aforward(self, *, request_id: str | None = None, **inputs: Any) -> Any:
         """Answer a request on an event loop; as :meth:`forward`."""
-        turn = _Turn(self, request_id, inputs)
+        turn = take_turn(self._view, self._serving, self._recorder, request_id, inputs)
         for arm in turn.arms:
-            with _Attempt(turn, arm) as attempt:
+            with Attempt(turn, arm, self._recorder, self._shadow) as attempt:
                 attempt.prediction = await arm.program.acall(**inputs)
                 return attempt.prediction
         raise AssertionError("the last attempt returns or raises")
@@ -205,7 +204,7 @@ class CanaryProgram(dspy.Module):
         self._closed.set()
         self._poller.join(seconds)
         self._pool.idle(seconds)
-        self._recorder.idle(seconds)
+        self._recorder.lookups.idle(seconds)
         self._score()
         self._scorers.idle(seconds)
         for pool in (self._pool, self._scorers):
@@ -265,7 +264,7 @@ class CanaryProgram(dspy.Module):
         if served.version.receipt is not None and (why := served.window.breach(None)):
             rollback(self._registry, who=AUTOMATIC, why=why, only=served.version.number)
 
-    def _shadow(self, turn: _Turn, served: Answer) -> None:
+    def _shadow(self, turn: Turn, served: Answer) -> None:
         """Have the other version answer too; called once the caller's answer is there."""
         recorder, arm, failed = self._recorder, turn.other, turn.failed
         incumbent, trial = turn.view.production.version, turn.view.challenger
@@ -322,70 +321,3 @@ class CanaryProgram(dspy.Module):
             work = partial(self._recorder.score, pair, scorer)
             if not self._scorers.submit(work, partial(self._recorder.scored, pair, scorer)):
                 self._recorder.unscored(pair, "left")
-
-
-class _Turn:
-    """One request's part in the canary."""
-
-    def __init__(
-        self, owner: CanaryProgram, request_id: str | None, inputs: Mapping[str, Any]
-    ) -> None:
-        self.owner, self.view, self.inputs = owner, owner._view, inputs
-        named = str(uuid.uuid4()) if request_id is None else str(request_id)
-        self.request = owner._recorder.request(named)
-        production, challenger = self.view.production, self.view.challenger
-        trial = challenger.version.number if challenger else 0
-        digest = hashlib.blake2b(
-            f"{owner._name}\0{trial}\0{named}".encode(), digest_size=16
-        ).digest()
-        shares = (int.from_bytes(part, "big") / 2**64 for part in (digest[:8], digest[8:]))
-        self.sampled, live = (
-            position < share
-            for position, share in zip(
-                shares, (owner._serving.shadow, owner._serving.live), strict=True
-            )
-        )
-        self.arms = [challenger, production] if live and challenger else [production]
-        self.context = contextvars.copy_context() if self.sampled else contextvars.Context()
-        self.other = production if live else challenger
-        self.failed: Answer | None = None
-
-
-class _Attempt:
-    """One version's try at a request.
-
-    Swallows the error of a challenger, since the incumbent is asked then.
-    """
-
-    def __init__(self, turn: _Turn, arm: Arm) -> None:
-        self._turn, self._arm = turn, arm
-        self._meter = Meter(turn.owner._recorder.tariff, "serving")
-        self.prediction: Any = None
-
-    def __enter__(self) -> _Attempt:
-        self._scope = dspy.context(**self._meter.settings())
-        self._scope.__enter__()
-        self._began, self._started = time.time(), time.perf_counter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
-    ) -> bool:
-        seconds = time.perf_counter() - self._started
-        self._scope.__exit__(kind, error, trace)
-        turn, recorder = self._turn, self._turn.owner._recorder
-        answer = answer_of(
-            self._arm, "serving", self._began, seconds, self._meter, self.prediction, error
-        )
-        recorder.ended(answer)
-        if self._arm is not turn.arms[-1] and isinstance(error, Exception):
-            if turn.sampled:
-                turn.failed = answer
-            else:
-                recorder.write(turn.request, answer)
-            return True
-        if turn.sampled and (error is None or isinstance(error, Exception)):
-            turn.owner._shadow(turn, answer)
-        else:
-            recorder.write(turn.request, answer)
-        return False

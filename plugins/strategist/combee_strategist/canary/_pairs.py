@@ -1,0 +1,100 @@
+"""What two versions made of a request: kept until labels come, and scored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+
+from combee_dspy.records import CallUsage
+from combee_dspy.rollouts import Metric, read_score
+
+__all__ = ["Answer", "Pair", "recalled", "scores_of"]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one version made of a request.
+
+    ``score`` is there once it was scored; 0 where the version failed.
+    """
+
+    version: int
+    purpose: str
+    started: float
+    seconds: float
+    usage: tuple[CallUsage, ...]
+    prediction: Mapping[str, Any] | None = None
+    error: str | None = None
+    score: float | None = None
+
+
+@dataclass(slots=True)
+class Pair:
+    """One sampled request: its inputs, one answer or two, and labels once they are there.
+
+    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where
+    its answers stand.
+    """
+
+    request: str
+    inputs: Mapping[str, Any]
+    answers: list[Answer]
+    incumbent: int
+    challenger: str
+    complete: bool = False
+    labels: Mapping[str, Any] | None = None
+    recalled: bool = False
+    since: float = field(default_factory=time.monotonic)
+
+    def record(self) -> dict[str, Any]:
+        """Return what :func:`recalled` reads back once labels have come."""
+        answers = [
+            (answer.version, answer.started, answer.prediction, answer.error, answer.score)
+            for answer in self.answers
+        ]
+        versions = (self.incumbent, self.challenger)
+        return {"inputs": self.inputs, "answers": answers, "versions": versions}
+
+
+def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any]) -> Pair:
+    """Return a request as a journal kept it, with its labels."""
+    answers = [
+        Answer(version, "", started, 0.0, (), *more)
+        for version, started, *more in record["answers"]
+    ]
+    incumbent, challenger = record["versions"]
+    return Pair(
+        request,
+        record["inputs"],
+        answers,
+        incumbent,
+        challenger,
+        complete=True,
+        labels=dict(labels),
+        recalled=True,
+    )
+
+
+def scores_of(pair: Pair, scorer: Metric) -> tuple[float, ...]:
+    """Return the score of each answer; 0 where a version failed.
+
+    Raises:
+        ValueError: A score is not between 0 and 1, so that no interval can be had of it.
+    """
+    example = dspy.Example(**{**pair.inputs, **(pair.labels or {})}).with_inputs(*pair.inputs)
+    scores = []
+    for answer in pair.answers:
+        if answer.error is not None:
+            scores.append(0.0)
+            continue
+        prediction = dspy.Prediction(**(answer.prediction or {}))
+        score, _, _ = read_score(scorer(example, prediction, None, None, None))
+        if not 0 <= score <= 1:
+            problem = f"the metric returned {score}, and a canary compares scores from 0 to 1"
+            raise ValueError(problem)
+        scores.append(score)
+    return tuple(scores)
