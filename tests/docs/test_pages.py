@@ -102,8 +102,10 @@ def reader(service, monkeypatch, tmp_path):
     monkeypatch.setenv("VLLM_API_KEY", "any-word")
     monkeypatch.setenv("COLUMNS", "100")
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+    settings = dspy.settings.copy()
     yield tmp_path
     dspy.configure_cache()
+    dspy.configure(**settings)
 
 
 def names(data, service):
