@@ -89,7 +89,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "skill": "Skill",
     },
     "weigher": {"posterior": "Posterior", "trusting": "Trusting"},
-    "retriever": {"bm25": "BM25"},
+    "retriever": {"bm25": "BM25", "embeddings": "Embeddings"},
     "source": {
         "hugging-face": "HuggingFace",
         "journal": "JournalTraces",

@@ -4,6 +4,7 @@
 | --- | --- |
 | ``_base`` | the retriever contract |
 | ``_bm25`` | lookup by words |
+| ``_embeddings`` | lookup by vectors |
 | ``_text`` | a memory as a component's text; pure |
 | ``_shelf`` | which lessons a call is shown |
 | ``_predictor`` | the predictor that looks up, its state, and loading it |
@@ -11,6 +12,7 @@
 
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.memory._bm25 import BM25
+from combee_dspy.memory._embeddings import Embeddings
 from combee_dspy.memory._predictor import (
     MemoryPredict,
     check_predictors,
@@ -22,6 +24,7 @@ from combee_dspy.memory._text import MemoryText, read_memory
 
 __all__ = [
     "BM25",
+    "Embeddings",
     "Lookup",
     "MemoryPredict",
     "MemoryText",

@@ -33,6 +33,7 @@ SETTINGS = {
     ("controller", "static"): [{"size": 8, "reason": "as in the tests"}],
     ("controller", "power-law"): [{}, {"tau": 2.5}],
     ("artifact", "memory"): [{}, {"k": 2, "budget_tokens": 100}],
+    ("retriever", "embeddings"): [{"embedder": "char-ngrams"}],
     ("retriever", "bm25"): [{}, {"k1": 1.2, "b": 0}],
     ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
     ("embedder", "dspy"): [{"model": f"{MATERIAL.__name__}:ngrams"}],

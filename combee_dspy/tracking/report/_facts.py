@@ -36,6 +36,7 @@ from combee_dspy.tracking.report._effects import (
     work_of,
 )
 from combee_dspy.tracking.report._lessons import lesson_facts
+from combee_dspy.tracking.report._looked_up import lookup_facts
 from combee_dspy.tracking.report._scans import scan_facts
 from combee_dspy.tracking.report._search import candidate_facts, operator_facts
 
@@ -92,6 +93,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "validated": len(scores),
         "scans": [scan_facts(scan) for scan in scans],
         "lessons": lesson_facts(history, chosen.get("texts", {})),
+        "looked_up": lookup_facts(history, chosen, candidates),
         "spent": spent,
         "updates_with_cost": len({amount["when"] for amount in spent}),
         "costs": costs_of(reader, run, ("role", "model")),

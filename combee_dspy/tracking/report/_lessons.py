@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from combee_dspy.journal import RunHistory
-from combee_dspy.lessons import Book, lesson_id, read_section
+from combee_dspy.lessons import Book, lesson_id
+from combee_dspy.memory import read_memory
 from combee_dspy.tracking._lessons import books_of, count_lessons, ordered, tests_of
 from combee_dspy.tracking._text import cut
 
@@ -26,7 +27,7 @@ def lesson_facts(history: RunHistory, texts: Mapping[str, str]) -> dict[str, Any
     in_text = {
         name: {
             lesson.id
-            for line in read_section(texts.get(name, ""))[1]
+            for line in _lines(texts.get(name, ""))
             if (lesson := book.find(lesson_id(line)))
         }
         for name, book in books.items()
@@ -53,6 +54,12 @@ def lesson_facts(history: RunHistory, texts: Mapping[str, str]) -> dict[str, Any
         for name, count in count_lessons(history).items()
     }
     return {"counts": counts, "components": len(books), "rows": rows}
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """Return the lessons in a text, those that are looked up too."""
+    memory = read_memory(text, 0)
+    return (*memory.always, *memory.lookup)
 
 
 def _named(book: Book, lesson: str) -> dict[str, str]:
