@@ -365,7 +365,7 @@ def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_ke
         assert first.feedback("r0", label="wrong")
         asyncio.run(first._recorder._log.written())
         assert other.feedback("r1", label="wrong")
-        other._recorder.idle(10)
+        other._recorder.lookups.idle(10)
         assert other._scorers.idle(10)
         first.close()
         assert other.feedback("r2", label="right")
