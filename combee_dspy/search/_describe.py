@@ -180,7 +180,10 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "models": models,
         "evaluator": evaluator,
         "digests": dict(splits.digests),
-        "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
+        "sizes": {
+            **{name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
+            **({} if splits.traces is None else {"traces": len(splits.traces.rows)}),
+        },
         **({} if splits.traces is None else {"traces": str(splits.traces)}),
         "settings": plain_settings(settings),
         "keep": settings.keep,

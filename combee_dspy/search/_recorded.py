@@ -13,7 +13,7 @@ from typing import TypedDict, cast
 import dspy
 from dspy.utils.exceptions import LMError
 
-from combee_dspy.evaluation import perfect_score_of
+from combee_dspy.evaluation import Judge, perfect_score_of
 from combee_dspy.events import ErrorRaised
 from combee_dspy.journal import Effect
 from combee_dspy.records import Metric, Rollout, described
@@ -125,7 +125,9 @@ class Recorded:
         if original.outputs is None or original.error or not is_open:
             return trace, self._selection.perfect
         place, key = Place("feedback", step), f"feedback/recorded/{row.hash[:16]}"
-        make = partial(_score_outputs, self._metric, original, original.outputs)
+        # A judge is an LM: it reads what other readers may see.
+        seen = trace if isinstance(self._metric, Judge) else original
+        make = partial(_score_outputs, self._metric, seen, seen.outputs or {})
         verdict = cast(
             "_Verdict",
             await self._effects.work(key, place, "evaluator", "feedback", make, _failed),

@@ -51,11 +51,13 @@ def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Setti
             " and selectors of your own, gepa_kwargs, parts of dspy.Flex."
         )
         raise ArgumentValueError("traces", settings.keep, problem, remedy)
-    judges = isinstance(settings.metric, Judge)
+    selection = data.selection or Selection(perfect=settings.perfect_score)
+    if isinstance(settings.metric, Judge):
+        selection = replace(selection, unjudged=True)
     compared = () if data.valset is None else splits.validation
     chosen = _read_traces(
         data.traces,
-        data.selection or Selection(perfect=settings.perfect_score, unjudged=judges),
+        selection,
         student,
         (*compared, *splits.heldout),
         make_scrub(settings),

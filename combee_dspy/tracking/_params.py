@@ -63,11 +63,11 @@ def _strategies(specs: Mapping[str, Any]) -> dict[str, Any]:
 def title(history: RunHistory) -> str:
     """Return the name of a run among others: task, aggregator, and rows to learn from."""
     name, about = history.record.name, history.about
-    size = about.sizes.get("train")
+    counts = {"rows": about.sizes.get("train"), "traces": about.sizes.get("traces")}
     parts = [
         about.program if name == "main" else name,
         str(about.spec("aggregator").get("name", "")),
-        f"{size} rows" if size else "",
+        *(f"{count} {what}" for what, count in counts.items() if count),
     ]
     return ", ".join(filter(None, parts))
 

@@ -11,8 +11,9 @@ import dspy
 import pytest
 
 from combee_dspy import Budget, Search
+from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.testing import ScriptedRequest
+from combee_dspy.testing import ScriptedLM, ScriptedRequest
 from combee_dspy.traces import Selection, Trace
 from tests.worlds import (
     ANIMALS,
@@ -147,6 +148,28 @@ def test_a_metric_scores_what_nobody_has_judged() -> None:
     program = compiled(world, traces=traces, metric=metric, selection=Selection(unjudged=True))
     assert called == ["unknown"] * 6
     assert "the word for ant is TNA" in program.signature.instructions
+
+
+def test_a_judge_scores_what_nobody_has_judged_and_is_paid() -> None:
+    def judge(request: ScriptedRequest) -> str:
+        assert "ann@example.org" not in request.text
+        animal = re.findall(r"word for (\w+)\?", request.last)[-1]
+        feedback = f"Rule: the word for {animal} is {code_word(animal)}"
+        return in_kind(request, {"feedback": feedback, "score": 0.0})
+
+    lm = ScriptedLM(judge, model="scripted/judge")
+    traces = [
+        replace(trace(number, expected={}), outputs={"answer": "Ask ann@example.org"})
+        for number in range(4)
+    ]
+    program = compiled(
+        World.made(),
+        traces=traces,
+        metric=Judge("The code word.", lm=lm),
+        selection=Selection(tokens=5_000),
+    )
+    assert "the word for cat is TAC" in program.signature.instructions
+    assert program.combee_report.costs.by_role["evaluator"].calls == 4
 
 
 def test_a_metric_that_raises_leaves_what_was_said(tmp_path: Path) -> None:

@@ -227,7 +227,11 @@ def test_a_recorded_rollout_is_a_row_with_its_origin_and_no_cost(tmp_path, store
     assert json.loads(recorded["t1"]["origin"]) == {"trace": "t1", **answered}
     assert recorded["t1"]["task_model"] == "m1"
     assert {(row["calls"], row["dollars"]) for row in recorded.values()} == {(0, 0.0)}
-    figures = json.loads(store.only().data.files["figures.json"])["updates"]
+    run = store.only()
+    assert run.datasets == ["traces"]
+    assert run.info.name == "Predict, reference-scan, 2 traces"
+    assert b"2 recorded rollouts were read, and none was bought" in run.data.files["report.html"]
+    figures = json.loads(run.data.files["figures.json"])["updates"]
     assert sum(update["rollouts/recorded"] for update in figures.values()) == 2
     assert {update["cost/rollouts"] for update in figures.values()} == {0}
 

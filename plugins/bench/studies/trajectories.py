@@ -221,11 +221,11 @@ def main(
     """Print what each way learned, and what it took."""
     with open_scene(workers) as scene:
         traces = record(scene, count)
-        sizes = [len(json.dumps([call.outputs for call in trace.calls])) for trace in traces]
+        sizes = [len(json.dumps(trace.calls[-1].inputs)) // 4 for trace in traces]
         steps = sorted(len(trace.calls) for trace in traces)
         typer.echo(
-            f"{count} trajectories, {steps[0]} to {steps[-1]} steps, {sum(sizes) // count:,}"
-            f" characters of code and more of output each, mean score"
+            f"{count} trajectories, {steps[0]} to {steps[-1]} steps, {min(sizes):,} to"
+            f" {max(sizes):,} tokens, mean score"
             f" {sum(trace.score or 0.0 for trace in traces) / count:.2f}"
         )
         typer.echo("| | held-out tasks done | seconds | calls | tokens read | tokens written |")

@@ -19,7 +19,7 @@ from typing import Annotated
 import dspy
 import typer
 
-from combee_dspy import learn_lessons
+from combee_dspy import Budget, Combee, learn_lessons
 from combee_dspy.journal import Effect, Journal
 from combee_dspy.learning import LearnedLessons
 from combee_dspy.records import PredictorCall, Rollout
@@ -44,7 +44,7 @@ SOURCES = ("json-lines", "hugging-face", "journal", "mlflow")
 class Outcome:
     """What was learned from one source."""
 
-    learned: LearnedLessons
+    learned: LearnedLessons | None
     right: int
     wrong_lines: int
     seconds: float
@@ -129,23 +129,41 @@ def _write_mlflow(task: Task, folder: Path) -> TraceSource:
     return MLflowTraces("records", uri)
 
 
-def learn(source: TraceSource, task: Task, log_dir: str | None = None) -> Outcome:
+def learn(
+    source: TraceSource, task: Task, log_dir: str | None = None, *, in_a_run: bool = False
+) -> Outcome:
     """Learn from a source by the scripted service, and count what is right on clean rows."""
     reader, worker = Service(task.laws, task.seed), Service(task.laws, task.seed)
     started = time.monotonic()
-    learned = learn_lessons(
-        source, reflection_lm=reader, task=task.instruction, log_dir=log_dir, num_threads=8
-    )
+    learned: LearnedLessons | None = None
+    if in_a_run:
+        program = _compile(source, task, reader)
+    else:
+        learned = learn_lessons(
+            source, reflection_lm=reader, task=task.instruction, log_dir=log_dir, num_threads=8
+        )
+        signature = task.program().signature.with_instructions(learned.prompt)
+        program = dspy.Predict(signature)
     seconds = time.monotonic() - started
     started = time.monotonic()
     sum(1 for _ in source.read())
     reading = time.monotonic() - started
-    program = dspy.Predict(task.program().signature.with_instructions(learned.prompt))
     with dspy.context(lm=worker):
         right = sum(program(case=row.case.text(row.slip)).code == row.code for row in task.heldout)
-    wrong = task.count_lines(learned.prompt)["wrong"]
+    wrong = task.count_lines(program.signature.instructions)["wrong"]
     calls, tokens = reader.calls.total(), reader.tokens.total()
     return Outcome(learned, right, wrong, seconds, reading, calls, tokens)
+
+
+def _compile(source: TraceSource, task: Task, reader: Service) -> dspy.Predict:
+    combee = Combee(
+        lambda *_: 0.0,  # nobody expects an answer: the records' own scores count
+        reflection_lm=reader,
+        budget=Budget(epochs=1),
+        tracker=(),
+        num_threads=8,
+    )
+    return combee.compile(task.program(), traces=source)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -154,23 +172,24 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     sources: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join(SOURCES),
-    seeds: Annotated[int, typer.Option(help="Seeds, from 0 on.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds, from the first on.")] = 1,
+    first_seed: Annotated[int, typer.Option()] = 0,
+    in_a_run: Annotated[bool, typer.Option(help="Learn by Combee.compile.")] = False,
 ) -> None:
     """Print what each source teaches, and whether the books are the same."""
     head = "seed | labels wrong | source | right of 100 | served | wrong lines | calls | tokens"
     typer.echo(f"| {head} | seconds | of them reading | book |")
     typer.echo("| ---: | ---: | --- |" + " ---: |" * 7 + " --- |")
-    for seed in range(seeds):
+    for seed in range(first_seed, first_seed + seeds):
         for wrong in (0.0, 0.2):
             task, first = make_records(seed, wrong), ""
             for name in sources.split(","):
                 with tempfile.TemporaryDirectory() as folder:
-                    outcome = learn(write_source(name, task, Path(folder)), task)
+                    source = write_source(name, task, Path(folder))
+                    outcome = learn(source, task, in_a_run=in_a_run)
+                lessons = outcome.learned.book.lessons if outcome.learned else ()
                 book = json.dumps(
-                    [
-                        (lesson.text, lesson.state, len(lesson.sources))
-                        for lesson in outcome.learned.book.lessons
-                    ]
+                    [(lesson.text, lesson.state, len(lesson.sources)) for lesson in lessons]
                 )
                 first = first or book
                 cells = (
@@ -178,7 +197,7 @@ def main(
                     f"{wrong:.0%}",
                     name,
                     outcome.right,
-                    len(outcome.learned.book.served),
+                    len(outcome.learned.book.served) if outcome.learned else "",
                     outcome.wrong_lines,
                     outcome.calls,
                     f"{outcome.tokens:,}",
