@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dspy
+from dspy._vendor.lm15.transports import TransportResponse
 from dspy.adapters.types.base_type import Type
 from dspy.clients import execution, model_metadata
+from dspy.clients.engines.lm15_engine import LM15Engine
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
 from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
@@ -31,6 +33,7 @@ __all__ = [
     "FailedPrediction",
     "GEPAState",
     "InstructionProposer",
+    "TransportResponse",
     "Type",
     "ValsetEvaluation",
     "aexecute",
@@ -46,6 +49,7 @@ __all__ = [
     "new_state",
     "prepare",
     "store",
+    "wrap_transports",
 ]
 
 AUTO_CANDIDATES: Mapping[str, int] = {
@@ -68,6 +72,28 @@ prepare, execute, aexecute, finalize = (
     execution.finalize,
 )
 cached, store = execution._cached, execution._store
+
+
+class _Engines(dict[Any, Any]):
+    """The native clients of an LM and of its copies, each with a transport that is wrapped."""
+
+    def __init__(self, wrap: Callable[[Any], Any], engines: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self._wrap = wrap
+        for key, engine in engines.items():
+            self[key] = engine
+
+    def __setitem__(self, key: Any, engine: Any) -> None:
+        if isinstance(engine, LM15Engine):  # one for threads; tasks can be cancelled
+            engine.router._transport = self._wrap(engine.router._shared_transport())
+        super().__setitem__(key, engine)
+
+
+def wrap_transports(lm: dspy.LM, wrap: Callable[[Any], Any]) -> None:
+    """Wrap the transports that an LM's native clients for threads have, or will have."""
+    with lm._engine_lock:
+        if not isinstance(lm._engine_store, _Engines):
+            lm._engine_store = _Engines(wrap, lm._engine_store)
 
 
 @functools.cache

@@ -28,6 +28,7 @@ from dspy.lm15 import (
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms._whole import WholeReplies
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
@@ -160,7 +161,10 @@ class _Client(Shared):
         )
         router = kind(config)
         provider: Any = router.lm(_ANY)
-        provider.transport = _WithHeaders(provider.transport, self._headers)
+        transport = provider.transport
+        if kind is LMRouter:  # tasks can be cancelled
+            transport = WholeReplies(transport)
+        provider.transport = _WithHeaders(transport, self._headers)
         return router
 
     @contextmanager

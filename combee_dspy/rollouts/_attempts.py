@@ -5,26 +5,19 @@ of the service.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import re
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import dspy
-from dspy.utils.exceptions import LMProviderError, LMTimeoutError, LMUnexpectedError
+from dspy.utils.exceptions import LMProviderError, LMUnexpectedError
 
 from combee_dspy._private import aexecute, cached, execute, finalize, prepare, store
-from combee_dspy.lms import PooledEngine
-
-T = TypeVar("T")
+from combee_dspy.lms import PooledEngine, too_late, whole_within
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -42,7 +35,8 @@ def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
 
     Raises:
         LMTimeoutError: The attempt took twice the LM's ``timeout``, which bounds silence alone: a
-            service that sends a byte now and then would hold a call for ever.
+            service that sends a byte now and then would hold a call for ever. LiteLLM in a thread
+            is held to silence alone.
         LMProviderError: The reply is none of the API's, such as ``{}``, no choices, or counts that
             are no numbers.
         LMError: DSPy's own.
@@ -50,8 +44,8 @@ def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
     call = prepare(lm, prompt, messages, kwargs)
     found = cached(lm, call, False)
     if found is None or not _is_answer(lm, found):
-        with _service_at_fault(lm):
-            found = _within(_longest(lm, kwargs), partial(execute, lm, replace(call, cache=False)))
+        with _service_at_fault(lm), whole_within(_longest(lm, kwargs)):
+            found = execute(_without_retries(lm), replace(call, cache=False))
         _check(lm, found)
         found = _cut(call, found)
         store(lm, call, found, False)
@@ -67,14 +61,21 @@ async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -
         try:
             with _service_at_fault(lm):
                 async with asyncio.timeout(longest):
-                    found = await aexecute(lm, replace(call, cache=False))
+                    found = await aexecute(_without_retries(lm), replace(call, cache=False))
         except TimeoutError:
-            raise _too_long(longest) from None
+            raise too_late(longest) from None
         _check(lm, found)
         found = _cut(call, found)
         if call.cache:
             await asyncio.to_thread(store, lm, call, found, True)
     return finalize(lm, call, _cut(call, found))
+
+
+def _without_retries(lm: dspy.LM) -> dspy.LM:
+    """Return an LM of the same clients that makes one attempt."""
+    once = object.__new__(dspy.LM)
+    once.__dict__.update(vars(lm), num_retries=0)
+    return once
 
 
 def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
@@ -88,38 +89,6 @@ def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
     given = {**lm.kwargs, **kwargs}.get("timeout")
     given = getattr(given, "read", given)  # httpx.Timeout
     return 2 * (given if isinstance(given, (int, float)) else _SILENCE)
-
-
-def _within(seconds: float | None, work: Callable[[], T]) -> T:
-    """Carry out blocking work, in a thread of its own that is made to end where it takes longer.
-
-    A client that waits for the next byte cannot be told to stop; once the byte is there its thread
-    can, and closes the connection. A thread costs some 30 µs, a call some milliseconds.
-    """
-    if seconds is None:
-        return work()
-    ended: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            ended.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            ended.set_exception(error)
-
-    thread = threading.Thread(
-        target=copy_context().run, args=(run,), name="combee-call", daemon=True
-    )
-    thread.start()
-    if not wait([ended], seconds).done:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-        )
-        raise _too_long(seconds)
-    return ended.result()
-
-
-def _too_long(seconds: float | None) -> LMTimeoutError:
-    return LMTimeoutError(f"no whole answer within {seconds:g} seconds, twice the LM's timeout")
 
 
 @contextmanager

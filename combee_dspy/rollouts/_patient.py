@@ -25,7 +25,9 @@ import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
+from combee_dspy._private import wrap_transports
 from combee_dspy.costs import CallRefusedError, Meter, count_failed, count_repeated
+from combee_dspy.lms import WholeReplies
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._attempts import aask, ask, bounded
 from combee_dspy.rollouts._jobs import InfrastructureFaultError
@@ -46,7 +48,6 @@ Search(patience=…).
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not
 # for minutes.
 _OVERLOADED = (503, 529)
-_ONE_ATTEMPT: ContextVar[bool] = ContextVar("combee_one_attempt", default=False)
 # These grow with every call, and hold no part of a program.
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 
@@ -271,16 +272,9 @@ class PatientLM(dspy.LM):
     to DSPy's own retries: a part of its answer has been shown already.
     """
 
-    _allowed: int
-
-    @property
-    def num_retries(self) -> int:
-        """What the user allowed; 0 for DSPy's own loop while this class repeats attempts."""
-        return 0 if _ONE_ATTEMPT.get() else self._allowed
-
-    @num_retries.setter
-    def num_retries(self, value: int) -> None:
-        self._allowed = value
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        wrap_transports(self, WholeReplies)
 
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
@@ -288,9 +282,8 @@ class PatientLM(dspy.LM):
         if dspy.settings.send_stream is not None:
             return bounded(dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs))
         here = _surroundings()
-        patience = Patience(self._allowed, here.deadline)
+        patience = Patience(self.num_retries, here.deadline)
         while True:
-            token = _ONE_ATTEMPT.set(True)
             try:
                 found = ask(self, prompt, messages, kwargs)
                 patience.answered()
@@ -299,8 +292,6 @@ class PatientLM(dspy.LM):
                 seconds = _seconds(error, patience)
                 if seconds is None or not here.repeats.allow() or here.wait(seconds):
                     raise
-            finally:
-                _ONE_ATTEMPT.reset(token)
             count_repeated()
 
     @with_callbacks
@@ -311,9 +302,8 @@ class PatientLM(dspy.LM):
                 await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
             )
         here = _surroundings()
-        patience = Patience(self._allowed, here.deadline)
+        patience = Patience(self.num_retries, here.deadline)
         while True:
-            token = _ONE_ATTEMPT.set(True)
             try:
                 found = await aask(self, prompt, messages, kwargs)
                 patience.answered()
@@ -322,8 +312,6 @@ class PatientLM(dspy.LM):
                 seconds = _seconds(error, patience)
                 if seconds is None or not here.repeats.allow() or await here.sleep(seconds):
                     raise
-            finally:
-                _ONE_ATTEMPT.reset(token)
             count_repeated()
 
 
@@ -357,9 +345,10 @@ def patient(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
     """
     if lm is None or type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
+    wrap_transports(lm, WholeReplies)
     made = object.__new__(PatientLM)
     # What dspy.LM's own __copy__ does: every attribute is shared, the history too.
-    made.__dict__.update(vars(lm), _allowed=lm.num_retries)
+    made.__dict__.update(vars(lm))
     return made
 
 

@@ -5,6 +5,7 @@ deadline.
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,14 @@ def test_litellms_reply_without_choices_is_none_either(
         ask(patient(dspy.LM("openai/m", engine="litellm", cache=False, num_retries=0)), "q")
 
 
+def from_elsewhere(service: Service, **kwargs: Any) -> dspy.LM:
+    """A patient LM that was made in another process."""
+    taken: dspy.LM = pickle.loads(pickle.dumps(patient(plain(service, **kwargs))))  # noqa: S301 - these very bytes
+    return taken
+
+
 @both
-@pytest.mark.parametrize("made", [fast, plain])
+@pytest.mark.parametrize("made", [fast, plain, from_elsewhere])
 def test_a_service_that_drips_is_given_up(
     service: Service, made: Callable[..., dspy.LM], ask: Any
 ) -> None:
