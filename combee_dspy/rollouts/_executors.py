@@ -5,15 +5,13 @@ the loop itself.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, ClassVar, TypeVar
 
 import dspy
@@ -31,25 +29,13 @@ from combee_dspy.rollouts._jobs import (
 )
 from combee_dspy.rollouts._patient import lms_of
 from combee_dspy.rollouts._run import arun_call, arun_rollout, run_call, run_rollout
-from combee_dspy.rollouts._threads import LoopThread
+from combee_dspy.rollouts._threads import DaemonPool, LoopThread
 from combee_dspy.strategies import Strategy, parameters
 
 T = TypeVar("T")
 
+_Ended = tuple[asyncio.Future[Any], Any, BaseException | None]
 _MOMENT = 0.2  # seconds in which a loop that nothing holds up answers
-
-
-@dataclass(slots=True, eq=False)
-class _Task:
-    """Work for a thread, and which thread is at it; ``over`` once it has ended, or nobody waits for
-    it any more.
-    """
-
-    future: asyncio.Future[Any]
-    context: contextvars.Context
-    work: Callable[[], Any]
-    thread: threading.Thread | None = None
-    over: bool = False
 
 
 class ExecutorSession(ABC):
@@ -119,129 +105,73 @@ class Executor(Strategy):
 
 
 class ThreadSession(ExecutorSession):
-    """Worker threads that start when they are needed and wake the loop once for all that has ended
-    meanwhile.
-
-    ``concurrent.futures`` would make three objects and wake the loop for each task.
+    """Worker threads, which start when they are needed and wake the loop once for all that has
+    ended meanwhile.
     """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._threads: list[threading.Thread] = []
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._ended: deque[tuple[_Task, Any, BaseException | None]] = deque()
-        self._guard = threading.Lock()  # of what says whether a task is over
-        self._woken = False
-        self._busy = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed: asyncio.Future[None] | None = None
+        self._free = asyncio.Semaphore(workers)
+        self._pool = DaemonPool()
+        self._running: set[asyncio.Future[Any]] = set()
+        self._ended: deque[_Ended] = deque()
+        self._woken = self._closed = False
 
     async def run(self, work: Callable[[], T]) -> T:
         """Carry out work in a thread. Cancelling this leaves the thread to itself, and another
         takes its place.
         """
-        if self._closed is not None:
-            raise RuntimeError("a session that is closed takes no work")
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._busy += 1
-        # DSPy keeps its settings, trace and callbacks in context variables.
-        task = _Task(future, contextvars.copy_context(), work)
-        self._tasks.put(task)
-        self._staff()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self._leave(task)
-            raise
-
-    def _staff(self) -> None:
-        if self._busy > len(self._threads) < self._workers:
-            # Daemons: an interpreter that exits must not wait for a service.
-            thread = threading.Thread(
-                target=self._work, name=f"combee-{len(self._threads)}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
-
-    def _leave(self, task: _Task) -> None:
-        """Wait no longer for a task: one that has begun keeps its thread, and another thread takes
-        its place.
-        """
-        if not self._ends(task):
-            return
-        self._busy -= 1
-        if task.thread is not None:
-            self._threads.remove(task.thread)
-            self._staff()
-        self._rest()
-
-    def _ends(self, task: _Task) -> bool:
-        """Note that a task is over; return whether it was not so before."""
-        with self._guard:
-            before, task.over = task.over, True
-        return not before
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            with self._guard:
-                if task.over:
-                    continue
-                task.thread = threading.current_thread()
-            result, failure = None, None
+        async with self._free:
+            if self._closed:
+                raise RuntimeError("a session that is closed takes no work")
+            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            self._running.add(future)
             try:
-                result = task.context.run(task.work)
-            except BaseException as error:  # noqa: BLE001 - a task's error belongs to whoever awaits it
-                failure = error
-            if not self._ends(task):  # it was left to itself, and has no place here any more
-                return
-            self._ended.append((task, result, failure))
-            # An idle thread must keep no program alive.
-            del task, result, failure
-            if not self._woken:
-                self._woken = True
-                try:
-                    self._loop.call_soon_threadsafe(self._deliver)  # type: ignore[union-attr]  # set by the first task
-                except RuntimeError:  # the loop is closed: nobody waits any more
-                    return
+                # DSPy keeps its settings, trace and callbacks in context variables.
+                self._pool.begin(partial(self._carry_out, future, copy_context(), work))
+                return await future
+            finally:
+                self._running.discard(future)
+
+    def _carry_out(
+        self, future: asyncio.Future[T], context: Context, work: Callable[[], T]
+    ) -> Callable[[], None]:
+        result, failure = None, None
+        try:
+            result = context.run(work)
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            failure = error
+            if not isinstance(error, Exception) or isinstance(error, StopIteration):
+                # It would end the loop, or look like a cancellation.
+                failure = RuntimeError(f"the work raised {described(error)}")
+        return partial(self._tell, (future, result, failure))
+
+    def _tell(self, ended: _Ended) -> None:
+        self._ended.append(ended)
+        if not self._woken:
+            self._woken = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                ended[0].get_loop().call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         # The flag first: what ends from now on wakes the loop again.
         self._woken = False
         while self._ended:
-            task, result, error = self._ended.popleft()
-            future = task.future
-            self._busy -= 1
-            if future.cancelled():
+            future, result, failure = self._ended.popleft()
+            if future.done():
                 continue
-            if error is None:
+            if failure is None:
                 future.set_result(result)
-            elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-                future.set_exception(error)
-            else:  # what would end a loop, or look like a cancellation
-                future.set_exception(RuntimeError(f"the work raised {described(error)}"))
-        self._rest()
-
-    def _rest(self) -> None:
-        if self._closed is not None and not self._busy and not self._closed.done():
-            self._closed.set_result(None)
+            else:
+                future.set_exception(failure)
 
     async def close(self) -> None:
         """Wait for what runs and end the threads."""
-        if self._closed is None:
-            self._closed = asyncio.get_running_loop().create_future()
-            if not self._busy:
-                self._closed.set_result(None)
+        self._closed = True
         try:
-            await asyncio.shield(self._closed)
+            if self._running:
+                await asyncio.wait(self._running)
         finally:  # where nobody waits for them any more, they end with what they are at
-            for _ in self._threads:
-                self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+            self._pool.shutdown()
 
 
 class _LoopSession(ThreadSession):

@@ -15,6 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Task = Callable[[], Callable[[], None]]
+"""Work for a thread, which raises nothing and returns what tells of its end."""
+
 
 def run_in_daemon(work: Callable[[], T]) -> T:
     """Carry out work in a thread of its own, and wait for it.
@@ -22,18 +25,9 @@ def run_in_daemon(work: Callable[[], T]) -> T:
     An interrupt of the caller is raised at once, whatever the work hangs in; the work goes on, and
     an interpreter that exits does not wait for it. It has the caller's context variables.
     """
-    ended: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            ended.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            ended.set_exception(error)
-
-    thread = threading.Thread(
-        target=copy_context().run, args=(run,), name="combee-work", daemon=True
-    )
-    thread.start()
+    pool = DaemonPool()
+    ended = pool.submit(copy_context().run, work)
+    pool.shutdown()
     # Again and again: a signal that another thread received wakes nobody who waits without an end.
     while not wait([ended], timeout=0.1).done:
         pass
@@ -63,45 +57,75 @@ def run_on_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise
 
 
+class _Worker(threading.Thread):
+    """A thread of a pool, and what it is to do next; ``None`` ends it."""
+
+    def __init__(self, pool: DaemonPool) -> None:
+        super().__init__(name="combee-worker", daemon=True)
+        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._pool = pool
+
+    def run(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            deliver = task()
+            goes_on = self._pool.rest(self)  # first: who hears of the end may have more to do
+            deliver()
+            if not goes_on:
+                return
+            del task, deliver  # an idle thread keeps nothing alive
+
+
 class DaemonPool(ThreadPoolExecutor):
-    """Threads for what an event loop hands over, started where none is idle.
+    """Threads for blocking work, started where none is idle.
 
     Neither a loop that closes nor an interpreter that exits waits for them, as they do for those of
     ``concurrent.futures``. There is no most: one that hangs takes no other's place.
     """
 
     def __init__(self) -> None:
-        super().__init__(1)
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        super().__init__(1)  # asyncio takes no other kind for a loop's own
+        self._idle: list[_Worker] = []
         self._over = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Carry out a call in a thread."""
         future: Future[T] = Future()
-        self._tasks.put((future, partial(fn, *args, **kwargs)))
-        if not self._idle.acquire(blocking=False):
-            threading.Thread(target=self._serve, name="combee-helper", daemon=True).start()
+        self.begin(partial(_settle, future, partial(fn, *args, **kwargs)))
         return future
 
-    def _serve(self) -> None:
-        while not self._over and (task := self._tasks.get()) is not None:
-            future, work = task
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                    future.set_exception(error)
-            del task, future, work  # an idle thread keeps nothing alive
-            self._idle.release()
+    def begin(self, task: Task) -> None:
+        """Carry out a task in a thread."""
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _Worker(self)
+            worker.start()
+        worker.tasks.put(task)
+
+    def rest(self, worker: _Worker) -> bool:
+        """Have an idle worker wait for more to do; return whether there may be more."""
+        self._idle.append(worker)
+        return not self._over
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let idle threads end, and the others when they have ended what they are at. Nobody
-        waits.
+        """End idle threads, and have the others end with what they are at. Nobody waits for
+        those.
         """
         self._over = True
-        while self._idle.acquire(blocking=False):
-            self._tasks.put(None)
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.tasks.put(None)
+        for worker in idle:
+            worker.join()
+
+
+def _settle(future: Future[T], work: Callable[[], T]) -> Callable[[], None]:
+    if not future.set_running_or_notify_cancel():
+        return lambda: None
+    try:
+        return partial(future.set_result, work())
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        return partial(future.set_exception, error)
 
 
 class LoopThread:
