@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from combee_dspy.records import CallUsage
 from combee_dspy.search._lost import Lost, describe_doubts, describe_held
@@ -203,7 +204,11 @@ class Purse(RolloutBudget):
             return None
         with self._lock:
             own = self._kinds[kind]
-            most = {name: own.told[name] or self._most(kind, name, _GROWTH) for name in names}
+            most = {}
+            for name in names:
+                # An answer as long as its LM allows is possible, and none was like it.
+                bound = own.dearest[name] if own.is_seen else self._most(kind, name)
+                most[name] = min(own.told[name] or inf, _GROWTH * bound)
             lost = Lost(key, most, answers=1)
             self._note(lost)
         return lost

@@ -37,8 +37,8 @@ class Budget(StoppingRule):
     it may cost for as long as a service may work on it, twice its LM's timeout; then for what its
     kind costs on average. So does a call whose answer never arrived or could not be read, unless
     the service turned it away (any 4xx, 503, 529) or was never reached. What such effects and calls
-    have cost beyond that may pass the limit: at most what they were granted, or twice the dearest
-    without ``max_tokens``. The report says how much that is.
+    have cost beyond that may pass the limit. The report says by how much, if each call has cost
+    twice the dearest of its kind, or as much as its ``max_tokens`` allow where that is less.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it
     before the first call where one is not known. Should a program then call a model without a price
