@@ -25,7 +25,7 @@ from combee_dspy.traces import (
     Trace,
     Traces,
     as_example,
-    match_trace,
+    make_matcher,
     measure_coverage,
     open_traces,
 )
@@ -106,14 +106,14 @@ def _read_traces(
     """
     counts: Counter[str] = Counter()
     paths = {path for path, _ in student.named_predictors()}
-    hashes = _hashes_of(reserved)
+    hashes, match = _hashes_of(reserved), make_matcher(student)
 
     def teaching() -> Iterator[Trace]:
         for trace in open_traces(traces):
             if _is_in(hashes, trace.inputs):
                 counts["shared"] += 1
                 continue
-            matched = match_trace(trace, student)
+            matched = match(trace)
             if by_call and not any(call.predictor in paths for call in matched.calls):
                 counts["unmatched"] += 1
                 continue

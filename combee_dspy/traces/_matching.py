@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import dspy
@@ -12,7 +12,7 @@ from combee_dspy.hashing import row_hash
 from combee_dspy.records import PredictorCall
 from combee_dspy.traces._records import Trace
 
-__all__ = ["TraceCoverage", "match_trace", "measure_coverage"]
+__all__ = ["TraceCoverage", "make_matcher", "match_trace", "measure_coverage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,21 @@ def match_trace(trace: Trace, program: dspy.Module) -> Trace:
     predictor whose input and output fields it has; the first is its ``predictor``, the others are
     in ``also``. A trace without calls is taken for a call of the predictor with its own fields.
     """
+    return make_matcher(program)(trace)
+
+
+def make_matcher(program: dspy.Module) -> Callable[[Trace], Trace]:
+    """Return :func:`match_trace` for one program: to look through it takes longer than a match."""
     signatures = {path: predictor.signature for path, predictor in program.named_predictors()}
-    calls = trace.calls or (PredictorCall("", trace.inputs, trace.outputs),)
-    matched = [_match_call(call, signatures) for call in calls]
-    if not trace.calls:
-        matched = [call for call in matched if call.predictor]
-    return replace(trace, calls=tuple(matched))
+
+    def match(trace: Trace) -> Trace:
+        calls = trace.calls or (PredictorCall("", trace.inputs, trace.outputs),)
+        matched = [_match_call(call, signatures) for call in calls]
+        if not trace.calls:
+            matched = [call for call in matched if call.predictor]
+        return replace(trace, calls=tuple(matched))
+
+    return match
 
 
 def _match_call(
@@ -89,8 +98,9 @@ def measure_coverage(traces: Iterable[Trace], program: dspy.Module) -> TraceCove
     prompts: Counter[tuple[str, str]] = Counter()
     foreign: Counter[str] = Counter()
     hashes: set[str] = set()
+    match = make_matcher(program)
     for trace in traces:
-        matches = match_trace(trace, program).calls
+        matches = match(trace).calls
         clear = [call.predictor for call in matches if call.predictor in paths and not call.also]
         ambiguous = any(call.predictor in paths for call in matches)
         counts["matched" if clear else "ambiguous" if ambiguous else "unmatched"] += 1

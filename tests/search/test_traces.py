@@ -10,7 +10,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Budget, Search
+from combee_dspy import Budget, Search, Task, compile_many
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
@@ -223,3 +223,14 @@ def test_a_playbook_learns_from_whole_trajectories(tmp_path: Path) -> None:
     program = compiled(world, artifact="playbook", log_dir=tmp_path)
     assert not world.task_lm.requests
     assert "the word for lynx is XNYL" in program.signature.instructions
+
+
+def test_tasks_of_one_service_have_traces_of_their_own() -> None:
+    world = World.made()
+    tasks = [
+        Task(name, dspy.Predict(PROGRAM), traces=TRACES[start::2])
+        for start, name in enumerate(("even", "odd"))
+    ]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        results = compile_many(tasks, combee=world.combee(budget=Budget(epochs=1)))
+    assert [result.report.recorded for result in results if result.report] == [12, 12]

@@ -52,13 +52,13 @@ _LOOKS = (
     "print(apis.simple_note.list_everything())",
     "print(apis.todoist.show_projects())",
 )
-_MOST_STEPS = 30
+_MOST_STEPS = 50
 
 
 def plan_steps(task: str, advice: str, draw: int) -> list[str]:
     """Return what the scripted agent carries out: a long way around, then the work."""
     stream = random.Random(f"{task}/{draw}")  # noqa: S311 - a seed
-    steps = [stream.choice(_LOOKS) for _ in range(stream.randint(10, 20))]
+    steps = [stream.choice(_LOOKS) for _ in range(stream.randint(25, 40))]
     app, work = _work(task, ", page_limit=20" if PAGES in advice else "")
     steps += [_LOGIN.format(app=app), work]
     if FINISH in advice:
