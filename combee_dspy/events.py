@@ -98,7 +98,6 @@ class RunStarted(Event):
         program: Hash of the student.
         metric: Hash of the metric's code.
         texts: What is written of inputs, outputs and feedback.
-        metric_state: Hash of the data that the metric holds; ``None`` in journals of before.
         at: Unix time.
     """
 
@@ -113,7 +112,6 @@ class RunStarted(Event):
     program: str
     metric: str
     texts: str
-    metric_state: str | None = None
     at: float | None = None
 
 

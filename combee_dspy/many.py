@@ -22,7 +22,7 @@ from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
 from combee_dspy.search import (
     Data,
-    Shared,
+    SharedParts,
     compile_task,
     in_own_loop,
     make_compilation,
@@ -134,7 +134,7 @@ async def _one(
     task: Task,
     number: int,
     settings: Settings,
-    shared: Shared,
+    shared: SharedParts,
     turns: asyncio.Semaphore,
 ) -> TaskResult:
     settings = replace(

@@ -8,35 +8,34 @@
 | ``_run``, ``_making`` | its parts, wired, from the probe to the report | everything below |
 | ``_reporting`` | what a run says of itself at its end | ``_run`` |
 | ``_earlier`` | earlier parts of a run, and decisions that are taken again | journal |
-| ``_describe`` | what a run may be resumed with; what people are told of it | nothing |
+| ``_describe`` | what a run may be resumed with; what people read of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_student``, ``_sizes`` | its validation; how large minibatches are | effects, pool |
-| ``_under_way`` | an update under way, and what others wait for | nothing |
-| ``_update`` | one update up to its lessons | effects, artifact, aggregator |
-| ``_trials``, ``_showing`` | texts on single rows; which lessons a row saw | effects, artifact |
-| ``_proving``, ``_mending`` | lines that must earn their place | trials, books |
-| ``_confirming``, ``_spare`` | which rows confirm a change; rollouts for that | trials |
-| ``_books`` | what was learned, by component | lessons, weigher, artifact |
-| ``_keeper``, ``_pareto``, ``_growing`` | two ways to keep lessons | pool, proposer, effects |
-| ``_gepa``, ``_telling`` | what users of ``dspy.GEPA`` pass, in gepa's order | gepa, pool |
-| ``_turns`` | which components an update edits | nothing |
-| ``_propose``, ``_custom`` | children: operators', yours | effects, pool |
-| ``_choices`` | which child goes on; which candidate is returned | effects, pool |
-| ``_pool`` | validated candidates | effects, gepa |
 | ``_batches`` | which rows an update runs, and why none begins | controller, effects, pool |
-| ``_effects`` | the one way to the world | journal, slots, purse |
+| ``_under_way`` | an update under way, and what others wait for | nothing |
+| ``_plans`` | what an update runs, and what it learned | nothing |
+| ``_update`` | one update up to its lessons | effects, artifact, aggregator |
+| ``_contexts``, ``_feedback``, ``_records`` | what strategies and reflections read | effects |
+| ``_books`` | what was learned, by component | lessons, weigher, artifact |
+| ``_keeper``, ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
+| ``_proving``, ``_mending``, ``_changes`` | lines that must earn their place | trials, books |
+| ``_trials``, ``_showing`` | texts on single rows; which lessons a row saw | effects, artifact |
+| ``_confirming``, ``_spare`` | which rows confirm a change; rollouts for that | trials |
+| ``_row_scores`` | which training rows were right when they ran last | nothing |
+| ``_gepa``, ``_telling``, ``_turns`` | what users of ``dspy.GEPA`` pass | gepa, pool |
+| ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |
+| ``_choices`` | which child goes on; which candidate is returned | effects |
+| ``_pool`` | validated candidates | effects, gepa |
+| ``_effects``, ``_rolling`` | the one way to the world; a rollout on it | journal, slots, purse |
 | ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
-| ``_budget``, ``_spent`` | what may still be bought; what effects cost | nothing |
-| ``_clock`` | ends what a budget in seconds leaves no time for | effects, purse |
-| ``_judging`` | what failed, and whether the metric can be trusted | effects |
-| ``_heldout`` | the held-out set: pinned first, read at the end | effects |
-| ``_receipts`` | where held-out receipts are found and left | journal |
-| ``_scales`` | scores above 1 | journal |
-| ``_untraced`` | components that no rollout called | journal |
-| ``_refusals`` | going wide before convergence | nothing |
-| ``_candidates``, ``_records`` | what is moved around; pure parts | nothing |
+| ``_budget``, ``_rollout_budget``, ``_spent``, ``_lost`` | costs, and their limits | nothing |
+| ``_start``, ``_clock`` | what begins before a trial, and ends with the time | effects, purse |
+| ``_judging``, ``_failures``, ``_untraced`` | what to distrust | effects |
+| ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
+| ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |
+| ``_candidates`` | what is moved around | nothing |
 
-Everything here lives on one event loop. Nothing of it is public but what stands below.
+Everything here lives on one event loop. Nothing of it is public but what ``__all__`` names.
 """
 
 # Loaded before a compile begins: numpy loads once in a process, and where somebody puts another
@@ -44,7 +43,7 @@ Everything here lives on one event loop. Nothing of it is public but what stands
 # imported in its middle is forgotten afterwards.
 import scipy.sparse  # noqa: F401
 
-from combee_dspy.search._candidates import Shared
+from combee_dspy.search._candidates import SharedParts
 from combee_dspy.search._compile import (
     compile_program,
     compile_task,
@@ -59,7 +58,7 @@ from combee_dspy.search._splits import Data
 __all__ = [
     "Data",
     "SerialVerdict",
-    "Shared",
+    "SharedParts",
     "Texts",
     "check_verdict",
     "compile_program",

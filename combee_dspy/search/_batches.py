@@ -19,13 +19,13 @@ from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, 
 from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import Gepa
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._untraced import Untraced
 from combee_dspy.stopping import RunView, ask
 from combee_dspy.streams import derive
 
-__all__ = ["Batches", "Ends", "decision_from"]
+__all__ = ["Ends", "Minibatches", "decision_from"]
 
 # Updates without a new rollout that end a run, or one for each component where there are more: one
 # that proposed nothing may have had an answer that did not parse, or a child that was refused.
@@ -35,7 +35,7 @@ _NOTHING = "A full pass found nothing new to learn"
 _FEWEST = 3
 
 
-class Batches:
+class Minibatches:
     """Draws minibatches. Called in the order of updates.
 
     Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no
@@ -166,51 +166,43 @@ class Batches:
 
 
 def decision_from(data: Any) -> BatchDecision:
-    """Return the decision that :meth:`Batches.decide` has returned as JSON values."""
+    """Return the decision that :meth:`Minibatches.decide` has returned as JSON values."""
     fit, clamps = data["fit"], tuple(Clamp(**clamp) for clamp in data["clamps"])
     return BatchDecision(
         data["size"], data["reason"], None if fit is None else PowerLawFit(**fit), clamps
     )
 
 
+@dataclasses.dataclass(eq=False)
 class Ends:
     """Asks limits, rules and stop callbacks. What hangs on the clock, the bill or the user's code
     is decided once.
     """
 
-    def __init__(
-        self,
-        task: Compilation,
-        effects: Effects,
-        pool: Pool,
-        batches: Batches,
-        gepa: Gepa,
-        untraced: Untraced,
-    ) -> None:
-        self._effects = effects
-        self._untraced = untraced
-        self._components = task.components
-        self._pool = pool
-        self._batches = batches
-        self._gepa = gepa
-        self._is_serial = task.is_serial
-        self._rule = task.settings.budget
-        self._behind = task.behind
-        self._turns = max(_BARREN, len(task.components))
+    task: Compilation
+    effects: Effects
+    pool: CandidatePool
+    batches: Minibatches
+    gepa: GepaParts
+    untraced: Untraced
+
+    def __post_init__(self) -> None:
+        self._rule = self.task.settings.budget
+        self._turns = max(_BARREN, len(self.task.components))
         self._epochs: list[int] = []
         self._failed: dict[int, bool] = {}
         # A larger budget is another decision: a run goes on with it.
-        limits = stable_repr((task.limits, self._rule)).encode()
+        limits = stable_repr((self.task.limits, self._rule)).encode()
         self._key = hashlib.blake2b(limits, digest_size=6).hexdigest()
 
     @property
-    def begun(self) -> int:
+    def count(self) -> int:
         """Updates that were to begin so far."""
         return len(self._epochs)
 
     def begins(self) -> None:
         """Note that an update begins, before its minibatch is drawn."""
-        self._epochs.append(-1 if self._batches.reads_traces else int(self._batches.epochs))
+        self._epochs.append(-1 if self.batches.reads_traces else int(self.batches.epochs))
 
     def ended(self, step: int, *, failed: bool) -> None:
         """Note of an update whether any of its rows failed."""
@@ -226,24 +218,24 @@ class Ends:
         return why.
         """
         data = {"step": step, "reason": reason}
-        ended = await self._effects.decide(f"end/{self._key}", lambda: data, step=step)
-        self._effects.purse.exhausted = True
+        ended = await self.effects.decide(f"end/{self._key}", lambda: data, step=step)
+        self.effects.purse.exhausted = True
         return str(ended["reason"])
 
     async def reason(self, step: int) -> str:
         """Return why update ``step`` does not begin; empty where it does."""
-        ended = self._effects.known(f"end/{self._key}")
+        ended = self.effects.past_decision(f"end/{self._key}")
         if ended is not None and step >= ended["step"]:
-            self._effects.purse.exhausted = True
+            self.effects.purse.exhausted = True
             return str(ended["reason"])
-        if not self._batches.left:
-            return self._batches.done
-        limits = self._effects.purse.limits
+        if not self.batches.left:
+            return self.batches.done
+        limits = self.effects.purse.limits
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
-        if barren := self._nothing_new(step - self._behind):
-            untraced = self._untraced.components(step - self._behind)
-            if set(untraced) == set(self._components):
+        if barren := self._nothing_new(step - self.task.behind):
+            untraced = self.untraced.components(step - self.task.behind)
+            if set(untraced) == set(self.task.components):
                 return (
                     f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to"
                     " learn from"
@@ -257,16 +249,16 @@ class Ends:
                 else reason
             )
         if self._seed_is_known(step):
-            for place, stopper in enumerate(self._gepa.stoppers):
-                stops = partial(_stops, stopper, self._gepa.state)
-                if await self._effects.decide(f"stopper/{step}/{place}", stops, step=step):
+            for place, stopper in enumerate(self.gepa.stoppers):
+                stops = partial(_stops, stopper, self.gepa.state)
+                if await self.effects.decide(f"stopper/{step}/{place}", stops, step=step):
                     return f"stop callback {type(stopper).__name__}"
         rule = self._rule
         if rule is None:
             return ""
         view = self._view(step)
         return (
-            await self._effects.decide(
+            await self.effects.decide(
                 f"stop/{step}/{self._key}", lambda: ask(rule, view) or "", step=step
             )
             or ""
@@ -276,23 +268,23 @@ class Ends:
         """Return whether the student's validation is surely there: before, it may be there or
         not.
         """
-        return step >= self._behind or self._is_serial
+        return step >= self.task.behind or self.task.is_serial
 
     def _nothing_new(self, last: int) -> Sequence[int]:
         """Return the updates of the last whole epoch that is committed, and enough of them, if they
         bought nothing.
         """
-        now = int(self._batches.epochs)
+        now = int(self.batches.epochs)
         past = [(epoch, step) for step, epoch in enumerate(self._epochs) if 0 <= epoch < now]
         whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > last}
         steps = [step for epoch, step in past if whole and epoch == max(whole)]
         first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
-        if first < 0 or self._effects.purse.bought(steps[-1], first):
+        if first < 0 or self.effects.purse.bought(steps[-1], first):
             return ()
         return range(first, steps[-1] + 1)
 
     def _view(self, step: int) -> RunView:
-        purse, last = self._effects.purse, step - self._behind
+        purse, last = self.effects.purse, step - self.task.behind
         seen = last if self._seed_is_known(step) else -2
         return RunView(
             rollouts=purse.bought(last),
@@ -302,10 +294,10 @@ class Ends:
             seconds=purse.seconds,
             gpu_seconds=purse.spent.gpu_seconds,
             updates=step,
-            unread=min(step, self._behind - 1),
-            epochs=self._batches.epochs,
+            unread=min(step, self.task.behind - 1),
+            epochs=self.batches.epochs,
             validation_history=tuple(
-                (update, mean) for update, mean in self._pool.history if update <= seen
+                (update, mean) for update, mean in self.pool.history if update <= seen
             ),
         )
 

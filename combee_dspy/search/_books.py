@@ -10,10 +10,10 @@ from combee_dspy.artifacts import Artifact
 from combee_dspy.events import AnswersIgnored, BookChanged, Emit
 from combee_dspy.lessons import Book, BookEdit, taught
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._update import Learned
+from combee_dspy.search._plans import Learned
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Books", "Serving"]
+__all__ = ["Books", "ServedBooks"]
 
 
 Relations = Mapping[str, Sequence[BookEdit]]
@@ -50,7 +50,7 @@ class Books:
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
         self._relating: dict[int, asyncio.Task[Relations]] = {}
 
-    def known(self, component: str, update: int) -> Book:
+    def after(self, component: str, update: int) -> Book:
         """Return a component's book as an update left it; that of the student where the update is
         below 0.
         """
@@ -108,7 +108,7 @@ class Books:
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServedBooks:
     """Shows the books as the artifact serves them, where no operators edit its texts."""
 
     books: Books

@@ -5,14 +5,13 @@ it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from combee_dspy.events import AnswersLost, CostReserved, WarningRaised
+from combee_dspy.events import AnswersLost, CostReserved
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
@@ -23,8 +22,6 @@ from combee_dspy.search._privacy import Texts
 from combee_dspy.search._start import Start
 
 __all__ = ["Buyer"]
-
-logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
@@ -61,35 +58,43 @@ class Buyer:
     Attributes:
         over: Why nothing that is under way goes on, since its time is over; empty while there is
             time.
-        kept: By key, what the journal cannot give back as it was.
+        unkept: By key, what the journal cannot give back as it was.
         start: What effects wait for before a trial has shown that the run can work.
     """
 
-    def __init__(self, slots: Slots, log: RunLog, purse: Purse, texts: Texts) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        log: RunLog,
+        purse: Purse,
+        texts: Texts,
+        warn: Callable[[str], None],
+    ) -> None:
         self.over = ""
-        self.kept: dict[str, Any] = {}
+        self.unkept: dict[str, Any] = {}
         self.start = Start()
         self._slots, self._log, self._purse, self._texts = slots, log, purse, texts
+        self._warn = warn
         self._unkept = 0  # effects that are paid for and not on disk yet
 
     async def buy(
         self,
         effect: Effect,
         work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
-        told: Callable[[], Mapping[str, float]] = dict,
+        bound: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[T, Effect]:
         """Grant an effect, carry it out and put its cost into the books; return its result, and
         when and for how much.
 
         ``work`` is given what is to be called when the effect has its slot, if anything is.
-        ``told`` returns what one of its LM calls may cost at most.
+        ``bound`` returns what one of its LM calls may cost at most.
 
         Raises:
             BudgetReached: The budget leaves no room for it, or the time is over.
             Exception: What ``work`` raised, or returned in the place of a result.
         """
         try:
-            return await self._paid(effect, work, told)
+            return await self._paid(effect, work, bound)
         except (asyncio.CancelledError, InfrastructureError):
             if not self.over:
                 raise
@@ -99,14 +104,14 @@ class Buyer:
         self,
         effect: Effect,
         work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
-        told: Callable[[], Mapping[str, float]],
+        bound: Callable[[], Mapping[str, float]],
     ) -> tuple[T, Effect]:
         if effect.kind != "probe":
             await self.start.wait(effect.kind)
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         granted = (
-            await self._purse.grant(kind, told() if self._purse.by_tokens else {})
+            await self._purse.grant(kind, bound() if self._purse.by_tokens else {})
             if charged
             else None
         )
@@ -175,11 +180,10 @@ class Buyer:
         finally:
             self._unkept -= 1
         if written.value.get("partial"):
-            if not self.kept and (reason := unkept_reason(written.value)):
+            if not self.unkept and (reason := unkept_reason(written.value)):
                 text = (
                     f"This run cannot be resumed without buying again: {reason}. Register a codec"
                     " for it with combee_dspy.rollouts.add_codec."
                 )
-                logger.warning("%s", text)
-                self._log.emit(WarningRaised(text))
-            self.kept[effect.key] = result
+                self._warn(text)
+            self.unkept[effect.key] = result

@@ -32,12 +32,12 @@ from combee_dspy.traces import Recording, Selected, Selection, TraceCoverage
 __all__ = [
     "Candidate",
     "Compilation",
+    "EffectPlace",
     "Member",
-    "Place",
     "Programs",
     "Row",
     "Scores",
-    "Shared",
+    "SharedParts",
     "Split",
     "Splits",
     "TraceRows",
@@ -220,7 +220,7 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EffectPlace:
     """What an effect is for; see :class:`combee_dspy.journal.Effect`."""
 
     purpose: str
@@ -229,7 +229,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedParts:
     """What several searches may share.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from combee_dspy.search._budget import BudgetReached, Purse
@@ -19,6 +20,7 @@ _GRACE, _SETTLED = 0.8, 1.0
 _LOOK = 0.5  # seconds after which to look again how much is left: a reserve may be set meanwhile
 
 
+@dataclass(eq=False)
 class Clock:
     """Holds a search, and then its reading of the held-out set, to the seconds of the budget.
 
@@ -26,8 +28,8 @@ class Clock:
     then given up. Lives on the search's loop.
     """
 
-    def __init__(self, effects: Effects, purse: Purse) -> None:
-        self._effects, self._purse = effects, purse
+    effects: Effects
+    purse: Purse
 
     async def hold(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work, and wait for every effect that it has begun.
@@ -35,41 +37,41 @@ class Clock:
         Raises:
             BudgetReached: Its time was over before it had a result.
         """
-        left = self._purse.left
-        if left is None or left <= self._purse.reserve:
+        left = self.purse.left
+        if left is None or left <= self.purse.reserve:
             # Where the time was over before, what was bought is read again, however long that
             # takes.
-            self._effects.buyer.over = "" if left is None else self._purse.time_is_over()
+            self.effects.buyer.over = "" if left is None else self.purse.time_is_over()
             result = await work()
-            await self._effects.drain()
+            await self.effects.drain()
             return result
-        self._effects.buyer.over = ""
+        self.effects.buyer.over = ""
         limit = asyncio.timeout(None)
         watcher = asyncio.ensure_future(self._watch(limit))
         try:
             async with limit:
                 result = await work()
-                await self._effects.drain()
+                await self.effects.drain()
                 return result
         except BudgetReached:
-            await self._effects.drain(self._since_over(_GRACE))
+            await self.effects.drain(self._since_over(_GRACE))
             raise
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise BudgetReached(self._effects.buyer.over) from None
+            raise BudgetReached(self.effects.buyer.over) from None
         finally:
             watcher.cancel()
 
     async def _watch(self, limit: asyncio.Timeout) -> None:
         while (left := self._since_over(0.0)) > 0:
             await asyncio.sleep(min(left, _LOOK))
-        self._effects.buyer.over = self._purse.time_is_over()
-        await self._effects.drain(max(0.0, self._since_over(_GRACE)))
+        self.effects.buyer.over = self.purse.time_is_over()
+        await self.effects.drain(max(0.0, self._since_over(_GRACE)))
         await asyncio.sleep(max(0.0, self._since_over(_SETTLED)))
         limit.reschedule(asyncio.get_running_loop().time())
 
     def _since_over(self, seconds: float) -> float:
         """Return how long it takes until the time has been over for so many seconds."""
-        left = self._purse.left
-        return 0.0 if left is None else left - self._purse.reserve + seconds
+        left = self.purse.left
+        return 0.0 if left is None else left - self.purse.reserve + seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
@@ -15,23 +14,22 @@ from combee_dspy._private import flex_sources
 from combee_dspy.arguments import check_lm
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
-from combee_dspy.events import LimitChanged, RunStarted, WarningRaised
+from combee_dspy.events import LimitChanged
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
     attach_program,
 )
-from combee_dspy.journal import Cache, Journal, Reader, RunHistory, RunLog
+from combee_dspy.journal import Cache, Journal
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import (
     Adaptive,
     Fixed,
     Slots,
     fingerprints,
-    metric_state,
     patient,
 )
-from combee_dspy.search._candidates import Compilation, Shared
+from combee_dspy.search._candidates import Compilation, SharedParts
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._own_loop import in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
@@ -51,7 +49,6 @@ __all__ = [
     "open_shared",
 ]
 
-logger = logging.getLogger("combee_dspy")
 
 # effects in flight at most, where nobody names a number and workers cost nothing before they are
 # used
@@ -126,7 +123,7 @@ async def _alone(task: Compilation) -> dspy.Module:
 
 
 @asynccontextmanager
-async def open_shared(settings: Settings) -> AsyncIterator[Shared]:
+async def open_shared(settings: Settings) -> AsyncIterator[SharedParts]:
     """Open what searches share.
 
     Raises:
@@ -156,7 +153,7 @@ async def open_shared(settings: Settings) -> AsyncIterator[Shared]:
         )
         within = None
         try:
-            yield Shared(journal, slots, Tariff(settings.costs), cache, most, listeners)
+            yield SharedParts(journal, slots, Tariff(settings.costs), cache, most, listeners)
         except asyncio.CancelledError:
             within = _CLOSE
             raise
@@ -165,7 +162,7 @@ async def open_shared(settings: Settings) -> AsyncIterator[Shared]:
                 await asyncio.wait_for(slots.close(), within)
 
 
-async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
+async def compile_task(task: Compilation, shared: SharedParts) -> dspy.Module:
     """Search, choose, read the held-out set, and return the program.
 
     Raises:
@@ -189,9 +186,7 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     log = shared.journal.run(
         task.name, settings.seed, identity(task, prints), about, only_begins=begins
     )
-    state_of_metric = metric_state(settings.metric)
-    _warn_of_other_state(log, state_of_metric)
-    log.emit(audit(settings.privacy, prints, state_of_metric))
+    log.emit(audit(settings.privacy, prints))
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
     on_disk = settings.log_dir is not None
@@ -226,23 +221,6 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
         shared.on_limit.remove(limit_changed)
         log.close()
     return program
-
-
-def _warn_of_other_state(log: RunLog, state: str) -> None:
-    """Say that a metric holds other data than when its run began; nobody can tell whether it
-    changes scores.
-    """
-    with Reader(log.journal.path) as reader:
-        first = next(RunHistory(reader, log.number).entries(RunStarted), None)
-    if first is None or first.event.metric_state in (None, state):
-        return
-    text = (
-        "The metric holds other data than when this run began, such as a cache, a counter or"
-        " weights. Its code is the same, so the run keeps the scores that it has. If that data"
-        " changes scores, begin a new run with another log_dir."
-    )
-    logger.warning("%s", text)
-    log.emit(WarningRaised(text))
 
 
 async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:

@@ -14,11 +14,11 @@ from combee_dspy._private import DspyAdapter
 from combee_dspy.events import ErrorRaised
 from combee_dspy.operators import visible
 from combee_dspy.records import described
-from combee_dspy.search._candidates import Candidate, Place
+from combee_dspy.search._candidates import Candidate, EffectPlace
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._plans import Learned
 from combee_dspy.search._propose import Child
-from combee_dspy.search._update import Learned
 
 __all__ = ["CustomProposer"]
 
@@ -61,7 +61,7 @@ class CustomProposer:
         ).hexdigest()
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{digest}"
         answer: Mapping[str, Any] = await self.effects.work(
-            key, Place("proposal", step), "proposer", "call", ask
+            key, EffectPlace("proposal", step), "proposer", "call", ask
         )
         if "error" in answer:
             error = self.effects.texts.error(answer["error"])

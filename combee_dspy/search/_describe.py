@@ -19,9 +19,8 @@ from combee_dspy.options import Search
 from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import PATIENCE
 from combee_dspy.search._candidates import Candidate, Compilation
-from combee_dspy.settings import Settings
+from combee_dspy.settings import GepaOptions, Settings
 from combee_dspy.stopping import Limits
 
 _logger = logging.getLogger(__name__)
@@ -101,43 +100,40 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, bool, int, float))
 
 
+_DECIDES = (
+    *("artifact", "aggregator", "operators", "controller", "diversity", "seed"),
+    *("failure_score", "perfect_score", "skip_perfect_score", "component_selector"),
+    *("candidate_selection_strategy", "add_format_failure_as_feedback"),
+    *("instruction_proposer", "code_proposer"),
+)
+# Parts of a group that a run may go on without, or with another value of.
+_FREE = frozenset(
+    (
+        *("replay", "patience", "require_diagnosis", "who"),
+        *("warn_failures", "stop_failures", "rollout_seconds"),
+    )
+)
+
+
 def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     """Return what a run may be resumed with: everything that its effects or their order follow
     from.
     """
-    settings, guards, privacy = task.settings, task.settings.guards, task.settings.privacy
+    settings, guards = task.settings, task.settings.guards
+    groups = {
+        "guards": dataclasses.replace(guards, anchors=()),
+        "search": _search(settings),
+        "validation": settings.validation,
+        "privacy": settings.privacy,
+    }
     named: dict[str, object] = {
-        "artifact": settings.artifact,
-        "aggregator": settings.aggregator,
-        "operators": settings.operators,
-        "controller": settings.controller,
-        "diversity": settings.diversity,
-        "seed": settings.seed,
-        "failure_score": settings.failure_score,
-        "perfect_score": settings.perfect_score,
-        "skip_perfect_score": settings.skip_perfect_score,
-        "component_selector": settings.component_selector,
-        "candidate_selection_strategy": settings.candidate_selection_strategy,
-        "add_format_failure_as_feedback": settings.add_format_failure_as_feedback,
-        "gepa_kwargs": {
-            field.name: value
-            for field in dataclasses.fields(settings.gepa)
-            if (value := getattr(settings.gepa, field.name)) != field.default
+        **{name: getattr(settings, name) for name in _DECIDES},
+        **{
+            group: {name: value for name, value in _fields(each).items() if name not in _FREE}
+            for group, each in groups.items()
         },
-        "max_copied_words": guards.max_copied_words,
-        "max_tokens": guards.max_tokens,
-        "keep": guards.keep,
-        "removed": guards.removed,
-        "search": dataclasses.replace(
-            _search(settings), replay=None, patience=PATIENCE, require_diagnosis=False
-        ),
-        "validation": dataclasses.replace(
-            settings.validation, warn_failures=1.0, stop_failures=1.0, rollout_seconds=None
-        ),
+        "gepa_kwargs": _gepa_kwargs(settings),
         "anchors": [row_hash(example) for example in guards.anchors],
-        "instruction_proposer": settings.instruction_proposer,
-        "code_proposer": settings.code_proposer,
-        "privacy": {"texts": privacy.texts, "patterns": privacy.patterns},
         "memo": settings.cache is not False,
         "reflection_lm": _settings_of(settings.reflection_lm),
     }
@@ -148,6 +144,16 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     digests = {f"{split} set": digest[:16] for split, digest in task.splits.digests.items()}
     short = {name: print_[:16] for name, print_ in prints.items()}
     return {**short, **digests, **texts, "models": repr(models_by_role(settings))}
+
+
+def _fields(options: Any) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+
+
+def _gepa_kwargs(settings: Settings) -> dict[str, Any]:
+    """Return what the user gave of them."""
+    usual = _fields(GepaOptions())
+    return {name: value for name, value in _fields(settings.gepa).items() if value != usual[name]}
 
 
 def _search(settings: Settings) -> Search:
@@ -173,7 +179,6 @@ def _settings_of(lm: Any) -> dict[str, Any]:
 
 def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:
     settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
-    search = _search(settings)
     return {
         "program": type(task.student).__name__,
         "specs": specs(settings),
@@ -188,11 +193,8 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "settings": plain_settings(settings),
         "keep": settings.keep,
         "search": {
-            **{field.name: getattr(search, field.name) for field in dataclasses.fields(search)},
-            "staleness": settings.staleness,
-            "weigher": search.weigher
-            if isinstance(search.weigher, str)
-            else stable_repr(search.weigher),
+            name: value if _is_plain(value) else stable_repr(value)
+            for name, value in _fields(_search(settings)).items()
         },
         "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits),
@@ -217,17 +219,10 @@ def plain_settings(settings: Settings) -> dict[str, Any]:
     name of its own, those of a group as ``guards.max_tokens``.
     """
     named = {name: getattr(settings, name) for name in _NAMED}
-    named["gepa_kwargs"] = {
-        field.name: getattr(settings.gepa, field.name)
-        for field in dataclasses.fields(settings.gepa)
-        if getattr(settings.gepa, field.name) != field.default
-    }
+    named["gepa_kwargs"] = _gepa_kwargs(settings)
     for group in _GROUPED:
-        options = getattr(settings, group)
-        named |= {
-            f"{group}.{field.name}": getattr(options, field.name)
-            for field in dataclasses.fields(options)
-        }
+        options = _fields(getattr(settings, group))
+        named |= {f"{group}.{name}": value for name, value in options.items()}
     named["guards.anchors"] = len(settings.guards.anchors)  # examples are nobody's setting
     return {
         name: value if _is_plain(value) else mask(stable_repr(value))

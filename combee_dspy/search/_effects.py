@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
@@ -25,40 +24,29 @@ from combee_dspy.rollouts import (
     Answer,
     CallJob,
     Check,
-    RolloutJob,
     RolloutTimeoutError,
     decode_answer,
     decode_rollout,
     encode_answer,
-    encode_rollout,
-    is_late,
-    lms_of,
     note_meter,
-    rollout_with_texts,
-    takes_trace,
 )
 from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._buyer import Buyer
 from combee_dspy.search._candidates import (
     Candidate,
     Compilation,
-    Place,
-    Programs,
+    EffectPlace,
     Row,
-    Shared,
-    another_draw,
+    SharedParts,
 )
-from combee_dspy.search._privacy import Texts, shown
-from combee_dspy.search._scales import ScaleWarning
+from combee_dspy.search._privacy import Texts
+from combee_dspy.search._rolling import CALLS, ROLLOUTS, VALIDATION, Rolling, queued
 
-__all__ = ["VALIDATION", "Effects", "heard"]
+__all__ = ["VALIDATION", "Effects", "silence"]
 
 logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
-
-CALLS, ROLLOUTS, VALIDATION = 0, 1, 2
-"""Lanes, the most urgent first: what many rollouts wait for goes before what few wait for."""
 
 
 class Effects:
@@ -80,7 +68,7 @@ class Effects:
     def __init__(
         self,
         task: Compilation,
-        shared: Shared,
+        shared: SharedParts,
         log: RunLog,
         purse: Purse,
         *,
@@ -88,42 +76,35 @@ class Effects:
         decided: Callable[[str], Any | None],
         texts: Texts,
     ) -> None:
-        settings = task.settings
         self.log = log
         self.purse = purse
         self.slots = shared.slots
         self.workers = shared.workers
-        self.metric: Callable[..., Any] = settings.metric
-        self.programs = Programs(
-            partial(settings.artifact.build, task.student), self.metric, settings.failure_score
-        )
-        self._failure_score = settings.failure_score
-        self._scale = ScaleWarning(log, settings.perfect_score)
-        self._memoize = settings.cache is not False
-        self._sees_trace = takes_trace(self.metric)
-        self._number = task.number
-        self._cache = shared.cache
+        self.metric: Callable[..., Any] = task.settings.metric
+        self.texts = texts
+        self._task = task
         self._tariff = shared.tariff
         self._lms = lms
         self._decided = decided
-        self.texts = texts
-        self._scrub = texts.scrub
         self._flying: dict[str, asyncio.Task[Any]] = {}
-        self.buyer = Buyer(shared.slots, log, purse, texts)
-        self._rollout_seconds: float | None = settings.validation.rollout_seconds
-        self._told_late = False
+        self._warnings: set[str] = set()
+        self.buyer = Buyer(shared.slots, log, purse, texts, self.warn)
+        self._rolling = Rolling(task, shared, purse, self.buyer, texts, self.warn)
+        self.programs = self._rolling.programs
 
-    def key(self, key: str, place: Place) -> str:
+    def key(self, key: str, place: EffectPlace) -> str:
         """Return the key of a rollout, or of what is said of one: another in each place where none
         is used twice.
         """
-        return key if self._memoize else f"{key}/{place.purpose}/{place.step}"
+        if self._task.settings.cache is False:
+            return f"{key}/{place.purpose}/{place.step}"
+        return key
 
     def rollout(
         self,
         candidate: Candidate,
         row: Row,
-        place: Place,
+        place: EffectPlace,
         *,
         lane: int = ROLLOUTS,
         replicate: int = 0,
@@ -152,103 +133,15 @@ class Effects:
         return self.once(
             key,
             partial(decode_rollout, row=row.fields),
-            lambda: self._rolled(key, candidate, row, place, lane, replicate),
+            lambda: self._rolling.buy(key, candidate, row, place, lane, replicate),
         )
 
-    async def _rolled(
-        self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
-    ) -> Rollout:
-        program, cache = self.programs.of(candidate, replicate), self._cache
-        effect = Effect(
-            key,
-            "rollout",
-            {},
-            "task",
-            place.purpose,
-            place.step,
-            candidate=candidate.id,
-            example=row.hash,
-            split=row.split,
-            replicate=replicate,
-        )
-        # What was kept with other settings of privacy holds more, or less, than this run may see.
-        shared = (
-            f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}{self.texts.print}"
-            if cache
-            else ""
-        )
-        if (
-            cache is not None
-            and (cached := decode_rollout(cache.find(shared), row.fields)) is not None
-        ):
-            now = time.time()
-            await self.buyer.keep(
-                self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached
-            )
-            return cached
-        job = RolloutJob(
-            program,
-            row.example,
-            row.hash,
-            self.metric,
-            self._failure_score,
-            self._tariff,
-            self._sees_trace,
-            seconds=self._rollout_seconds,
-        )
-
-        urgency = lane, max(place.step, 0)
-        if (
-            self.purse.limits.seconds is not None
-            and place.step < 0
-            and place.purpose == "validation"
-        ):
-            # The student's validation: without it a run whose time is over has no result.
-            urgency = ROLLOUTS, -1
-
-        async def run(check: Check | None) -> tuple[Rollout | Exception, tuple[CallUsage, ...]]:
-            priority = (*urgency, row.index, self._number)
-            with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
-                rollout = await self.slots.rollout(job, priority, check)
-            self._scale.look(rollout.score)
-            return rollout, rollout.usage
-
-        texts = candidate.texts.values()
-        rollout, effect = await self.buyer.buy(
-            effect,
-            run,
-            lambda: at_most(lms_of(program), (*texts, shown(row.example, None)), self._tariff),
-        )
-        # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
-        if self.texts.redacts:
-            rollout = rollout_with_texts(rollout, self._scrub)
-        else:
-            told = None if rollout.error is None else self._scrub(rollout.error)
-            rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
-        effect = self._of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
-        if (masked := self.texts.scrubbed(effect.value)) != effect.value:  # a model has said a key
-            effect, rollout = (
-                replace(effect, value=masked),
-                decode_rollout(masked, row.fields) or rollout,
-            )
-        await self.buyer.keep(effect, rollout)
-        row.check_unchanged()
-        # What a service did, or a limit on time, says nothing of the rollout when another run asks
-        # for it.
-        if cache is not None and rollout.failed_in != "service" and not is_late(rollout):
-            cache.keep(shared, effect.value)
-        if is_late(rollout):
-            self._tell_late(
-                f"A rollout was given up in the {rollout.failed_in}, and counts as failed:"
-                f" {rollout.error}"
-            )
-        return rollout
-
-    def _tell_late(self, text: str) -> None:
-        if not self._told_late:
-            self._told_late = True
+    def warn(self, text: str, *, step: int = -1) -> None:
+        """Tell people what they should know, once: in the log, and in the journal."""
+        if text not in self._warnings:
+            self._warnings.add(text)
             logger.warning("%s", text)
-            self.log.emit(WarningRaised(text))
+            self.log.emit(WarningRaised(text), step=step)
 
     async def call(
         self,
@@ -274,10 +167,12 @@ class Effects:
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         lm = self._lms.get(role)
         job = CallJob(signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff)
-        answer: Answer = await self.once(key, decode_answer, lambda: self._asked(effect, job, text))
+        answer: Answer = await self.once(
+            key, decode_answer, lambda: self._buy_call(effect, job, text)
+        )
         return answer.outcome
 
-    async def _asked(self, effect: Effect, job: CallJob, text: str) -> Answer:
+    async def _buy_call(self, effect: Effect, job: CallJob, text: str) -> Answer:
         async def ask(check: Check | None) -> tuple[Answer, tuple[CallUsage, ...]]:
             answer = await self.slots.call(job, self._before_rollouts(effect.step), check)
             return answer, answer.usage
@@ -288,18 +183,20 @@ class Effects:
         # Scrubbed once, here: whatever is made of an answer ends in files.
         value = self.texts.scrubbed(encode_answer(answer))
         failed = (
-            self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
+            self.texts.scrub(answer.outcome.error)
+            if isinstance(answer.outcome, FailedCall)
+            else None
         )
-        found = decode_answer(value) or answer
+        stored = decode_answer(value) or answer
         await self.buyer.keep(
-            replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found
+            replace(queued(effect, answer.queue_seconds), value=value, error=failed), stored
         )
-        return found
+        return stored
 
     async def work(
         self,
         key: str,
-        place: Place,
+        place: EffectPlace,
         role: Role,
         kind: str,
         make: Callable[[], Any],
@@ -317,10 +214,10 @@ class Effects:
                 for no such limit.
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
-        found: dict[str, Any] = await self.once(
+        result: dict[str, Any] = await self.once(
             key, dict, lambda: self._worked(effect, role, make, late)
         )
-        return found["value"]
+        return result["value"]
 
     async def _worked(
         self, effect: Effect, role: Role, make: Callable[[], Any], late: Callable[[str], Any] | None
@@ -329,15 +226,15 @@ class Effects:
             with metered(self._tariff, role) as meter:
                 note_meter(meter)
                 try:
-                    made = self.texts.scrubbed(make())
+                    outcome = self.texts.scrubbed(make())
                 except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
-                    made = error
+                    outcome = error
                 except BaseException as error:  # noqa: BLE001 - no exit of the user's code ends a worker
-                    made = RuntimeError(described(error))
-            return made, meter.usage()
+                    outcome = RuntimeError(described(error))
+            return outcome, meter.usage()
 
         async def run(check: Check | None) -> tuple[Any, tuple[CallUsage, ...]]:
-            seconds = None if late is None else self._rollout_seconds
+            seconds = None if late is None else self._task.settings.validation.rollout_seconds
             try:
                 return await self.slots.run(
                     metered_work, self._before_rollouts(effect.step), check, seconds
@@ -345,7 +242,7 @@ class Effects:
             except RolloutTimeoutError as error:
                 if late is None:
                     raise
-                self._tell_late(f"The metric's feedback was given up: {error}")
+                self.warn(f"The metric's feedback was given up: {error}")
                 return late(described(error)), error.usage
 
         answer, effect = await self.buyer.buy(effect, run)
@@ -363,8 +260,8 @@ class Effects:
             step: The update.
         """
         key = f"decision/{place}"
-        if (known := self.log.find(key)) is not None:
-            return known["value"]
+        if (entry := self.log.find(key)) is not None:
+            return entry["value"]
         before = self._decided(key)
         value = make() if before is None else before["value"]
         await self.log.keep(
@@ -372,13 +269,13 @@ class Effects:
         )
         return value
 
-    def known(self, place: str) -> Any | None:
+    def past_decision(self, place: str) -> Any | None:
         """Return a decision that was taken before, by this run or the one that it replays; ``None``
         for none.
         """
         key = f"decision/{place}"
-        known = self.log.find(key) or self._decided(key)
-        return None if known is None else known["value"]
+        entry = self.log.find(key) or self._decided(key)
+        return None if entry is None else entry["value"]
 
     def once(
         self,
@@ -391,44 +288,32 @@ class Effects:
         """
         task = self._flying.get(key)
         if task is None:
-            task = self._flying[key] = asyncio.ensure_future(self._found(key, decode, make))
+            task = self._flying[key] = asyncio.ensure_future(self._find(key, decode, make))
             task.add_done_callback(partial(self._landed, key))
         shared = asyncio.shield(task)
-        shared.add_done_callback(heard)
+        shared.add_done_callback(silence)
         return shared
 
     def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._flying[key]
-        heard(task)
+        silence(task)
 
-    async def _found(
+    async def _find(
         self,
         key: str,
         decode: Callable[[Any], T | None],
         make: Callable[[], Coroutine[Any, Any, T]],
     ) -> T:
         """Return what an effect returned before, as far as it can be had again; else buy it."""
-        if key in self.buyer.kept:
-            kept: T = self.buyer.kept[key]
-            return kept
+        if key in self.buyer.unkept:
+            earlier: T = self.buyer.unkept[key]
+            return earlier
         value = self.log.find(key)
         before = None if value is None else decode(value)
         return await make() if before is None else before
 
-    def _of_rollout(self, effect: Effect, rollout: Rollout, row: Row) -> Effect:
-        value = encode_rollout(rollout, row.fields)
-        if row.split != "heldout":
-            value["inputs"] = shown(self.texts.example(row.example))
-        return replace(
-            effect,
-            value=value,
-            score=rollout.score,
-            error=rollout.error,
-            failed_in=rollout.failed_in,
-        )
-
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
-        return CALLS, max(step, 0), 0, self._number
+        return CALLS, max(step, 0), 0, self._task.number
 
     async def drain(self, within: float | None = None) -> None:
         """Take back what waits for the budget or for a slot, and commit what is in flight.
@@ -436,7 +321,7 @@ class Effects:
         What has not ended within so many seconds is given up: what it has cost is kept, and no
         result.
         """
-        with self.slots.refusing(self._number):
+        with self.slots.refusing(self._task.number):
             while self._flying:
                 self.purse.withdraw()
                 self.buyer.start.withdraw()
@@ -446,13 +331,9 @@ class Effects:
                 within = None
 
 
-def heard(future: asyncio.Future[Any]) -> None:
+def silence(future: asyncio.Future[Any]) -> None:
     """Take note of how a future has ended, so that nobody is warned of a failure that nobody waits
     for.
     """
     if not future.cancelled():
         future.exception()  # whoever awaits it hears of it all the same
-
-
-def _queued(effect: Effect, seconds: float) -> Effect:
-    return replace(effect, started=effect.started + seconds, queued=seconds)

@@ -5,23 +5,20 @@ is left.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 
-from combee_dspy.events import WarningRaised
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
 from combee_dspy.records import Cause, FailedCall, FailureCount, Role, Rollout
 from combee_dspy.rollouts import fingerprints
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Place, Row
+from combee_dspy.search._candidates import Candidate, EffectPlace, Row
 from combee_dspy.search._effects import Effects
 
 __all__ = ["Failures"]
-
-logger = logging.getLogger("combee_dspy")
 
 # Effects of a kind that end a run: fewer may all have failed by chance. Of fair coins 8 fall alike
 # once in 256 times.
@@ -45,12 +42,12 @@ _LOOK = {
 }
 
 
+@dataclass(eq=False)
 class Failures:
     """Counts a run's failures in its journal, whenever an update is about to be committed."""
 
-    def __init__(self, effects: Effects, options: Validation) -> None:
-        self._effects, self._options = effects, options
-        self._said: set[str] = set()
+    effects: Effects
+    options: Validation
 
     async def check(self, step: int) -> None:
         """Warn of what fails often in updates up to ``step``.
@@ -59,14 +56,11 @@ class Failures:
             TooManyFailuresError: Of one kind of effect nearly all fail, for every candidate that
                 there is.
         """
-        outcomes, most = self._effects.log.outcomes(step), self._options.stop_failures
+        outcomes, most = self.effects.log.outcomes(step), self.options.stop_failures
         counts = failure_counts(outcomes)
         for text in self.warnings([failure for failure in counts if failure.of >= _ENOUGH]):
-            if text not in self._said:
-                self._said.add(text)
-                logger.warning("%s", text)
-                self._effects.log.emit(WarningRaised(text), step=step)
-        kind = await self._effects.decide(
+            self.effects.warn(text, step=step)
+        kind = await self.effects.decide(
             f"failures/{step}/{most:g}", lambda: _hopeless(outcomes, most), step=step
         )
         if kind:
@@ -80,7 +74,7 @@ class Failures:
         for failure in counts:
             if failure.kind != "comparisons":
                 kinds[failure.kind].append(failure)
-        least = self._options.warn_failures
+        least = self.options.warn_failures
         return [
             # Without figures, which grow: it is said once.
             f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
@@ -97,35 +91,31 @@ class Failures:
 
         The budget counts them when the validation and the first update ask for them.
         """
-        if not self._options.probe:
+        if not self.options.probe:
             return
-        rows = [(row, Place("validation", -1)) for row in validation]
-        if train is not None and self._effects.purse.room != 0 and not self._effects.purse.grants:
+        rows = [(row, EffectPlace("validation", -1)) for row in validation]
+        if train is not None and self.effects.purse.room != 0 and not self.effects.purse.grants:
             # Of a limited cost the student's validation has its share first.
-            rows.append((train, Place("train", 0)))
-        program, metric = self._effects.programs.of(seed, 0), self._effects.metric
+            rows.append((train, EffectPlace("train", 0)))
+        program, metric = self.effects.programs.of(seed, 0), self.effects.metric
         before = fingerprints(program, metric)["program"]
-        rollouts = [self._effects.rollout(seed, row, place, counted=False) for row, place in rows]
+        rollouts = [self.effects.rollout(seed, row, place, counted=False) for row, place in rows]
         for rollout in await asyncio.gather(*rollouts, return_exceptions=True):
             if isinstance(rollout, BudgetReached):
                 continue  # whoever needs it is told again
             if isinstance(rollout, BaseException):
                 raise rollout
             if rollout.failed_in in _RAISED:
-                error = self._effects.texts.error(str(rollout.error))
-                self._warn(
+                error = self.effects.texts.error(str(rollout.error))
+                self.effects.warn(
                     f"The {rollout.failed_in} raised on the first row that was tried: {error}"
                 )
         if fingerprints(program, metric)["program"] != before:
-            self._warn(
+            self.effects.warn(
                 "A rollout changed the program itself, which other threads run at the same moment:"
                 " what it answers may hang on the order of the rows. Keep such state in local"
                 " variables of forward."
             )
-
-    def _warn(self, text: str) -> None:
-        logger.warning("%s", text)
-        self._effects.log.emit(WarningRaised(text))
 
     async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
         """End the run as soon as the first rollouts of a split are there, where program or metric
@@ -137,7 +127,7 @@ class Failures:
         Raises:
             TooManyFailuresError: They did.
         """
-        if len(rollouts) < _ENOUGH or self._options.stop_failures > 1:
+        if len(rollouts) < _ENOUGH or self.options.stop_failures > 1:
             return
         tried = await asyncio.gather(*(asyncio.shield(rollout) for rollout in rollouts[:_ENOUGH]))
         if all(rollout.failed_in in _RAISED for rollout in tried):

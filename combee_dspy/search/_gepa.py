@@ -39,7 +39,7 @@ from combee_dspy.rollouts import output_of
 from combee_dspy.search._candidates import Member
 from combee_dspy.settings import Settings
 
-__all__ = ["Gepa"]
+__all__ = ["GepaParts"]
 
 _SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),
@@ -49,7 +49,7 @@ _SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
 }
 
 
-class Gepa:
+class GepaParts:
     """gepa's state of one run, and the user's parts that read it. Lives on the search's loop.
 
     Args:

@@ -6,25 +6,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.records import Rollout
-from combee_dspy.search._books import Books, Serving
-from combee_dspy.search._candidates import Candidate, Member, Scores
+from combee_dspy.search._books import Books, ServedBooks
+from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores
 from combee_dspy.search._choices import choose_version
-from combee_dspy.search._effects import Effects, heard
+from combee_dspy.search._effects import Effects, silence
 from combee_dspy.search._keeper import Keeper
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._plans import Learned, Parent, UpdatePlan
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._showing import Showing
 from combee_dspy.search._spare import blamed, spare
 from combee_dspy.search._trials import Trials, blame
-from combee_dspy.search._update import Learned, Parent, Plan
 
 __all__ = ["Growing"]
 
@@ -32,6 +33,10 @@ __all__ = ["Growing"]
 _ROWS_A_VALIDATION = 0.5
 
 Rollouts = Mapping[int, Sequence[Rollout]]
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
 
 
 @dataclass(slots=True)
@@ -47,8 +52,8 @@ class _Version:
 
     text: Candidate
     validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
-    tested: asyncio.Future[Sequence[tuple[str, BookEdit]]]
-    read: asyncio.Future[None]
+    tested: asyncio.Future[Sequence[tuple[str, BookEdit]]] = field(default_factory=_future)
+    read: asyncio.Future[None] = field(default_factory=_future)
 
     @property
     def is_validated(self) -> bool:
@@ -72,29 +77,34 @@ class Growing(Keeper[Candidate, Rollouts | None]):
     made from the best version instead.
     """
 
+    task: Compilation
     effects: Effects
-    pool: Pool
+    pool: CandidatePool
     books: Books
-    proposer: Proposer | Serving
-    proving: Proving
-    seed: Candidate
-    components: Callable[[int], tuple[str, ...]]  # what an update edits
-    staleness: int  # update i runs on the text of update i − 1 − staleness
-    skips_perfect: bool  # whether rows that are right teach nothing
+    proposer: Proposer | ServedBooks
 
     def __post_init__(self) -> None:
         self._versions: list[_Version] = []
-        self._asked: dict[str, Book] = {}  # the books that the newest text was made to show
+        self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
         self._due: set[int] = set()  # updates whose text is validated
         self._read = 0  # versions whose tests the book knows
         self._blamed = 0  # rollouts that the search for lines to blame may take in one update
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
-        self._rows = RowScores(self.proving.perfect_score)
-        self._validated = self.seed
-        self._best = _version(self.seed, None)
+        self._rows = RowScores(self.task.settings.perfect_score)
+        self._validated = self.task.seed
+        self._best = _Version(self.task.seed, None)
+        self._staleness = self.task.settings.staleness
+        self._proving = Proving(
+            self.effects,
+            self.pool,
+            self.books,
+            self.task.settings.perfect_score,
+            self.proposer.allows,
+        )
         self._spoiled = False
+        self._rollouts: Rollouts | None = None  # those of the newest version in the pool
 
-    def begun(self) -> None:
+    def begin(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
         purse = self.effects.purse
         judged, limit = self.books.artifact.judges, purse.limits.rollouts
@@ -118,12 +128,12 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """Return whether a text is validated after another minibatch of so many rows."""
         return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
 
-    def sampled(self, plan: Plan) -> None:
+    def sampled(self, plan: UpdatePlan) -> None:
         """Decide whether the text of an update is validated, by the rows since the last one that
         was.
         """
-        if plan.step > self.staleness:
-            self._versions[plan.step - 1 - self.staleness].read.set_result(None)
+        if plan.step > self._staleness:
+            self._versions[plan.step - 1 - self._staleness].read.set_result(None)
         due = self._is_due(len(plan.rows))
         self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
         if due:
@@ -131,27 +141,26 @@ class Growing(Keeper[Candidate, Rollouts | None]):
 
     async def parent(self, step: int) -> Parent:
         """Return the newest text that is surely known, though a later one may be there already."""
-        return Parent(self._text(step - 1 - self.staleness), -1, self.components(step), {})
+        names, settings = self.task.components, self.task.settings
+        if self.task.edits_instructions and settings.component_selector != "all":
+            names = (names[step % len(names)],)
+        return Parent(self._text(step - 1 - self._staleness), -1, names, {})
 
     def _text(self, step: int) -> Candidate:
-        return self._versions[step].text if step >= 0 else self.seed
+        return self._versions[step].text if step >= 0 else self.task.seed
 
     def is_settled(self, last: int, size: int) -> bool:
         """Return whether all training rows were right when they ran last."""
-        return self.skips_perfect and self._rows.are_right(last, size)
-
-    def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
-        """Return what the plan says already."""
-        return plan.parent.components or ()
+        return self.task.settings.skip_perfect_score and self._rows.are_right(last, size)
 
     async def propose(self, learned: Learned) -> Candidate:
         """Make the next text, once the tests are there that it must know of."""
         step = learned.plan.step
         self._rows.end(learned)
-        await self._read_tests(step - self.staleness, step)
+        await self._read_tests(step - self._staleness, step)
         before = self._best.text if self._spoiled else self._text(step - 1)
         text = before if learned.skipped else await self.proposer.edited(learned, before)
-        self._asked.update({component: self.books.now[component] for component in learned.lessons})
+        self._basis.update({component: self.books.now[component] for component in learned.lessons})
         validation = None
         if text.id != before.id:
             labels = "+".join(self.proposer.labels)
@@ -164,7 +173,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
             # Where the run ends before anybody asks, nobody needs to hear that the budget had no
             # room for it.
             validation.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._versions.append(_version(text, validation))
+        self._versions.append(_Version(text, validation))
         return text
 
     async def _read_tests(self, count: int, step: int) -> None:
@@ -182,17 +191,23 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """Note the best version, and whether later ones are spoilt by something that is no line of
         the book.
         """
-        best = (
-            self.pool.members[0].scores
-            if self._best.validation is None
-            else await _scores(self._best)
-        )
-        scores = await _scores(version)
+        _, best = await self._scored(self._best)
+        _, scores = await self._scored(version)
         rows = sorted(best.keys() & scores.keys())
         before, after = [best[row] for row in rows], [scores[row] for row in rows]
         self._spoiled = bool(rows) and not blamed and clearly_worse(after, before)
         if rows and fmean(after) >= fmean(before):
             self._best = version
+
+    async def _scored(self, version: _Version | None) -> tuple[Candidate, Scores]:
+        """Return a version's text and scores; the student's where there is none, or none
+        validated.
+        """
+        if version is None or version.validation is None:
+            return self.task.seed, self.pool.members[0].scores
+        rollouts = await asyncio.shield(version.validation)
+        means = {row: fmean(rollout.score for rollout in drawn) for row, drawn in rollouts.items()}
+        return version.text, means
 
     async def check(
         self, learned: Learned, proposed: Candidate, turn: Callable[[], Awaitable[None]]
@@ -207,18 +222,12 @@ class Growing(Keeper[Candidate, Rollouts | None]):
             rollouts = await asyncio.shield(version.validation)
             if not await self._is_read(version, turn):
                 return rollouts
-            earlier = (
-                next((past for past in self._versions[step - 1 :: -1] if past.validation), None)
-                if step
-                else None
-            )
-            before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
-            text = self.seed if earlier is None else earlier.text
+            earlier = next((past for past in self._versions[:step][::-1] if past.validation), None)
+            before, after = await self._scored(earlier), await self._scored(version)
             trials = Trials(self.effects, self.pool, step, self._blamed)
-            books = {component: self.books.known(component, step) for component in self.books.now}
-            scores = await _scores(version)
-            showing = Showing(self.books.artifact, version.text, scores, rollouts)
-            edits = await blame(trials, showing, books, text, before)
+            books = {component: self.books.after(component, step) for component in self.books.now}
+            showing = Showing(self.books.artifact, *after, rollouts)
+            edits = await blame(trials, showing, books, *before)
             return rollouts
         finally:
             if not version.tested.done():
@@ -232,7 +241,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """
         if self.effects.purse.limits.rollouts is None:
             last = asyncio.ensure_future(turn())
-            last.add_done_callback(heard)
+            last.add_done_callback(silence)
             await asyncio.wait({version.read, last}, return_when=asyncio.FIRST_COMPLETED)
             return version.read.done()
         return True
@@ -241,6 +250,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """Join the new text to the pool."""
         step = learned.plan.step
         if checked is not None:
+            self._rollouts = checked
             self.pool.join(self._versions[step].text, (self.pool.members[-1].index,), step, checked)
 
     async def result(self) -> Member:
@@ -252,25 +262,5 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         self.effects.purse.set_aside = 0
         await self._read_tests(len(self._versions), len(self._versions) - 1)
         version, newest = self.pool.members[-1], self._text(len(self._versions) - 1)
-        validations = [
-            past.validation
-            for past in self._versions
-            if past.is_validated and past.text is version.candidate
-        ]
-        rollouts = await validations[-1] if validations and validations[-1] is not None else None
-        await self.proving.prove(version, newest, self._asked, rollouts)
+        await self._proving.prove(version, newest, self._basis, self._rollouts)
         return choose_version(self.pool.members, self.effects)
-
-
-def _version(
-    text: Candidate, validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
-) -> _Version:
-    loop = asyncio.get_running_loop()
-    return _Version(text, validation, loop.create_future(), loop.create_future())
-
-
-async def _scores(version: _Version) -> Scores:
-    if version.validation is None:
-        return {}
-    rollouts = await asyncio.shield(version.validation)
-    return {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}

@@ -24,7 +24,7 @@ from combee_dspy.events import HeldoutRead, PointPriced, WarningRaised
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Reader, journal_file
-from combee_dspy.search._candidates import Candidate, Place, Splits
+from combee_dspy.search._candidates import Candidate, EffectPlace, Splits
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._receipts import Receipts, earlier_receipts
 
@@ -165,29 +165,29 @@ class HeldoutReading:
         versus = receipt.against(serial) if serial is not None and same else None
         with Reader(log.journal.path) as reader:
             spent = _of_run(reader, log.number, after)
-        found = CostPerPoint.of(
+        cost = CostPerPoint.of(
             baseline, after, spent, point=point, versus=versus, margin=self._margin
         )
-        log.emit(PointPriced(**dataclasses.asdict(found), text=str(found)))
-        return found
+        log.emit(PointPriced(**dataclasses.asdict(cost), text=str(cost)))
+        return cost
 
     async def _scores(self, candidate: Candidate) -> list[float]:
-        place = Place("heldout")
+        place = EffectPlace("heldout")
         wanted = [
             self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows
         ]
-        return [one.score for one in await asyncio.gather(*wanted)]
+        return [rollout.score for rollout in await asyncio.gather(*wanted)]
 
 
 def _baseline(
-    given: SerialBaseline | Path | None, identity: HeldoutIdentity, setting: str
+    baseline: SerialBaseline | Path | None, identity: HeldoutIdentity, setting: str
 ) -> tuple[SerialBaseline, Receipt | None] | None:
     """Return a serial baseline: figures as given, or of the last run of a journal that read the
     same rows, and how.
     """
-    if not isinstance(given, Path):
-        return None if given is None else (given, None)
-    with Reader(journal_file(given)) as reader:
+    if not isinstance(baseline, Path):
+        return None if baseline is None else (baseline, None)
+    with Reader(journal_file(baseline)) as reader:
         for run, receipt in reversed(earlier_receipts(reader)):
             same = receipt.heldout.content == identity.content
             # By another metric's code, whether it scores the same shows on the untouched program
@@ -197,7 +197,7 @@ def _baseline(
                 return _of_run(reader, run, receipt.difference.after), receipt
     raise ArgumentValueError(
         "Heldout.baseline",
-        str(given),
+        str(baseline),
         "holds no run that has read these held-out rows by this metric",
         "Give the log_dir of a serial run on the same split, or SerialBaseline(score=…).",
     )

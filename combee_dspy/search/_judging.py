@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import dspy
@@ -14,29 +15,32 @@ from combee_dspy.evaluation import (
     same_model,
 )
 from combee_dspy.rollouts import output_of
-from combee_dspy.search._candidates import Compilation, Place
+from combee_dspy.search._candidates import Compilation, EffectPlace
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
-from combee_dspy.search._update import Learned
+from combee_dspy.search._plans import Learned
 
 __all__ = ["Judging"]
 
 
+@dataclass(eq=False)
 class Judging:
     """Holds a metric against its reference, or against the model that proposes.
 
     Lives on the search's loop; called in the order of updates.
     """
 
-    def __init__(self, task: Compilation, effects: Effects, failures: Failures) -> None:
-        settings, calibration = task.settings, task.settings.validation.calibration
-        self._effects = effects
-        self._failures = failures
+    task: Compilation
+    effects: Effects
+    failures: Failures
+
+    def __post_init__(self) -> None:
+        settings, calibration = self.task.settings, self.task.settings.validation.calibration
         self._proposer = settings.reflection_lm
         self._calibrator = None
         if calibration is not None:
             self._calibrator = Calibrator(
-                calibration, seed=settings.seed, planned=task.limits.rollouts
+                calibration, seed=settings.seed, planned=self.task.limits.rollouts
             )
         reference = evaluator_lms(
             None if calibration is None else calibration.reference, dspy.settings.lm
@@ -53,7 +57,7 @@ class Judging:
             CalibrationFailedError: Metric and reference do not agree.
             RefusedError: The metric is judged by the model that proposes.
         """
-        await self._failures.check(learned.plan.step)
+        await self.failures.check(learned.plan.step)
         # A judge held to the model that proposes must be another one.
         if self._calibrator is None or self._reference_proposes:
             usage = (row for rollout in learned.rollouts for row in rollout.usage)
@@ -67,8 +71,8 @@ class Judging:
                 continue
             self._judged.add(place)
             judge = partial(self._calibrator.judge, row.example, output_of(rollout))
-            where = Place("calibration", learned.plan.step)
-            score = await self._effects.work(
+            where = EffectPlace("calibration", learned.plan.step)
+            score = await self.effects.work(
                 f"calibration/{'/'.join(place)}", where, "evaluator", "feedback", judge
             )
             self._calibrator.add(rollout.score, score)

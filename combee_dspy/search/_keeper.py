@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Member
-from combee_dspy.search._update import Learned, Parent, Plan
+from combee_dspy.search._plans import Learned, Parent, UpdatePlan
 
 __all__ = ["C", "Keeper", "P"]
 
@@ -28,7 +28,7 @@ class Keeper(ABC, Generic[P, C]):
 
     proposed: bool = False
 
-    def begun(self) -> None:
+    def begin(self) -> None:
         """Hear that the run begins, before anything is bought."""
 
     def ended(self, error: Exception | None) -> None:
@@ -40,11 +40,11 @@ class Keeper(ABC, Generic[P, C]):
         proposed, so far.
         """
 
-    @abstractmethod
-    def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
-        """Return what an update edits, once its rollouts are there."""
+    def select(self, plan: UpdatePlan, rollouts: Sequence[Rollout]) -> Sequence[str]:
+        """Return what an update edits, by its rollouts; asked where its parent does not say it."""
+        raise NotImplementedError
 
-    def sampled(self, plan: Plan) -> None:
+    def sampled(self, plan: UpdatePlan) -> None:
         """Hear of an update's minibatch before it runs."""
 
     def is_settled(self, last: int, size: int) -> bool:

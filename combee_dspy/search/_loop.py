@@ -31,20 +31,21 @@ from functools import partial
 from typing import Generic
 
 from combee_dspy.events import UpdateEnded
-from combee_dspy.search._batches import Batches, Ends
+from combee_dspy.search._batches import Ends, Minibatches
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
-from combee_dspy.search._gepa import Gepa
+from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import C, Keeper, P
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._plans import Learned, UpdatePlan
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._sizes import Sizes
 from combee_dspy.search._student import Student
 from combee_dspy.search._under_way import Update, Updates
 from combee_dspy.search._untraced import Untraced
-from combee_dspy.search._update import Learned, Learner, Plan
+from combee_dspy.search._update import UpdateLearner
 
 __all__ = ["Loop"]
 
@@ -70,10 +71,10 @@ class Loop(Generic[P, C]):
 
     task: Compilation
     effects: Effects
-    learner: Learner
+    learner: UpdateLearner
     keeper: Keeper[P, C]
-    pool: Pool
-    gepa: Gepa
+    pool: CandidatePool
+    gepa: GepaParts
     failures: Failures
     judge: Callable[[Learned], Awaitable[None]]
     books: Books
@@ -82,8 +83,8 @@ class Loop(Generic[P, C]):
 
     def __post_init__(self) -> None:
         self._staleness = self.task.settings.staleness
-        self._batches = Batches(self.task)
-        self.untraced = Untraced(self.task, self.effects.log)
+        self._batches = Minibatches(self.task)
+        self.untraced = Untraced(self.task, self.effects)
         self._ends = Ends(
             self.task, self.effects, self.pool, self._batches, self.gepa, self.untraced
         )
@@ -112,7 +113,7 @@ class Loop(Generic[P, C]):
             await start.run(probe, attempt, self._search, capacity)
 
     async def _search(self) -> None:
-        self.keeper.begun()
+        self.keeper.begin()
         self._student.start()
         try:
             if self.task.is_serial:
@@ -121,7 +122,7 @@ class Loop(Generic[P, C]):
             await self._student.release()
             await self._finished(end)
             await self._student.join()
-            await self.books.settle(self._ends.begun, self._ends.begun - 1)
+            await self.books.settle(self._ends.count, self._ends.count - 1)
             self.keeper.ended(None)
         except Exception as error:
             self.keeper.ended(error)
@@ -130,7 +131,7 @@ class Loop(Generic[P, C]):
             await self._updates.close()
             await asyncio.gather(self.books.close(), return_exceptions=True)
             await self._student.close()
-        self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
+        self.effects.purse.look(self._ends.count, self._ends.count - 1)
 
     async def cut_off(self, reason: str) -> None:
         """End a run that hung when its time was over, with what is committed."""
@@ -168,7 +169,7 @@ class Loop(Generic[P, C]):
         """Let every update that began end, up to the first one that the budget ends: of that one
         nothing is kept.
         """
-        self._updates.open(self._ends.begun)
+        self._updates.open(self._ends.count)
         for step in self._updates.steps:
             try:
                 await self._updates.wait(step)
@@ -200,7 +201,7 @@ class Loop(Generic[P, C]):
         children = self.sizes.children(len(rows))
         recorded = rows[0].recorded is not None
         self.effects.purse.promise(step, self._cost(len(rows), children, recorded=recorded))
-        plan = Plan(step, parent, tuple(rows), children)
+        plan = UpdatePlan(step, parent, tuple(rows), children)
         self.keeper.sampled(plan)
         self._updates.start(plan, self._update)
         return True

@@ -10,7 +10,7 @@ from combee_dspy.lessons import nearest
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Member
 from combee_dspy.search._changes import Change, changed, open_changes
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._showing import Showing
 from combee_dspy.search._trials import Trials, another_order, halved
 
@@ -30,7 +30,7 @@ class Mending:
         allows: Whether a text may stand in the place of another.
     """
 
-    pool: Pool
+    pool: CandidatePool
     books: Books
     version: Member
     showing: Showing

@@ -37,12 +37,12 @@ def in_own_loop(
     is raised at once.
     """
     # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
-    begun: Future[Any] = Future()
+    running: Future[Any] = Future()
     ended: Future[T] = Future()
 
     async def noted() -> T:
         asyncio.get_running_loop().set_default_executor(DaemonPool())
-        begun.set_result(asyncio.current_task())
+        running.set_result(asyncio.current_task())
         return await work()
 
     def run() -> None:
@@ -67,7 +67,7 @@ def in_own_loop(
             _logger.warning(
                 "Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir)
             )
-            task = begun.result()
+            task = running.result()
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 task.get_loop().call_soon_threadsafe(task.cancel)
             while not wait([ended], timeout=0.1).done and time.monotonic() < until:

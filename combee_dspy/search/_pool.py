@@ -7,18 +7,20 @@ import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from combee_dspy.events import CandidateValidated
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Compilation, Member, Place, Row
+from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, Member, Row
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._gepa import Gepa
+from combee_dspy.search._gepa import GepaParts
 
-__all__ = ["Pool"]
+__all__ = ["CandidatePool"]
 
 
-class Pool:
+@dataclass(eq=False)
+class CandidatePool:
     """The validated candidates of a run, in the order in which they joined.
 
     Attributes:
@@ -27,17 +29,19 @@ class Pool:
         members: The candidates.
     """
 
-    def __init__(self, task: Compilation, effects: Effects, gepa: Gepa) -> None:
-        self._effects = effects
-        self._gepa = gepa
-        self.validation = task.splits.validation
-        self._heldout = len(task.splits.heldout)
-        self.draws = task.settings.validation.draws
+    task: Compilation
+    effects: Effects
+    gepa: GepaParts
+
+    def __post_init__(self) -> None:
+        self.validation = self.task.splits.validation
+        self._heldout = len(self.task.splits.heldout)
+        self.draws = self.task.settings.validation.draws
         # Train rows that are not in every candidate's validation, whose rollouts are not bought
         # again.
         self._unseen = sys.maxsize
-        if task.settings.cache is not False:
-            rows = {row.hash for row in (*task.splits.train, *task.anchors)}
+        if self.task.settings.cache is not False:
+            rows = {row.hash for row in (*self.task.splits.train, *self.task.anchors)}
             self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
 
@@ -74,8 +78,8 @@ class Pool:
         step: int,
     ) -> dict[int, tuple[Rollout, ...]]:
         """Run a candidate that update ``step`` made on validation rows; return its draws by row."""
-        place = Place("validation", step)
-        buy = partial(self._effects.rollout, candidate, lane=VALIDATION)
+        place = EffectPlace("validation", step)
+        buy = partial(self.effects.rollout, candidate, lane=VALIDATION)
         rollouts = await asyncio.gather(
             *(buy(row, place, replicate=draw) for row in rows for draw in range(self.draws))
         )
@@ -89,8 +93,8 @@ class Pool:
         heldout = 2 * self._heldout if rollouts else 0
         if heldout:  # the student and the result run on each row
             seconds = math.fsum(rollout.seconds for rollout in rollouts) / len(rollouts)
-            rounds = math.ceil(heldout / self._effects.slots.capacity)
-            self._effects.purse.keep_back(seconds * rounds)
+            rounds = math.ceil(heldout / self.effects.slots.capacity)
+            self.effects.purse.keep_back(seconds * rounds)
 
     def join(
         self,
@@ -109,7 +113,7 @@ class Pool:
         member = Member(len(self.members), candidate, tuple(parents), step, scores)
         self.members.append(member)
         best = self.best
-        self._gepa.join(member, rollouts, best)
+        self.gepa.join(member, rollouts, best)
         event = CandidateValidated(
             candidate.id,
             member.index,
@@ -117,5 +121,5 @@ class Pool:
             len(scores),
             best=best.index == member.index,
         )
-        self._effects.log.emit(event, step=step)
+        self.effects.log.emit(event, step=step)
         return member

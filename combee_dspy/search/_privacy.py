@@ -25,7 +25,7 @@ from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import hashed, with_texts
 
-__all__ = ["NOT_KEPT", "Texts", "audit", "shown", "user"]
+__all__ = ["NOT_KEPT", "Texts", "audit", "inputs_text", "user"]
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Texts:
     def __init__(self, options: Privacy, mask: Callable[[str], str]) -> None:
         self.redacts = options.texts != "all"
         self._hashes = options.texts == "hashes"
-        marks = personal({name: re.compile(one) for name, one in options.patterns.items()})
+        marks = personal({name: re.compile(pattern) for name, pattern in options.patterns.items()})
         self.scrub = (lambda text: marks(mask(text))) if self.redacts else mask
         """Returns a text without keys, and without personal data where these are redacted."""
         self._key = secrets.token_bytes(
@@ -69,15 +69,15 @@ class Texts:
     def values(self, values: Mapping[str, object]) -> Mapping[str, object]:
         """Return an LM's inputs without personal data where these are redacted."""
         return (
-            {name: with_texts(one, self.scrub) for name, one in values.items()}
+            {name: with_texts(value, self.scrub) for name, value in values.items()}
             if self.redacts
             else values
         )
 
     def example(self, example: dspy.Example) -> dspy.Example:
         """Return an example as all but the program and its metric may see it."""
-        found: dspy.Example = with_texts(example, self.scrub) if self.redacts else example
-        return found
+        masked: dspy.Example = with_texts(example, self.scrub) if self.redacts else example
+        return masked
 
     def written(self, effect: Effect) -> Effect:
         """Return an effect as it is written."""
@@ -104,7 +104,7 @@ class Texts:
         )
 
 
-def shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
+def inputs_text(example: dspy.Example, most: int | None = _SHOWN) -> str:
     """Return an example's inputs as people read them, of so many characters at most."""
     fields = example.inputs().toDict() if len(example) else {}
     try:
@@ -114,9 +114,7 @@ def shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
     return text if most is None or len(text) <= most else text[:most] + "…"
 
 
-def audit(
-    options: Privacy, prints: Mapping[str, str], metric_state: str | None = None
-) -> RunStarted:
+def audit(options: Privacy, prints: Mapping[str, str]) -> RunStarted:
     """Return who compiles what with which code, now.
 
     The commit is that of the repository that the process was started in, with ``-dirty`` where it
@@ -140,7 +138,6 @@ def audit(
         program=prints["program"],
         metric=prints["metric"],
         texts=options.texts,
-        metric_state=metric_state,
         at=time.time(),
     )
 
@@ -170,7 +167,7 @@ def _commit() -> str | None:
         "--exclude=*",
     ]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - fixed words
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - fixed words
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None

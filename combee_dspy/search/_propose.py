@@ -7,19 +7,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import dspy
-
 from combee_dspy.aggregators import together
-from combee_dspy.diversity import Archive, Diversity
+from combee_dspy.diversity import Archive
 from combee_dspy.evaluation import perfect_score_of
-from combee_dspy.events import ChildRefused, CopiesRemoved, Emit
-from combee_dspy.guards import Guards, check
+from combee_dspy.events import ChildRefused, CopiesRemoved
+from combee_dspy.guards import check, check_program
 from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators import (
     Insert,
     Operator,
     OperatorInput,
     Rewrite,
+    decode_fields,
     draw_operators,
     edit_components,
     guard_input,
@@ -28,11 +27,11 @@ from combee_dspy.operators import (
     predictor_runs,
     without_copies,
 )
-from combee_dspy.records import Edit, Lessons, Refusal
+from combee_dspy.records import Edit, Lessons, Refusal, fields_key
 from combee_dspy.reflections import estimate_tokens
-from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._update import Learned, Learner
+from combee_dspy.search._contexts import Contexts
+from combee_dspy.search._plans import Learned
 from combee_dspy.streams import derive
 
 __all__ = ["Child", "Proposer"]
@@ -70,20 +69,20 @@ class Proposer:
     in order.
     """
 
-    student: dspy.Module
-    seed: Candidate
-    operators: Sequence[Operator]
-    guards: Guards
-    diversity: Diversity
-    learner: Learner
-    emit: Emit
-    run_seed: int
-    perfect_score: float
-    books: Books
+    contexts: Contexts
 
     def __post_init__(self) -> None:
-        self.labels = operator_labels(self.operators)
-        self._archive = Archive(self.diversity)
+        self._task, self.books = self.contexts.task, self.contexts.books
+        self._settings, self._emit = self._task.settings, self.contexts.effects.log.emit
+        self._operators, self._diversity = self._settings.operators, self._settings.diversity
+        self.labels = operator_labels(self._operators)
+        self._archive = Archive(self._diversity)
+        texts = self._task.seed.texts
+        described = {
+            name: decode_fields(texts.get(fields_key(name), "")) for name in self._task.components
+        }
+        own = {name: texts[name] for name in described}
+        check_program(self._settings.guards, own, described)
 
     async def children(
         self, learned: Learned, base: Candidate, count: int, weights: Mapping[str, float]
@@ -98,11 +97,11 @@ class Proposer:
         goes to shipping"), and validation can. ``weights`` are operators' probabilities by label.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
-        chosen = draw_operators(weights, count, derive(self.run_seed, "operators", step))
+        chosen = draw_operators(weights, count, derive(self._settings.seed, "operators", step))
         drafts = [_Draft(number, self.labels.index(label)) for number, label in enumerate(chosen)]
         self._archive.add(base.texts)
         pending = drafts
-        for attempt in range(self.diversity.max_draws):
+        for attempt in range(self._diversity.max_draws):
             edits = await together(
                 self._edited(draft.operator, inputs, base, step, (draft.number, attempt))
                 for draft in pending
@@ -126,7 +125,7 @@ class Proposer:
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate with the edits of all operators, one after the other; for a trunk."""
-        for operator in range(len(self.operators)):
+        for operator in range(len(self._operators)):
             inputs = self._inputs(learned, base)
             base = base.edited(
                 await self._edited(operator, inputs, base, learned.plan.step, (0, 0))
@@ -142,35 +141,38 @@ class Proposer:
             if new == base.texts[component]:
                 continue
             material = operator_input(
-                self.student,
+                self._task.student,
                 component,
                 base.texts,
                 Lessons(component),
-                seed=self.seed.texts,
-                guards=self.guards,
+                seed=self._task.seed.texts,
+                guards=self._settings.guards,
             )
             judged = guard_input(material, component)
-            if check(Edit(instruction=new), self.guards, judged, self.learner.copies) is not None:
+            if (
+                check(Edit(instruction=new), self._settings.guards, judged, self.contexts.copies)
+                is not None
+            ):
                 return False
-            if not all(_fits(operator, new, material.instruction) for operator in self.operators):
+            if not all(_fits(operator, new, material.instruction) for operator in self._operators):
                 return False
         return True
 
     def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
-        rows = self.learner.examples(learned.plan.rows)
+        rows = self.contexts.examples(learned.plan.rows)
         scores = [rollout.score for rollout in learned.rollouts]
-        perfect_score = perfect_score_of(self.perfect_score, scores)
+        perfect_score = perfect_score_of(self._settings.perfect_score, scores)
         inputs = {}
         for component, lessons in learned.lessons.items():
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
             inputs[component] = operator_input(
-                self.student,
+                self._task.student,
                 component,
                 base.texts,
                 lessons,
-                seed=self.seed.texts,
+                seed=self._task.seed.texts,
                 runs=runs,
-                guards=self.guards,
+                guards=self._settings.guards,
                 perfect_score=perfect_score,
                 book=self.books.now[component],
             )
@@ -188,9 +190,9 @@ class Proposer:
         refused is said.
         """
         outcomes = await together(
-            self.operators[operator].apply(
+            self._operators[operator].apply(
                 material,
-                self.learner.context(component, base, step).at("operator", operator, *place),
+                self.contexts.make(component, base, step).at("operator", operator, *place),
             )
             for component, material in inputs.items()
         )
@@ -218,19 +220,19 @@ class Proposer:
         if isinstance(outcome, Refusal):
             return outcome
         judged = guard_input(material, component)
-        if (copies := self.learner.copies) is not None:
+        if (copies := self.contexts.copies) is not None:
             outcome, lines = without_copies(outcome, judged, copies)
             if lines:
                 copies_removed = CopiesRemoved(tuple(lines), len(lines))
-                self.emit(copies_removed, step=step, component=component)
-        return check(outcome, self.guards, judged, self.learner.copies) or outcome
+                self._emit(copies_removed, step=step, component=component)
+        return check(outcome, self._settings.guards, judged, self.contexts.copies) or outcome
 
     async def _judge(
         self, draft: _Draft, texts: Mapping[str, str], base: Candidate, step: int
     ) -> None:
         if not texts:
             return
-        candidate, near = base.edited(texts), self.operators[draft.operator].near_parent
+        candidate, near = base.edited(texts), self._operators[draft.operator].near_parent
         components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
         child = Child(candidate, self.labels[draft.operator], components)
         refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, near)
@@ -250,12 +252,12 @@ class Proposer:
         used = {place for other in drafts for place in (*other.tried, other.operator)}
         left = {
             self.labels[place]: weights.get(self.labels[place], 1.0)
-            for place, operator in enumerate(self.operators)
+            for place, operator in enumerate(self._operators)
             if place not in (used if operator.needs_lessons else draft.tried)
         }
-        if not left or len(draft.tried) >= self.diversity.max_draws:
+        if not left or len(draft.tried) >= self._diversity.max_draws:
             return False
-        stream = derive(self.run_seed, "redraw", step, draft.number, len(draft.tried))
+        stream = derive(self._settings.seed, "redraw", step, draft.number, len(draft.tried))
         draft.operator = self.labels.index(draw_operators(left, 1, stream)[0])
         return True
 
@@ -263,7 +265,7 @@ class Proposer:
         self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = ""
     ) -> None:
         event = ChildRefused(self.labels[operator], refusal.reason, parent.id)
-        self.emit(event, step=step, component=component)
+        self._emit(event, step=step, component=component)
 
     async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
         """Return how alike candidates are, 0 to 1; see

@@ -24,7 +24,7 @@ from combee_dspy.search._changes import Change, changed, follow, open_changes
 from combee_dspy.search._confirming import compare, concerned
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._mending import Mending
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._showing import Showing
 from combee_dspy.search._trials import BLAMED, Trials, blame, measured
 
@@ -48,7 +48,7 @@ class Proving:
     """
 
     effects: Effects
-    pool: Pool
+    pool: CandidatePool
     books: Books
     perfect_score: float
     allows: Callable[[Candidate, Candidate], bool]

@@ -18,9 +18,9 @@ from combee_dspy.events import ErrorRaised
 from combee_dspy.journal import Effect
 from combee_dspy.records import Metric, Rollout, described
 from combee_dspy.rollouts import decode_rollout, encode_rollout, read_score
-from combee_dspy.search._candidates import Compilation, Place, Row
+from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._privacy import shown
+from combee_dspy.search._privacy import inputs_text
 from combee_dspy.search._traces import make_scrub
 from combee_dspy.traces import (
     Recording,
@@ -91,7 +91,7 @@ class Recorded:
             calls=trace.calls,
         )
         origin = {"trace": trace.id, "prompt": trace.prompt, "model": trace.model}
-        inputs, now = shown(row.example), time.time()
+        inputs, now = inputs_text(row.example), time.time()
         effect = Effect(
             key,
             "recorded",
@@ -124,7 +124,7 @@ class Recorded:
         is_open = bool(original.expected) or not original.judged
         if original.outputs is None or original.error or not is_open:
             return trace, self._selection.perfect
-        place, key = Place("feedback", step), f"feedback/recorded/{row.hash[:16]}"
+        place, key = EffectPlace("feedback", step), f"feedback/recorded/{row.hash[:16]}"
         # A judge is an LM: it reads what other readers may see.
         seen = trace if isinstance(self._metric, Judge) else original
         make = partial(_score_outputs, self._metric, seen, seen.outputs or {})

@@ -111,14 +111,14 @@ def predictor_feedback(
             f"{message['role']}: {message['content']}\n"
             for message in dspy.ChatAdapter().format(predictor.signature, [], {})
         )
-        told = (
+        lacking = (
             f"{rollout.error}\nThe answer could not be read. It must have this"
             f" structure:\n{structure}"
         )
-        return {"score": None, "feedback": told}
+        return {"score": None, "feedback": lacking}
     if rollout.prediction is None:
         return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
-    trace = [_traced(predictors, one) for one in rollout.calls]
+    trace = [_traced(predictors, each) for each in rollout.calls]
     try:
         called = [(predictor, *_traced(predictors, call)[1:])]
         output = metric(example, output_of(rollout), trace, component, called)
@@ -147,10 +147,10 @@ def feedback_failed(rollout: Rollout, error: str) -> Mapping[str, Any]:
 def _traced(
     predictors: Mapping[str, Any], call: PredictorCall
 ) -> tuple[Any, Mapping[str, Any], Any]:
-    said: Any = FailedPrediction(completion_text=call.completion)
+    prediction: Any = FailedPrediction(completion_text=call.completion)
     if call.outputs is not None:
-        said = dspy.Prediction(**call.outputs)
-    return predictors.get(call.predictor), call.inputs, said
+        prediction = dspy.Prediction(**call.outputs)
+    return predictors.get(call.predictor), call.inputs, prediction
 
 
 def trajectories(

@@ -16,11 +16,11 @@ from combee_dspy.tracking import page_file
 if TYPE_CHECKING:
     from combee_dspy.search._run import Run
 
-__all__ = ["Ending", "make_report"]
+__all__ = ["RunEnding", "make_report"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     """What a run came to.
 
     Attributes:
@@ -39,7 +39,7 @@ class Ending:
     unread: str = ""
 
 
-def make_report(run: Run, ending: Ending) -> CombeeReport:
+def make_report(run: Run, ending: RunEnding) -> CombeeReport:
     """Return the report of a run that has ended."""
     task, settings, splits = run.task, run.task.settings, run.task.splits
     chosen, receipt, calibrated = ending.chosen, ending.receipt, ending.calibrated

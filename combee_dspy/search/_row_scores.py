@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from combee_dspy.evaluation import perfect_score_of
-from combee_dspy.search._update import Learned
+from combee_dspy.search._plans import Learned
 
 __all__ = ["RowScores"]
 

@@ -27,8 +27,9 @@ from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import patient
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached, Purse
-from combee_dspy.search._candidates import Compilation, Place, Shared
+from combee_dspy.search._candidates import Compilation, EffectPlace, SharedParts
 from combee_dspy.search._clock import Clock
+from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._describe import bare_state, lms_by_role, models_by_role
 from combee_dspy.search._earlier import (
     earlier_costs,
@@ -39,16 +40,16 @@ from combee_dspy.search._earlier import (
 )
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
-from combee_dspy.search._gepa import Gepa
+from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._heldout import HeldoutReading, note_unheld
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._loop import Loop
-from combee_dspy.search._making import Parts, make_keeper
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._making import make_keeper
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._receipts import Receipts
-from combee_dspy.search._reporting import Ending, make_report
-from combee_dspy.search._update import Learner
+from combee_dspy.search._reporting import RunEnding, make_report
+from combee_dspy.search._update import UpdateLearner
 from combee_dspy.stopping import require_countable
 
 __all__ = ["Run"]
@@ -58,7 +59,7 @@ class Run:
     """One run's parts, wired. Made once, used once."""
 
     def __init__(
-        self, task: Compilation, shared: Shared, log: RunLog, prints: Mapping[str, str]
+        self, task: Compilation, shared: SharedParts, log: RunLog, prints: Mapping[str, str]
     ) -> None:
         settings, splits = task.settings, task.splits
         if task.heldout is not None and task.limits.seconds is not None:
@@ -88,8 +89,8 @@ class Run:
             decided=replayed_decisions(settings.search.replay, task.name),
             texts=Texts(settings.privacy, partial(mask, secrets=secrets)),
         )
-        self.gepa = Gepa(settings, size=len(splits.validation), most=task.limits.rollouts)
-        self.pool = Pool(task, self.effects, self.gepa)
+        self.gepa = GepaParts(settings, size=len(splits.validation), most=task.limits.rollouts)
+        self.pool = CandidatePool(task, self.effects, self.gepa)
         self.failures = Failures(self.effects, settings.validation)
         self.books = Books(
             settings.artifact,
@@ -99,15 +100,13 @@ class Run:
             self.log.emit,
             settings.guards.removed,
         )
-        learner = Learner(task, self.effects, self.pool, self.failures, self.books.known)
-        self.keeper = make_keeper(
-            Parts(task, self.effects, self.pool, self.gepa, self.books, learner)
-        )
+        contexts = Contexts(task, self.effects, self.pool, self.books)
+        self.keeper = make_keeper(contexts, self.gepa)
         self.judging = Judging(task, self.effects, self.failures)
         self.loop: Loop[Any, Any] = Loop(
             task,
             self.effects,
-            learner,
+            UpdateLearner(task, self.effects, self.failures, contexts),
             self.keeper,
             self.pool,
             self.gepa,
@@ -141,7 +140,7 @@ class Run:
                 chosen = await clock.hold(self.keeper.result)
             except BudgetReached:
                 chosen = self.pool.best
-        ending = Ending(chosen, calibrated)
+        ending = RunEnding(chosen, calibrated)
         if self.reading is not None:
             models, self.purse.reserve = models_by_role(settings), 0.0
             read = partial(
@@ -208,5 +207,5 @@ class Run:
         present = {role: lm for role, lm in lms.items() if lm is not None}
         with suppress(BudgetReached):  # what comes next is told so as well
             await self.effects.work(
-                "probe", Place("probe"), "task", "probe", lambda: probe(present)
+                "probe", EffectPlace("probe"), "task", "probe", lambda: probe(present)
             )

@@ -9,10 +9,10 @@ from typing import Any
 from combee_dspy.controllers import BatchView
 from combee_dspy.events import BatchPlanned
 from combee_dspy.records import BatchDecision
-from combee_dspy.search._batches import Batches, decision_from
+from combee_dspy.search._batches import Minibatches, decision_from
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._pool import CandidatePool
 
 __all__ = ["Sizes"]
 
@@ -28,8 +28,8 @@ class Sizes:
 
     task: Compilation
     effects: Effects
-    pool: Pool
-    batches: Batches
+    pool: CandidatePool
+    batches: Minibatches
     rollouts: Callable[[int, int], int]
     decisions: list[BatchDecision] = field(default_factory=list, init=False)
 
@@ -83,7 +83,7 @@ class Sizes:
         ):
             return True
         # A replay holds no limit on cost, and waits where the run did.
-        if self.effects.known(f"short/{step}") is None and not purse.limits_cost:
+        if self.effects.past_decision(f"short/{step}") is None and not purse.limits_cost:
             return False
         # Costs depend on what has ended by now: recorded, so that a resumed run waits where this
         # one does.

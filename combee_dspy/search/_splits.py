@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -18,7 +19,6 @@ from combee_dspy.exceptions import (
 )
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.search._candidates import Row, Split, Splits
-from combee_dspy.search._repeats import tell_repeats
 from combee_dspy.traces import Selection, Traces
 
 __all__ = ["Data", "examples_in", "make_splits"]
@@ -40,6 +40,9 @@ class Data:
     selection: Selection | None = None
 
 
+_logger = logging.getLogger("combee_dspy")
+
+
 def make_splits(
     data: Data, heldout: Sequence[dspy.Example], anchors: Sequence[dspy.Example]
 ) -> Splits:
@@ -51,7 +54,7 @@ def make_splits(
         raise EmptyTrainsetError(data.trainset)
     validation = _rows("valset", () if data.valset is None else data.valset, "validation")
     held = _rows("heldout", heldout, "heldout")
-    warnings = tell_repeats(train, validation, held)
+    warnings = _warn_of_repeats(train, validation, held)
     full_eval = len(train) + len(validation)
     if not validation and not train:
         warnings.append(NOT_VALIDATED)
@@ -78,6 +81,25 @@ def make_splits(
     named = {"train": train, "validation": validation, "heldout": held}
     digests = {name: digest_of(row.hash for row in rows) for name, rows in named.items() if rows}
     return Splits(train, validation, held, digests, full_eval, tuple(warnings))
+
+
+def _warn_of_repeats(
+    train: Sequence[Row], validation: Sequence[Row], heldout: Sequence[Row]
+) -> list[str]:
+    """Log which sets repeat rows, and return what of it makes a run unfit for claims: an interval
+    over the same held-out row twice is too narrow.
+    """
+    warnings = []
+    for argument, rows in (("trainset", train), ("valset", validation), ("heldout", heldout)):
+        if repeated := len(rows) - len({row.hash for row in rows}):
+            text = (
+                f"{repeated} rows of {argument} repeat an earlier row of it: they count twice in"
+                " every mean, and as evidence once."
+            )
+            _logger.warning("%s", text)
+            if argument == "heldout":
+                warnings.append(f"{text} The held-out interval is narrower than it may be.")
+    return warnings
 
 
 def _shared(some: Sequence[Row], others: Sequence[Row]) -> int:

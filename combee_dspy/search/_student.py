@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Rollout
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Compilation, Place
+from combee_dspy.search._candidates import Compilation, EffectPlace
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._failures import Failures
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._pool import CandidatePool
 
 __all__ = ["Student"]
 
 
+@dataclass(eq=False)
 class Student:
     """Validates the student and joins it to the pool, once. Lives on the search's loop.
 
@@ -26,11 +27,12 @@ class Student:
     run: without these scores it has no result.
     """
 
-    def __init__(self, task: Compilation, effects: Effects, pool: Pool, failures: Failures) -> None:
-        self._task = task
-        self._effects = effects
-        self._pool = pool
-        self._failures = failures
+    task: Compilation
+    effects: Effects
+    pool: CandidatePool
+    failures: Failures
+
+    def __post_init__(self) -> None:
         self._turn = asyncio.Event()
         self._joining = asyncio.Lock()
         self._validation: asyncio.Task[Mapping[int, Sequence[Rollout]]] | None = None
@@ -41,24 +43,24 @@ class Student:
         Raises:
             ArgumentValueError: The budget does not pay for them.
         """
-        most, cost = self._effects.purse.limits.rollouts, self._pool.size
+        most, cost = self.effects.purse.limits.rollouts, self.pool.size
         if most is not None and most < cost:
             self.refuse(f"leaves no room for the student's validation, which takes {cost} rollouts")
-        self._effects.purse.promise(-1, cost)
+        self.effects.purse.promise(-1, cost)
 
     def start(self) -> None:
         """Begin the validation, or queue it behind the first updates."""
-        if self._task.is_serial or self._effects.purse.grants:
+        if self.task.is_serial or self.effects.purse.grants:
             self._turn.set()
         self._validation = asyncio.ensure_future(self._validate())
 
     async def _validate(self) -> Mapping[int, Sequence[Rollout]]:
         await self._turn.wait()
-        seed, place, rows = self._task.seed, Place("validation", -1), self._pool.validation
-        validation = asyncio.ensure_future(self._pool.validate(seed, rows, -1))
-        first = [self._effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
+        seed, place, rows = self.task.seed, EffectPlace("validation", -1), self.pool.validation
+        validation = asyncio.ensure_future(self.pool.validate(seed, rows, -1))
+        first = [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
         try:
-            await asyncio.gather(validation, self._failures.first("validation", first))
+            await asyncio.gather(validation, self.failures.first("validation", first))
         except BaseException:
             validation.cancel()
             await asyncio.gather(validation, return_exceptions=True)
@@ -78,13 +80,13 @@ class Student:
         """
         self._turn.set()
         async with self._joining:
-            if self._pool.started or self._validation is None:
+            if self.pool.started or self._validation is None:
                 return
             try:
                 rollouts = await asyncio.shield(self._validation)
             except BudgetReached as reached:
                 self.refuse(f"ends in the middle of the student's validation: {reached}")
-            self._pool.join(self._task.seed, (), -1, rollouts)
+            self.pool.join(self.task.seed, (), -1, rollouts)
 
     async def close(self) -> None:
         """Let go of the validation; of a run that was cut short the student is the best so far."""
@@ -92,14 +94,14 @@ class Student:
             return
         self._validation.cancel()
         (outcome,) = await asyncio.gather(self._validation, return_exceptions=True)
-        if not (self._pool.started or isinstance(outcome, BaseException)):
-            self._pool.join(self._task.seed, (), -1, outcome)
+        if not (self.pool.started or isinstance(outcome, BaseException)):
+            self.pool.join(self.task.seed, (), -1, outcome)
 
     def refuse(self, problem: str) -> NoReturn:
         """Refuse a budget that does not pay for the validation."""
         limits = {
             name: limit
-            for name, limit in asdict(self._effects.purse.limits).items()
+            for name, limit in asdict(self.effects.purse.limits).items()
             if limit is not None
         }
         remedy = "Give a larger budget, or a smaller valset."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -11,22 +11,26 @@ from gepa.core.data_loader import ensure_loader
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import Gepa
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._plans import Learned, UpdatePlan
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._propose import Child
 from combee_dspy.search._records import trajectories
-from combee_dspy.search._update import Learned, Plan
 
-__all__ = ["Screened", "Telling"]
+__all__ = ["Checked", "Telling"]
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
-    """A child's rollouts on its screen, its parent's there, and why it was refused, if it was."""
+class Checked:
+    """A child, its rollouts on its screen beside its parent's, and its validation where it got so
+    far; ``reason`` says why it did or did not.
+    """
 
+    child: Child
     before: Sequence[Rollout]
     after: Sequence[Rollout]
     reason: str
+    validation: Mapping[int, Sequence[Rollout]] | None = None
 
 
 @dataclass(eq=False)
@@ -37,8 +41,8 @@ class Telling:
     """
 
     effects: Effects
-    pool: Pool
-    gepa: Gepa
+    pool: CandidatePool
+    gepa: GepaParts
     train: InitVar[Sequence[Row]]
 
     def __post_init__(self, train: Sequence[Row]) -> None:
@@ -103,7 +107,7 @@ class Telling:
             score=state.program_full_scores_val_set[member.index],
         )
 
-    def sampled(self, plan: Plan) -> None:
+    def sampled(self, plan: UpdatePlan) -> None:
         """Tell of the minibatch, and that the parent runs on it."""
         if not self.gepa.listens:
             return
@@ -188,12 +192,12 @@ class Telling:
             raw_lm_outputs={},
         )
 
-    def screening(self, plan: Plan, rows: Sequence[Row]) -> None:
+    def screening(self, plan: UpdatePlan, rows: Sequence[Row]) -> None:
         """Tell that a child runs on some rows of the minibatch."""
         if self.gepa.listens:
             self._evaluation_begins(self.gepa.iteration(plan.step), None, rows, [plan.parent.index])
 
-    def screened(self, learned: Learned, children: Sequence[Screened]) -> None:
+    def screened(self, learned: Learned, children: Sequence[Checked]) -> None:
         """Tell of the rollouts of each child, and why it was refused, before any is accepted.
 
         That is gepa's order.
@@ -212,7 +216,7 @@ class Telling:
         if children:
             state.increment_evals(sum(len(child.after) for child in children))
         for child in children:
-            if child.reason:
+            if child.validation is None:
                 self._tell(
                     "on_candidate_rejected",
                     iteration=iteration,

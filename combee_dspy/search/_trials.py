@@ -12,9 +12,9 @@ from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
 from combee_dspy.lessons import Book, BookEdit, Effect, Retire, State, nearest
 from combee_dspy.reflections import texts_in
-from combee_dspy.search._candidates import Candidate, Place, Scores
+from combee_dspy.search._candidates import Candidate, EffectPlace, Scores
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._pool import Pool
+from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._showing import Showing
 
 __all__ = ["BLAMED", "Trials", "another_order", "blame", "halved", "measured"]
@@ -43,7 +43,7 @@ class Trials:
     """
 
     effects: Effects
-    pool: Pool
+    pool: CandidatePool
     step: int
     left: int
     _scores: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
@@ -56,7 +56,9 @@ class Trials:
             return float("nan")
         self.left -= 1
         row = self.pool.validation[index]
-        rollout = await self.effects.rollout(text, row, Place("proof", self.step), lane=VALIDATION)
+        rollout = await self.effects.rollout(
+            text, row, EffectPlace("proof", self.step), lane=VALIDATION
+        )
         self._scores[text.id, index] = rollout.score
         return rollout.score
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._effects import heard
-from combee_dspy.search._update import Plan
+from combee_dspy.search._effects import silence
+from combee_dspy.search._plans import UpdatePlan
 
 __all__ = ["Update", "Updates"]
 
@@ -32,7 +32,7 @@ class Update:
         task: What carries it out.
     """
 
-    plan: Plan
+    plan: UpdatePlan
     before: Update | None
     proposed: asyncio.Future[None] = field(default_factory=_future)
     gate: asyncio.Future[None] = field(default_factory=_future)
@@ -63,7 +63,7 @@ class Updates:
         self._broken = _future()
         self.spent = False
 
-    def start(self, plan: Plan, work: Callable[[Update], Awaitable[None]]) -> Update:
+    def start(self, plan: UpdatePlan, work: Callable[[Update], Awaitable[None]]) -> Update:
         """Carry out an update, and tell whoever waits for it what ended it."""
         update = self._updates[plan.step] = Update(plan, self._updates.get(plan.step - 1))
         update.task = asyncio.ensure_future(self._carry_out(update, work))
@@ -85,7 +85,7 @@ class Updates:
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
-                    heard(future)
+                    silence(future)
         finally:
             update.before = None  # nothing is held of updates that have ended
 
@@ -124,4 +124,4 @@ class Updates:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._broken.done():
-            heard(self._broken)
+            silence(self._broken)

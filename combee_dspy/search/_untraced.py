@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from combee_dspy.events import WarningRaised
-from combee_dspy.journal import RunLog
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._update import Learned
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._plans import Learned
 
 __all__ = ["Untraced"]
 
-logger = logging.getLogger("combee_dspy")
 
-
+@dataclass(eq=False)
 class Untraced:
     """Notes in each committed update which components had a call to learn from."""
 
-    def __init__(self, task: Compilation, log: RunLog) -> None:
-        # Code and playbooks are learned from whole rollouts.
-        self._ignored = task.code if task.edits_instructions else frozenset(task.components)
-        self._log = log
+    task: Compilation
+    effects: Effects
+
+    def __post_init__(self) -> None:
+        self._ignored = (
+            self.task.code if self.task.edits_instructions else frozenset(self.task.components)
+        )
+        self._warn = self.effects.warn
         self._first_missed: dict[str, int] = {}
         self._first_traced: dict[str, int] = {}
-        self._warned: set[str] = set()
 
     def note(self, learned: Learned) -> None:
         """Note an update, and warn once of each component that no rollout has called so far."""
@@ -34,11 +35,7 @@ class Untraced:
             traced = _is_traced(component, learned.rollouts)
             (self._first_traced if traced else self._first_missed).setdefault(component, step)
         for component in self.components(step):
-            if component not in self._warned:
-                self._warned.add(component)
-                text = describe_untraced([component])
-                logger.warning("%s", text)
-                self._log.emit(WarningRaised(text), step=step)
+            self._warn(describe_untraced([component]), step=step)
 
     def components(self, step: int | None = None) -> list[str]:
         """Return the components without any call in the updates up to ``step``, all by default."""

@@ -25,8 +25,6 @@ TOO_LONG = {
     "combee_dspy/rollouts/_limits.py": 2038,
     "combee_dspy/rollouts/_run.py": 2354,
     "combee_dspy/rollouts/_slots.py": 2164,
-    "combee_dspy/search/_effects.py": 2668,
-    "combee_dspy/search/_update.py": 3105,
     "combee_dspy/tracking/_mlflow.py": 2827,
     "combee_dspy/tracking/_progress.py": 2676,
 }

@@ -113,7 +113,7 @@ class Bench:
             proving = Proving(
                 cast("Any", self), cast("Any", self), books, 1.0, lambda _old, _new: True
             )
-            asked = {component: books.known(component, 0) for component in books.now}
+            asked = {component: books.after(component, 0) for component in books.now}
             await proving.prove(self.members[-1], text, asked, rollouts if at_hand else None)
 
         asyncio.run(run())

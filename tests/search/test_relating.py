@@ -10,7 +10,7 @@ import dspy
 
 from combee_dspy.records import FailedCall
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._update import Learner
+from combee_dspy.search._update import UpdateLearner
 
 
 class Decisions:
@@ -19,7 +19,7 @@ class Decisions:
     def __init__(self) -> None:
         self.taken: dict[str, Any] = {}
 
-    def known(self, place: str) -> Any | None:
+    def past_decision(self, place: str) -> Any | None:
         return self.taken.get(place)
 
     async def decide(self, place: str, make: Any, *, step: int = -1) -> Any:
@@ -27,7 +27,7 @@ class Decisions:
 
 
 def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> None:
-    learner = cast("Any", SimpleNamespace(_effects=Decisions()))
+    learner = cast("Any", SimpleNamespace(effects=Decisions()))
 
     async def ask(room: int, place: str) -> Any:
         async def call(*_: Any) -> dspy.Prediction:
@@ -36,7 +36,7 @@ def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> Non
             return dspy.Prediction(same=[])
 
         signature = cast("type[dspy.Signature]", None)
-        return await Learner._call_or_cut(
+        return await UpdateLearner._call_or_cut(
             learner, call, 3, signature, {}, ("self", place), "reflector"
         )
 
@@ -51,4 +51,4 @@ def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> Non
     first, cut, again, kept = asyncio.run(run())
     assert isinstance(first, dspy.Prediction) and isinstance(kept, dspy.Prediction)
     assert isinstance(cut, FailedCall) and again == cut and "no calls are left" in cut.error
-    assert list(learner._effects.taken) == ["relate/3/self/second"]
+    assert list(learner.effects.taken) == ["relate/3/self/second"]

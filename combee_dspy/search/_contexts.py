@@ -1,0 +1,87 @@
+"""What strategies are handed of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import dspy
+
+from combee_dspy.guards import CopyIndex, guard_notes
+from combee_dspy.operators import decode_fields
+from combee_dspy.records import fields_key
+from combee_dspy.search._books import Books
+from combee_dspy.search._candidates import Candidate, Compilation, Row
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._pool import CandidatePool
+from combee_dspy.strategies import StrategyContext
+
+__all__ = ["Contexts"]
+
+
+@dataclass(eq=False)
+class Contexts:
+    """Makes the contexts of aggregators, artifacts and operators. Lives on the search's loop."""
+
+    task: Compilation
+    effects: Effects
+    pool: CandidatePool
+    books: Books
+
+    @cached_property
+    def copies(self) -> CopyIndex | None:
+        """The training examples' runs of words, where no text may hold them."""
+        most = self.task.settings.guards.max_copied_words
+        if not self.task.edits_instructions or most is None:
+            return None
+        return CopyIndex(self.examples((*self.task.splits.learned, *self.task.anchors)), most)
+
+    def examples(self, rows: Sequence[Row]) -> list[dspy.Example]:
+        """Return examples as strategies may see them."""
+        return [self.effects.texts.example(row.example) for row in rows]
+
+    @cached_property
+    def _joined_later(self) -> bool:
+        """Whether whoever gets the lessons reads all of them in one call."""
+        operators = self.task.settings.operators
+        return not self.task.proposes_itself and all(
+            operator.joins_lessons for operator in operators if operator.needs_lessons
+        )
+
+    def make(self, component: str, candidate: Candidate, step: int) -> StrategyContext:
+        """Return what a strategy gets for one component of one update."""
+        settings = self.task.settings
+        return StrategyContext(
+            component=component,
+            text=candidate.texts.get(component, ""),
+            call=partial(self.effects.call, step=step, temperature=self._temperature(step)),
+            emit=partial(self.effects.log.emit, step=step, component=component),
+            update=step,
+            seed=settings.seed,
+            notes=self._notes(component, candidate),
+            joined_later=self._joined_later,
+            # A text that grows takes relations in later; a candidate of a front stays as it was.
+            related_later=self.task.is_trunk,
+            longest_quote=None if self.copies is None else settings.guards.max_copied_words,
+            book=self.books.after(component, step - 1 - settings.staleness),
+        )
+
+    def _temperature(self, step: int) -> float | None:
+        schedule = self.task.settings.diversity.temperature
+        if schedule is None:
+            return None
+        # What is there for sure when the update begins, so that it never hangs on arrival.
+        last = step - self.task.behind
+        scores = [score for update, score in self.pool.history if update <= last]
+        best = max(range(len(scores)), key=lambda place: scores[place], default=0)
+        return float(schedule.at(step, max(0, len(scores) - 1 - best)))
+
+    def _notes(self, component: str, candidate: Candidate) -> str:
+        """Return what a proposer must know about a component's text."""
+        settings = self.task.settings
+        if not self.task.edits_instructions:
+            return settings.artifact.task(self.task.student)
+        described = decode_fields(candidate.texts.get(fields_key(component), ""))
+        text, seed = candidate.texts[component], self.task.seed.texts[component]
+        return guard_notes(settings.guards, component, text, described, seed)
