@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from combee_dspy.lessons import Book, BookEdit
-from combee_dspy.search import _growing, _proving
+from combee_dspy.search import _growing, _proving, _spare
 from combee_dspy.search._candidates import Candidate, Member
 
 
@@ -23,7 +23,7 @@ async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
 
 def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     """Set a validation of the newest text aside, which is no test of its lines."""
-    return _proving.spare(limit, validation, judged=judged) and validation
+    return _spare.spare(limit, validation, judged=judged) and validation
 
 
 def _take_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
