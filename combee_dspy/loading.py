@@ -9,11 +9,11 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.artifacts import Artifact, Instruction
+from combee_dspy.artifacts import Artifact, Instruction, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, JournalDamagedError
 from combee_dspy.journal import Reader, RunHistory, journal_file
-from combee_dspy.lessons import Book, read_section
+from combee_dspy.lessons import Book, State
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
 from combee_dspy.skills import SkillFolder
@@ -187,11 +187,13 @@ def load_skill(
     book, text = books[name], chosen["texts"].get(name, "") if chosen else ""
     artifact = artifact_of(spec) if spec else Instruction()
     lines = artifact.read(text)
-    first = frozenset(home.id for line in lines.lessons if (home := book.find(line.id)))
-    foreign = [line for line in lines.lessons if book.find(line.id) is None]
-    book = Book((*book.lessons, *foreign))
-    task = read_section(text)[0] if isinstance(artifact, Instruction) else ""
-    return SkillFolder(book, task, first=first)
+    homes = [(line, book.find(line.id)) for line in lines.lessons]
+    first = frozenset(home.id for line, home in homes if home is not None and line.own)
+    book = Book((*book.lessons, *(line for line, home in homes if home is None)))
+    gone: tuple[State, str] = ("retired", "")
+    bare = artifact.serve(text, lines.with_states({line.id: gone for line in lines.lessons}))
+    # What is left of a playbook are its headings.
+    return SkillFolder(book, "" if isinstance(artifact, Playbook) else bare, first=first)
 
 
 def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:

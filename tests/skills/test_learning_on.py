@@ -50,6 +50,14 @@ def test_a_run_is_written_as_a_skill_by_one_command(finished: Path, shell) -> No
     assert RULES[5] not in page.read_text()
 
 
+def test_what_a_memory_looks_up_stands_in_a_skill_under_its_instruction(tmp_path: Path) -> None:
+    run(tmp_path, artifact="memory")
+    skill = load_skill(tmp_path)
+    assert skill.task == dspy.Predict("question -> answer").signature.instructions
+    assert {lesson.text for lesson in skill.book.served} >= set(RULES[2:])
+    assert len(skill.first) < len(skill.book.served)
+
+
 def test_a_run_goes_on_from_a_skill(finished: Path, tmp_path: Path) -> None:
     write_skill(tmp_path / "words", load_skill(finished))
     book = read_skill(tmp_path / "words").book
