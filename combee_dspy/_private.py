@@ -97,13 +97,13 @@ def wrap_transports(lm: dspy.LM, wrap: Callable[[Any], Any]) -> None:
 
 
 @functools.cache
-def list_prices() -> Mapping[str, Mapping[str, Any]]:
+def list_prices() -> Mapping[str, Mapping[str, object]]:
     """Return what the installed DSPy says of models, by name: the table that came with it.
 
     DSPy itself fetches a newer one over the network where it can. A run and its replay need the
     same one.
     """
-    table: Mapping[str, Mapping[str, Any]] = model_metadata._snapshot()
+    table: Mapping[str, Mapping[str, object]] = model_metadata._snapshot()
     return table
 
 

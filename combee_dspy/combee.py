@@ -278,7 +278,7 @@ class Combee(Teleprompter):
             return getattr(self.settings, _READABLE[name])
 
     @classmethod
-    def parity(cls, metric: Metric, **kwargs: Any) -> dspy.GEPA:
+    def parity(cls, metric: Metric, **kwargs: object) -> dspy.GEPA:
         """Return ``dspy.GEPA`` itself: the serial baseline, for those who change one thing at a
         time.
 
@@ -289,12 +289,13 @@ class Combee(Teleprompter):
         Raises:
             ArgumentTypeError: One is an argument of ``Combee`` alone.
         """
+        arguments: dict[str, Any] = kwargs
         known = inspect.signature(dspy.GEPA).parameters
-        for name, value in kwargs.items():
+        for name, value in arguments.items():
             if name not in known:
                 remedy = f"Leave it out, or call Combee(…, {name}=…), which is no longer parity."
                 raise ArgumentTypeError(name, value, "is no argument of dspy.GEPA", remedy)
-        return dspy.GEPA(metric, **kwargs)
+        return dspy.GEPA(metric, **arguments)
 
     def compile(
         self,

@@ -22,6 +22,7 @@ from combee_dspy.streams import derive
 
 try:
     from mlflow.genai.optimize import BasePromptOptimizer, PromptOptimizerOutput
+    from mlflow.genai.optimize.types import EvaluationResultRecord
 except ImportError as error:
     raise MissingDistributionError("CombeePromptOptimizer", "combee-dspy[mlflow]") from error
 
@@ -33,6 +34,7 @@ logger = logging.getLogger("combee_dspy")
 _FIELD = re.compile(r"\{\{.*?\}\}|\{[%#]", re.DOTALL)
 
 Rows = Sequence[dict[str, Any]]
+Evaluate = Callable[[dict[str, str], Rows], list[EvaluationResultRecord]]
 
 
 class CombeePromptOptimizer(BasePromptOptimizer):
@@ -88,7 +90,7 @@ class CombeePromptOptimizer(BasePromptOptimizer):
 
     def optimize(
         self,
-        eval_fn: Callable[[dict[str, str], Rows], list[Any]] | None,
+        eval_fn: Evaluate | None,
         train_data: Rows,
         target_prompts: dict[str, str],
         enable_tracking: bool = True,
@@ -138,7 +140,7 @@ class _Prompts:
 
     def __init__(
         self,
-        eval_fn: Callable[[dict[str, str], Rows], list[Any]],
+        eval_fn: Evaluate,
         templates: dict[str, str],
         lm: CombeeReflection,
     ) -> None:

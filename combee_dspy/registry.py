@@ -153,7 +153,7 @@ class Spec:
             self.kind, self.name, {key: _thawed(value) for key, value in self.params.items()}
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain JSON data that :meth:`from_dict` reads back."""
         params = {key: _to_data(value) for key, value in self.params.items()}
         return {"kind": self.kind, "name": self.name, "params": params}
@@ -278,7 +278,7 @@ def find(kind: str, name: str) -> type[Strategy]:
     raise UnknownStrategyError(kind, name, names(kind))
 
 
-def extension(group: str, name: str) -> Any:
+def extension(group: str, name: str) -> object:
     """Return what another distribution publishes that is no strategy; ``None`` where none does.
 
     Raises:

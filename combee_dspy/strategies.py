@@ -104,14 +104,14 @@ class Strategy(ABC):
     kind: ClassVar[str]
     name: ClassVar[str]
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, object]:
         """Return the constructor's parameters with their current values, in order.
 
         Raises:
             TypeError: The constructor takes ``*args`` or ``**kwargs``, or did not
                 store a parameter under its own name.
         """
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         for parameter in inspect.signature(type(self)).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(

@@ -8,7 +8,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import dspy
 
@@ -16,7 +16,7 @@ from combee_dspy import registry
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.strategies import Strategy
 
-Row = dict[str, Any]
+Row = dict[str, object]
 SPLITS = ("train", "validation", "heldout")
 
 _logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class Benchmark(Strategy):
     inputs: ClassVar[tuple[str, ...]] = ()
     """Fields of a raw row that the program is given, where :meth:`to_example` is not overridden."""
 
-    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+    def to_example(self, row: Mapping[str, object]) -> dspy.Example:
         """Return the example of one raw row, its inputs marked. By default, its fields as they
         are.
         """
@@ -183,7 +183,7 @@ class Benchmark(Strategy):
         """
 
 
-def load_benchmark(name: str, **params: Any) -> LoadedBenchmark:
+def load_benchmark(name: str, **params: object) -> LoadedBenchmark:
     """Read a benchmark by name and parameters. The source that was read, rows and digests are
     logged.
 

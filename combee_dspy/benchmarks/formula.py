@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dspy
 
@@ -153,11 +153,11 @@ class Formula(RecordBenchmark):
             )
         return None
 
-    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+    def to_example(self, row: Mapping[str, object]) -> dspy.Example:
         """Return the question and its answer; with ``formula_text`` the whole context is the
         question.
         """
-        question = row["context"] if self.formula_text else _question(row["context"])
+        question = row["context"] if self.formula_text else _question(str(row["context"]))
         return dspy.Example(question=question, answer=row["target"]).with_inputs("question")
 
 

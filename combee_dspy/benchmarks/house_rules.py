@@ -232,7 +232,7 @@ def _article(noun: str) -> str:
 def _deal(rules: list[_Rule], orders: Any, count: int, draw: Random) -> list[Row]:
     """Return so many rows, of every rule equally many up to one, in a shuffled order."""
     order = draw.sample(rules, len(rules))
-    rows = []
+    rows: list[Row] = []
     for number in range(count):
         rule, order_number = order[number % len(order)], next(orders)
         message = draw.choice(_MESSAGES).format(topic=rule.topic, order=order_number)

@@ -161,12 +161,12 @@ class Hub(RecordBenchmark):
             return f"the answer {answer[:80]!r} is not a finite number"
         return None
 
-    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+    def to_example(self, row: Mapping[str, object]) -> dspy.Example:
         """Return the inputs under the program's names, as text, and the answer."""
         given = {name: _text(row[column]) for name, column in self.fields.items()}
         return dspy.Example(**given, **{self.answer: self._answer(row)}).with_inputs(*given)
 
-    def _answer(self, row: Mapping[str, Any]) -> str | None:
+    def _answer(self, row: Mapping[str, object]) -> str | None:
         value = row[self.label]
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             return None

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import dspy
 
@@ -188,7 +188,7 @@ def _located(config: LMConfig, folder: Path) -> LMConfig:
 
 
 def _simulator() -> ServiceMaker:
-    service: ServiceMaker | None = registry.extension("services", "simulated")
+    service = cast("ServiceMaker | None", registry.extension("services", "simulated"))
     if service is None:
         raise MissingDistributionError("the model 'simulated'", "combee-dspy[all]")
     return service

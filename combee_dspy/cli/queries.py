@@ -275,7 +275,7 @@ def candidates(place: _Run, run: _Task = None, as_json: _Rows = None) -> None:
     combee_dspy.load_candidate(program, RUN, ID) returns the program with its
     texts, accepted or not.
     """
-    found = tracking.candidates(place, run)
+    found: list[dict[str, Any]] = tracking.candidates(place, run)
     indices = {one["candidate"]: one["index"] for one in found}
     several = len({one["run"] for one in found}) > 1
     show_rows(

@@ -205,7 +205,7 @@ def _show_plan(plan: Plan) -> None:
             "validation": [row.example for row in splits.validation],
             "heldout": [row.example for row in splits.heldout],
         }
-        call_tokens = settings.aggregator.params().get("max_call_tokens")
+        call_tokens: Any = settings.aggregator.params().get("max_call_tokens")
         reckoned = estimate(
             task.student,
             rows,

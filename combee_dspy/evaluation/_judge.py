@@ -98,7 +98,7 @@ class Judge:
     def __call__(
         self,
         gold: dspy.Example,
-        pred: Any,
+        pred: object,
         trace: object = None,
         pred_name: str | None = None,
         pred_trace: object = None,
@@ -108,11 +108,14 @@ class Judge:
         Raises:
             JudgeVerdictError: No answer could be read.
         """
-        fields = isinstance(pred, (dspy.Prediction, dspy.Example, Mapping))
         inputs: dict[str, Any] = {
             "criteria": self.criteria,
             "task": dict(gold.inputs().items()),
-            "response": dict(pred.items()) if fields else {"response": pred},
+            "response": (
+                dict(pred.items())
+                if isinstance(pred, (dspy.Prediction, dspy.Example, Mapping))
+                else {"response": pred}
+            ),
         }
         if self.reference:
             inputs["reference"] = dict(gold.labels().items())

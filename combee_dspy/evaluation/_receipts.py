@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from combee_dspy.evaluation._compare import PairedDifference, paired_difference
 from combee_dspy.events import Event
@@ -170,9 +170,9 @@ class Receipt(Event):
             before, after, confidence=level, seed=derive_seed(self.seed, "baseline")
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JsonValue]:
         """Return plain JSON data whose JSON :meth:`from_json` reads back."""
-        plain: dict[str, Any] = _RECEIPT.dump_python(self, mode="json")
+        plain: dict[str, JsonValue] = _RECEIPT.dump_python(self, mode="json")
         return plain
 
     @classmethod

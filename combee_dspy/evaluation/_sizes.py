@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import dspy
 
 import dspy
 
@@ -73,7 +74,7 @@ def _billions(name: str) -> float | None:
 
 
 def check_smaller(
-    judges: Iterable[Any], proposer: Any, prices: Mapping[str, Price] | None = None
+    judges: Iterable[dspy.LM], proposer: dspy.LM, prices: Mapping[str, Price] | None = None
 ) -> None:
     """Refuse a judge that is known to be no smaller than the model that proposes.
 

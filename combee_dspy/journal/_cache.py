@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import JsonValue
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
 from combee_dspy.files import make_folder, open_lock
@@ -53,12 +54,15 @@ class Cache:
         except sqlite3.DatabaseError as error:
             raise JournalDamagedError(str(path), f"it is no cache ({error})") from error
 
-    def find(self, key: str) -> Any | None:
+    def find(self, key: str) -> dict[str, JsonValue] | None:
         """Return a value, or ``None`` where there is none, it was changed on disk, or the file
         cannot be read.
         """
         row = self._tried("read", "SELECT value, crc FROM cached WHERE key = ?", key)
-        return None if row is None or row[1] != checksum(key, row[0]) else orjson.loads(row[0])
+        if row is None or row[1] != checksum(key, row[0]):
+            return None
+        value: dict[str, JsonValue] = orjson.loads(row[0])
+        return value
 
     def keep(self, key: str, value: object) -> None:
         """Keep a value, where the file can be written; the first one stays."""

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import orjson
 from filelock import Timeout
+from pydantic import JsonValue
 
 from combee_dspy.events import CostReserved, Event, encode
 from combee_dspy.exceptions import (
@@ -157,7 +157,7 @@ class Journal:
         name: str,
         seed: int,
         identity: Identity,
-        description: Mapping[str, Any],
+        description: Mapping[str, object],
         *,
         only_begins: str = "",
     ) -> RunLog:
@@ -269,7 +269,7 @@ class RunLog:
         self._keys = set(keys)
         self._reader = Reader(journal.path)
 
-    def find(self, key: str) -> Any | None:
+    def find(self, key: str) -> dict[str, JsonValue] | None:
         """Return the value of an effect that this run has committed, now or in an earlier part, or
         ``None``.
 
@@ -283,7 +283,8 @@ class RunLog:
             raise JournalDamagedError(
                 str(self.journal.path), f"the value of effect {key!r} was changed"
             )
-        return orjson.loads(row["value"])
+        value: dict[str, JsonValue] = orjson.loads(row["value"])
+        return value
 
     def check_room(self) -> None:
         """Refuse to buy what could not be written.
@@ -409,7 +410,7 @@ class RunLog:
         sql = "SELECT count(*) FROM effect WHERE run = ? AND kind = ? AND purpose != 'heldout'"
         return int(self._reader.rows(sql, (self.number, kind))[0][0])
 
-    async def finish(self, state: str, result: Mapping[str, Any]) -> None:
+    async def finish(self, state: str, result: Mapping[str, object]) -> None:
         """Say how the run ended: ``"finished"``, ``"failed"`` or ``"interrupted"``, with its
         result, JSON values. All is then on disk.
 

@@ -149,7 +149,7 @@ class Reader:
             self.close()
             raise
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[sqlite3.Row]:
         """Return the rows of a SELECT.
 
         Raises:
@@ -158,7 +158,7 @@ class Reader:
         """
         return list(self.stream(sql, parameters))
 
-    def stream(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
+    def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[sqlite3.Row]:
         """Return the rows of a SELECT one by one, so that memory stays flat.
 
         Raises:

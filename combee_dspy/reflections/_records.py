@@ -113,7 +113,7 @@ def feedback_text(reflection: Reflection) -> str:
     return "\n".join(text for value in fields for text in texts_in(value))
 
 
-def render_records(reflections: Iterable[Reflection]) -> list[dict[str, Any]]:
+def render_records(reflections: Iterable[Reflection]) -> list[dict[str, object]]:
     """Return the records as values of a ``list[dict[str, Any]]`` input field.
 
     DSPy types (images, files, histories) stay what they are and reach the LM as such. Text in which

@@ -237,7 +237,7 @@ class Threads(Executor):
 
     batching: Batching | None = None
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, object]:
         return {"batching": None if self.batching is None else dict(vars(self.batching))}
 
     def check_program(self, program: dspy.Module, metric: Metric) -> None:

@@ -34,7 +34,7 @@ def run_in_daemon(work: Callable[[], T]) -> T:
     return ended.result()
 
 
-def run_on_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_on_own_loop(work: Callable[[], Coroutine[object, object, T]]) -> T:
     """Carry out a coroutine on an event loop in a thread of its own, as :func:`run_in_daemon` does,
     whether the caller has a loop that runs or none. An interrupt cancels it.
     """

@@ -85,7 +85,7 @@ def specs(settings: Settings) -> dict[str, Any]:
 
 
 def _spec(strategy: Any) -> dict[str, Any]:
-    spec = Spec.of(strategy).to_dict()
+    spec: dict[str, Any] = Spec.of(strategy).to_dict()
     spec["params"] = {
         name: value if _is_plain(value) else repr(value) for name, value in spec["params"].items()
     }

@@ -6,7 +6,7 @@ import functools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.registry import extension
@@ -74,7 +74,7 @@ def check_diagnosed(settings: Settings) -> None:
 
 def _serial_verdict(log_dir: str | None) -> tuple[str | None, str]:
     folder = Path(f"{log_dir}-serial")
-    reader: DiagnosisReader | None = extension("diagnoses", "serial")
+    reader = cast("DiagnosisReader | None", extension("diagnoses", "serial"))
     if reader is not None and log_dir is not None and folder.is_dir():
         try:
             if (verdict := reader(folder)) is not None:

@@ -86,7 +86,7 @@ class Budget(StoppingRule):
 
     def limits(self) -> Limits:
         """Return its own limits."""
-        return Limits(**self.params())
+        return Limits(**{name: getattr(self, name) for name in self.params()})
 
     def needs(self) -> frozenset[str]:
         """Return those of ``dollars`` and ``gpu_seconds`` that have a limit."""
@@ -97,8 +97,8 @@ class Budget(StoppingRule):
         return "; ".join(self._reached(view)) or None
 
     def _reached(self, view: RunView) -> Iterator[str]:
-        for name, most in self.params().items():
-            amount = getattr(view, name)
+        for name in self.params():
+            amount, most = getattr(view, name), getattr(self, name)
             if most is not None and amount is None:
                 yield f"budget.{name} cannot be kept: {_UNKNOWN[name]}"
             elif most is not None and amount >= most:

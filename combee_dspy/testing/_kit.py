@@ -7,11 +7,16 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.registry import KINDS
 from combee_dspy.strategies import Strategy
+
+if TYPE_CHECKING:
+    import pytest
+
+T = TypeVar("T")
 
 Check = Callable[[Any], None]
 """A named function that takes a strategy and raises ``ConformanceError`` where it does not
@@ -47,7 +52,13 @@ def expect(holds: object, expected: str, happened: str, mend: str = "") -> None:
         raise ConformanceError(expected, happened, mend)
 
 
-def attempt(action: Callable[[], Any], expected: str, mend: str = "") -> Any:
+@overload
+def attempt(
+    action: Callable[[], Coroutine[object, object, T]], expected: str, mend: str = ""
+) -> T: ...
+@overload
+def attempt(action: Callable[[], T], expected: str, mend: str = "") -> T: ...
+def attempt(action: Callable[[], object], expected: str, mend: str = "") -> object:
     """Return what an action returns; a coroutine is run.
 
     Raises:
@@ -128,7 +139,9 @@ def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
     ]
 
 
-def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
+def parametrize_checks(
+    strategies: Iterable[Strategy | type[Strategy]],
+) -> pytest.MarkDecorator:
     """Return a pytest mark that runs every check of every strategy.
 
     The test takes ``(strategy, check)``.

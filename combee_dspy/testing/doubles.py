@@ -56,13 +56,13 @@ class ScriptedRequest:
         return "\n".join([self.system, *(text for _, text in self.messages)])
 
 
-def as_chat(fields: Mapping[str, Any]) -> str:
+def as_chat(fields: Mapping[str, object]) -> str:
     """Write output fields the way DSPy's ``ChatAdapter`` reads them."""
     parts = [f"[[ ## {name} ## ]]\n{value}" for name, value in fields.items()]
     return "\n\n".join([*parts, "[[ ## completed ## ]]"])
 
 
-def as_json(fields: Mapping[str, Any]) -> str:
+def as_json(fields: Mapping[str, object]) -> str:
     """Write output fields the way DSPy's ``JSONAdapter`` reads them."""
     return json.dumps(dict(fields))
 
@@ -126,7 +126,7 @@ class ScriptedLM(dspy.LM):
         self,
         answer: Callable[[ScriptedRequest], str],
         model: str = "scripted/double",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         self.script = _ScriptedEngine(answer)
         engines = {"engine": self.script, "async_engine": _AsyncScriptedEngine(self.script)}
@@ -152,7 +152,7 @@ class AskCall:
 
     index: int
     signature: type[dspy.Signature]
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, object]
     place: tuple[str | int, ...]
     role: Role
 
@@ -186,7 +186,7 @@ class ScriptedAsk:
     async def __call__(
         self,
         signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         place: tuple[str | int, ...],
         role: Role,
     ) -> dspy.Prediction | FailedCall:

@@ -17,16 +17,13 @@ if TYPE_CHECKING:
     from combee_dspy.tracking._overview import overview
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import (
-        audit,
         candidates,
-        costs,
-        problems,
         rollouts,
         run_number,
         runs,
         show,
     )
-    from combee_dspy.tracking._spending import spending, spent_of
+    from combee_dspy.tracking._spending import spent_of
     from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report
 
@@ -36,22 +33,18 @@ __all__ = [
     "MLflowTracker",
     "Progress",
     "Tracker",
-    "audit",
     "callbacks_beside",
     "candidates",
-    "costs",
     "default_trackers",
     "make_store",
     "note_caller",
     "overview",
     "page_file",
-    "problems",
     "replay",
     "rollouts",
     "run_number",
     "runs",
     "show",
-    "spending",
     "spent_of",
     "track",
     "write_report",
@@ -66,7 +59,6 @@ _HOMES = {
     "note_caller": "_caller",
     "overview": "_overview",
     "replay": "_mlflow",
-    "spending": "_spending",
     "spent_of": "_spending",
     "write_report": "report",
 }

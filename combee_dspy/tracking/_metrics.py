@@ -27,9 +27,8 @@ from combee_dspy.events import (
 from combee_dspy.journal import Reader, RunHistory, failure_counts, outcomes
 from combee_dspy.tracking._lessons import count_lessons
 from combee_dspy.tracking._params import name_of
-from combee_dspy.tracking._queries import costs_of
 from combee_dspy.tracking._runs import figures_of
-from combee_dspy.tracking._sql import SPENT
+from combee_dspy.tracking._sql import COSTS, SPENT
 from combee_dspy.tracking._text import cut, dollars
 
 __all__ = [
@@ -208,7 +207,7 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     the reading of the held-out set included.
     """
     history = RunHistory(reader, run)
-    figures, total = figures_of(reader, run), costs_of(reader, run, ())[0]
+    figures, total = figures_of(reader, run), reader.rows(COSTS, (run,))[0]
     priced = history.last(PointPriced)
     prices = ("points", "rollouts", "tokens", "dollars", "gpu_seconds", "seconds")
     metrics = {
@@ -233,7 +232,7 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
 
 def description(reader: Reader, run: int) -> str:
     """Return a run's description, the headline first: MLflow shows about three lines."""
-    figures, total = figures_of(reader, run), costs_of(reader, run, ())[0]
+    figures, total = figures_of(reader, run), reader.rows(COSTS, (run,))[0]
     lines = []
     if figures.heldout_n:
         held = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."

@@ -5,20 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._candidates import recorded
-from combee_dspy.tracking._queries import audit_of, costs_of, problems_of
-from combee_dspy.tracking._runs import RunFigures, summarize_runs
+from combee_dspy.tracking._queries import audit_of, costs_of, problems_of, run_number
+from combee_dspy.tracking._runs import RunFigures, figures_of, summarize_runs
 from combee_dspy.tracking._spending import read_spending, spending_rows, times_of
-from combee_dspy.tracking._text import clean_values, cleaner
+from combee_dspy.tracking._text import Row, clean_values, cleaner
 
 __all__ = ["overview"]
 
-_COSTS_BY = ("run", "role", "model")
 
-
-def overview(place: Path | str, run: str | None = None) -> list[dict[str, Any]]:
+def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
     """Return the runs of a journal as :func:`runs` does, each with its ``costs``, ``spending``,
     ``audit`` and ``problems``. The journal is checked and read once.
 
@@ -32,18 +29,12 @@ def overview(place: Path | str, run: str | None = None) -> list[dict[str, Any]]:
         JournalDamagedError: It cannot be read.
     """
     with Reader(journal_file(place), checked=True) as reader:
-        runs = summarize_runs(reader)
-        if run is not None:
-            named = [figures for figures in runs if figures.name == run]
-            runs = named or [figures for figures in runs if str(figures.id) == run]
-            if not runs:
-                raise ArgumentValueError(
-                    "--run", run, "is no run of this journal", "combee runs lists them."
-                )
+        number = None if run is None else run_number(reader, run)
+        runs = summarize_runs(reader) if number is None else [figures_of(reader, number)]
         rows = [
             {
                 **figures.columns(),
-                "costs": costs_of(reader, figures.id, _COSTS_BY),
+                "costs": costs_of(reader, figures.id),
                 "spending": _spending_of(reader, figures),
                 "audit": audit_of(reader, figures.id),
                 "problems": problems_of(reader, figures.id),

@@ -22,22 +22,18 @@ from combee_dspy.tracking._candidates import candidate_named, candidates_of, rec
 from combee_dspy.tracking._learned import diffs
 from combee_dspy.tracking._runs import summarize_runs
 from combee_dspy.tracking._sql import (
+    COSTS_BY_ROLE,
     EVALUATOR,
     FUNCTIONS,
-    GROUPS,
     ROLLOUT,
     ROLLOUT_COLUMNS,
-    costs_by,
 )
-from combee_dspy.tracking._text import clean_values, cleaner
+from combee_dspy.tracking._text import Row, clean_values, cleaner
 
 __all__ = [
-    "audit",
     "audit_of",
     "candidates",
-    "costs",
     "costs_of",
-    "problems",
     "problems_of",
     "rollouts",
     "run_number",
@@ -47,7 +43,7 @@ __all__ = [
 ]
 
 
-def runs(place: Path | str) -> list[dict[str, Any]]:
+def runs(place: Path | str) -> list[Row]:
     """Return the runs of a journal, oldest first: scores, held-out figures, and what they have cost
     so far.
 
@@ -64,7 +60,7 @@ def rollouts(
     run: int | str | None = None,
     where: str | None = None,
     limit: int | None = 100,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return rollouts, in the order in which they ended.
 
     Args:
@@ -94,41 +90,16 @@ def rollouts(
             raise _unusable(where, error) from error
 
 
-def audit(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
-    """Return who compiled what with which code: a row for each time that a run was begun or went
-    on, oldest first.
-
-    Returns:
-        Rows with ``run``, ``at`` (Unix time), ``user`` and ``host`` (as
-        :class:`~combee_dspy.Privacy` lets them be named), ``version``, ``dspy``, ``python``,
-        ``commit``, ``program`` and ``metric`` (hashes), ``process`` and ``texts``, what was kept of
-        inputs, outputs and feedback.
-
-    Raises:
-        ArgumentValueError: There is no journal or no such run.
+def audit_of(reader: Reader, run: int) -> list[dict[str, Any]]:
+    """Return who compiled a run with which code: a row for each time that it was begun or went on,
+    oldest first.
     """
-    with _opened(place, run) as (reader, number):
-        return audit_of(reader, number)
-
-
-def audit_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
-    """Return what :func:`audit` does, of a journal that is open."""
     entries = RunHistory(reader, run).entries(RunStarted)
     return _plain({"run": entry.run, **asdict(entry.event)} for entry in entries)
 
 
-def problems(place: Path | str, run: int | str) -> dict[str, list[str]]:
-    """Return a run's ``failures``, counted by role and cause, and its ``warnings``, in sentences.
-
-    Raises:
-        ArgumentValueError: There is no journal or no such run.
-    """
-    with Reader(journal_file(place), checked=True) as reader:
-        return clean_values([problems_of(reader, run_number(reader, run))], cleaner())[0]
-
-
 def problems_of(reader: Reader, run: int) -> dict[str, list[str]]:
-    """Return what :func:`problems` does, of a journal that is open."""
+    """Return a run's ``failures`` by role and cause, and its ``warnings``, in sentences."""
     warnings = (entry.event.text for entry in RunHistory(reader, run).entries(WarningRaised))
     failures = failure_counts(outcomes(reader, run))
     return {
@@ -174,40 +145,15 @@ def _may_read(action: int, first: str | None, second: str | None, *_: str | None
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
-def costs(
-    place: Path | str, run: int | str | None = None, by: Sequence[str] = ("run", "role", "model")
-) -> list[dict[str, Any]]:
-    """Return what LM calls have cost, summed.
+def costs_of(reader: Reader, run: int) -> list[dict[str, Any]]:
+    """Return what a run's LM calls have cost: sums by role and model.
 
-    Args:
-        place: A ``log_dir``, or its journal.
-        run: Id or name of one run; all by default.
-        by: What one row is about: any of ``run``, ``step``, ``kind``, ``purpose``, ``role`` and
-            ``model``; empty for one row of everything.
-
-    Returns:
-        Rows with ``calls``, ``errors``, ``cached``, ``prompt_tokens``, ``completion_tokens``,
-        ``dollars`` (``None`` where the price of one call is not known), ``gpu_seconds``,
-        ``seconds``, and ``unpriced``, the calls without a known price.
-
-    Raises:
-        ArgumentValueError: There is no journal or no such run, or ``by`` names something else.
+    ``dollars`` are ``None`` where the price of one call is not known; ``unpriced`` counts these.
     """
-    for name in by:
-        if name not in GROUPS:
-            raise ArgumentValueError(
-                "by", name, "is nothing that costs are kept by", f"Give any of {', '.join(GROUPS)}."
-            )
-    with _opened(place, run) as (reader, number):
-        return costs_of(reader, number, by)
+    return _plain(reader.rows(COSTS_BY_ROLE, (run,)))
 
 
-def costs_of(reader: Reader, run: int | None, by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what :func:`costs` does, of a journal that is open."""
-    return _plain(reader.rows(costs_by(*by), (run,)))
-
-
-def candidates(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
+def candidates(place: Path | str, run: int | str | None = None) -> list[Row]:
     """Return candidates run by run, in the order in which they were made, with their texts and what
     became of them.
 
@@ -218,7 +164,7 @@ def candidates(place: Path | str, run: int | str | None = None) -> list[dict[str
         return candidates_of(reader, number)
 
 
-def show(place: Path | str, what: str | int, run: int | str | None = None) -> dict[str, Any]:
+def show(place: Path | str, what: str | int, run: int | str | None = None) -> Row:
     """Return one candidate or one effect with everything that the journal knows of it.
 
     Args:

@@ -15,7 +15,7 @@ from combee_dspy.events import (
 from combee_dspy.gains import NO_HELDOUT, name_gain
 from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.records import NO_BASELINE
-from combee_dspy.tracking._sql import RUN_COSTS, RUN_ROLLOUTS
+from combee_dspy.tracking._sql import COSTS, RUN_ROLLOUTS
 
 __all__ = ["RunFigures", "figures_of", "summarize_runs"]
 
@@ -110,7 +110,7 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
     heldout, priced = history.last(HeldoutRead), history.last(PointPriced)
     stopped = history.last(RunStopped)
     rollouts, heldout_rollouts, recorded = reader.rows(RUN_ROLLOUTS, (run,))[0]
-    calls, tokens, dollars = reader.rows(RUN_COSTS, (run,))[0]
+    costs = reader.rows(COSTS, (run,))[0]
     return RunFigures(
         id=record.id,
         name=record.name,
@@ -129,9 +129,9 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         best_score=best_score,
         **{f"heldout_{name}": getattr(heldout, name, None) for name in _HELDOUT},
         per_point=(priced.text if priced else NO_BASELINE) if heldout and heldout.n else None,
-        calls=calls,
-        tokens=tokens,
-        dollars=dollars,
+        calls=costs["calls"],
+        tokens=costs["prompt_tokens"] + costs["completion_tokens"],
+        dollars=costs["dollars"],
         reason=stopped.reason if stopped else None,
         supports_claims=int(
             result is not None

@@ -7,20 +7,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from combee_dspy.events import RunStarted
-from combee_dspy.journal import Reader, RunHistory, journal_file
-from combee_dspy.tracking._candidates import candidates_of
-from combee_dspy.tracking._queries import run_number
-from combee_dspy.tracking._runs import RunFigures, figures_of
+from combee_dspy.journal import Reader, RunHistory
+from combee_dspy.tracking._runs import RunFigures
 
 __all__ = [
     "Spending",
     "read_spending",
-    "spending",
-    "spending_of",
     "spending_rows",
     "spent_of",
     "times_of",
@@ -57,7 +52,7 @@ class Amounts:
         self.started = min(self.started, other.started)
         self.ended = max(self.ended, other.ended)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, float | None]:
         """Return the amounts; dollars are not known where the price of one call is not."""
         return {
             "rollouts": self.rollouts,
@@ -109,36 +104,6 @@ def read_spending(reader: Reader, run: int, times: Iterable[float] = ()) -> Spen
     return Spending(updates, until, total)
 
 
-def spending(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
-    """Return what a run's search has paid for what it reached, its reading of the held-out set left
-    out.
-
-    Args:
-        place: A ``log_dir``, or its journal.
-        run: Id or name of one run; the newest by default.
-
-    Returns:
-        A row for each update, with what it alone has paid, and then one for each accepted
-        (validated) prompt, with all that had been paid when it was. Each has ``of``, ``rollouts``,
-        ``tokens``, ``dollars`` (``None`` where one price is not known), ``gpu_seconds`` (``None``
-        where no GPUs are declared), ``seconds`` (wall clock; an update may overlap its neighbours),
-        ``validation`` (of an update the best so far) and ``heldout``: of the first and of the
-        chosen prompt, since nothing else may read it.
-
-    Raises:
-        ArgumentValueError: There is no journal or no such run.
-    """
-    with Reader(journal_file(place), checked=True) as reader:
-        return spending_of(reader, run_number(reader, run))
-
-
-def spending_of(reader: Reader, run: int) -> list[dict[str, Any]]:
-    """Return what :func:`spending` does, of a journal that is open."""
-    candidates = candidates_of(reader, run)
-    paid = read_spending(reader, run, times_of(candidates))
-    return spending_rows(paid, candidates, figures_of(reader, run))
-
-
 def times_of(candidates: Iterable[_Row]) -> list[float]:
     """Return when candidates were validated."""
     return [row["validated_at"] for row in candidates if row["validated_at"] is not None]
@@ -147,7 +112,15 @@ def times_of(candidates: Iterable[_Row]) -> list[float]:
 def spending_rows(
     paid: Spending, candidates: Sequence[_Row], figures: RunFigures
 ) -> list[dict[str, Any]]:
-    """Return the rows of :func:`spending`. Pure."""
+    """Return what a run's search has paid for what it reached, the held-out set left out. Pure.
+
+    A row for each update, with what it alone has paid, and then one for each accepted (validated)
+    prompt, with all that had been paid when it was. Each has ``of``, ``rollouts``, ``tokens``,
+    ``dollars`` (``None`` where one price is not known), ``gpu_seconds`` (``None`` where no GPUs are
+    declared), ``seconds`` (wall clock; an update may overlap its neighbours), ``validation`` (of an
+    update the best so far) and ``heldout``: of the first and of the chosen prompt, since nothing
+    else may read it.
+    """
     validated = sorted(
         (row for row in candidates if row["validated_at"] is not None),
         key=lambda row: float(row["validated_at"]),
@@ -179,7 +152,7 @@ def spending_rows(
     return rows
 
 
-def spent_of(reader: Reader, run: int) -> dict[str, Any]:
+def spent_of(reader: Reader, run: int) -> dict[str, float | None]:
     """Return what a run's search has paid as a whole, with its wall-clock seconds, those between
     two parts left out.
     """

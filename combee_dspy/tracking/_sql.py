@@ -4,15 +4,14 @@ from __future__ import annotations
 
 __all__ = [
     "CALLS",
+    "COSTS",
+    "COSTS_BY_ROLE",
     "EVALUATOR",
     "FUNCTIONS",
-    "GROUPS",
     "ROLLOUT",
     "ROLLOUT_COLUMNS",
-    "RUN_COSTS",
     "RUN_ROLLOUTS",
     "SPENT",
-    "costs_by",
 ]
 
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
@@ -89,18 +88,6 @@ RUN_ROLLOUTS = (
 )
 """Rollouts of a run's search, those of the held-out set, and those that were recorded elsewhere."""
 
-RUN_COSTS = (
-    f"SELECT coalesce(sum(u.calls), 0), {_TOKENS}, {_DOLLARS}"  # noqa: S608 - constants
-    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ?"
-)
-"""Calls, tokens and dollars of a run."""
-
-GROUPS = {
-    **{name: f"e.{name}" for name in ("run", "step", "kind", "purpose")},
-    **{name: f"u.{name}" for name in ("role", "model")},
-}
-"""What costs are kept by."""
-
 _SUMS = ", ".join(
     f"coalesce(sum(u.{name}), 0) AS {name}"
     for name in ("calls", "errors", "cached", "prompt_tokens", "completion_tokens")
@@ -114,17 +101,13 @@ SPENT = (
 them.
 """
 
+_COSTS = (
+    f"{_SUMS}, {_DOLLARS} AS dollars, total(u.dollars) AS known_dollars,"
+    f" sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds, {_UNPRICED} AS unpriced"
+    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ?"
+)
+COSTS = f"SELECT {_COSTS}"
+"""What the LM calls of a run have cost."""
 
-def costs_by(*names: str) -> str:
-    """Return the SELECT of costs by some of :data:`GROUPS`; the parameter is one run's id, or
-    null.
-    """
-    columns = [GROUPS[name] for name in names]
-    named = "".join(f"{column} AS {name}, " for column, name in zip(columns, names, strict=True))
-    order = f"GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if names else ""
-    return (
-        f"SELECT {named}{_SUMS}, {_DOLLARS} AS dollars,"  # noqa: S608 - constants
-        " total(u.dollars) AS known_dollars, sum(u.gpu_seconds) AS gpu_seconds,"
-        f" total(u.seconds) AS seconds, {_UNPRICED} AS unpriced"
-        f" FROM usage u JOIN effect e ON e.id = u.effect WHERE ?1 IS NULL OR e.run = ?1 {order}"
-    )
+COSTS_BY_ROLE = f"SELECT u.role, u.model, {_COSTS} GROUP BY 1, 2 ORDER BY 1, 2"
+"""The same by role and model."""

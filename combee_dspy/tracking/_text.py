@@ -7,9 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from pydantic import JsonValue
+
 from combee_dspy.lms.redact import forms_of, mask, secret_variables
 
-__all__ = ["amount", "clean_values", "cleaner", "cut", "dollars", "one_line"]
+__all__ = ["Row", "amount", "clean_values", "cleaner", "cut", "dollars", "one_line"]
+
+Row = dict[str, JsonValue]
+"""What a journal says of one thing, as JSON values by column."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -172,7 +172,7 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, recorded, arguments, words
 
 
 def test_what_failed_and_what_was_warned_of_is_shown(shell, recorded):
-    said = tracking.problems(recorded, 1)
+    said = tracking.overview(recorded, 1)[0]["problems"]
     assert ["can tell no difference" in one for one in said["warnings"]] == [True], said
     out = shell("show", recorded)[1]
     assert out.count("warning ") == len(said["warnings"])

@@ -203,7 +203,7 @@ def test_who_ran_what_is_one_row_each_time(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("platform.node", lambda: "box7")
     for _ in range(2):
         compiled(tmp_path)
-    first, second = tracking.audit(tmp_path)
+    first, second = tracking.overview(tmp_path)[0]["audit"]
     assert (first["user"], first["host"], first["texts"]) == ("ana", "box7", "all")
     assert first["program"] == second["program"]
     assert first["at"] < second["at"]

@@ -20,7 +20,7 @@ import pytest
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
 from combee_dspy.traces import Trace
-from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
+from combee_dspy.tracking import MLflowTracker, _mlflow, replay, rollouts, runs
 from combee_dspy.tracking._candidates import candidates_of, chosen_of
 from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._mlflow_traces import TraceRecorder
@@ -201,7 +201,7 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert figures["updates"]["0"]["scan/failed_nodes"] == 1
     assert figures["updates"]["1"]["batch/plateau"] == 12.4
     assert figures["end"]["heldout/difference"] == 0.25
-    assert figures["end"]["total/calls"] == costs(place, by=())[0]["calls"]
+    assert figures["end"]["total/calls"] == runs(place)[0]["calls"]
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
     assert run.data.tags["mlflow.note.content"].startswith(

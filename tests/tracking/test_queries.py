@@ -9,7 +9,7 @@ import pytest
 from combee_dspy.events import CandidateProposed, CandidateSelected
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunLog, journal_file
-from combee_dspy.tracking import ROLLOUT_COLUMNS, candidates, costs, rollouts, runs, show
+from combee_dspy.tracking import ROLLOUT_COLUMNS, candidates, overview, rollouts, runs, show
 from combee_dspy.tracking._metrics import update_metrics
 from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
 
@@ -143,15 +143,11 @@ def test_texts_of_the_held_out_set_are_not_shown(place):
     assert "heldout 0" not in str(show(place, held[0]["id"])["value"])
 
 
-def test_costs_are_sums_by_what_one_asks_for(place):
-    by_role = {one["role"]: one for one in costs(place)}
+def test_costs_are_sums_by_role_and_model(place):
+    by_role = {row["role"]: row for row in overview(place)[0]["costs"]}
     assert (by_role["task"]["calls"], by_role["task"]["dollars"]) == (26, pytest.approx(0.026))
     assert (by_role["proposer"]["dollars"], by_role["proposer"]["unpriced"]) == (None, 2)
-    (total,) = costs(place, by=())
-    assert total["calls"] == 28
-    assert [one["step"] for one in costs(place, by=("step",))] == [-1, 0, 1]
-    with pytest.raises(ArgumentValueError, match="by"):
-        costs(place, by=("weather",))
+    assert sum(row["calls"] for row in by_role.values()) == 28
 
 
 def test_candidates_have_their_fate(place):
@@ -233,6 +229,6 @@ def test_a_run_that_went_on_has_what_it_chose_last(place):
 
 
 def test_a_folder_without_a_journal_is_named(tmp_path):
-    for query in (runs, rollouts, costs, candidates):
+    for query in (runs, rollouts, overview, candidates):
         with pytest.raises(ArgumentValueError, match="holds no journal"):
             query(tmp_path)

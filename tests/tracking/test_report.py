@@ -18,7 +18,7 @@ import pytest
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
-from combee_dspy.tracking import candidates, costs, rollouts, runs, write_report
+from combee_dspy.tracking import candidates, overview, rollouts, runs, write_report
 from combee_dspy.tracking._learned import diffs, learned
 from combee_dspy.tracking._spending import read_spending, times_of
 from combee_dspy.tracking.report import _effects
@@ -121,7 +121,7 @@ def test_figures_are_those_of_the_queries(place, page):
         assert data["run"][name] == run[name]
     for name in ("before", "after", "difference", "low", "high", "n"):
         assert data["heldout"][name] == run[f"heldout_{name}"]
-    assert data["costs"] == costs(place, by=("role", "model"))
+    assert data["costs"] == overview(place)[0]["costs"]
     assert sum(one["tokens"] for one in data["spent"]) == run["tokens"]
     assert {(one["when"], one["what"]) for one in data["spent"]} == {
         ("before", "task: checking"),

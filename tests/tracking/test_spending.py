@@ -31,7 +31,7 @@ def place(world: World, tmp_path: Any) -> Any:
 
 
 def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(place: Any) -> None:
-    found = tracking.spending(place)
+    found = tracking.overview(place)[0]["spending"]
     updates = [one for one in found if one["of"].startswith(("update", "before"))]
     prompts = [one for one in found if one["of"].startswith("prompt")]
     assert len(updates) > 2
@@ -67,6 +67,6 @@ def test_the_page_and_the_command_show_the_same(place: Any, capsys: Any) -> None
     with pytest.raises(SystemExit):
         main(["show", str(place)])
     told = capsys.readouterr().out
-    for one in tracking.spending(place):
+    for one in tracking.overview(place)[0]["spending"]:
         assert f'<td>{one["of"]}</td><td class="n">{one["rollouts"]:,}</td>' in page
         assert one["of"] in told

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import dspy
 
@@ -173,7 +173,7 @@ class Finer(RecordBenchmark):
         """Return a record's sentences."""
         return [question.sentence for question in self._record(row).questions]
 
-    def _record(self, row: Mapping[str, Any]) -> Record:
+    def _record(self, row: Mapping[str, object]) -> Record:
         found = parse(row)
         if isinstance(found, str):
             raise self.source.error(found, "one row")
@@ -200,7 +200,7 @@ class Finer(RecordBenchmark):
             raise self.source.error(reason)
         return labels
 
-    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+    def to_example(self, row: Mapping[str, object]) -> dspy.Example:
         """Return the questions (``context``, with ``label_list="record"``), their tags, and the
         numbers asked for.
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 LABELS: tuple[str, ...] = tuple(
     Path(__file__).with_name("labels.txt").read_text(encoding="utf-8").split()
@@ -68,7 +67,7 @@ class Record:
         )
 
 
-def parse(row: Mapping[str, Any]) -> Record | str:
+def parse(row: Mapping[str, object]) -> Record | str:
     """Read a row ``{"context": str, "target": str}``, or return why it cannot be read.
 
     The context may be a record's whole text, or its questions as :attr:`Record.text` writes them.
@@ -106,7 +105,7 @@ def parse(row: Mapping[str, Any]) -> Record | str:
     return Record(tuple(questions), labels)
 
 
-def _row(questions: Sequence[Question]) -> dict[str, Any]:
+def _row(questions: Sequence[Question]) -> dict[str, object]:
     """Return a record as a row, in FinLoRA's form."""
     count = len(questions)
     asked = [
@@ -126,7 +125,7 @@ def _row(questions: Sequence[Question]) -> dict[str, Any]:
     }
 
 
-def batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def batches(rows: Iterable[Mapping[str, object]]) -> Iterator[dict[str, object]]:
     """Make records of FiNER-139's tagged sentences, in their order, as FinLoRA does.
 
     At most three tagged tokens of a sentence are used; a last, smaller batch is kept.
@@ -141,7 +140,7 @@ def batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield _row(batch)
 
 
-def _tagged(row: Mapping[str, Any]) -> list[Question]:
+def _tagged(row: Mapping[str, object]) -> list[Question]:
     tokens, tags = row.get("tokens"), row.get("ner_tags")
     if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags):
         raise ValueError("tokens and ner_tags are not two lists of one length")

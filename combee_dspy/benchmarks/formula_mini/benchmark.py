@@ -170,7 +170,7 @@ class FormulaMini(Benchmark):
         derive(self.seed, "formula-mini", self.task, split, "remainder").shuffle(order)
         return {cell: base + (cell in order[:rest]) for cell in cells}
 
-    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+    def to_example(self, row: Mapping[str, object]) -> dspy.Example:
         """Return the question with its label: the formula's name, or the number."""
         # Formula and level of a number are no fields of the signature: they tell groups apart in an
         # analysis.

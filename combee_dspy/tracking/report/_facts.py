@@ -25,6 +25,7 @@ from combee_dspy.tracking._params import title
 from combee_dspy.tracking._queries import audit_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._runs import RunFigures, figures_of
 from combee_dspy.tracking._spending import read_spending, spending_rows, times_of
+from combee_dspy.tracking._sql import COSTS
 from combee_dspy.tracking._text import dollars
 from combee_dspy.tracking.report._effects import (
     WHAT,
@@ -54,7 +55,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     updates = list(history.entries(UpdateEnded))
     candidates = recorded(reader, run)
     chosen = chosen_of(candidates)
-    total = costs_of(reader, run, ())[0]
+    total = reader.rows(COSTS, (run,))[0]
     spent, paid = _spent(reader, run), read_spending(reader, run, times_of(candidates))
     scores = [candidate["score"] for candidate in candidates if candidate["score"] is not None]
     heldout = _heldout(history, figures)
@@ -96,7 +97,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "looked_up": lookup_facts(history, chosen, candidates),
         "spent": spent,
         "updates_with_cost": len({amount["when"] for amount in spent}),
-        "costs": costs_of(reader, run, ("role", "model")),
+        "costs": costs_of(reader, run),
         "spending": spending_rows(paid, candidates, figures),
         "canary": _canary(history) if about.serving else {},
         **_batches(history, updates),

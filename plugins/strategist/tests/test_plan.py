@@ -79,8 +79,8 @@ def test_ten_sections_whose_numbers_say_where_they_come_from(place, tmp_path):
     assert found.to_plateau is not None
     assert plan.choices == Choices(workers=8, rollouts=4 * found.to_plateau)
     assert f"{4 * found.to_plateau:,}" in text
-    (spent,) = tracking.costs(place, by=())
-    each = (spent["prompt_tokens"] + spent["completion_tokens"]) / found.rollouts
+    (spent,) = tracking.runs(place)
+    each = spent["tokens"] / found.rollouts
     assert (
         f"{each * plan.choices.rollouts:,.0f}"
         in dict(row[:2] for row in plan.tables["cost"])["tokens"]

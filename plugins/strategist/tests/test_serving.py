@@ -17,7 +17,7 @@ import pytest
 
 from combee_dspy import Privacy
 from combee_dspy.exceptions import ArgumentTypeError, RegistryError
-from combee_dspy.tracking import costs, rollouts, runs, write_report
+from combee_dspy.tracking import overview, rollouts, runs, write_report
 from combee_strategist.canary import CanaryPlan, CanaryProgram, promote, rollback, status
 from plugins.strategist.tests.canaries import PROGRAM, QUICK, ask, lm_for, metric
 
@@ -50,7 +50,7 @@ def test_callers_get_the_incumbent_and_both_are_scored(published, server, tmp_pa
     assert sides == {"v1 serving": (30, 0, 0.0), "v2 shadow": (30, 0, 30.0)}
     assert all(one["tokens"] > 0 for one in found.versions)
     assert found.shadows["answered"] == 30
-    assert {row["role"] for row in costs(journal(program))} == {"serving"}
+    assert {row["role"] for row in overview(journal(program))[0]["costs"]} == {"serving"}
 
 
 def test_a_challenger_that_raises_hangs_and_floods_is_seen_by_no_caller(published, server):

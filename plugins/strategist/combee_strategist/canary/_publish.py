@@ -109,7 +109,7 @@ def _document(
     terms = plan.to_dict()
     summary = None
     if receipt is not None and receipt.difference is not None:
-        whole = receipt.to_dict()
+        whole: dict[str, Any] = receipt.to_dict()
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
         heldout = {key: value for key, value in whole["heldout"].items() if key not in _OF_ROWS}
         summary = {key: value for key, value in whole.items() if key not in ("before", "after")}

@@ -126,20 +126,20 @@ def _measured(run: Path, place: str) -> dict[str, Any]:
         "serial.rollouts": diagnosis.to_plateau or diagnosis.rollouts,
     }
     answers["serial.method"] = "the same search, serially: minibatches of three, as dspy.GEPA"
-    for row in tracking.runs(run)[:1]:
+    known: list[dict[str, Any]] = tracking.overview(run)
+    for row in known[:1]:
         if row["heldout_n"]:
             answers |= {
                 "task.baseline": row["heldout_before"],
                 "serial.score": row["heldout_after"],
             }
-    for part in tracking.audit(run)[:1]:
-        answers["serial.version"] = f"combee_dspy {part['version']}, dspy {part['dspy']}"
-    for rollout in tracking.rollouts(
-        run, where="purpose = 'validation' AND error IS NULL", limit=1
-    ):
+        for part in row["audit"][:1]:
+            answers["serial.version"] = f"combee_dspy {part['version']}, dspy {part['dspy']}"
+    condition = "purpose = 'validation' AND error IS NULL"
+    for rollout in tracking.rollouts(run, where=condition, limit=1):
         for field, name in (("task.inputs", "inputs"), ("task.outputs", "prediction")):
             try:
-                values = json.loads(rollout[name] or "")
+                values = json.loads(str(rollout[name] or ""))
             except ValueError:
                 continue  # kept as a hash
             if isinstance(values, dict) and values:
