@@ -4,17 +4,15 @@ bought.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import operator
-import os
 import shutil
-import socket
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -29,6 +27,7 @@ from combee_dspy.exceptions import (
     JournalMismatchError,
 )
 from combee_dspy.files import check_database, make_folder, open_lock
+from combee_dspy.journal._holder import name_holder, own_name
 from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, migrate, row_sum
 from combee_dspy.journal._rows import (
     JOURNAL,
@@ -43,11 +42,6 @@ from combee_dspy.journal._rows import (
 from combee_dspy.journal._writer import Statement, Writer, connect
 from combee_dspy.json_texts import dump, sound
 from combee_dspy.records import CallUsage, FailureCount
-
-_LOOKS, _LOOK = (
-    10,
-    0.1,
-)  # how often whoever is refused looks for the holder's name, and seconds between
 
 
 def _numbered(table: str) -> str:
@@ -69,6 +63,7 @@ _USAGE = (
 )
 _FIND = f"SELECT {SUMMED['effect']}, crc FROM effect WHERE run = ? AND key = ?"  # noqa: S608 - constants
 _usage_row = operator.attrgetter(*SUMMED["usage"].split(", "))
+_effect_row = operator.attrgetter(*SUMMED["effect"].split(", ")[1:])
 _RUN = f"UPDATE run SET crc = row_sum({SUMMED['run']}) WHERE id = ?"  # noqa: S608 - constants
 
 
@@ -114,26 +109,11 @@ class Journal:
         try:
             self._lock.acquire()
         except Timeout as error:
-            # Who has just taken it may not have said so yet.
-            holder = next(
-                (name for _ in range(_LOOKS) if (name := self._holder())), "another process"
-            )
-            raise JournalHeldError(str(self.path), holder) from error
+            raise JournalHeldError(str(self.path), name_holder(self._mark)) from error
 
     def _release(self) -> None:
         self._mark.close()
         self._lock.release()
-
-    def _holder(self) -> str:
-        """Return who says to hold the journal; after a moment, and nobody, where that process of
-        this machine died.
-        """
-        holder, _ = self._mark.read()
-        number, _, host = holder.removeprefix("process ").partition(" on ")
-        if number.isdecimal() and (host != socket.gethostname() or _lives(int(number))):
-            return holder
-        time.sleep(_LOOK)
-        return ""
 
     def _prepare(self) -> None:
         check_database(self.path)
@@ -143,7 +123,7 @@ class Journal:
                 version = check(connection, self.path, mark)
         else:
             mark = (0,) * len(mark)  # somebody has removed it
-        self._mark.hold(f"process {os.getpid()} on {socket.gethostname()}", mark)
+        self._mark.hold(own_name(), mark)
         with closing(connect(self.path, durable=not self._temporary)) as connection:
             if version == 0:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
@@ -202,9 +182,8 @@ class Journal:
                 )
                 self._write_now((sql, row), (_RUN, (number,)))
                 return RunLog(self, number, resumed=False, keys=())
-            keys = [
-                row["key"] for row in reader.rows("SELECT key FROM effect WHERE run = ?", (number,))
-            ]
+            sql = "SELECT key FROM effect WHERE run = ?"
+            keys = [key for (key,) in reader.rows(sql, (number,))]
             taken_up = "UPDATE run SET state = 'running', finished = NULL WHERE id = ?"
             self._write_now((taken_up, (number,)), (_RUN, (number,)))
         return RunLog(self, number, resumed=True, keys=keys)
@@ -240,16 +219,6 @@ class Journal:
             self._release()
             if self._temporary:
                 shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _lives(process: int) -> bool:
-    if os.name != "posix":
-        return True  # elsewhere signal 0 is no question
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return error.errno == errno.EPERM
-    return True
 
 
 class RunLog:
@@ -294,11 +263,10 @@ class RunLog:
         """
         self.journal.writer.check()
         if (full := self.journal.writer.full) is not None:
-            problem = (
+            raise JournalError(
                 f"{self.journal.path} could not be written: {full}. What was in flight is kept:"
-                " make room, and go on"
+                " make room, and go on with the same log_dir."
             )
-            raise JournalError(f"{problem} with the same log_dir.")
 
     async def keep(self, effect: Effect) -> None:
         """Commit an effect; returns once it is on disk, and only then may it be used.
@@ -318,29 +286,10 @@ class RunLog:
         self.journal.writer.put(self._statements(effect))
 
     def _statements(self, effect: Effect) -> list[Statement]:
-        value = dump(effect.value)
-        row = (
-            self.number,
-            effect.key,
-            effect.kind,
-            effect.role,
-            effect.purpose,
-            effect.step,
-            effect.component,
-            effect.candidate,
-            effect.example,
-            effect.split,
-            effect.replicate,
-            effect.score,
-            None if effect.error is None else sound(effect.error),
-            effect.failed_in,
-            effect.started,
-            effect.ended,
-            effect.queued,
-            value,
-        )
+        error = effect.error and sound(effect.error)
+        written = replace(effect, value=dump(effect.value), error=error)
         return [
-            (_EFFECT, row),
+            (_EFFECT, (self.number, *_effect_row(written))),
             *((_USAGE, (*_usage_row(used), self.number, effect.key)) for used in effect.usage),
         ]
 

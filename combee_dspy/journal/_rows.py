@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
@@ -175,15 +175,6 @@ class Reader:
             raise
         except sqlite3.DatabaseError as error:
             raise JournalDamagedError(str(self.path), str(error)) from error
-
-    def after(self, table: Literal["effect", "event"], cursor: int, run: int) -> list[sqlite3.Row]:
-        """Return the rows of one run that were written after the one with id ``cursor``; 0 for
-        all.
-        """
-        return self.rows(
-            f"SELECT * FROM {table} WHERE run = ? AND id > ? ORDER BY id",  # noqa: S608 - a literal
-            (run, cursor),
-        )
 
     def close(self) -> None:
         """Close the connection."""

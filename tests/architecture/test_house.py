@@ -21,7 +21,6 @@ LONGEST = 2000
 TOO_LONG = {
     "combee_dspy/benchmarks/formula_mini/generate.py": 2072,
     "combee_dspy/cli/queries.py": 2308,
-    "combee_dspy/journal/_journal.py": 2086,
     "combee_dspy/rollouts/_limits.py": 2038,
     "combee_dspy/rollouts/_run.py": 2354,
     "combee_dspy/rollouts/_slots.py": 2164,
