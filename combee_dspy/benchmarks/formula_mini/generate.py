@@ -26,7 +26,14 @@ from combee_dspy.benchmarks.formula_mini.formulas import (
     Argument,
     FinanceFormula,
     Values,
-    texts,
+)
+from combee_dspy.benchmarks.formula_mini.scenes import (
+    SCENERY,
+    add_distractors,
+    describe_who,
+    dollars,
+    fill_slots,
+    name_company,
 )
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
@@ -38,9 +45,7 @@ Cell = tuple[str, int]
 LEVELS: Mapping[Task, tuple[int, ...]] = {"route": (1, 2), "compute": (1, 2, 3)}
 """Levels of difficulty by task."""
 
-_ATTEMPTS = 400
 _CLEAN_ATTEMPTS = 200
-_SCENERY = texts("scenery")
 _CHANGES = (10, 20, 25, 50, -10, -20, -25)
 _SHARES = (Fraction(1, 4), Fraction(2, 5), Fraction(3, 5))
 
@@ -85,11 +90,11 @@ def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
         chosen = _phrasing(seed, "route", (name, 1), index, len(formula.jargon))
         values = _draw(formula, 1, stream)
         facts = [_fact(item, values[item.name], 1, False, stream) for item in formula.arguments]
-        question = f"{_company(stream)} has {_listed(facts)}. "
-        question += stream.choice(_SCENERY["asks"]).format(name=formula.jargon[chosen])
+        question = f"{name_company(stream)} has {_listed(facts)}. "
+        question += stream.choice(SCENERY["asks"]).format(name=formula.jargon[chosen])
     else:
         chosen = _phrasing(seed, "route", (name, 0), index, len(formula.questions))
-        slots = _route_slots(derive(seed, "formula-mini", "route", name, index))
+        slots = fill_slots(derive(seed, "formula-mini", "route", name, index))
         question = formula.questions[chosen].format(**slots)
     return {"question": question, "formula": name, "level": level, "phrasing": chosen}
 
@@ -103,7 +108,7 @@ def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
     stream = derive(seed, "formula-mini", "compute", name, level, index)
     values = _draw(formula, level, stream)
     result = formula.function(values)
-    leads, asks = _SCENERY["leads"][formula.setting], _SCENERY["asks"]
+    leads, asks = SCENERY["leads"][formula.setting], SCENERY["asks"]
     phrasing = _phrasing(seed, "compute", cell, index, 30)
     amounts = [item for item in formula.arguments if item.unit in ("money", "unit-price")]
     indirect = stream.choice(amounts) if level > 1 and amounts else None
@@ -111,12 +116,12 @@ def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
         _fact(item, values[item.name], level, item is indirect, stream)
         for item in formula.arguments
     ]
-    lead = leads[phrasing % len(leads)].format(facts=_listed(facts), **_who(stream))
+    lead = leads[phrasing % len(leads)].format(facts=_listed(facts), **describe_who(stream))
     ask = asks[phrasing % len(asks)].format(name=formula.phrase)
     factor, wish = _wish(formula, result, level, stream)
     return {
         "question": " ".join(
-            filter(None, [lead, *_distractors(formula.setting, level, stream), ask, wish])
+            filter(None, [lead, *add_distractors(formula.setting, level, stream), ask, wish])
         ),
         "answer": rounded(result * factor),
         "formula": name,
@@ -139,7 +144,9 @@ def _draw(formula: FinanceFormula, level: int, stream: random.Random) -> Values:
     At level 1 the result has two decimals exactly, where such values turn up.
     """
     parts = PARTS.get(formula.name)
-    for attempt in range(_ATTEMPTS):
+    attempt = 0
+    while True:
+        attempt += 1
         values = {item.name: _value(item, level, stream) for item in formula.arguments}
         if parts and not values[parts[0]] < values[parts[1]]:
             continue
@@ -149,11 +156,8 @@ def _draw(formula: FinanceFormula, level: int, stream: random.Random) -> Values:
         tie = any((result * thousandths) % 10 == 5 for thousandths in (1000, 10, 1))
         if tie or result <= (1 if formula.unit == "percent" else 0):
             continue
-        if level > 1 or attempt >= _CLEAN_ATTEMPTS or (result * 100).denominator == 1:
+        if level > 1 or attempt > _CLEAN_ATTEMPTS or (result * 100).denominator == 1:
             return values
-    raise ArgumentValueError(
-        "formula", formula.name, "has no usable values in its ranges", "Widen its ranges."
-    )
 
 
 def _value(argument: Argument, level: int, stream: random.Random) -> Fraction:
@@ -170,47 +174,6 @@ def _decimal(value: Fraction, form: str = "f") -> str:
     return format((Decimal(value.numerator) / Decimal(value.denominator)).normalize(), form)
 
 
-def _dollars(value: Fraction) -> str:
-    """Return an amount such as ``$1,250`` or ``$2.40``."""
-    return f"${Decimal(value.numerator) / value.denominator:,.{2 if value.denominator > 1 else 0}f}"
-
-
-def _company(stream: random.Random) -> str:
-    return f"{stream.choice(_SCENERY['places'])} {stream.choice(_SCENERY['trades'])}"
-
-
-def _who(stream: random.Random) -> dict[str, str]:
-    company, person = _company(stream), stream.choice(_SCENERY["people"])
-    return {"c": company, "p": person, "when": stream.choice(_SCENERY["periods"])}
-
-
-def _route_slots(stream: random.Random) -> dict[str, str]:
-    """Return a value for every slot of a routing question (see ``formulas.toml``)."""
-    small = stream.randint(4, 40) * 5_000
-    mid = small + stream.randint(4, 40) * 5_000
-    big = mid + stream.randint(4, 80) * 5_000
-    cost = stream.randint(4, 60) * 50
-    price = cost + stream.randint(4, 80) * 50
-    per = stream.randint(2, 30) * 20
-    share = per * stream.randint(6, 24)
-    low = stream.randint(4, 12)
-    high = low + stream.randint(4, 16)
-    who = _who(stream)
-    sums = {"big": big, "mid": mid, "small": small, "sum": stream.randint(4, 80) * 250}
-    cents = {"price": price, "cost": cost, "share": share, "per": per}
-    return {
-        **who,
-        **{name: _dollars(Fraction(value)) for name, value in sums.items()},
-        **{name: _dollars(Fraction(value, 100)) for name, value in cents.items()},
-        "low": f"{low / 2:g}%",
-        "high": f"{high / 2:g}%",
-        "vol": f"{stream.randint(12, 48) / 2:g}%",
-        "years": str(stream.randint(2, 12)),
-        "units": f"{stream.randint(4, 80) * 2_500:,}",
-        "beta": f"{stream.randint(5, 20) / 10:.1f}",
-    }
-
-
 def _fact(
     argument: Argument, value: Fraction, level: int, indirect: bool, stream: random.Random
 ) -> str:
@@ -223,9 +186,9 @@ def _fact(
     base = value / (1 + Fraction(change, 100))
     if (base * 100).denominator == 1 and stream.random() < 0.6:
         side = "above" if change > 0 else "below"
-        return f"{argument.label} {abs(change)}% {side} last year's {_dollars(base)}"
+        return f"{argument.label} {abs(change)}% {side} last year's {dollars(base)}"
     first = Fraction(max(1, value * 100 * stream.choice(_SHARES) // 1), 100)
-    return f"{argument.label} of {_dollars(first)} plus another {_dollars(value - first)}"
+    return f"{argument.label} of {dollars(first)} plus another {dollars(value - first)}"
 
 
 def _amount(argument: Argument, value: Fraction, level: int, stream: random.Random) -> str:
@@ -243,7 +206,7 @@ def _amount(argument: Argument, value: Fraction, level: int, stream: random.Rand
         return stream.choice(forms)
     if argument.unit == "years":
         return f"{_decimal(value * 12)} months" if level > 2 else f"{_decimal(value)} years"
-    return _decimal(value, ",f") if argument.unit in ("count", "factor") else _dollars(value)
+    return _decimal(value, ",f") if argument.unit in ("count", "factor") else dollars(value)
 
 
 def _wish(
@@ -263,18 +226,6 @@ def _wish(
     ):
         return Fraction(1, 1000), "Answer in thousands of dollars."
     return Fraction(1), ""
-
-
-def _distractors(setting: str, level: int, stream: random.Random) -> list[str]:
-    if level < 3:
-        return []
-    pool = _SCENERY["distractors"]["firm" if setting in ("company", "share") else "private"]
-    return [
-        text.format(
-            n=stream.randint(12, 480), k=stream.randint(2, 30), y=stream.randint(1950, 2015)
-        )
-        for text in stream.sample(pool, stream.randint(1, 2))
-    ]
 
 
 def _listed(facts: Sequence[str]) -> str:
