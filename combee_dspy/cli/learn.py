@@ -103,10 +103,10 @@ def _learn(
 ) -> LearnedLessons:
     from combee_dspy import learn_lessons
     from combee_dspy.cli._config import LMConfig
-    from combee_dspy.cli._plan import check_lm, make_lm
+    from combee_dspy.cli._lms import check_lm, make_lm
 
     config = LMConfig.model_validate(model)
-    check_lm("--lm", config, known=False)
+    check_lm("--lm", config, simulated=False)
     with ExitStack() as stack:
         reader = make_lm(config, [], 0, stack)
         return learn_lessons(

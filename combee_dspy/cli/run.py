@@ -186,7 +186,7 @@ def _show_plan(plan: Plan) -> None:
         compilation = make_compilation(settings, task.student, task.data)
         splits = compilation.splits
         facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
-        for loaded, _ in one.known:
+        for loaded, _ in one.benchmarks:
             facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
             facts |= {f"note {number}": note for number, note in enumerate(loaded.notes, start=1)}
         facts["rows"] = (

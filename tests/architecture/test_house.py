@@ -19,7 +19,6 @@ FOLDERS = (
 LONGEST = 2000
 # Files that were longer before this was counted. None may grow, and none may join them.
 TOO_LONG = {
-    "combee_dspy/cli/queries.py": 2308,
     "combee_dspy/rollouts/_limits.py": 2038,
     "combee_dspy/rollouts/_run.py": 2354,
     "combee_dspy/rollouts/_slots.py": 2164,

@@ -20,7 +20,7 @@ LINES = [
 @pytest.fixture
 def reader(monkeypatch):
     lm = ScriptedLM(answer)
-    monkeypatch.setattr("combee_dspy.cli._plan.make_lm", lambda *_: lm)
+    monkeypatch.setattr("combee_dspy.cli._lms.make_lm", lambda *_: lm)
     return lm
 
 

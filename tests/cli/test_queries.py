@@ -123,7 +123,7 @@ def test_one_candidate_and_one_rollout_are_shown(shell, recorded):
 
 
 def test_runs_are_found_in_folders(shell, recorded, tmp_path):
-    assert "No journal was found" in shell("runs")[2]
+    assert "No run found" in shell("runs")[2]
     code, out, _ = shell("runs", recorded.parent, "--json")
     (row,) = lines(out)
     assert (code, row["run"], row["state"], row["best_score"]) == (
