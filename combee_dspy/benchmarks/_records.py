@@ -118,23 +118,25 @@ class RecordBenchmark(Benchmark):
         """
         source = self.source
         place = source.locate()
-        found = {split: list(self._checked(rows, split)) for split, rows in source.rows().items()}
+        rows_by_split = {
+            split: list(self._checked(rows, split)) for split, rows in source.rows().items()
+        }
         how = ""
         if place.layout == "single":
             ends = {"train": 0.6, "validation": 0.8, "heldout": 1.0}
-            found, how = self._cut(found["all"], ends), ", cut 60/20/20 by hash"
+            rows_by_split, how = self._cut(rows_by_split["all"], ends), ", cut 60/20/20 by hash"
         elif place.layout == "nested":
-            found |= self._cut(found["train"], {"train": 0.75, "validation": 1.0})
+            rows_by_split |= self._cut(rows_by_split["train"], {"train": 0.75, "validation": 1.0})
             how = ", its training rows cut 75/25 by hash"
-        if empty := [split for split in SPLITS if not found[split]]:
+        if empty := [split for split in SPLITS if not rows_by_split[split]]:
             raise source.error(f"the {empty[0]} split is empty")
-        every: Mapping[str, Sequence[Row]] = found
+        every: Mapping[str, Sequence[Row]] = rows_by_split
         leaks: Sequence[str] = ()
         if place.layout == "published":
-            leaks = _shared_sentences(found, self.together)
+            leaks = _shared_sentences(rows_by_split, self.together)
         else:
-            every, leaks = _kept_apart(
-                found, self.together, "share a sentence with heldout", "sentences"
+            every, leaks = _set_apart(
+                rows_by_split, self.together, "share a sentence with heldout", "sentences"
             )
         slices = {split: _first(rows, getattr(self, split)) for split, rows in every.items()}
         cuts = [
@@ -144,12 +146,12 @@ class RecordBenchmark(Benchmark):
             if len(rows) < len(every[split])
         ]
         splits, notes = build_splits(slices, self.to_example)
-        check_pins(self.name, place.said, splits, self.pin)
-        missing = self._missing(place, found, splits) if source.published else ""
-        return Reading(f"{place.said}{how}", every, splits, (*leaks, *cuts, *notes), missing)
+        check_pins(self.name, place.name, splits, self.pin)
+        missing = self._missing(place, rows_by_split, splits) if source.published else ""
+        return Reading(f"{place.name}{how}", every, splits, (*leaks, *cuts, *notes), missing)
 
     def _missing(
-        self, place: Place, found: Mapping[str, Sequence[Row]], splits: Mapping[str, Split]
+        self, place: Place, rows_by_split: Mapping[str, Sequence[Row]], splits: Mapping[str, Split]
     ) -> str:
         """Return what makes these rows others than the published ones, empty for nothing."""
         if self.own and all(splits[split].digest == digest for split, digest in self.own.items()):
@@ -157,8 +159,8 @@ class RecordBenchmark(Benchmark):
         if place.layout != "published":
             return "these are not ACE's own files, by their names"
         for split, (name, size) in self.rows.published.items():
-            if len(found[split]) != size:
-                return f"{name} holds {len(found[split])} rows, not ACE's {size}"
+            if len(rows_by_split[split]) != size:
+                return f"{name} holds {len(rows_by_split[split])} rows, not ACE's {size}"
             if len(splits[split]) != size:
                 return f"{len(splits[split])} of the {size} rows of {split} are used"
         return ""
@@ -214,19 +216,19 @@ def _shared_sentences(
     rows: Mapping[str, Sequence[Row]], holds: Callable[[Row], Sequence[Hashable]]
 ) -> list[str]:
     """Say what published files, which are run as they are, share with held-out."""
-    held = {item for one in rows["heldout"] for item in holds(one)}
+    heldout_items = {item for row in rows["heldout"] for item in holds(row)}
     counts = {
-        name: sum(not held.isdisjoint(holds(one)) for one in rows[name])
+        name: sum(not heldout_items.isdisjoint(holds(row)) for row in rows[name])
         for name in ("train", "validation")
     }
-    said = "rows of {} share a sentence with heldout, as published"
-    notes = [f"{count} {said.format(name)}" for name, count in counts.items() if count]
+    note = "rows of {} share a sentence with heldout, as published"
+    notes = [f"{count} {note.format(name)}" for name, count in counts.items() if count]
     for note in notes:
         _logger.warning("%s", note)
     return notes
 
 
-def _kept_apart(
+def _set_apart(
     rows: Mapping[str, Sequence[T]],
     holds: Callable[[T], Sequence[Hashable]],
     leaks: str,
@@ -238,21 +240,21 @@ def _kept_apart(
     Held-out never changes. What train and validation share stays and is said. Each case is one note
     and warning.
     """
-    held = {item for one in rows["heldout"] for item in holds(one)}
-    kept = {"heldout": list(rows["heldout"])}
+    heldout_items = {item for row in rows["heldout"] for item in holds(row)}
+    rows_left = {"heldout": list(rows["heldout"])}
     notes: list[str] = []
     for name in ("train", "validation"):
-        kept[name] = [one for one in rows[name] if held.isdisjoint(holds(one))]
-        if removed := len(rows[name]) - len(kept[name]):
+        rows_left[name] = [row for row in rows[name] if heldout_items.isdisjoint(holds(row))]
+        if removed := len(rows[name]) - len(rows_left[name]):
             notes.append(f"{removed} rows of {name} {leaks} and were taken out of {name}")
     learned, selected = (
-        {item for one in kept[name] for item in holds(one)} for name in ("train", "validation")
+        {item for row in rows_left[name] for item in holds(row)} for name in ("train", "validation")
     )
     if both := learned & selected:
         notes.append(f"{len(both)} {shared} are in both train and validation and were kept in both")
     for note in notes:
         _logger.warning("%s", note)
-    return {name: kept[name] for name in SPLITS}, notes
+    return {name: rows_left[name] for name in SPLITS}, notes
 
 
 def build_splits(
@@ -263,16 +265,18 @@ def build_splits(
     Rows that are repeated within a split stay, and are said.
     """
     hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
-    kept, notes = _kept_apart(hashed, lambda pair: pair[:1], "are in heldout too", "distinct rows")
+    rows_left, notes = _set_apart(
+        hashed, lambda pair: pair[:1], "are in heldout too", "distinct rows"
+    )
     for name in SPLITS:
-        if repeated := len(kept[name]) - len({digest for digest, _ in kept[name]}):
+        if repeated := len(rows_left[name]) - len({digest for digest, _ in rows_left[name]}):
             notes.append(f"{repeated} rows of {name} repeat an earlier row of it and were kept")
             _logger.warning("%s", notes[-1])
     splits = {
         name: Split(
             name, tuple(to_example(row) for _, row in pairs), tuple(digest for digest, _ in pairs)
         )
-        for name, pairs in kept.items()
+        for name, pairs in rows_left.items()
     }
     return splits, tuple(notes)
 
@@ -289,9 +293,9 @@ def check_pins(
         if name not in splits:
             remedy = f"Splits are {', '.join(sorted(splits))}."
             raise DataSourceError(benchmark, source, f"pin names the split {name!r}", remedy)
-        found = splits[name].digest
-        if found != wanted:
-            reason = f"the rows of {name} have digest {found}, but {wanted} is pinned"
+        digest = splits[name].digest
+        if digest != wanted:
+            reason = f"the rows of {name} have digest {digest}, but {wanted} is pinned"
             raise DataSourceError(
                 benchmark, source, reason, "Use the pinned rows, or pin these if they are meant."
             )

@@ -29,14 +29,14 @@ class Place:
             ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
             ``"published"``: the files of the published benchmark, by their names; ``"archive"``: a
             zip file that holds the three; ``"hub"``: a data set with the three splits.
-        said: What a log calls it.
+        name: What a log calls it.
         files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to
             an archive.
         revision: The commit of a hub data set.
     """
 
     layout: Literal["splits", "single", "nested", "published", "archive", "hub"]
-    said: str
+    name: str
     files: Mapping[str, str]
     revision: str | None = None
 
@@ -139,11 +139,11 @@ class RowSource:
             raise ArgumentValueError(
                 "revision", self.revision, f"does not pin the hub id {source}", remedy
             )
-        said = f"hub {source}@{commit}"
+        name = f"hub {source}@{commit}"
         if source in self.pinned:
             address = f"hf://datasets/{source}@{commit}/{self.archive}"
-            return Place("archive", f"{said}/{self.archive}", {"all": address}, commit)
-        return Place("hub", said, dict.fromkeys(self.names, source), commit)
+            return Place("archive", f"{name}/{self.archive}", {"all": address}, commit)
+        return Place("hub", name, dict.fromkeys(self.names, source), commit)
 
     def availability(self) -> Availability:
         """Tell whether the rows are on this machine."""
@@ -152,9 +152,9 @@ class RowSource:
         except (DataSourceError, ArgumentValueError) as error:
             return Availability(False, str(error))
         if place.revision is not None or _is_url(str(self.path)):
-            return Availability(None, f"{place.said}: read over the network, then cached")
+            return Availability(None, f"{place.name}: read over the network, then cached")
         missing = [file for file in place.files.values() if not Path(file).is_file()]
-        return Availability(not missing, f"missing: {missing[0]}" if missing else place.said)
+        return Availability(not missing, f"missing: {missing[0]}" if missing else place.name)
 
     def rows(self) -> dict[str, Iterator[Row]]:
         """Return the rows of each split that the source has, each row read as it is needed.
@@ -169,7 +169,7 @@ class RowSource:
             return self._unzipped(place.files["all"])
         if place.layout == "hub":
             return {
-                split: self._read(place.said, self._hub_rows(place, split)) for split in place.files
+                split: self._read(place.name, self._hub_rows(place, split)) for split in place.files
             }
         return {
             split: self._read(file, self._file_rows(file)) for split, file in place.files.items()
@@ -219,15 +219,15 @@ class RowSource:
                 members = zipped.namelist()
         except (OSError, zipfile.BadZipFile) as error:
             raise self.error(f"it is no readable zip file: {error}", archive) from error
-        found: dict[str, Iterator[Row]] = {}
+        rows_by_split: dict[str, Iterator[Row]] = {}
         for split, stem in self.names.items():
             mine = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
             if len(mine) != 1:
                 raise self.error(f"it holds {len(mine) or 'no'} files named {stem}.jsonl", archive)
-            found[split] = self._read(
+            rows_by_split[split] = self._read(
                 f"{archive}, {mine[0]}", _json_rows(zipfile.Path(fetched, mine[0]))
             )
-        return found
+        return rows_by_split
 
     def _fetched(self, file: str) -> str:
         """Return the local copy of a file, fetched into the cache of ``datasets`` where it has an

@@ -113,26 +113,26 @@ class Formula(RecordBenchmark):
 
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
-        found = self.read()
-        missing = found.missing or (
+        reading = self.read()
+        missing = reading.missing or (
             "the formula's text is shown, which ACE hides" if self.formula_text else ""
         )
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
             name=self.name,
             task="formula" if self.formula_text else "formula, formula text hidden",
-            source=f"{found.source}; origin: {_ORIGIN}",
+            source=f"{reading.source}; origin: {_ORIGIN}",
             licence=_CARD.licence,
             citation=_CARD.citation,
-            train=found.splits["train"],
-            validation=found.splits["validation"],
-            heldout=found.splits["heldout"],
+            train=reading.splits["train"],
+            validation=reading.splits["validation"],
+            heldout=reading.splits["heldout"],
             signature=AnswerNumber,
             program=lambda: module(AnswerNumber),
             metric=exact_metric,
             tolerant_metric=tolerant_metric,
             known_noise=KNOWN_NOISE,
-            notes=found.notes,
+            notes=reading.notes,
             comparable=False if missing else None,
             standing=missing or PUBLISHED,
         )
@@ -165,10 +165,10 @@ def _question(context: str) -> str | None:
     """Return the question without the formula, its explanation and its own quotes; ``None`` if it
     is not there.
     """
-    asked = _ASKED.match(context) or _MARKED.match(context)
-    if asked is None:
+    match = _ASKED.match(context) or _MARKED.match(context)
+    if match is None:
         return None
-    question = asked[1].strip().removesuffix(".").strip()
+    question = match[1].strip().removesuffix(".").strip()
     if len(question) > 1 and question[0] in '"“' and question[-1] in '"”':
         question = question[1:-1].strip()
     return question or None

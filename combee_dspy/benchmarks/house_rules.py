@@ -206,7 +206,7 @@ def _rules(draw: Random, count: int, kinds: tuple[str, ...]) -> list[_Rule]:
     letters = list(_LETTERS)
     for names in (codes, desks, letters):
         draw.shuffle(names)
-    made = []
+    rules = []
     for number, topic in enumerate(draw.sample(_TOPICS, count)):
         kind, about = kinds[number % len(kinds)], f"A message about {_article(topic)} {topic}"
         if kind == "code":
@@ -221,8 +221,8 @@ def _rules(draw: Random, count: int, kinds: tuple[str, ...]) -> list[_Rule]:
                 f"{about} gets the letter {answer[0]} and its order number, such as"
                 f" {answer.format(order=1234)}."
             )
-        made.append(_Rule(topic, answer, text))
-    return made
+        rules.append(_Rule(topic, answer, text))
+    return rules
 
 
 def _article(noun: str) -> str:
@@ -255,12 +255,12 @@ def rule_metric(
 
     Pure and safe to call from any thread.
     """
-    given = str(getattr(pred, "answer", None) or "").strip().removesuffix(".").strip()
-    right = given == gold.answer
-    shown = repr(given[:60]) if given else "nothing"
+    answer = str(getattr(pred, "answer", None) or "").strip().removesuffix(".").strip()
+    right = answer == gold.answer
+    quoted = repr(answer[:60]) if answer else "nothing"
     feedback = (
         f"Correct: {gold.answer}."
         if right
-        else f"Wrong: got {shown}, wanted {gold.answer!r}. {gold.rule}"
+        else f"Wrong: got {quoted}, wanted {gold.answer!r}. {gold.rule}"
     )
     return dspy.Prediction(score=float(right), feedback=feedback)

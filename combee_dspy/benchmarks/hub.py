@@ -116,27 +116,27 @@ class Hub(RecordBenchmark):
 
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
-        found = self.read()
-        answers = {self._answer(row) or "" for rows in found.rows.values() for row in rows}
+        reading = self.read()
+        answers = {self._answer(row) or "" for rows in reading.rows.values() for row in rows}
         signature = self._signature(sorted(answers))
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         numbers = self.compare == "number"
         return LoadedBenchmark(
             name=self.name,
             task=f"{self.path}{f', {self.subset}' if self.subset else ''}",
-            source=found.source,
+            source=reading.source,
             licence=_CARD.licence,
             citation=_CARD.citation,
-            train=found.splits["train"],
-            validation=found.splits["validation"],
-            heldout=found.splits["heldout"],
+            train=reading.splits["train"],
+            validation=reading.splits["validation"],
+            heldout=reading.splits["heldout"],
             signature=signature,
             program=lambda: module(signature),
             metric=exact_metric if numbers else _text_metric(self.answer, tolerant=False),
             tolerant_metric=(
                 tolerant_metric if numbers else _text_metric(self.answer, tolerant=True)
             ),
-            notes=found.notes,
+            notes=reading.notes,
         )
 
     def problem(self, row: Row) -> str | None:
@@ -163,8 +163,8 @@ class Hub(RecordBenchmark):
 
     def to_example(self, row: Mapping[str, object]) -> dspy.Example:
         """Return the inputs under the program's names, as text, and the answer."""
-        given = {name: _text(row[column]) for name, column in self.fields.items()}
-        return dspy.Example(**given, **{self.answer: self._answer(row)}).with_inputs(*given)
+        inputs = {name: _text(row[column]) for name, column in self.fields.items()}
+        return dspy.Example(**inputs, **{self.answer: self._answer(row)}).with_inputs(*inputs)
 
     def _answer(self, row: Mapping[str, object]) -> str | None:
         value = row[self.label]
@@ -172,8 +172,8 @@ class Hub(RecordBenchmark):
             return None
         if self.pattern is None:
             return str(value).strip()
-        found = re.search(self.pattern, str(value))
-        return (found[1] or "").strip() if found else None
+        match = re.search(self.pattern, str(value))
+        return (match[1] or "").strip() if match else None
 
     def _signature(self, answers: list[str]) -> type[dspy.Signature]:
         kind: Any = Literal[tuple(answers)] if self.choices else str
@@ -205,12 +205,12 @@ def _text_metric(field: str, *, tolerant: bool) -> Callable[..., dspy.Prediction
         gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
     ) -> dspy.Prediction:
         """Score an answer against the right one, with feedback. Pure."""
-        right, given = str(gold[field]), getattr(pred, field, None)
-        said = "" if given is None else str(given)
-        exact = EM(said, [right]) or said == right
-        score = float(exact) if exact or not tolerant else float(F1(said, [right]))
+        right, value = str(gold[field]), getattr(pred, field, None)
+        answer = "" if value is None else str(value)
+        exact = EM(answer, [right]) or answer == right
+        score = float(exact) if exact or not tolerant else float(F1(answer, [right]))
         feedback = (
-            "Correct." if exact else f"Wrong: got {_short(said)}; the answer is {_short(right)}."
+            "Correct." if exact else f"Wrong: got {_short(answer)}; the answer is {_short(right)}."
         )
         return dspy.Prediction(score=score, feedback=feedback)
 

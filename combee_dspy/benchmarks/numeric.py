@@ -142,8 +142,8 @@ def diagnose(prediction: object, target: str) -> Diagnosis:
         "many": f"{max(factor, 1 / factor):,.0f}",
         "direction": "large" if factor > 1 else "small",
     }
-    said = [_WRONG[problem].format(**words) for problem in written + relation]
-    feedback = " ".join([f"Wrong: expected {target}, got {got}.", *said])
+    sentences = [_WRONG[problem].format(**words) for problem in written + relation]
+    feedback = " ".join([f"Wrong: expected {target}, got {got}.", *sentences])
     return Diagnosis(False, _close(value, expected), written + relation, feedback)
 
 
@@ -187,9 +187,11 @@ def _read_loosely(text: str) -> list[_Reading] | str:
         problems.append("extra-text")
     if not math.isfinite(value):
         return "unparsable"
-    found = tuple(problems) or ("separators" if _GROUPING.search(match[0]) else "extra-text",)
+    mistakes = tuple(problems) or ("separators" if _GROUPING.search(match[0]) else "extra-text",)
     return (
-        [(value, found), (value / 100, found)] if _PERCENT_AFTER.match(after) else [(value, found)]
+        [(value, mistakes), (value / 100, mistakes)]
+        if _PERCENT_AFTER.match(after)
+        else [(value, mistakes)]
     )
 
 
@@ -222,13 +224,13 @@ def exact_metric(
     """Score ``pred.answer`` against ``gold.answer``: 1.0 where equal as ACE compares, else 0.0,
     with feedback.
     """
-    found = diagnose(getattr(pred, "answer", None), str(gold.answer))
-    return dspy.Prediction(score=float(found.exact), feedback=found.feedback)
+    diagnosis = diagnose(getattr(pred, "answer", None), str(gold.answer))
+    return dspy.Prediction(score=float(diagnosis.exact), feedback=diagnosis.feedback)
 
 
 def tolerant_metric(
     gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Score like :func:`exact_metric`, forgiving how the value is written and rounded."""
-    found = diagnose(getattr(pred, "answer", None), str(gold.answer))
-    return dspy.Prediction(score=float(found.tolerant), feedback=found.feedback)
+    diagnosis = diagnose(getattr(pred, "answer", None), str(gold.answer))
+    return dspy.Prediction(score=float(diagnosis.tolerant), feedback=diagnosis.feedback)

@@ -90,19 +90,20 @@ class LMConfig(Section):
 def _or_name(key: str, of: type[Section]) -> BeforeValidator:
     """Let a plain name stand for the mapping that holds nothing else."""
     return BeforeValidator(
-        lambda one: {key: one} if isinstance(one, str) else one, json_schema_input_type=str | of
+        lambda value: {key: value} if isinstance(value, str) else value,
+        json_schema_input_type=str | of,
     )
 
 
-def _or_one(one: Any) -> BeforeValidator:
+def _or_one(item: Any) -> BeforeValidator:
     """Let one stand for the list that holds nothing else."""
     return BeforeValidator(
-        lambda it: it if isinstance(it, list) else [it], json_schema_input_type=list[one] | one
+        lambda it: it if isinstance(it, list) else [it], json_schema_input_type=list[item] | item
     )
 
 
-def _on_or_off(given: Any) -> Any:
-    return (Diversity() if given else Diversity.off()) if isinstance(given, bool) else given
+def _on_or_off(value: Any) -> Any:
+    return (Diversity() if value else Diversity.off()) if isinstance(value, bool) else value
 
 
 _OneStrategy = Annotated[StrategyConfig, _or_name("name", StrategyConfig)]

@@ -68,7 +68,7 @@ class Estimate:
 
     def facts(self) -> dict[str, str]:
         """Return the estimate as people are told it."""
-        said = "; ".join(
+        tokens = "; ".join(
             f"{role} {prompt:,} in, {completion:,} out"
             for role, (prompt, completion) in self.tokens.items()
         )
@@ -77,7 +77,7 @@ class Estimate:
             "rollouts": (
                 f"about {self.rollouts:,}, and {self.heldout:,} of the held-out set{self.ends}"
             ),
-            "tokens": f"about {said}",
+            "tokens": f"about {tokens}",
             "dollars": "unknown" if self.dollars is None else f"about ${self.dollars:.4f}{more}",
             "reckoned with": (
                 f"answers and verdicts of {_ANSWER} tokens, {_FRAME} around a prompt, half of the"
@@ -119,7 +119,7 @@ def estimate(
     calls = max(1, len(student.predictors()))
     typical = round(fmean(prompts)) if prompts else 0
     shape = _Shape(typical, calls, each_read)
-    prices = {role: price_of(asked.model, costs.prices) for role, asked in models.items()}
+    prices = {role: price_of(model.model, costs.prices) for role, model in models.items()}
 
     def dollars_of(tokens: Mapping[str, tuple[int, int]]) -> list[float]:
         return [price.dollars(*tokens[role]) for role, price in prices.items() if price is not None]
@@ -135,7 +135,7 @@ def estimate(
     if first:
         rollouts = max(1, round(rollouts * shares[first]))
     tokens = shape.tokens(rollouts, models, heldout)
-    known = dollars_of(tokens)
+    amounts = dollars_of(tokens)
     longest = max(prompts, default=0) // calls + _ANSWER
     reading = _RECORDS * (typical + _ANSWER) + _READING
     needs = {"task": longest, "proposer": call_tokens or reading, "evaluator": longest + _ANSWER}
@@ -145,8 +145,8 @@ def estimate(
         heldout,
         f"; budget.{first} ends it" if first else "",
         tokens,
-        sum(known) if known else None,
-        len(known) == len(prices),
+        sum(amounts) if amounts else None,
+        len(amounts) == len(prices),
         problems,
     )
 
@@ -186,7 +186,7 @@ def _prompt(student: dspy.Module, row: dspy.Example) -> int:
 
 
 def _unpriced(models: Mapping[str, Asked], costs: Costs) -> Iterator[str]:
-    names = {role: asked.model for role, asked in models.items()}
+    names = {role: model.model for role, model in models.items()}
     for role, model in costs.unpriced(names).items():
         yield f"no price is known for {model} ({role}): give costs.prices, or 0 for your own server"
 
@@ -197,10 +197,10 @@ def _too_small(models: Mapping[str, Asked], needs: Mapping[str, int]) -> Iterato
         "evaluator": "shorten the inputs, or give the judge a model with a larger context",
         "proposer": "lower max_call_tokens of the aggregator (strategies.aggregator.params)",
     }
-    for role, asked in models.items():
-        window = asked.window
+    for role, model in models.items():
+        window = model.window
         if window is not None and needs[role] > window:
             yield (
-                f"{asked.model} ({role}) takes {window:,} tokens and may be asked with about"
+                f"{model.model} ({role}) takes {window:,} tokens and may be asked with about"
                 f" {needs[role]:,}: {remedies[role]}"
             )

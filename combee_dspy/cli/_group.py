@@ -87,23 +87,23 @@ def plugin_commands(own: Iterable[str]) -> tuple[Entry, ...]:
     """Return every command that a plugin brings, with what is wrong with it: none can take the name
     of our ``own``.
     """
-    found, taken = [], dict.fromkeys(own, DISTRIBUTION)
+    entries, owners = [], dict.fromkeys(own, DISTRIBUTION)
     for point, entry in _points():
-        if entry.name in taken:
-            found.append(
+        if entry.name in owners:
+            entries.append(
                 replace(
                     entry,
-                    problem=f"the name is already taken by distribution {taken[entry.name]!r}",
+                    problem=f"the name is already taken by distribution {owners[entry.name]!r}",
                 )
             )
             continue
-        taken[entry.name] = entry.distribution
+        owners[entry.name] = entry.distribution
         try:
             command = _load(point, entry)
-            found.append(replace(entry, does=(command.help or "").partition("\n\n")[0]))
+            entries.append(replace(entry, does=(command.help or "").partition("\n\n")[0]))
         except PluginError as error:
-            found.append(replace(entry, problem=error.reason))
-    return tuple(found)
+            entries.append(replace(entry, problem=error.reason))
+    return tuple(entries)
 
 
 class CombeeGroup(TyperGroup):

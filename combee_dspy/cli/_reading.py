@@ -66,21 +66,21 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the mapping that a file holds under a key, an empty one where it holds none."""
-    found = data.get(key) or {}
-    if not isinstance(found, dict):
-        raise ArgumentValueError(key, found, "is no mapping", _HELP)
-    return found
+    mapping = data.get(key) or {}
+    if not isinstance(mapping, dict):
+        raise ArgumentValueError(key, mapping, "is no mapping", _HELP)
+    return mapping
 
 
 def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
     """Return the configuration that a file's mapping holds; of several problems the first is told,
     and their number.
     """
-    given = copy.deepcopy(dict(data))
-    match given:
+    values = copy.deepcopy(dict(data))
+    match values:
         case {"validation": {"calibration": {"reference": str(target)} as calibration}}:
             calibration["reference"] = load_object("validation.calibration.reference", target)
-    match given:
+    match values:
         case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": [*inputs]}}:
             guards["anchors"] = tuple(read_examples("guards.anchors", folder / file, inputs))
         case {"guards": {"anchors": str(file)}}:
@@ -89,19 +89,19 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
                 "guards.anchors", file, "needs examples from files beside it", remedy
             )
     try:
-        return RunConfig.model_validate(given)
+        return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise _told(error) from error
+        raise _to_argument_error(error) from error
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a file."""
-    found = RunConfig.model_json_schema(schema_generator=_FileSchema)
-    _at(found, ["guards"], found)["properties"]["anchors"] = {
+    whole = RunConfig.model_json_schema(schema_generator=_FileSchema)
+    _at(whole, ["guards"], whole)["properties"]["anchors"] = {
         "type": "string",
         "description": "A file of examples.",
     }
-    return found
+    return whole
 
 
 class _FileSchema(GenerateJsonSchema):
@@ -109,10 +109,10 @@ class _FileSchema(GenerateJsonSchema):
         return {"type": "string"}
 
 
-def _told(error: ValidationError) -> ArgumentError:
+def _to_argument_error(error: ValidationError) -> ArgumentError:
     # An unknown key comes first: it is often why another seems to be missing.
     first, *more = sorted(
-        error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN
+        error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN
     )
     cause = (first.get("ctx") or {}).get("error")
     if isinstance(cause, ArgumentError):
@@ -130,8 +130,10 @@ def _told(error: ValidationError) -> ArgumentError:
                 place, value, "is no key of its own", f"Write strategies: {{{place}: …}}.{tail}"
             )
         whole = schema()
-        known = _at(whole, parts[:-1], whole).get("properties", {})
-        return ArgumentValueError(place, value, "is no known key", nearest(parts[-1], known) + tail)
+        properties = _at(whole, parts[:-1], whole).get("properties", {})
+        return ArgumentValueError(
+            place, value, "is no known key", nearest(parts[-1], properties) + tail
+        )
     problem = (
         "is missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
     )
@@ -140,15 +142,15 @@ def _told(error: ValidationError) -> ArgumentError:
 
 def _without_keys(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_keys(one, str(key)) for key, one in value.items()}
+        return {key: _without_keys(item, str(key)) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_keys(one, name) for one in value]
+        return [_without_keys(item, name) for item in value]
     return MASK if SECRET_NAME.search(name.rpartition(".")[2]) else value
 
 
-def nearest(wrong: str, known: Iterable[str]) -> str:
+def nearest(wrong: str, names: Iterable[str]) -> str:
     """Return a remedy that lists the names that are known, the nearest one first."""
-    listed = sorted(known)
+    listed = sorted(names)
     if SECRET_NAME.search(wrong) and "api_key_env" in listed:
         return "Put the key into an environment variable and name that variable in api_key_env."
     close = difflib.get_close_matches(wrong, listed, n=1, cutoff=0.5)
@@ -163,8 +165,8 @@ def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> di
     if "$ref" in node:
         return _at(whole["$defs"][node["$ref"].rpartition("/")[2]], place, whole)
     if "anyOf" in node:
-        options = [_at(one, place, whole) for one in node["anyOf"]]
-        return next((one for one in options if "properties" in one), options[0])
+        options = [_at(option, place, whole) for option in node["anyOf"]]
+        return next((option for option in options if "properties" in option), options[0])
     if not place:
         return node
     inner = (
@@ -193,7 +195,7 @@ def load_object(argument: str, target: str) -> Any:
             argument, target, "is not of the form module:object", "Such as my_package.qa:Program."
         )
     try:
-        found: Any = pkgutil.resolve_name(target)
+        target_object: Any = pkgutil.resolve_name(target)
     except Exception as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         remedy = (
@@ -201,11 +203,14 @@ def load_object(argument: str, target: str) -> Any:
             " configuration file that lies in it."
         )
         raise ArgumentValueError(argument, target, problem, remedy) from error
-    if not callable(found):
+    if not callable(target_object):
         raise ArgumentTypeError(
-            argument, target, f"is {type(found).__name__} and cannot be called", "Name another."
+            argument,
+            target,
+            f"is {type(target_object).__name__} and cannot be called",
+            "Name another.",
         )
-    return found
+    return target_object
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {

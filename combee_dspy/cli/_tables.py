@@ -78,7 +78,7 @@ def _cell(value: object) -> object:
 
 def show_rows(
     rows: Sequence[dict[str, Any]],
-    shown: Callable[[dict[str, Any]], dict[str, Any]],
+    to_cells: Callable[[dict[str, Any]], dict[str, Any]],
     as_json: bool | None,
     limit: int = 0,
     folded: str = "",
@@ -92,7 +92,7 @@ def show_rows(
         for row in rows:
             typer.echo(json.dumps({name: _finite(value) for name, value in row.items()}))
     else:
-        show_table([shown(row) for row in rows], limit, folded)
+        show_table([to_cells(row) for row in rows], limit, folded)
 
 
 def _finite(value: Any) -> Any:

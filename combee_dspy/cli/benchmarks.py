@@ -39,17 +39,17 @@ def benchmarks(
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     params = dict(map(_read, param)) | ({} if path is None else {"path": path})
     if name is not None:
-        found = [{"benchmark": name, **_rows(name, params), **_card(name, params)}]
+        rows = [{"benchmark": name, **_rows(name, params), **_card(name, params)}]
     elif params:
         raise ArgumentValueError(
             "NAME", None, "is missing", "Say which benchmark --path and --param belong to."
         )
     else:
-        found = [_listed(entry) for entry in registry.installed() if entry.kind == "benchmark"]
+        rows = [_listed(entry) for entry in registry.installed() if entry.kind == "benchmark"]
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
-    for item in found:
+    for item in rows:
         show_facts(item)
         typer.echo()
 
@@ -67,12 +67,12 @@ def _read(item: str) -> tuple[str, Any]:
 
 
 def _listed(entry: registry.Entry) -> dict[str, Any]:
-    found = {"benchmark": entry.name, "from": f"{entry.distribution} {entry.version}".strip()}
+    facts = {"benchmark": entry.name, "from": f"{entry.distribution} {entry.version}".strip()}
     try:
-        return found | _card(entry.name, {})
+        return facts | _card(entry.name, {})
     except CombeeError as error:
         # One that is broken, or cannot be built without parameters, is there all the same.
-        return {**found, "problem": str(error)}
+        return {**facts, "problem": str(error)}
 
 
 def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -88,18 +88,18 @@ def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "here": f"{_SAID[state.here]}: {state.where}"}
 
 
-def _comparable(found: Any) -> str:
-    return f"{_SAID[found.comparable]}: {found.standing}"
+def _comparable(loaded: Any) -> str:
+    return f"{_SAID[loaded.comparable]}: {loaded.standing}"
 
 
 def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
     from combee_dspy.benchmarks import load_benchmark
 
-    found = load_benchmark(name, **params)
+    loaded = load_benchmark(name, **params)
     return {
-        "read from": found.source,
-        **{split.name: f"{len(split)} rows, digest {split.digest}" for split in found.splits},
-        **({"comparable with the paper": _comparable(found)} if found.standing else {}),
-        "known noise": f"{len(found.noisy_examples())} of the rows used",
-        **{f"note {number}": note for number, note in enumerate(found.notes, start=1)},
+        "read from": loaded.source,
+        **{split.name: f"{len(split)} rows, digest {split.digest}" for split in loaded.splits},
+        **({"comparable with the paper": _comparable(loaded)} if loaded.standing else {}),
+        "known noise": f"{len(loaded.noisy_examples())} of the rows used",
+        **{f"note {number}": note for number, note in enumerate(loaded.notes, start=1)},
     }

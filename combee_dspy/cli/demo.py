@@ -12,28 +12,30 @@ from combee_dspy.exceptions import ArgumentValueError
 __all__ = ["demo"]
 
 
-def _said(text: str) -> Any:
+def _option(text: str) -> Any:
     return typer.Option(help=text, show_default=False)
 
 
 def demo(  # noqa: PLR0913 - one parameter an option
-    lm: Annotated[str | None, _said("Model, by DSPy's name; the embedded one by default.")] = None,
-    model_file: Annotated[
-        Path | None, _said("A GGUF file that the embedded model is read from.")
+    lm: Annotated[
+        str | None, _option("Model, by DSPy's name; the embedded one by default.")
     ] = None,
-    api_base: Annotated[str | None, _said("Address of an OpenAI-compatible service.")] = None,
-    api_key_env: Annotated[str | None, _said("Environment variable that holds the key.")] = None,
+    model_file: Annotated[
+        Path | None, _option("A GGUF file that the embedded model is read from.")
+    ] = None,
+    api_base: Annotated[str | None, _option("Address of an OpenAI-compatible service.")] = None,
+    api_key_env: Annotated[str | None, _option("Environment variable that holds the key.")] = None,
     benchmark: Annotated[
         str, typer.Option(help="A benchmark's name; see combee benchmarks.")
     ] = "formula-mini",
-    path: Annotated[Path | None, _said("Where the benchmark's rows are, if not bundled.")] = None,
+    path: Annotated[Path | None, _option("Where the benchmark's rows are, if not bundled.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 2,
-    rollouts: Annotated[int | None, _said("Budget: at most so many rollouts.")] = None,
-    calls: Annotated[int | None, _said("Budget: at most so many LM calls.")] = None,
-    tokens: Annotated[int | None, _said("Budget: at most so many tokens.")] = None,
-    dollars: Annotated[float | None, _said("Budget: at most so many dollars.")] = None,
-    seconds: Annotated[float | None, _said("Budget: at most so many seconds.")] = None,
-    log_dir: Annotated[Path | None, _said("Folder to keep the run's journal in.")] = None,
+    rollouts: Annotated[int | None, _option("Budget: at most so many rollouts.")] = None,
+    calls: Annotated[int | None, _option("Budget: at most so many LM calls.")] = None,
+    tokens: Annotated[int | None, _option("Budget: at most so many tokens.")] = None,
+    dollars: Annotated[float | None, _option("Budget: at most so many dollars.")] = None,
+    seconds: Annotated[float | None, _option("Budget: at most so many seconds.")] = None,
+    log_dir: Annotated[Path | None, _option("Folder to keep the run's journal in.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Record the run in MLflow.")] = False,
 ) -> None:
     """Watch Combee teach a language model, on examples it has not seen.
@@ -52,7 +54,7 @@ def demo(  # noqa: PLR0913 - one parameter an option
     It prints held-out scores before and after, what that cost, and the learned prompt.
     If the prompt did not get better, it says so.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    asked = dict(locals())
+    options = dict(locals())
     if lm is None and (api_base or api_key_env):
         option = "--api-base" if api_base else "--api-key-env"
         problem = "says where a model is, but no model is named"
@@ -67,4 +69,4 @@ def demo(  # noqa: PLR0913 - one parameter an option
     # dspy takes seconds to import, and --help needs none of it.
     from combee_dspy.demo import DemoOptions, run_demo
 
-    run_demo(DemoOptions(**asked))
+    run_demo(DemoOptions(**options))

@@ -68,12 +68,12 @@ def plugins(
     show_table(
         [
             {
-                "kind": one.kind,
-                "name": one.name,
-                "from": one.distribution.removeprefix("combee-dspy-"),
+                "kind": entry.kind,
+                "name": entry.name,
+                "from": entry.distribution.removeprefix("combee-dspy-"),
             }
-            | {"what it does": "cannot be loaded: see below" if one.problem else one.does}
-            for one in entries
+            | {"what it does": "cannot be loaded: see below" if entry.problem else entry.does}
+            for entry in entries
         ],
         folded="what it does",
     )
@@ -134,10 +134,12 @@ def render_plugin(name: str, kind: str) -> dict[str, str]:
         use: Template(text).substitute(values)
         for use, text in yaml.safe_load(read("uses.yaml"))[kind].items()
     }
-    found = "".join(word.capitalize() for word in name.split("-"))
+    class_name = "".join(word.capitalize() for word in name.split("-"))
     # "tracker" would else name a class after the base class that it inherits from.
-    taken = keyword.iskeyword(found) or re.search(rf"\b{found}\b", read(f"{kind}.py.tmpl"))
-    values["class_name"] = f"My{found}" if taken else found
+    is_taken = keyword.iskeyword(class_name) or re.search(
+        rf"\b{class_name}\b", read(f"{kind}.py.tmpl")
+    )
+    values["class_name"] = f"My{class_name}" if is_taken else class_name
     return {
         path.format(**values): Template(read(f"{source.format(**values)}.tmpl")).substitute(values)
         for path, source in _FILES.items()

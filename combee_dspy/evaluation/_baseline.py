@@ -121,14 +121,16 @@ class CostPerPoint:
 
     def __str__(self) -> str:
         """Return it as one sentence, the baseline's own cost and what guards its speed with it."""
-        own = _told(self.baseline)
+        own = _write_costs(self.baseline)
         above = f"the serial baseline's {self.baseline.score:.3f}{f' ({own})' if own else ''}"
         if self.points <= 0:
-            said = f"{self.points:+.1f} points against {above}: it bought none above it"
+            text = f"{self.points:+.1f} points against {above}: it bought none above it"
         else:
             dollars = "" if self.dollars is not None else ", dollars unknown"
-            said = f"{self.points:+.1f} points over {above}, at {_told(self)}{dollars} a point"
-        return f"{said}; {self.guarded}"
+            text = (
+                f"{self.points:+.1f} points over {above}, at {_write_costs(self)}{dollars} a point"
+            )
+        return f"{text}; {self.guarded}"
 
     @property
     def guarded(self) -> str:
@@ -138,16 +140,20 @@ class CostPerPoint:
                 "the baseline was given and not measured here on the same rows, so no speed is"
                 " stated"
             )
-        found = (
+        interval = (
             f"paired {self.versus.low:+.3f} to {self.versus.high:+.3f},"
             f" {self.versus.confidence:.0%} interval"
         )
         if self.versus.low <= -self.margin:
-            return f"no speed is stated: held-out may be more than {self.margin:g} worse ({found})"
+            return (
+                f"no speed is stated: held-out may be more than {self.margin:g} worse ({interval})"
+            )
         speed = "" if self.faster is None else f"{self.faster:.3g} times as fast, "
-        return f"{speed}held-out no more than {self.margin:g} worse ({found})"
+        return f"{speed}held-out no more than {self.margin:g} worse ({interval})"
 
 
-def _told(costs: SerialBaseline | CostPerPoint) -> str:
-    known = {name: getattr(costs, name) for name in _FORMS}
-    return ", ".join(_FORMS[name].format(cost) for name, cost in known.items() if cost is not None)
+def _write_costs(costs: SerialBaseline | CostPerPoint) -> str:
+    costs_by_name = {name: getattr(costs, name) for name in _FORMS}
+    return ", ".join(
+        _FORMS[name].format(cost) for name, cost in costs_by_name.items() if cost is not None
+    )

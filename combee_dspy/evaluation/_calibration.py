@@ -157,8 +157,8 @@ class Calibrator:
         if not due or (n == self._decided and not final):
             return None
         self._decided = n
-        found = calibrate(self.pairs, threshold=settings.threshold, confidence=settings.confidence)
-        return found.require() if found.high < settings.threshold else found
+        result = calibrate(self.pairs, threshold=settings.threshold, confidence=settings.confidence)
+        return result.require() if result.high < settings.threshold else result
 
 
 def calibrate(
@@ -200,16 +200,16 @@ def calibrate(
     from scipy.stats import norm, spearmanr
 
     # Rounded where sums of ranks leave a perfect order a hair off 1.
-    found = round(max(-1.0, min(1.0, float(spearmanr(first, second).statistic))), 12)
+    correlation = round(max(-1.0, min(1.0, float(spearmanr(first, second).statistic))), 12)
     bound = 1 - 12 / (n * (n**2 - 1))
-    within = max(-bound, min(bound, found))
+    within = max(-bound, min(bound, correlation))
     half = float(norm.ppf(0.5 + confidence / 2)) * math.sqrt((1 + within**2 / 2) / (n - 3))
     low, high = (
-        min(found, math.tanh(math.atanh(within) - half)),
-        max(found, math.tanh(math.atanh(within) + half)),
+        min(correlation, math.tanh(math.atanh(within) - half)),
+        max(correlation, math.tanh(math.atanh(within) + half)),
     )
     reason = (
-        f"Spearman's correlation with the reference is {found:.3f} ({confidence:.0%} interval"
+        f"Spearman's correlation with the reference is {correlation:.3f} ({confidence:.0%} interval"
         f" {low:.3f} to {high:.3f}) over {n} rollouts, whose lower end must be {threshold:g}"
     )
-    return CalibrationResult(found, low, high, n, threshold, low >= threshold, reason)
+    return CalibrationResult(correlation, low, high, n, threshold, low >= threshold, reason)

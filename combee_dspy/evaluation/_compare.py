@@ -27,8 +27,12 @@ def sign_test(before: Sequence[float], after: Sequence[float]) -> tuple[int, int
     # In Python's integers and by one division, so that a p of 1/4 is 0.25 and not a hair more.
     wins = sum(1 for old, new in zip(before, after, strict=True) if new > old)
     losses = sum(1 for old, new in zip(before, after, strict=True) if not new >= old)
-    told = wins + losses
-    return wins, losses, sum(math.comb(told, count) for count in range(losses, told + 1)) / 2**told
+    decided = wins + losses
+    return (
+        wins,
+        losses,
+        sum(math.comb(decided, count) for count in range(losses, decided + 1)) / 2**decided,
+    )
 
 
 def clearly_worse(child: Sequence[float], parent: Sequence[float], level: float = 0.05) -> bool:
@@ -57,12 +61,12 @@ def select_newest_not_clearly_worse(
             one that has none. The first must have some.
         level: As for :func:`clearly_worse`.
     """
-    judged = [(place, found) for place, found in enumerate(scores) if found is not None]
-    best = max((found for _, found in judged), key=fmean)
+    judged = [(place, rows) for place, rows in enumerate(scores) if rows is not None]
+    best = max((rows for _, rows in judged), key=fmean)
     return next(
         place
-        for place, found in reversed(judged)
-        if found is best or not clearly_worse(found, best, level)
+        for place, rows in reversed(judged)
+        if rows is best or not clearly_worse(rows, best, level)
     )
 
 

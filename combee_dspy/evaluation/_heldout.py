@@ -105,35 +105,35 @@ def check_unmoved(
                 )
 
 
-def _check_rows(begun: Receipt, identity: HeldoutIdentity, where: str, study: str) -> None:
-    if not identity.rows or identity.content == begun.heldout.content:
+def _check_rows(receipt: Receipt, identity: HeldoutIdentity, where: str, study: str) -> None:
+    if not identity.rows or identity.content == receipt.heldout.content:
         return
-    shared = len(set(begun.heldout.rows) & set(identity.rows))
-    learned = {*begun.heldout.train, *begun.heldout.validation} & {
+    shared = len(set(receipt.heldout.rows) & set(identity.rows))
+    learned = {*receipt.heldout.train, *receipt.heldout.validation} & {
         *identity.train,
         *identity.validation,
     }
-    if shared or learned or (study and study == begun.study):
+    if shared or learned or (study and study == receipt.study):
         raise HeldoutMovedError(
             "has changed after a run of this study read it: that is a leak, not a tune, "
             "since whoever saw the first figures chose the second set",
             {
-                "read": begun.heldout.content[:16],
+                "read": receipt.heldout.content[:16],
                 "now": identity.content[:16],
                 "shared rows": shared,
             },
-            f"Give the held-out set that was read at {begun.at}: another look at it is counted. "
+            f"Give the held-out set that was read at {receipt.at}: another look at it is counted. "
             f"{where} has the record.",
         )
 
 
-def _check_not_learned(begun: Receipt, identity: HeldoutIdentity, where: str) -> None:
+def _check_not_learned(receipt: Receipt, identity: HeldoutIdentity, where: str) -> None:
     for argument, hashes in (("trainset", identity.train), ("valset", identity.validation)):
-        if shared := len(set(begun.heldout.rows) & set(hashes)):
+        if shared := len(set(receipt.heldout.rows) & set(hashes)):
             raise HeldoutMovedError(
                 f"holds {shared} rows that this study has read as held-out: what they showed would"
                 " now be learned",
-                {"shared": shared, "read at": begun.at},
+                {"shared": shared, "read at": receipt.at},
                 f"Take them out. {where} has the record.",
                 argument=argument,
             )
@@ -217,7 +217,7 @@ class HeldoutPin:
             setting=self.setting,
         )
 
-    def begun(self, run: str, at: str, programs: tuple[str, str]) -> Receipt:
+    def first_receipt(self, run: str, at: str, programs: tuple[str, str]) -> Receipt:
         """Return the receipt to keep before the first held-out rollout."""
         looks = len(self._looks(run, programs))
         return replace(self.pinned(run, at), stage="begun", programs=programs, looks=looks)
@@ -226,8 +226,8 @@ class HeldoutPin:
         """Return the earlier looks; the same run's at the same programs is one that failed, and
         goes on.
         """
-        begun = [receipt for receipt in self.earlier if receipt.stage == "begun"]
-        return [receipt for receipt in begun if (receipt.run, receipt.programs) != (run, programs)]
+        looks = [receipt for receipt in self.earlier if receipt.stage == "begun"]
+        return [receipt for receipt in looks if (receipt.run, receipt.programs) != (run, programs)]
 
     def read(
         self,
@@ -255,17 +255,19 @@ class HeldoutPin:
                 "scores", lengths, "are not one per row and program", "Score every row once."
             )
         level = self.heldout.confidence
-        found = paired_difference(
+        difference = paired_difference(
             before, after, confidence=level, seed=derive_seed(seed, "heldout")
         )
         if programs[0] == programs[1]:
-            found = PairedDifference(found.before, found.before, 0.0, 0.0, 0.0, found.n, level)
+            difference = PairedDifference(
+                difference.before, difference.before, 0.0, 0.0, 0.0, difference.n, level
+            )
         warnings = list(self.warnings)
         if max(*before, *after) - min(*before, *after) > 1 + 1e-9:
             warnings.append(
                 "Scores span more than the 1 that the detectable difference was computed for."
             )
-        begun = self.begun(run, at, programs)
+        receipt = self.first_receipt(run, at, programs)
         if looks := self._looks(run, programs):
             warnings.append(
                 _warn_of_looks(
@@ -273,11 +275,11 @@ class HeldoutPin:
                 )
             )
         receipt = replace(
-            begun,
+            receipt,
             stage="read",
             before=tuple(map(float, before)),
             after=tuple(map(float, after)),
-            difference=found,
+            difference=difference,
             seed=seed,
             models=dict(models or {}),
         )
@@ -350,22 +352,17 @@ def pin(
             f"is finer than the {detectable:.4g} that the held-out set can tell from none ({basis})"
         )
         raise ArgumentValueError("target", heldout.target, problem, remedy)
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = []
     if detectable > 1:
-        said = (
+        warnings.append(
             f"The held-out set of {len(identity.rows)} rows can tell no difference, so this run"
-            " supports no claim"
-        )
-        warnings = (
-            (
-                f"{said}: scores between 0 and 1 would have to differ by {detectable:.3g}. Hold out"
-                " more rows."
-            ),
+            f" supports no claim: scores between 0 and 1 would have to differ by {detectable:.3g}."
+            " Hold out more rows."
         )
     if copies := len(identity.rows) - len(set(identity.rows)):
-        said = (
+        warnings.append(
             f"{copies} held-out rows are copies of others: the set tells as much as"
-            f" {identity.n:.0f} rows would"
+            f" {identity.n:.0f} rows would, and the interval is too narrow."
         )
-        warnings = (*warnings, f"{said}, and the interval is too narrow.")
-    return HeldoutPin(identity, heldout, detectable, basis, (), setting, warnings).after(receipts)
+    pin = HeldoutPin(identity, heldout, detectable, basis, (), setting, tuple(warnings))
+    return pin.after(receipts)

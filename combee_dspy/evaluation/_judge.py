@@ -119,13 +119,15 @@ class Judge:
         }
         if self.reference:
             inputs["reference"] = dict(gold.labels().items())
-        signature, given = fenced(self.signature or self._default(), inputs)
+        signature, fenced_inputs = fenced(self.signature or self._default(), inputs)
         reason = ""
         for attempt in range(self.attempts):
             try:
                 with role_scope("evaluator"), dspy.context(warn_on_type_mismatch=False):
                     return _verdict(
-                        dspy.Predict(signature)(**given, lm=self.lm, config=self._config(attempt))
+                        dspy.Predict(signature)(
+                            **fenced_inputs, lm=self.lm, config=self._config(attempt)
+                        )
                     )
             except (AdapterParseError, _UnreadableError) as error:
                 reason = str(error).partition("\n")[0]
@@ -184,22 +186,22 @@ def evaluator_lms(metric: object, default: dspy.BaseLM | None = None) -> tuple[d
         default: What takes the place of an LM that is ``None``: DSPy's setting.
     """
     if isinstance(metric, functools.partial):
-        given = (metric.func, *metric.args, *metric.keywords.values())
-        return tuple(lm for one in given for lm in evaluator_lms(one, default))
+        parts = (metric.func, *metric.args, *metric.keywords.values())
+        return tuple(lm for part in parts for lm in evaluator_lms(part, default))
     if inspect.ismethod(metric):
         metric = metric.__func__
     if inspect.isfunction(metric):
         names = inspect.getclosurevars(metric)
         return tuple(
             lm
-            for one in (*names.nonlocals.values(), *names.globals.values())
-            for lm in _referred(one)
+            for part in (*names.nonlocals.values(), *names.globals.values())
+            for lm in _referred(part)
         )
     if isinstance(metric, dspy.Module):
-        found = [predictor.lm for predictor in metric.predictors()]
+        lms = [predictor.lm for predictor in metric.predictors()]
     else:
-        found = [metric.lm] if hasattr(metric, "lm") else []
-    return tuple(lm for lm in (default if one is None else one for one in found) if lm is not None)
+        lms = [metric.lm] if hasattr(metric, "lm") else []
+    return tuple(lm for lm in (default if part is None else part for part in lms) if lm is not None)
 
 
 def _referred(value: object) -> tuple[Any, ...]:
@@ -249,7 +251,7 @@ def check_roles_heard(usage: Iterable[CallUsage], proposer: object) -> None:
     Raises:
         ArgumentValueError: A call in the role ``evaluator`` went to the proposer's model.
     """
-    for one in usage:
-        if one.role == "evaluator" and same_model(one.model, proposer):
+    for row in usage:
+        if row.role == "evaluator" and same_model(row.model, proposer):
             problem = "has called the model that proposes: it would be its own examiner"
-            raise ArgumentValueError("metric", one.model, problem, _REMEDY)
+            raise ArgumentValueError("metric", row.model, problem, _REMEDY)

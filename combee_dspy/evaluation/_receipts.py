@@ -71,7 +71,7 @@ def heldout_identity(
     """
     hashes = [row_hash(row) for row in rows]
     keys = [sorted(map(str, row.inputs().keys())) if hasattr(row, "inputs") else [] for row in rows]
-    shown = [
+    contents = [
         f"{digest} {canonical_json(names)}" for names, digest in zip(keys, hashes, strict=True)
     ]
     own, learned, compared = (tuple(item[:16] for item in of) for of in (hashes, train, validation))
@@ -79,7 +79,7 @@ def heldout_identity(
         if shared := len(set(own) & set(other)):
             raise SplitOverlapError("heldout", name, shared)
     return HeldoutIdentity(
-        digest_of(sorted(shown)), digest_of(hashes), metric, own, learned, compared
+        digest_of(sorted(contents)), digest_of(hashes), metric, own, learned, compared
     )
 
 
@@ -144,7 +144,8 @@ class Receipt(Event):
         if not same or earlier.stage != "read" or self.heldout.metric == earlier.heldout.metric:
             return 0
         old, new = (
-            sorted(zip(one.heldout.rows, one.before, strict=True)) for one in (earlier, self)
+            sorted(zip(receipt.heldout.rows, receipt.before, strict=True))
+            for receipt in (earlier, self)
         )
         return sum(before != after for before, after in zip(old, new, strict=True))
 
@@ -163,9 +164,12 @@ class Receipt(Event):
         """Return how much better this result is than another's on the same held-out rows, in
         whatever order.
         """
-        pairs = [sorted(zip(one.heldout.rows, one.after, strict=True)) for one in (other, self)]
+        pairs = [
+            sorted(zip(receipt.heldout.rows, receipt.after, strict=True))
+            for receipt in (other, self)
+        ]
         level = 0.95 if self.difference is None else self.difference.confidence
-        before, after = ([score for _, score in one] for one in pairs)
+        before, after = ([score for _, score in receipt] for receipt in pairs)
         return paired_difference(
             before, after, confidence=level, seed=derive_seed(self.seed, "baseline")
         )

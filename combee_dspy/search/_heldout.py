@@ -120,7 +120,7 @@ class HeldoutReading:
         # Others may have looked since it was pinned.
         self._receipts.check(self._identity)
         self._pin = self._pin.after(self._looks())
-        self._receipts.keep(self._pin.begun(run, _now(), programs))
+        self._receipts.keep(self._pin.first_receipt(run, _now(), programs))
         scores = await asyncio.gather(*(self._scores(candidate) for candidate in (before, after)))
         self._pin.check_same()
         receipt = self._pin.read(run, _now(), programs, *scores, seed=seed, models=models)

@@ -155,7 +155,7 @@ def replay(
     path = journal_file(place)
     tracker = MLflowTracker(tracking_uri=tracking_uri, experiment=experiment)
     tracker.check()
-    found = []
+    places = []
     # To hold the journal is to know that no run goes on, and that nobody else replays it. Nobody
     # writes to a copy.
     held = closing(Journal(path.parent)) if path.name == "journal.sqlite" else nullcontext()
@@ -167,13 +167,13 @@ def replay(
             except CombeeError:
                 raise
             except Exception as error:  # noqa: BLE001 - a server that answers nonsense makes MLflow fail in any way
-                said = one_line(cleaner()(str(error)), 300)
+                message = one_line(cleaner()(str(error)), 300)
                 remedy = "Start the server, or correct the address."
                 raise ArgumentValueError(
-                    "tracking_uri", shipper.uri, f"cannot be written to: {said}", remedy
+                    "tracking_uri", shipper.uri, f"cannot be written to: {message}", remedy
                 ) from None
-            found.append(shipper.where)
-    return tuple(found)
+            places.append(shipper.where)
+    return tuple(places)
 
 
 def make_store(uri: str) -> None:
@@ -252,9 +252,11 @@ class _Shipper(Follower):
     def close(self) -> None:
         """Say how to complete what is not complete."""
         if not self._complete:
-            given = ["--tracking-uri", self.uri] if self.uri else []
-            given += ["--experiment", self._tracker.experiment] if self._tracker.experiment else []
-            command = shlex.join([str(self._reader.path.parent), *given])
+            options = ["--tracking-uri", self.uri] if self.uri else []
+            options += (
+                ["--experiment", self._tracker.experiment] if self._tracker.experiment else []
+            )
+            command = shlex.join([str(self._reader.path.parent), *options])
             _logger.warning(
                 "MLflow has not got all of the run. With a log_dir: combee track replay %s", command
             )
@@ -280,7 +282,7 @@ class _Shipper(Follower):
             self._tag({_CURSOR: json.dumps(asdict(pinned)), _PENDING: ""})
             self._cursor, self._pending = pinned, None
 
-    def _one(self, sql: str) -> Any:
+    def _number(self, sql: str) -> Any:
         return self._reader.rows(sql, (self._run,))[0][0]
 
     def _tag(self, tags: dict[str, str]) -> None:
@@ -293,13 +295,13 @@ class _Shipper(Follower):
         if not over and not any(self._history.entries(UpdateEnded, after=self._cursor.event)):
             return None
         # Events first: the effects that they rest on are then there as well.
-        event = self._one("SELECT coalesce(max(id), 0) FROM event WHERE run = ?")
-        effect = self._one("SELECT coalesce(max(id), 0) FROM effect WHERE run = ?")
+        event = self._number("SELECT coalesce(max(id), 0) FROM event WHERE run = ?")
+        effect = self._number("SELECT coalesce(max(id), 0) FROM effect WHERE run = ?")
         last = (
             "SELECT coalesce(r.finished, (SELECT max(ended) FROM effect WHERE run = r.id),"
             " r.created) FROM run r WHERE r.id = ?"
         )
-        pinned = _Cursor(event, effect, self._one(last) if over else 0.0)
+        pinned = _Cursor(event, effect, self._number(last) if over else 0.0)
         if pinned == self._cursor:
             return None
         self._tag({_PENDING: json.dumps(asdict(pinned))})
@@ -310,30 +312,30 @@ class _Shipper(Follower):
             os.environ.setdefault(name, value)
         import mlflow
 
-        record, asked = self._history.record, self._tracker
+        record, tracker = self._history.record, self._tracker
         named = json.dumps([record.name, record.created, record.seed, record.identity])
         identity = hashlib.sha256(named.encode()).hexdigest()[:32]
-        make_store(asked.tracking_uri or mlflow.get_tracking_uri())
-        client = mlflow.MlflowClient(tracking_uri=asked.tracking_uri)
+        make_store(tracker.tracking_uri or mlflow.get_tracking_uri())
+        client = mlflow.MlflowClient(tracking_uri=tracker.tracking_uri)
         # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow
         # itself is set to.
         experiment = (
             None
-            if asked.experiment or asked.tracking_uri
+            if tracker.experiment or tracker.tracking_uri
             else os.environ.get("MLFLOW_EXPERIMENT_ID")
         )
-        parent = asked.parent or active_run(asked.tracking_uri)
-        if parent is not None and asked.experiment is None:
+        parent = tracker.parent or active_run(tracker.tracking_uri)
+        if parent is not None and tracker.experiment is None:
             # MLflow shows a run below its parent only where both are in one experiment.
             experiment = client.get_run(parent).info.experiment_id
         if experiment is None:
-            name = asked.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
+            name = tracker.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
             home = client.get_experiment_by_name(name)
             experiment = client.create_experiment(name) if home is None else home.experiment_id
-        found = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
-        if found:
-            tags, self._id = found[0].data.tags, found[0].info.run_id
-            if found[0].info.status != "RUNNING" and record.state == "running":
+        runs = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
+        if runs:
+            tags, self._id = runs[0].data.tags, runs[0].info.run_id
+            if runs[0].info.status != "RUNNING" and record.state == "running":
                 client.update_run(self._id, status="RUNNING")
         else:
             nested = {"mlflow.parentRunId": parent} if parent else {}
@@ -343,7 +345,7 @@ class _Shipper(Follower):
                 "mlflow.source.type": "LOCAL",
                 **nested,
             }
-            name = self._clean(asked.run_name or title(self._history))
+            name = self._clean(tracker.run_name or title(self._history))
             self._id = client.create_run(
                 experiment, round(record.created * 1000), tags, name
             ).info.run_id
@@ -355,16 +357,16 @@ class _Shipper(Follower):
                 self._pending = replace(self._pending, ended=0.0)
         else:
             decided = [
-                mlflow.entities.Param(*one)
-                for one in clean_values(
+                mlflow.entities.Param(*pair)
+                for pair in clean_values(
                     params(record.name, record.seed, self._history.description), self._clean
                 ).items()
             ]
-            begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
+            cursor_tag = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
             client.log_inputs(self._id, datasets=datasets_of(self._history.about))
-            client.log_batch(self._id, params=decided, tags=[begun])
+            client.log_batch(self._id, params=decided, tags=[cursor_tag])
         self._client = client
-        self.uri = self._clean(asked.tracking_uri or mlflow.get_tracking_uri())
+        self.uri = self._clean(tracker.tracking_uri or mlflow.get_tracking_uri())
         if self.uri.startswith(("http://", "https://")):
             self.where = f"{self.uri}/#/experiments/{experiment}/runs/{self._id}"
         else:
@@ -396,12 +398,12 @@ class _Shipper(Follower):
     def _metrics(self, pinned: _Cursor) -> list[Any]:
         from mlflow.entities import Metric
 
-        found = []
+        points = []
         for entry in self._history.entries(
             UpdateEnded, after=self._cursor.event, upto=pinned.event
         ):
             values = charted(self._of_update(entry.step, pinned))
-            found += [
+            points += [
                 Metric(name, value, round(entry.at * 1000), entry.step)
                 for name, value in values.items()
             ]
@@ -412,8 +414,8 @@ class _Shipper(Follower):
             # books, and the held-out set is read.
             groups, sums = _SUMMED
             steps = {name: last + (name.startswith(groups) or name in sums) for name in values}
-            found += [Metric(name, value, at, steps[name]) for name, value in values.items()]
-        return found
+            points += [Metric(name, value, at, steps[name]) for name, value in values.items()]
+        return points
 
     def _send_end(self, pinned: _Cursor) -> None:
         from combee_dspy.tracking.report import render_report

@@ -50,13 +50,13 @@ def datasets_of(about: Description) -> list[Any]:
     """Return the splits of a run as MLflow's datasets. Their rows stay where they are."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    found = []
+    inputs = []
     for split, digest in about.digests.items():
         if digest:
             profile = json.dumps({"num_rows": about.sizes.get(split)})
             dataset = Dataset(split, digest[:36], "local", "{}", profile=profile)
-            found.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
-    return found
+            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+    return inputs
 
 
 class Legacy:
@@ -71,13 +71,13 @@ class Legacy:
     """
 
     def __init__(
-        self, client: Any, reader: Reader, run: int, told: str, clean: Callable[[str], str]
+        self, client: Any, reader: Reader, run: int, mlflow_run: str, clean: Callable[[str], str]
     ) -> None:
         self._client, self._reader, self._run, self._id, self._clean = (
             client,
             reader,
             run,
-            told,
+            mlflow_run,
             clean,
         )
         self._history = RunHistory(reader, run)
@@ -97,10 +97,10 @@ class Legacy:
             lessons = [
                 {name: getattr(lesson, name) for name in _OF_LESSON} for lesson in book.lessons
             ]
-            found = clean_values({"component": component, "lessons": lessons}, self._clean)
+            content = clean_values({"component": component, "lessons": lessons}, self._clean)
             self._text(
                 f"books/{registered(component)}.json",
-                json.dumps(found, indent=2, ensure_ascii=False),
+                json.dumps(content, indent=2, ensure_ascii=False),
             )
         decisions = decisions_of(self._history)
         if not decisions:
@@ -128,8 +128,8 @@ class Legacy:
             for component, text in chosen.get("texts", {}).items():
                 self._prompt(component, text)
         returned = self._history.last(ProgramReturned)
-        kept = self._client.get_run(self._id)
-        if returned is None or kept.outputs.model_outputs:
+        mlflow_run = self._client.get_run(self._id)
+        if returned is None or mlflow_run.outputs.model_outputs:
             return
         from mlflow.entities import LoggedModelOutput
 
@@ -138,7 +138,7 @@ class Legacy:
             "validation": str(self._about.digests.get("validation")),
             "score": str(chosen.get("score")),
         }
-        home = kept.info.experiment_id
+        home = mlflow_run.info.experiment_id
         model = self._client.create_logged_model(
             home, name, self._id, tags, model_type="dspy program state"
         )
@@ -170,7 +170,7 @@ class Legacy:
 
         with suppress(MlflowException):  # it is there already
             self._client.create_registered_model(name)
-        made = self._client.create_model_version(name, source, self._id, dict(tags))
+        version = self._client.create_model_version(name, source, self._id, dict(tags))
         try:
             best = self._client.get_model_version_by_alias(name, _BEST).tags
         except MlflowException:
@@ -178,15 +178,15 @@ class Legacy:
         if best.get("validation") != tags["validation"] or float(best["score"]) <= float(
             tags["score"]
         ):
-            self._client.set_registered_model_alias(name, _BEST, made.version)
+            self._client.set_registered_model_alias(name, _BEST, version.version)
 
     def traces(self, candidate: str) -> None:
         """Record the rollouts that tell most of what was learned."""
         home = self._client.get_run(self._id).info.experiment_id
-        kept = self._client.search_traces(
+        traces = self._client.search_traces(
             locations=[home], run_id=self._id, max_results=_TRACES, include_spans=False
         )
-        known = {trace.info.trace_id for trace in kept}
+        trace_ids = {trace.info.trace_id for trace in traces}
         sql = (
             "SELECT candidate FROM effect WHERE run = ? AND purpose = 'validation' ORDER BY id"
             " LIMIT 1"
@@ -207,7 +207,7 @@ class Legacy:
                 started=row["started"],
                 ended=row["ended"],
             )
-            if recorder.name_of(trace) not in known:
+            if recorder.name_of(trace) not in trace_ids:
                 recorder.record(trace)
 
 

@@ -127,28 +127,30 @@ class Finer(RecordBenchmark):
 
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
-        found = self.read()
+        reading = self.read()
         as_in_ace = self.label_list == "record" and self.unit == "tag"
-        missing = found.missing or ("" if as_in_ace else _OTHER_TASK)
-        records = {row_hash(row): self._record(row) for rows in found.rows.values() for row in rows}
+        missing = reading.missing or ("" if as_in_ace else _OTHER_TASK)
+        records = {
+            row_hash(row): self._record(row) for rows in reading.rows.values() for row in rows
+        }
         labels = self._labels(records.values())
         signature = self._signature(labels)
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
             name=self.name,
             task=f"finer, labels {self.label_list}",
-            source=f"{found.source}; origin: {_ORIGIN}",
+            source=f"{reading.source}; origin: {_ORIGIN}",
             licence=_CARD.licence,
             citation=_CARD.citation,
-            train=found.splits["train"],
-            validation=found.splits["validation"],
-            heldout=found.splits["heldout"],
+            train=reading.splits["train"],
+            validation=reading.splits["validation"],
+            heldout=reading.splits["heldout"],
             signature=signature,
             program=lambda: module(signature),
             metric=TagMetric(self.unit, labels=labels),
             tolerant_metric=TagMetric(self.unit, tolerant=True, labels=labels),
             known_noise=ambiguities(records),
-            notes=found.notes,
+            notes=reading.notes,
             comparable=False if missing else None,
             standing=missing or PUBLISHED,
         )
@@ -156,28 +158,28 @@ class Finer(RecordBenchmark):
     def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
         """Yield the records, those made of FiNER-139's tagged sentences included."""
         first = list(islice(rows, 1))
-        given: Iterator[Row] = chain(first, rows)
+        tagged: Iterator[Row] = chain(first, rows)
         if first and "ner_tags" in first[0]:
-            given = islice(batches(given), getattr(self, split, None) or _MOST)
+            tagged = islice(batches(tagged), getattr(self, split, None) or _MOST)
         try:
-            yield from given
+            yield from tagged
         except ValueError as error:
             raise self.source.error(str(error), f"{self.path}, {split}") from error
 
     def problem(self, row: Row) -> str | None:
         """Return why a row is no record of FiNER's, or ``None``."""
-        found = parse(row)
-        return found if isinstance(found, str) else None
+        record = parse(row)
+        return record if isinstance(record, str) else None
 
     def together(self, row: Row) -> list[str]:
         """Return a record's sentences."""
         return [question.sentence for question in self._record(row).questions]
 
     def _record(self, row: Mapping[str, object]) -> Record:
-        found = parse(row)
-        if isinstance(found, str):
-            raise self.source.error(found, "one row")
-        return found
+        record = parse(row)
+        if isinstance(record, str):
+            raise self.source.error(record, "one row")
+        return record
 
     def _labels(self, records: Collection[Record]) -> tuple[str, ...]:
         """Return the labels that all records offer: those of FiNER-139 where they list none."""
@@ -190,9 +192,9 @@ class Finer(RecordBenchmark):
                 reason, remedy="Pass label_list='record' to leave each its own."
             )
         labels = tuple(sorted(frozenset.union(*offered)))
-        if unknown := {question.target for one in records for question in one.questions}.difference(
-            labels
-        ):
+        if unknown := {
+            question.target for record in records for question in record.questions
+        }.difference(labels):
             reason = (
                 f"{len(unknown)} targets are among no record's labels, such as"
                 f" {min(unknown)[:80]!r}"
@@ -208,14 +210,14 @@ class Finer(RecordBenchmark):
             DataSourceError: The row is not FiNER's.
         """
         record = self._record(row)
-        given = (
+        inputs = (
             {"context": row["context"]}
             if self.label_list == "record"
             else {"questions": record.text}
         )
         # Entities are no field of the signature: the metric names them in its feedback.
         entities = [question.entity for question in record.questions]
-        return dspy.Example(**given, tags=row["target"], entities=entities).with_inputs(*given)
+        return dspy.Example(**inputs, tags=row["target"], entities=entities).with_inputs(*inputs)
 
     def _signature(self, labels: tuple[str, ...]) -> type[dspy.Signature]:
         answer = (
@@ -228,9 +230,10 @@ class Finer(RecordBenchmark):
         if self.label_list == "record":
             fields = {"context": (str, dspy.InputField()), "tags": tags}
             return dspy.Signature(fields, "Answer the questions with US GAAP tags.")
-        asked = dspy.InputField(
+        questions = dspy.InputField(
             desc="numbers (entities) of financial filings, each in its sentence"
         )
         return dspy.Signature(
-            {"questions": (str, asked), "tags": tags}, "Name the best US GAAP tag for each number."
+            {"questions": (str, questions), "tags": tags},
+            "Name the best US GAAP tag for each number.",
         )

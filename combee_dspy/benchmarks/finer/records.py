@@ -79,10 +79,10 @@ def parse(row: Mapping[str, object]) -> Record | str:
     labels = (
         tuple(name for item in listed[1].split(",") if (name := item.strip())) if listed else ()
     )
-    asked = _END.sub("", context[listed.end() :] if listed else context)
+    text = _END.sub("", context[listed.end() :] if listed else context)
     # A sentence may quote such a line itself: only the next number in turn starts a question.
     marks: list[re.Match[str]] = []
-    for mark in _QUESTION.finditer(asked):
+    for mark in _QUESTION.finditer(text):
         if int(mark[1]) == len(marks) + 1:
             marks.append(mark)
     targets = [item.strip() for item in target.split(",")]
@@ -93,9 +93,9 @@ def parse(row: Mapping[str, object]) -> Record | str:
         )
     if len(marks) != len(targets) or not all(targets):
         return f"the context asks {len(marks)} questions and the target holds {len(targets)} labels"
-    ends = [*(mark.start() for mark in marks[1:]), len(asked)]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
     sentences = [
-        asked[mark.end() : end].strip().removesuffix('"')
+        text[mark.end() : end].strip().removesuffix('"')
         for mark, end in zip(marks, ends, strict=True)
     ]
     questions = (
@@ -108,7 +108,7 @@ def parse(row: Mapping[str, object]) -> Record | str:
 def _row(questions: Sequence[Question]) -> dict[str, object]:
     """Return a record as a row, in FinLoRA's form."""
     count = len(questions)
-    asked = [
+    lines = [
         f'{number}. What is best tag for entity "{question.entity}" in sentence:'
         f' "{question.sentence}?"'
         for number, question in enumerate(questions, 1)
@@ -120,7 +120,7 @@ def _row(questions: Sequence[Question]) -> dict[str, object]:
         " Provide nothing else. "
     )
     return {
-        "context": "\n".join([context, *asked, "Output US GAAP tags:"]),
+        "context": "\n".join([context, *lines, "Output US GAAP tags:"]),
         "target": ",".join(question.target for question in questions),
     }
 
@@ -162,16 +162,18 @@ def ambiguities(records: Mapping[str, Record]) -> dict[str, str]:
     A number that stands twice in a sentence is asked for by the same words
     twice. Where the labels differ, no answer can be right each time.
     """
-    known: dict[tuple[str, str], set[str]] = {}
+    tags_by_question: dict[tuple[str, str], set[str]] = {}
     for record in records.values():
         for question in record.questions:
-            known.setdefault((question.entity, question.sentence), set()).add(question.target)
-    found: dict[str, list[str]] = {}
+            tags_by_question.setdefault((question.entity, question.sentence), set()).add(
+                question.target
+            )
+    problems: dict[str, list[str]] = {}
     for key, record in records.items():
         for number, question in enumerate(record.questions, 1):
-            if len(tags := known[question.entity, question.sentence]) > 1:
+            if len(tags := tags_by_question[question.entity, question.sentence]) > 1:
                 both = f"{' and '.join(sorted(tags))} for the same words"
-                found.setdefault(key, []).append(
+                problems.setdefault(key, []).append(
                     f"question {number} (entity {question.entity}) is labelled {both}"
                 )
-    return {key: "; ".join(said) for key, said in found.items()}
+    return {key: "; ".join(texts) for key, texts in problems.items()}

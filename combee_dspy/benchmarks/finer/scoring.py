@@ -41,7 +41,7 @@ class TagResult:
     entity: str
     expected: str
     got: str | None
-    known: bool
+    is_label: bool
     exact: bool
     tolerant: bool
 
@@ -66,8 +66,10 @@ def grade(
     ):
         exact = got is not None and got.lower() == right.lower()
         entity = entities[place] if place < len(entities) else f"#{place + 1}"
-        known = got is not None and got.casefold() in valid
-        results.append(TagResult(entity, right, got, known, exact, exact or easy == _plain(right)))
+        is_label = got is not None and got.casefold() in valid
+        results.append(
+            TagResult(entity, right, got, is_label, exact, exact or easy == _plain(right))
+        )
     return results
 
 
@@ -120,7 +122,7 @@ class TagMetric:
     ) -> str:
         lines = [f"{sum(right)} of {len(right)} tags are right."]
         for number, (item, ok) in enumerate(zip(results, right, strict=True), 1):
-            lines.append(f'{number}. entity "{_short(item.entity)}": {self._said(item, ok)}')
+            lines.append(f'{number}. entity "{_short(item.entity)}": {self._judgement(item, ok)}')
         if (surplus := len(_tags(prediction)) - len(results)) > 0:
             lines.append(
                 f"{surplus} answers too many were ignored: give {len(results)}, separated by"
@@ -128,12 +130,12 @@ class TagMetric:
             )
         return "\n".join(lines)
 
-    def _said(self, item: TagResult, ok: bool) -> str:
+    def _judgement(self, item: TagResult, ok: bool) -> str:
         if ok:
             return f"right, {item.expected}."
         if item.got is None:
             return f"no answer; expected {item.expected}."
-        if item.known:
+        if item.is_label:
             return f"predicted {_short(item.got)}; expected {item.expected}."
         kind = f"which is none of the {len(self.labels)} labels"
         if item.tolerant:

@@ -86,10 +86,10 @@ class FormulaMini(Benchmark):
     pin: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        known = LEVELS[self.task]
+        all_levels = LEVELS[self.task]
         levels = self._levels()
-        if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(known):
-            remedy = f"Give different levels of {', '.join(map(str, known))}."
+        if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(all_levels):
+            remedy = f"Give different levels of {', '.join(map(str, all_levels))}."
             raise ArgumentValueError("FormulaMini.levels", self.levels, "cannot be used", remedy)
         names = self._names()
         count = self.formulas if isinstance(self.formulas, int) else len(names)
@@ -174,12 +174,12 @@ class FormulaMini(Benchmark):
         """Return the question with its label: the formula's name, or the number."""
         # Formula and level of a number are no fields of the signature: they tell groups apart in an
         # analysis.
-        kept = (
+        names = (
             ("question", "formula")
             if self.task == "route"
             else ("question", "answer", "formula", "level")
         )
-        return dspy.Example({name: row[name] for name in kept}).with_inputs("question")
+        return dspy.Example({name: row[name] for name in names}).with_inputs("question")
 
 
 def _route_signature(names: tuple[str, ...]) -> type[dspy.Signature]:
@@ -195,13 +195,15 @@ def route_metric(
     Pure and safe to call from any thread.
     """
     right = BY_NAME[gold.formula]
-    given = str(getattr(pred, "formula", None) or "").strip()
-    asked = f"The question asks for {right.tell}: {right.name}"
-    if given == right.name:
+    answer = str(getattr(pred, "formula", None) or "").strip()
+    explanation = f"The question asks for {right.tell}: {right.name}"
+    if answer == right.name:
         feedback = f"Correct: it asks for {right.tell}, which is {right.name}."
-    elif other := BY_NAME.get(given):
-        feedback = f"Wrong: got {other.name}. {asked}, not {other.name}, which is {other.tell}."
+    elif other := BY_NAME.get(answer):
+        feedback = (
+            f"Wrong: got {other.name}. {explanation}, not {other.name}, which is {other.tell}."
+        )
     else:
-        shown = repr(given[:60]) if given else "nothing"
-        feedback = f"Wrong: got {shown}, which names no formula. {asked}."
-    return dspy.Prediction(score=float(given == right.name), feedback=feedback)
+        quoted = repr(answer[:60]) if answer else "nothing"
+        feedback = f"Wrong: got {quoted}, which names no formula. {explanation}."
+    return dspy.Prediction(score=float(answer == right.name), feedback=feedback)
