@@ -13,7 +13,8 @@ from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page
 
 if TYPE_CHECKING:
     from combee_dspy.tracking._caller import callbacks_beside, note_caller
-    from combee_dspy.tracking._mlflow import MLflowTracker, make_store, replay
+    from combee_dspy.tracking._mlflow import MLflowTracker, replay
+    from combee_dspy.tracking._mlflow_store import make_store
     from combee_dspy.tracking._overview import overview
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import (
@@ -55,7 +56,7 @@ _HOMES = {
     "Progress": "_progress",
     "ROLLOUT_COLUMNS": "_sql",
     "callbacks_beside": "_caller",
-    "make_store": "_mlflow",
+    "make_store": "_mlflow_store",
     "note_caller": "_caller",
     "overview": "_overview",
     "replay": "_mlflow",

