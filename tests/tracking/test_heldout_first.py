@@ -110,10 +110,8 @@ def test_the_log_ends_with_it_and_a_loss_is_a_warning(
         caplog.at_level(logging.INFO, "combee_dspy.progress"),
     ):
         display = Display(reader, 1, Console(file=screen, width=200, color_system=None))
-        display._event, display._logs = (
-            0,
-            True,
-        )  # as a run that has just ended, where logging is set up
+        # As a run that has just ended, where logging is set up.
+        display.news._event, display._logs = 0, True
         display.follow()
     (line,) = [record for record in caplog.records if "held-out" in record.getMessage()]
     assert f"{figures} (" in line.getMessage()

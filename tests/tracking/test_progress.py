@@ -81,7 +81,7 @@ def test_nothing_passes_what_it_is_a_part_of(tmp_path):
     told = screen.stream.getvalue()
     assert "18 beyond 5 rollouts" in told
     assert "18 of 5" not in told
-    assert all(share <= 1 for share in display._shares().values())
+    assert all(share <= 1 for share in display.news.shares().values())
 
 
 def test_what_an_earlier_part_did_counts_and_is_not_told_again(tmp_path):
