@@ -128,7 +128,7 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
     console = console or Console()
     plan = EMBEDDED if options.lm is None else REMOTE
     benchmark = _benchmark(options, plan)
-    budget = {name: found for name in _BUDGETS if (found := getattr(options, name)) is not None}
+    budget = {name: limit for name in _BUDGETS if (limit := getattr(options, name)) is not None}
     with dspy.context(**_model(options, plan)):
         console.print(_heading(options, benchmark, plan))
         combee = Combee(
@@ -264,13 +264,13 @@ def _costs(report: CombeeReport) -> Table:
 def _prompt(program: dspy.Module) -> Panel:
     lines = []
     for name, predictor in program.named_predictors():
-        shown = (
+        demonstrations = (
             "; ".join(f"{key}: {value}" for key, value in demo.items()) for demo in predictor.demos
         )
         lines += [
             f"[{name}]",
             predictor.signature.instructions,
-            *(f"  for example — {demo}" for demo in shown),
+            *(f"  for example — {demo}" for demo in demonstrations),
         ]
     return _panel("the learned prompt", *lines)
 

@@ -111,8 +111,8 @@ def check_params(kind: str, place: str, chosen: StrategyConfig) -> None:
     Raises:
         ArgumentValueError: There is any.
     """
-    known = inspect.signature(registry.find(kind, chosen.name)).parameters
+    names = inspect.signature(registry.find(kind, chosen.name)).parameters
     for key, value in chosen.params.items():
-        if key not in known:
+        if key not in names:
             problem = f"is no parameter of {kind} {chosen.name!r}"
-            raise ArgumentValueError(f"{place}.params.{key}", value, problem, nearest(key, known))
+            raise ArgumentValueError(f"{place}.params.{key}", value, problem, nearest(key, names))

@@ -149,9 +149,9 @@ def compiled(plan: Plan) -> list[TaskResult]:
             for tracker in (default_trackers() if trackers is None else trackers)
         )
         combee.settings = replace(combee.settings, trackers=quiet)
-        settings = [{"lm": lm_of(one.lm), **one.settings()} for one in plan.tasks]
+        settings = [{"lm": lm_of(task.lm), **task.settings()} for task in plan.tasks]
         tasks = [
-            replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)
+            replace(task.task, context=own) for task, own in zip(plan.tasks, settings, strict=True)
         ]
         with dspy.context(**settings[0]):
             return compile_many(tasks, combee=combee, at_once=plan.config.at_once)
@@ -181,12 +181,12 @@ def _show_plan(plan: Plan) -> None:
     from combee_dspy.search import make_compilation
 
     settings = plan.combee(DummyLM([])).settings
-    for one in plan.tasks:
-        task = one.task
+    for planned in plan.tasks:
+        task = planned.task
         compilation = make_compilation(settings, task.student, task.data)
         splits = compilation.splits
         facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
-        for loaded, _ in one.benchmarks:
+        for loaded, _ in planned.benchmarks:
             facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
             facts |= {f"note {number}": note for number, note in enumerate(loaded.notes, start=1)}
         facts["rows"] = (
@@ -196,10 +196,10 @@ def _show_plan(plan: Plan) -> None:
         if splits.traces is not None:
             facts["traces"] = splits.traces
         facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
-        facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
-        asked = {"task": _asked(one.lm), "proposer": _asked(plan.proposer)}
+        facts["models"] = f"task {planned.lm.model}, proposer {plan.proposer.model}"
+        models = {"task": _named_model(planned.lm), "proposer": _named_model(plan.proposer)}
         if judges := evaluator_lms(task.metric):
-            asked["evaluator"] = Asked(str(judges[0].model))
+            models["evaluator"] = Asked(str(judges[0].model))
         rows = {
             "train": [row.example for row in splits.train],
             "validation": [row.example for row in splits.validation],
@@ -210,12 +210,12 @@ def _show_plan(plan: Plan) -> None:
             task.student,
             rows,
             compilation.limits,
-            asked,
+            models,
             settings.costs,
             call_tokens,
             each_read=not settings.edits_instructions,
         )
-        facts |= reckoned.facts() | ({"output": one.output} if one.output else {})
+        facts |= reckoned.facts() | ({"output": planned.output} if planned.output else {})
         show_facts(facts)
     options = (
         "artifact",
@@ -236,7 +236,7 @@ def _show_plan(plan: Plan) -> None:
     typer.echo("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
 
 
-def _asked(lm: LMConfig) -> Asked:
+def _named_model(lm: LMConfig) -> Asked:
     from combee_dspy.cli._estimate import Asked
     from combee_dspy.lms import EmbeddedOptions
 
