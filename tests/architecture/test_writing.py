@@ -59,9 +59,6 @@ PRIVATE = {
     "plugins/appworld/combee_appworld/_setup.py": (
         "an environment is built in a temporary folder, then moved"
     ),
-    "plugins/bench/combee_bench/pictures.py": (
-        "a picture is drawn in memory, and written from there"
-    ),
     "plugins/terminal-bench/combee_terminal_bench/harness": (
         "runs in Harbor's environment, in folders of its own"
     ),

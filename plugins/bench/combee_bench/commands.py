@@ -2,8 +2,8 @@
 
 A command is a class of options and a module that measures. The module has ``run(options)``, which
 yields one row after another; ``line(options, row)`` and ``table(options, rows)``, without which the
-rows, or their summary, are written as they are; and, where they make sense,
-``summary(options, rows)`` for the JSON file and ``draw(options, rows, path)``.
+rows, or their summary, are written as they are; and, where it makes sense,
+``summary(options, rows)`` for the JSON file.
 """
 
 from __future__ import annotations
@@ -61,21 +61,17 @@ def command(name: str, options: type, module: str, epilog: str = "") -> Callable
     parameters = [_parameter(field, hints[field.name], texts[field.name]) for field in own]
 
     def run(**values: Any) -> None:
-        json_file, picture = values.pop("json"), values.pop("picture", None)
-        for option, file in (("--json", json_file), ("--picture", picture)):
-            if file is not None and not file.absolute().parent.is_dir():
-                # Refused now rather than after minutes of measuring.
-                problem, remedy = "cannot be written", "Name a file in a folder that exists."
-                raise ArgumentValueError(option, str(file), problem, remedy)
+        file = values.pop("json")
+        if file is not None and not file.absolute().parent.is_dir():
+            # Refused now rather than after minutes of measuring.
+            problem, remedy = "cannot be written", "Name a file in a folder that exists."
+            raise ArgumentValueError("--json", str(file), problem, remedy)
         chosen = {key: _read(_flag(key), value, hints[key]) for key, value in values.items()}
-        _measure(name, options(**chosen), importlib.import_module(module), json_file, picture)
+        _measure(name, options(**chosen), importlib.import_module(module), file)
 
-    files = {"json": "Write figures, machine, versions and command here."}
-    if module in _DRAWN:
-        files["picture"] = "Draw it here, as SVG or PNG (needs matplotlib)."
-    for key, text in files.items():
-        option = typer.Option(f"--{key}", help=text, rich_help_panel="Output")
-        parameters.append(_keyword(key, Annotated[Path | None, option], None))
+    text = "Write figures, machine, versions and command here."
+    option = typer.Option("--json", help=text, rich_help_panel="Output")
+    parameters.append(_keyword("json", Annotated[Path | None, option], None))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__name__ = name.rpartition(" ")[2].replace("-", "_")
@@ -150,9 +146,7 @@ def _command_line(name: str, options: Any) -> str:
     return shlex.join(parts)
 
 
-def _measure(
-    name: str, options: Any, module: Any, json_file: Path | None, picture: Path | None
-) -> None:
+def _measure(name: str, options: Any, module: Any, json_file: Path | None) -> None:
     from rich.console import Console
 
     from combee_bench.surroundings import environment
@@ -177,8 +171,6 @@ def _measure(
                 "rows": [dataclasses.asdict(row) for row in rows],
             }
             write_plain(json_file, json.dumps(record, indent=2, default=str) + "\n")
-    if picture is not None:
-        module.draw(options, rows, picture)
     console = Console()
     if not console.is_terminal:
         # Nobody's window bounds a file.
@@ -192,12 +184,6 @@ def _measure(
         table = by_fields(name, [{field: getattr(row, field) for field in fields} for row in rows])
     console.print(table)
 
-
-_DRAWN = (
-    "combee_bench.speed",
-    "combee_bench.compare",
-    "combee_bench.retention",
-)
 
 _COMPARABLE = """A method is called so many times faster than the first one only if it learned no
 less: the 95 % interval of its held-out score minus the first one's (Tango's score interval over
@@ -253,7 +239,7 @@ learned for it, so a small model can show it. Without --lm the law of one call i
 what is seen: compare it with a model's curve.
 
 \b
-    combee bench retention --lm embedded --file qwen.gguf --json qwen.json --picture qwen.svg
+    combee bench retention --lm embedded --file qwen.gguf --json qwen.json
     combee bench retention --lm openai/my-model --api-base http://gpu:8000/v1 --slots 32"""
 
 _REAL = """The order of the runs is drawn before the first. What each run came to is a file in

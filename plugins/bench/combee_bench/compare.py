@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import dspy
@@ -27,7 +26,6 @@ from combee_bench.options import (
     check_budget,
 )
 from combee_bench.own import Own, read_own
-from combee_bench.pictures import figure
 from combee_bench.scoring import scores_of
 from combee_bench.statistics import Side, mean_of, not_comparable, pareto_best, side_by_side
 from combee_bench.surroundings import LABEL, load_rows, quietly
@@ -40,7 +38,7 @@ from combee_dspy.rollouts import run_in_daemon
 from combee_dspy.stopping import Limits
 from combee_simulator import SimulatedConfig, benchmark_task
 
-__all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
+__all__ = ["CompareRun", "line", "run", "sides_of", "summary", "table"]
 
 T = TypeVar("T")
 
@@ -395,29 +393,3 @@ def _cells(
 
 def _axis_name(axis: str) -> str:
     return axis.replace("gpu_", "GPU-")
-
-
-def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> None:
-    """Draw held-out score against each cost that is known: a point and its 95 % interval a method.
-
-    The Pareto-best of a panel are filled; the others are rings.
-    """
-    sides, best = sides_of(options, runs)
-    axes = [axis for axis in AXES if any(mean_cost(side, axis) for side in sides)]
-    with figure(path, _title(options, runs), len(axes)) as panels:
-        for panel, axis in zip(panels, axes, strict=True):
-            for number, side in enumerate(sides):
-                cost, score = mean_cost(side, axis), side.heldout
-                if cost is None:
-                    continue
-                spread = [[score.mean - score.low], [score.high - score.mean]]
-                style = "full" if side.method in best[axis] else "none"
-                panel.errorbar(
-                    [cost], [score.mean], spread, fmt="o", color=f"C{number}", fillstyle=style
-                )
-                panel.annotate(
-                    side.method, (cost, score.mean), (6, 4), textcoords="offset points", fontsize=8
-                )
-            panel.set_xlim(left=0)
-            panel.set_xlabel(_axis_name(axis))
-        panels[0].set_ylabel("held-out score, 95 %")

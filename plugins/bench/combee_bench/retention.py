@@ -24,7 +24,6 @@ from combee_bench.endpoints import model_lm
 from combee_bench.mixed import ServedTally, Statement, serve, state, tally
 from combee_bench.options import RetentionOptions
 from combee_bench.overload import LAWS
-from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_task
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.tables import by_rows
@@ -38,7 +37,7 @@ from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive_seed
 from combee_simulator import SimulatedConfig, SimulatedService
 
-__all__ = ["RetentionRow", "draw", "line", "run", "summary", "table"]
+__all__ = ["RetentionRow", "line", "run", "summary", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,16 +349,3 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
                 right = f"{sum(one.right for one in tallies)} of {size * len(tallies)}"
                 lines.append((name, str(size), right, *map(str, counts)))
     return by_rows("What a book serves of them", _SERVED_HEADS, lines)
-
-
-def draw(options: RetentionOptions, rows: Sequence[RetentionRow], path: Path) -> None:
-    """Draw the share that comes back against the number of reflections, a line an aggregator."""
-    with figure(path, f"Planted lessons that come back: {_title(options)}", 1) as (axes,):
-        for name in options.aggregators:
-            sizes = [size for size in options.sizes if _some(rows, name, size)]
-            axes.plot(sizes, [_share(rows, name, size) for size in sizes], "o-", label=name)
-        axes.set_xscale("log")
-        axes.set_ylim(0, 1.02)
-        axes.set_xlabel("reflections")
-        axes.set_ylabel("kept")
-        axes.legend(fontsize=8)

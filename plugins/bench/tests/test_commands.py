@@ -31,7 +31,6 @@ def test_every_option_has_help(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(APP, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "--json" in result.output
-    assert ("--picture" in result.output) is (command in ("bench speed", "compare"))
 
 
 def test_a_measurement_prints_a_table_and_writes_a_file_that_repeats_it(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -133,15 +132,10 @@ def test_the_serial_baseline_is_gepa_and_gpus_are_charged_by_the_second(
     assert all(run.gpu_seconds == pytest.approx(2 * run.seconds) for run in runs)
 
 
-def test_the_table_and_the_picture_hold_every_method(
-    runs: list[CompareRun], tmp_path: Path
-) -> None:
+def test_the_table_holds_every_method(runs: list[CompareRun]) -> None:
     text = printed(compare.table(TINY, runs))
     assert all(name in text for name in METHODS)
     assert "MIPROv2 was given 2 of 12 training rows" in text
-    pytest.importorskip("matplotlib")
-    compare.draw(TINY, runs, tmp_path / "compare.svg")
-    assert "combee-playbook" in (tmp_path / "compare.svg").read_text(encoding="utf-8")
 
 
 class Lazy(Baseline):

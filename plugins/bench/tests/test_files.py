@@ -11,7 +11,6 @@ from rich.table import Table
 
 from combee_bench.commands import _measure
 from combee_bench.options import ScanOptions
-from combee_bench.pictures import figure
 from combee_bench.real import _page, _read, _written
 from combee_dspy.exceptions import NotPlainFileError
 
@@ -20,8 +19,8 @@ from combee_dspy.exceptions import NotPlainFileError
 def link(tmp_path: Path) -> Path:
     """A link to a file of the user's, which must stay as it is."""
     (tmp_path / "victim").write_text("mine", encoding="utf-8")
-    (tmp_path / "out.svg").symlink_to(tmp_path / "victim")
-    yield tmp_path / "out.svg"
+    (tmp_path / "out.json").symlink_to(tmp_path / "victim")
+    yield tmp_path / "out.json"
     assert (tmp_path / "victim").read_text(encoding="utf-8") == "mine"
 
 
@@ -31,27 +30,13 @@ def test_figures_as_json_follow_no_link(link):
         line=lambda *_: "",
         table=lambda *_: Table("none"),
     )
-    with pytest.raises(NotPlainFileError, match=r"out\.svg is a link"):
-        _measure("scan", ScanOptions(), module, link, None)
-
-
-def test_a_picture_follows_no_link(link):
-    pytest.importorskip("matplotlib")
-    with pytest.raises(NotPlainFileError, match=r"out\.svg is a link"), figure(link, "title", 1):
-        pass
-
-
-def test_a_picture_is_drawn_by_the_ending_of_its_name(tmp_path):
-    pytest.importorskip("matplotlib")
-    for ending, beginning in (("svg", b"<?xml"), ("png", b"\x89PNG")):
-        with figure(tmp_path / f"a.{ending}", "title", 1):
-            pass
-        assert (tmp_path / f"a.{ending}").read_bytes().startswith(beginning)
+    with pytest.raises(NotPlainFileError, match=r"out\.json is a link"):
+        _measure("scan", ScanOptions(), module, link)
 
 
 def test_a_study_follows_no_link(link):
     for write in (lambda: _written(link, {}), lambda: _page(link, [], [], [])):
-        with pytest.raises(NotPlainFileError, match=r"out\.svg is a link"):
+        with pytest.raises(NotPlainFileError, match=r"out\.json is a link"):
             write()
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from combee_bench.options import SpeedOptions
-from combee_bench.pictures import figure
 from combee_bench.statistics import Side, not_comparable, side_by_side
 from combee_bench.surroundings import LABEL
 from combee_bench.tables import by_columns
 
-__all__ = ["SpeedRun", "draw", "line", "sides_of", "summary", "table"]
+__all__ = ["SpeedRun", "line", "sides_of", "summary", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,48 +180,3 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
 
 def _seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
-    """Draw each method's seconds on a logarithmic axis, and its held-out difference to the first.
-
-    Beside a bar stand the seconds and how many times faster than the first that is, where it may
-    be said: where the interval on the right lies above the dashed margin.
-    """
-    sides, took = sides_of(options, runs)
-    places = range(len(sides))
-    title = f"{_describe(options)}, {options.slots} slots: {options.lm or LABEL}"
-    with figure(path, title, 2, height=1.2 + 0.4 * len(sides)) as (seconds, difference):
-        medians = [
-            statistics.median(took.get((side.method, run.seed), 0.0) for run in side.runs)
-            for side in sides
-        ]
-        bars = seconds.barh(
-            places,
-            medians,
-            color=["#507080" if side.versus is None else "#3366aa" for side in sides],
-        )
-        labels = [
-            f"{median:,.0f}" + (f" · {side.versus}" if side.versus else "")
-            for median, side in zip(medians, sides, strict=True)
-        ]
-        seconds.bar_label(bars, labels, padding=3, fontsize=8)
-        if min(medians, default=0.0) > 0:
-            seconds.set_xscale("log")
-            seconds.set_xlim(right=max(medians) * 6)
-        seconds.set_xlabel("seconds" if options.lm else "simulated seconds")
-        seconds.set_yticks(places, [side.method for side in sides])
-        for place, side in enumerate(sides):
-            if side.versus is not None:
-                interval, style = (
-                    side.versus.difference,
-                    "full" if side.versus.comparable else "none",
-                )
-                difference.plot([interval.low, interval.high], [place, place], color="#3366aa")
-                difference.plot(interval.mean, place, "o", color="#3366aa", fillstyle=style)
-        for value, style in ((0.0, "-"), (-options.margin / 100, "--")):
-            difference.axvline(value, color="#888888", linewidth=0.8, linestyle=style)
-        difference.set_xlabel("held-out minus the first's, 95 %")
-        difference.set_yticks([])
-        for axes in (seconds, difference):
-            axes.set_ylim(len(sides) - 0.4, -0.6)
