@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import dspy
 
-import dspy
-
 from combee_dspy.costs import Costs, Price, price_of
 from combee_dspy.evaluation._judge import Judge
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
