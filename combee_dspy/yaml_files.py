@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
-def load_yaml(data: bytes) -> Any:
+def load_yaml(data: bytes) -> object:
     """Return what a YAML file holds.
 
     Raises:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -226,7 +226,7 @@ def read_spec(source: Mapping[str, Any] | Path) -> Spec:
     """
     if isinstance(source, Path):
         try:
-            source = load_yaml(read_plain(source, follow=True)) or {}
+            source = cast("Mapping[str, Any]", load_yaml(read_plain(source, follow=True)) or {})
         except (
             OSError,
             ValueError,
