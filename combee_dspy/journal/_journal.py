@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -63,7 +62,9 @@ _USAGE = (
 )
 _FIND = f"SELECT {SUMMED['effect']}, crc FROM effect WHERE run = ? AND key = ?"  # noqa: S608 - constants
 _usage_row = operator.attrgetter(*SUMMED["usage"].split(", "))
-_effect_row = operator.attrgetter(*SUMMED["effect"].split(", ")[1:])
+_COLUMNS = SUMMED["effect"].split(", ")  # the run first, the value last
+_ERROR = _COLUMNS.index("error")
+_effect_row = operator.attrgetter(*_COLUMNS[1:])
 _RUN = f"UPDATE run SET crc = row_sum({SUMMED['run']}) WHERE id = ?"  # noqa: S608 - constants
 
 
@@ -286,10 +287,12 @@ class RunLog:
         self.journal.writer.put(self._statements(effect))
 
     def _statements(self, effect: Effect) -> list[Statement]:
-        error = effect.error and sound(effect.error)
-        written = replace(effect, value=dump(effect.value), error=error)
+        row = [self.number, *_effect_row(effect)]
+        row[-1] = dump(effect.value)
+        if effect.error is not None:
+            row[_ERROR] = sound(effect.error)
         return [
-            (_EFFECT, (self.number, *_effect_row(written))),
+            (_EFFECT, row),
             *((_USAGE, (*_usage_row(used), self.number, effect.key)) for used in effect.usage),
         ]
 
