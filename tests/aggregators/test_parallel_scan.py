@@ -218,8 +218,8 @@ def test_a_failed_merge_is_done_by_code(answer: Answer) -> None:
 def test_one_list_needs_no_merge() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
         assert name == "LearnFromExamples"
-        found = any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"])
-        return {"lessons": ["Only here."] if found else []}
+        result = any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"])
+        return {"lessons": ["Only here."] if result else []}
 
     lessons = World.of(script).run(ParallelScan(copies=1), made(9))
     assert [lesson.text for lesson in lessons.lessons] == ["Only here."]

@@ -131,7 +131,7 @@ def test_other_words_for_what_a_user_removed_do_not_return():
     )
     result, _ = learned({"same": [[SAYS[0], SAYS[1]]]}, n=1, book=book)
     after = book.add([Taught(result.lessons[0].text, ("a new row",))], 1).edit(result.edits).book
-    assert [one.state for one in after.lessons] == ["removed_by_user"]
+    assert [lesson.state for lesson in after.lessons] == ["removed_by_user"]
 
 
 def test_a_comparison_that_fails_changes_nothing():

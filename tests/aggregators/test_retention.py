@@ -54,17 +54,17 @@ def two_levels(first: tuple[int, ...], second: tuple[int, ...], root: tuple[int,
 
 
 def test_each_reflection_is_lost_where_its_lesson_was_last_seen() -> None:
-    found = measure_retention(two_levels((0, 1, 2), (6, 7), (0, 6)), RECORDS)
-    assert [one.index for one in found] == list(range(12))
-    assert {one.index for one in found if one.covered} == {0, 6}
-    lost = {one.index: one.lost_at for one in found}
+    result = measure_retention(two_levels((0, 1, 2), (6, 7), (0, 6)), RECORDS)
+    assert [one.index for one in result] == list(range(12))
+    assert {one.index for one in result if one.covered} == {0, 6}
+    lost = {one.index: one.lost_at for one in result}
     assert lost[0] is None
     # Written at level 1, gone after the merge; and never written by the node that read it.
     assert (lost[1], lost[7]) == ((1, 0), (1, 1))
     assert (lost[5], lost[11]) == ((1, 0), (1, 1))
-    assert all(one.measurable for one in found)
-    assert min(one.coverage for one in found if one.covered) > 0.8
-    assert max(one.coverage for one in found if not one.covered) < 0.4
+    assert all(one.measurable for one in result)
+    assert min(one.coverage for one in result if one.covered) > 0.8
+    assert max(one.coverage for one in result if not one.covered) < 0.4
 
 
 def test_the_last_node_that_covered_it_counts_in_a_deeper_tree() -> None:
@@ -76,11 +76,11 @@ def test_the_last_node_that_covered_it_counts_in_a_deeper_tree() -> None:
         NodeOutput(2, 1, (4, 5), lines(4, 5)),
         NodeOutput(3, 0, (0, 1, 2, 3, 4, 5), lines(0, 4)),
     )
-    found = {
+    by_name = {
         one.index: one.lost_at
         for one in measure_retention(result(lines(0, 4), *nodes), RECORDS[:6])
     }
-    assert found == {0: None, 1: (2, 0), 2: (2, 0), 3: (1, 1), 4: None, 5: (2, 1)}
+    assert by_name == {0: None, 1: (2, 0), 2: (2, 0), 3: (1, 1), 4: None, 5: (2, 1)}
 
 
 def test_a_merged_line_covers_each_of_its_parts() -> None:
@@ -93,9 +93,9 @@ def test_a_merged_line_covers_each_of_its_parts() -> None:
 
 def test_a_rewritten_text_is_read_line_by_line() -> None:
     text = f"Name the code.\n\n- {line(3)}\n- Read with care. {line(5)}"
-    found = measure_retention(Lessons("answer", rewrite=text), RECORDS)
-    assert {one.index for one in found if one.covered} == {3, 5}
-    assert found[0].lost_at == (1, 0)
+    result = measure_retention(Lessons("answer", rewrite=text), RECORDS)
+    assert {one.index for one in result if one.covered} == {3, 5}
+    assert result[0].lost_at == (1, 0)
 
 
 def test_what_no_node_read_was_lost_before_the_first() -> None:
@@ -121,11 +121,11 @@ def test_a_mere_verdict_is_not_measurable(feedback: str, measurable: bool) -> No
 
 
 def test_without_useful_feedback_the_level_one_line_stands_for_it() -> None:
-    found = measure_retention(
+    result = measure_retention(
         two_levels((0, 1), (6,), (0,)), [record(number, "Wrong.") for number in range(12)]
     )
-    assert {one.index for one in found if one.covered} == {0}
-    assert not any(one.measurable for one in found)
+    assert {one.index for one in result if one.covered} == {0}
+    assert not any(one.measurable for one in result)
 
 
 def test_parts_of_one_record_count_as_one_reflection() -> None:
@@ -153,15 +153,15 @@ def test_a_real_scan_says_which_merge_lost_what() -> None:
         return {"lessons": list(lines(0, 1))}
 
     lessons = World.of(script).run(ParallelScan(copies=1), RECORDS)
-    found = measure_retention(lessons, RECORDS)
-    assert {one.index for one in found if one.covered} == {0, 1}
+    result = measure_retention(lessons, RECORDS)
+    assert {one.index for one in result if one.covered} == {0, 1}
     shards = {
         index: (node.level, node.node)
         for node in lessons.nodes
         if node.level == 1
         for index in node.sources
     }
-    assert {one.index: one.lost_at for one in found if not one.covered} == {
+    assert {one.index: one.lost_at for one in result if not one.covered} == {
         n: shards[n] for n in range(2, 12)
     }
 

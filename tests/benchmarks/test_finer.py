@@ -25,22 +25,22 @@ def folder(tmp_path):
 
 
 def test_records_of_a_folder_become_splits_without_their_labels(folder, closed):
-    found = load_benchmark("finer", path=folder)
-    assert [len(split) for split in found.splits] == [2, 1, 1]
-    assert found.heldout.row_hashes == (row_hash(record(4)),)
-    example = found.train.examples[0]
+    loaded = load_benchmark("finer", path=folder)
+    assert [len(split) for split in loaded.splits] == [2, 1, 1]
+    assert loaded.heldout.row_hashes == (row_hash(record(4)),)
+    example = loaded.train.examples[0]
     assert example.inputs().keys() == ["questions"]
     first = example.questions.splitlines()[0]
     assert first == '1. entity "1.1" in sentence: "In year 1 the item 1 came to $ 1.1 million ."'
     assert not any(name in example.questions for name in LABELS)
     assert example.tags == record(1)["target"]
-    shown = found.signature.output_fields["tags"].json_schema_extra["desc"]
+    shown = loaded.signature.output_fields["tags"].json_schema_extra["desc"]
     assert all(name in shown for name in LABELS)
-    assert isinstance(found.program(), dspy.ChainOfThought)
+    assert isinstance(loaded.program(), dspy.ChainOfThought)
     assert not isinstance(
         load_benchmark("finer", path=folder, reasoning=False).program(), dspy.ChainOfThought
     )
-    assert str(folder) in found.source
+    assert str(folder) in loaded.source
 
 
 def test_the_raw_form_is_kept_and_the_pins_are_the_same(folder):
@@ -55,12 +55,12 @@ def test_finloras_folder_is_cut_and_its_test_is_held_out(tmp_path):
     root = tmp_path / "FinLoRA"
     write(root / "data" / "train", finer_train_batched=[record(number) for number in range(60)])
     write(root / "data" / "test", finer_test_batched=[record(number) for number in range(100, 110)])
-    found = load_benchmark("finer", path=root)
-    assert load_benchmark("finer", path=root / "data").pins == found.pins
-    assert len(found.heldout) == 10
-    assert len(found.train) + len(found.validation) == 60
-    assert len(found.validation) > 3
-    assert "75/25" in found.source
+    loaded = load_benchmark("finer", path=root)
+    assert load_benchmark("finer", path=root / "data").pins == loaded.pins
+    assert len(loaded.heldout) == 10
+    assert len(loaded.train) + len(loaded.validation) == 60
+    assert len(loaded.validation) > 3
+    assert "75/25" in loaded.source
 
 
 def test_the_zip_file_beside_the_loading_script_is_read(tmp_path, closed):
@@ -71,19 +71,19 @@ def test_the_zip_file_beside_the_loading_script_is_read(tmp_path, closed):
     }
     odd = tmp_path / "a[b] c"
     odd.mkdir()
-    found = load_benchmark("finer", path=pack(odd / "finer139.zip", **rows))
+    loaded = load_benchmark("finer", path=pack(odd / "finer139.zip", **rows))
     # Ten sentences of two numbers make five records of four; of five numbers in a sentence three
     # are used.
-    assert [len(split) for split in found.splits] == [5, 2, 3]
-    assert found.train.examples[0].tags == ",".join(label(number) for number in (0, 1, 1, 2))
-    assert found.train.examples[0].entities == ["0.0", "0.1", "1.0", "1.1"]
-    assert "finer139.zip" in found.source
+    assert [len(split) for split in loaded.splits] == [5, 2, 3]
+    assert loaded.train.examples[0].tags == ",".join(label(number) for number in (0, 1, 1, 2))
+    assert loaded.train.examples[0].entities == ["0.0", "0.1", "1.0", "1.1"]
+    assert "finer139.zip" in loaded.source
     # A clone of the data set's repository, the unpacked files, and an archive with a folder in it
     # hold the same rows.
     write(tmp_path / "unpacked", **rows)
     nested = pack(tmp_path / "nested.zip", under="finer139/", **rows)
     for path in (odd, tmp_path / "unpacked", nested):
-        assert load_benchmark("finer", path=path).pins == found.pins
+        assert load_benchmark("finer", path=path).pins == loaded.pins
     assert len(load_benchmark("finer", path=odd, train=2).train) == 2
 
 
@@ -116,11 +116,11 @@ def test_the_hub_id_means_its_zip_file_at_the_pinned_commit(monkeypatch, tmp_pat
         return str(here)
 
     monkeypatch.setattr("datasets.DownloadManager.download", download)
-    found = load_benchmark("finer", path="nlpaueb/finer-139")
+    loaded = load_benchmark("finer", path="nlpaueb/finer-139")
     commit = "100fd7b3f61c8c38c575e80c18f784a89bb604f3"
     assert asked == [f"hf://datasets/nlpaueb/finer-139@{commit}/finer139.zip"]
-    assert found.pins == load_benchmark("finer", path=here).pins
-    assert f"nlpaueb/finer-139@{commit}" in found.source
+    assert loaded.pins == load_benchmark("finer", path=here).pins
+    assert f"nlpaueb/finer-139@{commit}" in loaded.source
     with pytest.raises(ArgumentValueError, match="40-digit"):
         load_benchmark("finer", path="nlpaueb/finer-139", revision="main")
     with pytest.raises(ArgumentValueError, match="40-digit"):
@@ -133,15 +133,15 @@ def test_one_file_is_cut_so_that_no_sentence_is_in_two_parts(tmp_path):
         record(number, sentence=f"Sentence of group {number // 3} says 1 .")
         for number in range(120)
     ]
-    found = load_benchmark("finer", path=write(tmp_path, all=rows) / "all.jsonl")
+    loaded = load_benchmark("finer", path=write(tmp_path, all=rows) / "all.jsonl")
     parts = [
         {example.questions.split('sentence: "')[1][:24] for example in split.examples}
-        for split in found.splits
+        for split in loaded.splits
     ]
     assert all(parts)
     assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
-    assert sum(len(split) for split in found.splits) == 120
-    assert found.notes == ()
+    assert sum(len(split) for split in loaded.splits) == 120
+    assert loaded.notes == ()
 
 
 def test_a_sentence_of_held_out_is_taken_out_of_the_others_and_said(tmp_path, caplog):
@@ -151,10 +151,10 @@ def test_a_sentence_of_held_out_is_taken_out_of_the_others_and_said(tmp_path, ca
         "validation": [record(2)],
         "test": [record(3, sentence="A sentence that is in held-out .")],
     }
-    found = load_benchmark("finer", path=write(tmp_path, **rows))
-    assert found.train.row_hashes == (row_hash(record(1)),)
-    assert "1 rows of train share a sentence with heldout" in found.notes[0]
-    assert found.notes[0] in [entry.getMessage() for entry in caplog.records]
+    loaded = load_benchmark("finer", path=write(tmp_path, **rows))
+    assert loaded.train.row_hashes == (row_hash(record(1)),)
+    assert "1 rows of train share a sentence with heldout" in loaded.notes[0]
+    assert loaded.notes[0] in [entry.getMessage() for entry in caplog.records]
 
 
 def test_one_question_with_two_labels_is_known_noise_and_kept(tmp_path):
@@ -162,12 +162,12 @@ def test_one_question_with_two_labels_is_known_noise_and_kept(tmp_path):
     first = 'entity "1.1" in sentence: "In year 1 the item 1 came to $ 1.1 million .'
     second = 'entity "1.2" in sentence: "In year 1 the item 2 came to $ 1.2 million .'
     twice["context"] = twice["context"].replace(second, first)
-    found = load_benchmark(
+    loaded = load_benchmark(
         "finer", path=write(tmp_path, train=[twice], validation=[record(2)], test=[record(3)])
     )
-    assert set(found.known_noise) == {row_hash(twice)}
-    assert len(found.noisy_examples()) == 1
-    assert len(found.train) == 1
+    assert set(loaded.known_noise) == {row_hash(twice)}
+    assert len(loaded.noisy_examples()) == 1
+    assert len(loaded.train) == 1
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_other_lists_of_labels_need_the_raw_form(tmp_path):
     write(tmp_path, train=[record(1)], validation=[other], test=[record(3)])
     with pytest.raises(DataSourceError, match="label_list='record'"):
         load_benchmark("finer", path=tmp_path)
-    found = load_benchmark("finer", path=tmp_path, label_list="record")
-    assert "SomethingElse" in found.metric.labels
+    loaded = load_benchmark("finer", path=tmp_path, label_list="record")
+    assert "SomethingElse" in loaded.metric.labels
 
 
 def test_parameters_and_absence_are_said(folder, closed):
@@ -228,9 +228,9 @@ def test_a_sentence_that_quotes_a_question_starts_none():
     row["context"] = row["context"].replace(
         "In year 1 the item 1", '9. What is best tag for entity "x" in sentence: "y'
     )
-    found = parse(row)
-    assert not isinstance(found, str)
-    assert len(found.questions) == 4
+    result = parse(row)
+    assert not isinstance(result, str)
+    assert len(result.questions) == 4
 
 
 def test_batches_keep_a_smaller_last_one():
@@ -240,21 +240,21 @@ def test_batches_keep_a_smaller_last_one():
 
 
 def test_the_benchmarks_parts_survive_a_pickle(folder):
-    found = Finer(folder).load()
-    assert pickle.loads(pickle.dumps(found.metric)) == found.metric  # noqa: S301 - made here
+    loaded = Finer(folder).load()
+    assert pickle.loads(pickle.dumps(loaded.metric)) == loaded.metric  # noqa: S301 - made here
 
 
 @needs_real
 def test_real_records_parse_and_score_one_against_themselves():
-    found = load_benchmark("finer", path=REAL / "finer", pin=PINS)
-    assert [len(split) for split in found.splits] == [300, 100, 99]
-    assert found.notes == ()
-    assert found.metric.labels == LABELS
+    loaded = load_benchmark("finer", path=REAL / "finer", pin=PINS)
+    assert [len(split) for split in loaded.splits] == [300, 100, 99]
+    assert loaded.notes == ()
+    assert loaded.metric.labels == LABELS
     # One record asks for the same number in the same sentence twice, with two labels.
-    assert len(found.noisy_examples()) == 1
-    for split in found.splits:
+    assert len(loaded.noisy_examples()) == 1
+    for split in loaded.splits:
         for example in split.examples:
-            assert found.metric(example, dspy.Prediction(tags=example.tags)).score == 1.0
+            assert loaded.metric(example, dspy.Prediction(tags=example.tags)).score == 1.0
             assert len(example.entities) == 4
 
 
@@ -283,8 +283,8 @@ def test_aces_files_keep_what_they_share_and_say_it(tmp_path):
             *(record(number) for number in range(2_000, 2_440)),
         ],
     }
-    found = Finer(write(tmp_path, **files), label_list="record").load()
-    assert [len(split) for split in found.splits] == [1_000, 500, 441]
-    assert found.comparable is None, "names and sizes prove no rows"
-    assert "1 rows of train share a sentence with heldout, as published" in found.notes
+    loaded = Finer(write(tmp_path, **files), label_list="record").load()
+    assert [len(split) for split in loaded.splits] == [1_000, 500, 441]
+    assert loaded.comparable is None, "names and sizes prove no rows"
+    assert "1 rows of train share a sentence with heldout, as published" in loaded.notes
     assert Finer(tmp_path).load().comparable is False

@@ -29,16 +29,16 @@ def folder(tmp_path):
 
 
 def test_rows_of_a_folder_become_splits(folder, closed):
-    found = load_benchmark("formula", path=folder)
-    assert [len(split) for split in found.splits] == [2, 1, 1]
-    assert found.heldout.row_hashes == (row_hash(row(4)),)
-    example = found.train.examples[0]
+    loaded = load_benchmark("formula", path=folder)
+    assert [len(split) for split in loaded.splits] == [2, 1, 1]
+    assert loaded.heldout.row_hashes == (row_hash(row(4)),)
+    example = loaded.train.examples[0]
     assert (example.question, example.answer) == ("Assets are $1. Find it.", "2.0")
     assert example.inputs().keys() == ["question"]
-    assert found.notes == ()
-    assert str(folder) in found.source
-    assert isinstance(found.program(), dspy.ChainOfThought)
-    assert found.metric(example, dspy.Prediction(answer="2")).score == 1.0
+    assert loaded.notes == ()
+    assert str(folder) in loaded.source
+    assert isinstance(loaded.program(), dspy.ChainOfThought)
+    assert loaded.metric(example, dspy.Prediction(answer="2")).score == 1.0
 
 
 def test_folder_names_are_no_patterns(tmp_path):
@@ -76,13 +76,13 @@ def test_held_out_rows_are_taken_out_of_the_others_and_said(tmp_path, caplog):
         "validation": [row(3), row(4)],
         "test": [row(4)],
     }
-    found = load_benchmark("formula", path=write(tmp_path, **rows))
-    assert found.heldout.row_hashes == (row_hash(row(4)),)
-    assert row_hash(row(4)) not in found.train.row_hashes + found.validation.row_hashes
-    assert [len(split) for split in found.splits] == [3, 1, 1]
-    assert len(found.notes) == 4
-    assert "1 rows of train are in heldout" in found.notes[0]
-    assert [record.getMessage() for record in caplog.records] == list(found.notes)
+    loaded = load_benchmark("formula", path=write(tmp_path, **rows))
+    assert loaded.heldout.row_hashes == (row_hash(row(4)),)
+    assert row_hash(row(4)) not in loaded.train.row_hashes + loaded.validation.row_hashes
+    assert [len(split) for split in loaded.splits] == [3, 1, 1]
+    assert len(loaded.notes) == 4
+    assert "1 rows of train are in heldout" in loaded.notes[0]
+    assert [record.getMessage() for record in caplog.records] == list(loaded.notes)
 
 
 def test_one_file_is_cut_by_row_hash(tmp_path):
@@ -167,22 +167,22 @@ def test_names_and_parameters_are_checked():
 
 @needs_real
 def test_real_rows_parse_and_score_one_against_themselves():
-    found = load_benchmark("formula", path=REAL / "formula", pin=PINS)
-    assert [len(split) for split in found.splits] == [500, 164, 136]
-    assert found.notes == ()
-    for split in found.splits:
+    loaded = load_benchmark("formula", path=REAL / "formula", pin=PINS)
+    assert [len(split) for split in loaded.splits] == [500, 164, 136]
+    assert loaded.notes == ()
+    for split in loaded.splits:
         for example in split.examples:
-            assert found.metric(example, dspy.Prediction(answer=example.answer)).score == 1.0
+            assert loaded.metric(example, dspy.Prediction(answer=example.answer)).score == 1.0
             assert "Explanation:" not in example.question
             assert not (example.question.startswith('"') and example.question.endswith('"'))
 
 
 @needs_real
 def test_known_noise_is_in_the_real_rows_and_kept():
-    found = load_benchmark("formula", path=REAL / "formula")
-    assert set(KNOWN_NOISE) <= set(found.validation.row_hashes)
-    (example_id,) = found.noisy_examples()
-    example = found.validation.examples[found.validation.example_ids.index(example_id)]
+    loaded = load_benchmark("formula", path=REAL / "formula")
+    assert set(KNOWN_NOISE) <= set(loaded.validation.row_hashes)
+    (example_id,) = loaded.noisy_examples()
+    example = loaded.validation.examples[loaded.validation.example_ids.index(example_id)]
     assert example.answer == "1000000000.0"
     assert "500,000" in example.question
 
@@ -200,10 +200,10 @@ def ace_files(folder, **sizes):
 
 
 def test_aces_files_are_known_by_name_and_size_and_run_as_they_are(tmp_path):
-    found = load_benchmark("formula", path=ace_files(tmp_path))
-    assert [len(split) for split in found.splits] == [500, 300, 200]
-    assert found.comparable is None, "these rows are made up: names and sizes prove nothing"
-    assert "no row hashes of ACE's are known" in found.standing
+    loaded = load_benchmark("formula", path=ace_files(tmp_path))
+    assert [len(split) for split in loaded.splits] == [500, 300, 200]
+    assert loaded.comparable is None, "these rows are made up: names and sizes prove nothing"
+    assert "no row hashes of ACE's are known" in loaded.standing
 
 
 @pytest.mark.parametrize(
@@ -215,20 +215,20 @@ def test_aces_files_are_known_by_name_and_size_and_run_as_they_are(tmp_path):
     ],
 )
 def test_what_is_not_aces_is_not_called_comparable(tmp_path, sizes, params, why):
-    found = load_benchmark("formula", path=ace_files(tmp_path, **sizes), **params)
-    assert found.comparable is False
-    assert why in found.standing
+    loaded = load_benchmark("formula", path=ace_files(tmp_path, **sizes), **params)
+    assert loaded.comparable is False
+    assert why in loaded.standing
 
 
 def test_a_cut_of_ones_own_is_not_called_comparable(tmp_path, monkeypatch):
     folder = write(
         tmp_path, train=[formula_row(1)], validation=[formula_row(2)], test=[formula_row(3)]
     )
-    found = load_benchmark("formula", path=folder)
-    assert (found.comparable, found.standing) == (
+    loaded = load_benchmark("formula", path=folder)
+    assert (loaded.comparable, loaded.standing) == (
         False,
         "these are not ACE's own files, by their names",
     )
-    monkeypatch.setattr(Formula, "own", found.pins)
+    monkeypatch.setattr(Formula, "own", loaded.pins)
     assert "this project's own cut" in load_benchmark("formula", path=folder).standing
     assert "not comparable with the paper" in Formula.card.size

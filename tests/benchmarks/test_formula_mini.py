@@ -121,9 +121,9 @@ def test_held_out_stays_when_the_other_sizes_change():
 
 
 def test_uneven_sizes_are_met_exactly():
-    found = load_benchmark("formula-mini", formulas=7, train=25, validation=3, heldout=11)
-    assert [len(split) for split in found.splits] == [25, 3, 11]
-    count = Counter(example.formula for example in found.train.examples)
+    loaded = load_benchmark("formula-mini", formulas=7, train=25, validation=3, heldout=11)
+    assert [len(split) for split in loaded.splits] == [25, 3, 11]
+    count = Counter(example.formula for example in loaded.train.examples)
     assert set(count.values()) == {3, 4}
 
 
@@ -148,22 +148,22 @@ def test_formulas_are_the_first_n_or_those_named():
 
 
 def test_the_default_program_runs_and_scores():
-    found = load_benchmark("formula-mini", formulas=3, train=3, validation=3, heldout=3)
-    example = found.train.examples[0]
-    program = found.program()
+    loaded = load_benchmark("formula-mini", formulas=3, train=3, validation=3, heldout=3)
+    example = loaded.train.examples[0]
+    program = loaded.program()
     with dspy.context(lm=dspy.utils.DummyLM([{"formula": example.formula}])):
         prediction = program(**example.inputs())
-    assert found.metric(example, prediction).score == 1.0
+    assert loaded.metric(example, prediction).score == 1.0
 
 
 def test_levels_can_be_chosen():
-    found = load_benchmark(
+    loaded = load_benchmark(
         "formula-mini", task="compute", levels=(3,), train=28, validation=28, heldout=28
     )
     level_of = {row["question"]: row["level"] for row in read("compute")}
-    assert {level_of[example.question] for example in found.heldout.examples} == {3}
-    assert isinstance(found.program(), dspy.ChainOfThought)
-    assert found.tolerant_metric is not None
+    assert {level_of[example.question] for example in loaded.heldout.examples} == {3}
+    assert isinstance(loaded.program(), dspy.ChainOfThought)
+    assert loaded.tolerant_metric is not None
 
 
 def test_routing_feedback_tells_the_two_formulas_apart():

@@ -97,12 +97,17 @@ def test_cuts_of_one_file_and_of_finlora(tmp_path):
     tests = {"finer_test_batched": [record(200)], "formula_test": [formula_row(200)]}
     write(tmp_path / "data" / "test", **tests)
     paths = {"formula": ("formula.jsonl", ""), "finer": ("finer.jsonl", "data")}
-    found = [
+    results = [
         digest(load_benchmark(name, path=tmp_path / below))
         for name in paths
         for below in paths[name]
     ]
-    assert found == ["2670e1339a46ae03", "f57c0910c2c98d0a", "f0eca035e0c80a31", "a00f02249a872935"]
+    assert results == [
+        "2670e1339a46ae03",
+        "f57c0910c2c98d0a",
+        "f0eca035e0c80a31",
+        "a00f02249a872935",
+    ]
 
 
 def test_records_made_of_tagged_sentences(tmp_path):

@@ -29,23 +29,23 @@ def test_other_sizes_leave_the_held_out_rows_alone():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_each_rule_is_needed_equally_often_and_no_row_is_in_two_splits(seed):
-    found = HouseRules(seed=seed).load()
-    assert found.notes == ()
-    assert len(set(found.lessons)) == 24
-    for split in found.splits:
+    loaded = HouseRules(seed=seed).load()
+    assert loaded.notes == ()
+    assert len(set(loaded.lessons)) == 24
+    for split in loaded.splits:
         counts = Counter(example.rule for example in split.examples)
-        assert set(counts) == set(found.lessons)
+        assert set(counts) == set(loaded.lessons)
         assert max(counts.values()) == min(counts.values())
-    messages = [example.message for split in found.splits for example in split.examples]
+    messages = [example.message for split in loaded.splits for example in split.examples]
     assert len(set(messages)) == len(messages)
 
 
 def test_a_rule_alone_decides_and_no_two_give_the_same_answer():
-    found = HouseRules(rules=40, heldout=40).load()
-    answers = [example.answer for example in found.heldout.examples]
+    loaded = HouseRules(rules=40, heldout=40).load()
+    answers = [example.answer for example in loaded.heldout.examples]
     assert len(set(answers)) == 40
-    for example in found.heldout.examples:
-        topics = [lesson.split()[4] for lesson in found.lessons]
+    for example in loaded.heldout.examples:
+        topics = [lesson.split()[4] for lesson in loaded.lessons]
         assert sum(topic in example.message for topic in topics) == 1
         # The answer stands in the rule, or is the rule's letter before the message's own number.
         assert example.answer in example.rule or (
@@ -54,9 +54,9 @@ def test_a_rule_alone_decides_and_no_two_give_the_same_answer():
 
 
 def test_the_score_is_exact_and_feedback_names_the_broken_rule():
-    found = HouseRules().load()
-    example = found.train.examples[0]
-    assert found.metric(example, dspy.Prediction(answer=f" {example.answer}. ")).score == 1.0
+    loaded = HouseRules().load()
+    example = loaded.train.examples[0]
+    assert loaded.metric(example, dspy.Prediction(answer=f" {example.answer}. ")).score == 1.0
     for answer in (
         "",
         None,
@@ -64,7 +64,7 @@ def test_the_score_is_exact_and_feedback_names_the_broken_rule():
         f"The code {example.answer}",
         example.answer.swapcase(),
     ):
-        graded = found.metric(example, dspy.Prediction(answer=answer))
+        graded = loaded.metric(example, dspy.Prediction(answer=answer))
         assert graded.score == 0.0
         assert example.rule in graded.feedback
     assert example.inputs().keys() == ["message"]
@@ -78,13 +78,13 @@ def test_sizes_are_checked():
 
 
 def test_a_choice_of_codes_is_in_the_type_of_the_answer_and_leaves_the_rules_topics_alone():
-    found = load_benchmark("house-rules", rules=6, choices=True, heldout=12)
-    codes = get_args(found.signature.output_fields["answer"].annotation)
+    loaded = load_benchmark("house-rules", rules=6, choices=True, heldout=12)
+    codes = get_args(loaded.signature.output_fields["answer"].annotation)
     assert sorted(codes) == list(codes)
-    assert set(codes) == {example.answer for example in found.heldout.examples}
+    assert set(codes) == {example.answer for example in loaded.heldout.examples}
     assert all(
         re.fullmatch(r"A message about an? \w+ gets the code \w\d\.", rule)
-        for rule in found.lessons
+        for rule in loaded.lessons
     )
     topics = [rule.split()[4] for rule in load_benchmark("house-rules", rules=6).lessons]
-    assert [rule.split()[4] for rule in found.lessons] == topics
+    assert [rule.split()[4] for rule in loaded.lessons] == topics

@@ -54,14 +54,14 @@ def layout(folder: Path, **splits: list[dict]) -> Path:
 def test_a_local_copy_in_the_hubs_layout_is_read_without_a_network(tmp_path, closed):
     folder = layout(tmp_path / "sums", train=sums(10), test=sums(4, 50))
     splits = {"train": "train[:80%]", "validation": "train[80%:]", "heldout": "test"}
-    found = load_benchmark("hub", path=str(folder), splits=splits, **SUMS)
-    assert [len(split) for split in found.splits] == [8, 2, 4]
-    assert found.train.examples[3].inputs().toDict() == {"question": "3 + 1?"}
-    assert found.heldout.examples[0].answer == "51"
-    assert found.metric(found.heldout.examples[0], dspy.Prediction(answer="51.0")).score == 1.0
-    assert found.comparable is None
-    again = load_benchmark("hub", path=str(folder), splits=splits, pin=found.pins, **SUMS)
-    assert again.pins == found.pins
+    loaded = load_benchmark("hub", path=str(folder), splits=splits, **SUMS)
+    assert [len(split) for split in loaded.splits] == [8, 2, 4]
+    assert loaded.train.examples[3].inputs().toDict() == {"question": "3 + 1?"}
+    assert loaded.heldout.examples[0].answer == "51"
+    assert loaded.metric(loaded.heldout.examples[0], dspy.Prediction(answer="51.0")).score == 1.0
+    assert loaded.comparable is None
+    again = load_benchmark("hub", path=str(folder), splits=splits, pin=loaded.pins, **SUMS)
+    assert again.pins == loaded.pins
 
 
 def test_classes_by_name_make_a_choice(tmp_path):
@@ -84,9 +84,9 @@ def test_classes_by_name_make_a_choice(tmp_path):
         choices=True,
         reasoning=False,
     )
-    found = bench.load()
-    assert set(found.signature.output_fields["intent"].annotation.__args__) == {"card", "cash"}
-    metric, row = found.metric, found.train.examples[1]
+    loaded = bench.load()
+    assert set(loaded.signature.output_fields["intent"].annotation.__args__) == {"card", "cash"}
+    metric, row = loaded.metric, loaded.train.examples[1]
     assert metric(row, dspy.Prediction(intent="Cash")).score == 1.0
     wrong = metric(row, dspy.Prediction(intent="card"))
     assert wrong.score == 0.0
@@ -100,13 +100,13 @@ def test_nested_columns_are_given_as_json(tmp_path):
         for n in range(3)
     ]
     folder = layout(tmp_path, train=rows[:1], validation=rows[1:2], test=rows[2:])
-    found = Hub(folder, fields={"context": "context", "question": "question"}).load()
-    assert found.train.examples[0].context == '{"title": ["t0"]}'
-    assert found.metric(found.train.examples[0], dspy.Prediction(answer="answer")).score == 1.0
+    loaded = Hub(folder, fields={"context": "context", "question": "question"}).load()
+    assert loaded.train.examples[0].context == '{"title": ["t0"]}'
+    assert loaded.metric(loaded.train.examples[0], dspy.Prediction(answer="answer")).score == 1.0
     assert (
         0
-        < found.tolerant_metric(
-            found.train.examples[0], dspy.Prediction(answer="an answer maybe")
+        < loaded.tolerant_metric(
+            loaded.train.examples[0], dspy.Prediction(answer="an answer maybe")
         ).score
         < 1
     )

@@ -25,28 +25,28 @@ def ace_says(prediction: str, target: str) -> bool:
 
 @given(CENTS)
 def test_a_target_is_right_for_itself(cents):
-    found = diagnose(text_of(cents), text_of(cents))
-    assert found.exact
-    assert found.tolerant
-    assert found.problems == ()
+    diagnosis = diagnose(text_of(cents), text_of(cents))
+    assert diagnosis.exact
+    assert diagnosis.tolerant
+    assert diagnosis.problems == ()
 
 
 @given(st.text() | st.from_regex(r"[-+$]?[0-9][0-9.,]{0,12}[%a-z ]{0,4}", fullmatch=True), CENTS)
 def test_any_text_is_scored_as_ace_scores_it(prediction, cents):
-    found = diagnose(prediction, text_of(cents))
-    assert found.exact == ace_says(prediction, text_of(cents))
-    assert found.tolerant or not found.exact
-    assert found.exact == (found.problems == ())
-    assert found.feedback
-    assert len(found.feedback) < 600
+    diagnosis = diagnose(prediction, text_of(cents))
+    assert diagnosis.exact == ace_says(prediction, text_of(cents))
+    assert diagnosis.tolerant or not diagnosis.exact
+    assert diagnosis.exact == (diagnosis.problems == ())
+    assert diagnosis.feedback
+    assert len(diagnosis.feedback) < 600
 
 
 @given(LARGE_CENTS, st.sampled_from(["${}", "{}%", "{} dollars", "€{}", "{} percent"]))
 def test_a_unit_symbol_is_wrong_and_tolerated(cents, form):
-    found = diagnose(form.format(text_of(cents)), text_of(cents))
-    assert not found.exact
-    assert found.tolerant
-    assert found.problems == ("unit-symbol",)
+    diagnosis = diagnose(form.format(text_of(cents)), text_of(cents))
+    assert not diagnosis.exact
+    assert diagnosis.tolerant
+    assert diagnosis.problems == ("unit-symbol",)
 
 
 @given(LARGE_CENTS)
@@ -62,24 +62,24 @@ def test_a_hundred_times_too_large_or_small_is_named(cents):
 @given(CENTS)
 def test_a_flipped_sign_is_named(cents):
     assume(abs(cents) > 1)
-    found = diagnose(text_of(-cents), text_of(cents))
-    assert found.problems == ("sign",)
-    assert not found.tolerant
+    diagnosis = diagnose(text_of(-cents), text_of(cents))
+    assert diagnosis.problems == ("sign",)
+    assert not diagnosis.tolerant
 
 
 @given(LARGE_CENTS, st.integers(min_value=1, max_value=4))
 def test_more_decimals_are_rounding(cents, extra):
-    found = diagnose(f"{cents / 100:.2f}{extra}", text_of(cents))
-    assert found.problems == ("rounding",)
-    assert found.tolerant
-    assert not found.exact
+    diagnosis = diagnose(f"{cents / 100:.2f}{extra}", text_of(cents))
+    assert diagnosis.problems == ("rounding",)
+    assert diagnosis.tolerant
+    assert not diagnosis.exact
 
 
 @given(LARGE_CENTS, st.sampled_from([3, -3, 6, -6]))
 def test_a_slip_of_thousands_is_named(cents, power):
-    found = diagnose(repr(cents / 100 * 10.0**power), text_of(cents))
-    assert found.problems == ("magnitude",)
-    assert f"{10 ** abs(power):,}" in found.feedback
+    diagnosis = diagnose(repr(cents / 100 * 10.0**power), text_of(cents))
+    assert diagnosis.problems == ("magnitude",)
+    assert f"{10 ** abs(power):,}" in diagnosis.feedback
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_a_slip_of_thousands_is_named(cents, power):
     ],
 )
 def test_what_went_wrong_is_named(prediction, target, problems, tolerant):
-    found = diagnose(prediction, target)
-    assert not found.exact
-    assert set(found.problems) == set(problems)
-    assert found.tolerant is tolerant
+    diagnosis = diagnose(prediction, target)
+    assert not diagnosis.exact
+    assert set(diagnosis.problems) == set(problems)
+    assert diagnosis.tolerant is tolerant
 
 
 @pytest.mark.parametrize("prediction", ["1,500", "1500", " 1500.00 ", "1.5e3", "+1500", "15,00"])

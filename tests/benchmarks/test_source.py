@@ -53,10 +53,10 @@ class HubRows(list):
 
 
 def test_rows_come_over_http(tmp_path, address):
-    found = load_benchmark("formula", path=address)
-    assert address in found.source
-    assert found.pins == load_benchmark("formula", path=f"{address}/rows.zip").pins
-    assert found.pins == load_benchmark("formula", path=tmp_path / "served").pins
+    loaded = load_benchmark("formula", path=address)
+    assert address in loaded.source
+    assert loaded.pins == load_benchmark("formula", path=f"{address}/rows.zip").pins
+    assert loaded.pins == load_benchmark("formula", path=tmp_path / "served").pins
     with pytest.raises(DataSourceError, match=f"{address}/absent"):
         load_benchmark("formula", path=f"{address}/absent")
     with pytest.raises(DataSourceError, match=r"absent\.zip"):
@@ -71,11 +71,11 @@ def test_a_hub_id_is_read_at_its_commit(monkeypatch):
         return HubRows([formula_row(len(asked))])
 
     monkeypatch.setattr("datasets.load_dataset", load)
-    found = load_benchmark("formula", path="someone/formula", revision=COMMIT)
+    loaded = load_benchmark("formula", path="someone/formula", revision=COMMIT)
     assert asked == [
         ("someone/formula", COMMIT, split) for split in ("train", "validation", "test")
     ]
-    assert f"hub someone/formula@{COMMIT}" in found.source
+    assert f"hub someone/formula@{COMMIT}" in loaded.source
 
 
 @parameters
@@ -94,18 +94,18 @@ class Sums(RecordBenchmark):
     )
 
     def load(self) -> LoadedBenchmark:
-        found = self.read()
+        reading = self.read()
         return LoadedBenchmark(
             self.name,
             self.name,
-            found.source,
+            reading.source,
             "MIT",
             "nobody",
-            **found.splits,
+            **reading.splits,
             signature=AnswerNumber,
             program=lambda: dspy.Predict(AnswerNumber),
             metric=exact_metric,
-            notes=found.notes,
+            notes=reading.notes,
         )
 
 
@@ -121,15 +121,15 @@ def test_any_data_set_of_the_hub_makes_a_benchmark(monkeypatch):
         return rows
 
     monkeypatch.setattr("datasets.load_dataset", load)
-    found = Sums("someone/sums", revision=COMMIT).load()
+    loaded = Sums("someone/sums", revision=COMMIT).load()
     assert asked == [("easy", "train[:80%]"), ("easy", "train[80%:]"), ("easy", "dev")]
-    example = found.heldout.examples[0]
+    example = loaded.heldout.examples[0]
     assert (dict(example.inputs()), example.answer, example.kind) == (
         {"question": "3 + 0?"},
         "3",
         "easy",
     )
-    assert found.metric(example, dspy.Prediction(answer="3.0")).score == 1.0
+    assert loaded.metric(example, dspy.Prediction(answer="3.0")).score == 1.0
     assert Sums("someone/sums", revision=COMMIT).availability().here is None
 
 
@@ -137,10 +137,10 @@ def test_a_list_and_lines_hold_the_same_rows(tmp_path):
     rows = [formula_row(number) for number in range(40)]
     (tmp_path / "list.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     (tmp_path / "lines.jsonl").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8-sig")
-    found = [
+    results = [
         load_benchmark("formula", path=tmp_path / name) for name in ("list.json", "lines.jsonl")
     ]
-    assert found[0].pins == found[1].pins
+    assert results[0].pins == results[1].pins
 
 
 def test_where_rows_are_is_told_without_reading_them(tmp_path, closed):

@@ -29,7 +29,7 @@ def shell(
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
-            main([str(one) for one in arguments])
+            main([str(argument) for argument in arguments])
         # What another test wrote under the same name is another module.
         for name in set(sys.modules) - known:
             if name.startswith("their_"):

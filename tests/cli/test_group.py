@@ -69,14 +69,16 @@ def test_a_broken_one_says_whose_it_is_and_breaks_nothing_else(site, shell):
 def test_no_plugin_takes_the_place_of_a_command_of_ours(site, shell):
     assert "not the real one" not in shell("runs")[1]
     entries = json.loads(shell("plugins", "--json")[1])
-    found = {
-        (one["name"], one["distribution"]): one["problem"]
-        for one in entries
-        if one["kind"] == "command"
+    by_name = {
+        (entry["name"], entry["distribution"]): entry["problem"]
+        for entry in entries
+        if entry["kind"] == "command"
     }
-    assert found["greet", "their_group"] is None
-    assert found["broken", "their_broken"] == "RuntimeError: made wrong"
-    assert found["runs", "their_thief"] == "the name is already taken by distribution 'combee-dspy'"
+    assert by_name["greet", "their_group"] is None
+    assert by_name["broken", "their_broken"] == "RuntimeError: made wrong"
+    assert (
+        by_name["runs", "their_thief"] == "the name is already taken by distribution 'combee-dspy'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_the_demo_gets_what_was_asked(shell, monkeypatch):
 
 def test_benchmarks_are_listed_and_read(shell):
     code, out, _ = shell("benchmarks", "--json")
-    listed = {one["benchmark"]: one for one in json.loads(out)}
+    listed = {load["benchmark"]: load for load in json.loads(out)}
     assert code == 0
     assert listed["formula-mini"]["here"].startswith("yes")
     assert listed["finer"]["here"].startswith("no")

@@ -19,17 +19,17 @@ def test_rollouts_are_chosen_by_a_condition(shell, recorded):
     code, out, _ = shell(
         "rollouts", recorded, "--where", "score < 0.5 and split = 'validation'", "--json"
     )
-    found = lines(out)
+    rows = lines(out)
     assert code == 0
-    assert found
-    assert {(row["split"], row["score"]) for row in found} == {("validation", 0.0)}
-    assert json.loads(found[0]["prediction"]) == {"answer": "wrong"}
+    assert rows
+    assert {(row["split"], row["score"]) for row in rows} == {("validation", 0.0)}
+    assert json.loads(rows[0]["prediction"]) == {"answer": "wrong"}
 
 
 def test_what_was_held_out_is_counted_and_not_shown(shell, recorded):
-    found = lines(shell("rollouts", recorded, "--where", "split = 'heldout'", "--json")[1])
-    assert found
-    assert {row["inputs"] for row in found} == {row["prediction"] for row in found} == {None}
+    rows = lines(shell("rollouts", recorded, "--where", "split = 'heldout'", "--json")[1])
+    assert rows
+    assert {row["inputs"] for row in rows} == {row["prediction"] for row in rows} == {None}
 
 
 def test_a_table_says_that_it_leaves_rows_out(shell, recorded):
@@ -164,7 +164,7 @@ def test_a_replay_says_where_to_look(shell, recorded, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(shell, recorded, arguments, words):
-    code, out, err = shell(*(one.format(recorded) for one in arguments))
+    code, out, err = shell(*(argument.format(recorded) for argument in arguments))
     assert (code, out) == (2, "")
     assert words in err
     assert err.startswith("error: ")
@@ -173,7 +173,7 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, recorded, arguments, words
 
 def test_what_failed_and_what_was_warned_of_is_shown(shell, recorded):
     said = tracking.overview(recorded, 1)[0]["problems"]
-    assert ["can tell no difference" in one for one in said["warnings"]] == [True], said
+    assert ["can tell no difference" in warning for warning in said["warnings"]] == [True], said
     out = shell("show", recorded)[1]
     assert out.count("warning ") == len(said["warnings"])
     assert json.loads(shell("show", recorded, "--json")[1])[0]["problems"] == said

@@ -240,8 +240,8 @@ def test_several_tasks_are_compiled_saved_and_told_of(shell):
     ]
     assert out.count("\nheld-out") == 2
     assert {path.name for path in Path("out").iterdir()} == {"one.json", "other.json"}
-    found = [json.loads(line) for line in shell("runs", "log", "--json")[1].splitlines()]
-    assert [(row["name"], row["seed"]) for row in found] == [("one", 0), ("other", 3)]
+    results = [json.loads(line) for line in shell("runs", "log", "--json")[1].splitlines()]
+    assert [(row["name"], row["seed"]) for row in results] == [("one", 0), ("other", 3)]
 
 
 def test_a_task_that_fails_leaves_the_others_their_programs(shell):

@@ -189,10 +189,10 @@ class Flat(Embedder):
 
 
 def test_each_embedder_gets_the_threshold_that_refuses_equally_few():
-    found = calibrate_threshold(CharNgrams(), LESSONS)
-    assert 0.3 < found < 1
-    assert calibrate_threshold(CharNgrams(), LESSONS) == found
-    assert calibrate_threshold(Raised(), LESSONS) > found + 0.05
+    result = calibrate_threshold(CharNgrams(), LESSONS)
+    assert 0.3 < result < 1
+    assert calibrate_threshold(CharNgrams(), LESSONS) == result
+    assert calibrate_threshold(Raised(), LESSONS) > result + 0.05
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def test_it_starts_at_the_start_and_ends_at_the_end(schedule):
 def test_it_falls_by_half_a_cosine_and_rises_with_each_stale_update_up_to_the_highest():
     assert Temperature(1.0, 0.0, 5, highest=1.0).at(1) == pytest.approx(0.8535534)
     constant = Temperature(0.7, 0.7, raise_by=0.2, patience=2, highest=1.2)
-    found = [constant.at(9, stale) for stale in range(7)]
-    assert found == pytest.approx([0.7, 0.7, 0.7, 0.9, 1.1, 1.2, 1.2])
+    results = [constant.at(9, stale) for stale in range(7)]
+    assert results == pytest.approx([0.7, 0.7, 0.7, 0.9, 1.1, 1.2, 1.2])
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_temperatures_out_of_range_are_refused(changes):
 
 
 def history(scores, similarities=None, restarted=()):
-    found = zip(scores, similarities or [None] * len(scores), strict=True)
+    result = zip(scores, similarities or [None] * len(scores), strict=True)
     return [
         UpdateView(score, similarity, number in restarted)
-        for number, (score, similarity) in enumerate(found)
+        for number, (score, similarity) in enumerate(result)
     ]
 
 

@@ -22,16 +22,16 @@ def code(gold, pred, trace=None, pred_name=None, pred_trace=None):
 
 @given(some_pairs, st.randoms())
 def test_order_does_not_count_and_the_interval_holds_the_figure(pairs, stream) -> None:
-    found = calibrate(pairs)
+    result = calibrate(pairs)
     mixed = list(pairs)
     stream.shuffle(mixed)
-    assert calibrate(mixed) == found
-    if found.correlation is None:
-        assert not found.passed
-        assert "one score" in found.reason
+    assert calibrate(mixed) == result
+    if result.correlation is None:
+        assert not result.passed
+        assert "one score" in result.reason
     else:
-        assert -1 <= found.low <= found.correlation <= found.high <= 1
-        assert found.passed == (found.low >= 0.7)
+        assert -1 <= result.low <= result.correlation <= result.high <= 1
+        assert result.passed == (result.low >= 0.7)
 
 
 @given(some_pairs)
@@ -44,17 +44,17 @@ def test_a_figure_worked_by_hand() -> None:
     """One exchange of neighbours in five: 1 − 6·2/(5·24) = 0.9; the interval by Bonett and
     Wright.
     """
-    found = calibrate([(1, 1), (2, 3), (3, 2), (4, 4), (5, 5)])
-    assert found.correlation == pytest.approx(0.9)
+    result = calibrate([(1, 1), (2, 3), (3, 2), (4, 4), (5, 5)])
+    assert result.correlation == pytest.approx(0.9)
     half = 1.959964 * math.sqrt((1 + 0.81 / 2) / 2)
-    assert found.low == pytest.approx(math.tanh(math.atanh(0.9) - half), abs=1e-6)
-    assert found.high == pytest.approx(math.tanh(math.atanh(0.9) + half), abs=1e-6)
+    assert result.low == pytest.approx(math.tanh(math.atanh(0.9) - half), abs=1e-6)
+    assert result.high == pytest.approx(math.tanh(math.atanh(0.9) + half), abs=1e-6)
 
 
 def test_a_perfect_order_is_not_certain() -> None:
-    found = calibrate([(n, n) for n in range(6)])
-    assert (found.correlation, found.high) == (1.0, 1.0)
-    assert found.low < 0.9
+    result = calibrate([(n, n) for n in range(6)])
+    assert (result.correlation, result.high) == (1.0, 1.0)
+    assert result.low < 0.9
 
 
 def test_the_interval_covers_about_as_often_as_it_says() -> None:
@@ -64,8 +64,8 @@ def test_the_interval_covers_about_as_often_as_it_says() -> None:
     for _ in range(300):
         x = generator.normal(size=40)
         y = strength * x + math.sqrt(1 - strength**2) * generator.normal(size=40)
-        found = calibrate(list(zip(x, y, strict=True)))
-        hits += found.low <= truth <= found.high
+        result = calibrate(list(zip(x, y, strict=True)))
+        hits += result.low <= truth <= result.high
     assert 273 <= hits <= 297
 
 
@@ -78,11 +78,11 @@ def test_the_interval_covers_about_as_often_as_it_says() -> None:
     ],
 )
 def test_a_judge_with_one_score_for_all_fails_with_that_reason(pairs, who) -> None:
-    found = calibrate(pairs)
-    assert found.reason.startswith(f"{who} gave all 9")
+    result = calibrate(pairs)
+    assert result.reason.startswith(f"{who} gave all 9")
     with pytest.raises(CalibrationFailedError, match="one score") as caught:
-        found.require()
-    assert caught.value.result is found
+        result.require()
+    assert caught.value.result is result
 
 
 @pytest.mark.parametrize("pairs", [[], [(1, 1)] * 3, [(1, 1), (2, 2), (3, 3), (float("nan"), 1)]])
@@ -132,10 +132,10 @@ def test_a_run_that_has_not_told_yet_goes_on_and_has_not_passed_at_the_end() -> 
     """12 pairs, r = 0.82: above 0.7, and so might be a judge of 0.5."""
     pairs = [(n, n + (4 if n % 3 == 0 else 0)) for n in range(12)]
     calibrator = fed(pairs)
-    found = calibrator.decide()
-    assert found is not None
-    assert found.low < 0.7 < found.correlation
-    assert not found.passed
+    result = calibrator.decide()
+    assert result is not None
+    assert result.low < 0.7 < result.correlation
+    assert not result.passed
     calibrator.add(13, 20)
     last = calibrator.decide(final=True)
     assert last is not None

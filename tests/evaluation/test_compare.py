@@ -77,11 +77,11 @@ def test_the_newest_version_that_nothing_speaks_against(scores) -> None:
 @given(pairs, st.integers(0, 10))
 def test_the_interval_holds_the_difference_and_is_reproducible(scores, seed) -> None:
     before, after = zip(*scores, strict=True)
-    found = paired_difference(before, after, seed=seed)
-    assert found == paired_difference(before, after, seed=seed)
-    assert -1.0 <= found.low <= found.difference <= found.high <= 1.0
-    assert found.difference == pytest.approx(found.after - found.before)
-    assert (found.n, found.confidence) == (len(scores), 0.95)
+    result = paired_difference(before, after, seed=seed)
+    assert result == paired_difference(before, after, seed=seed)
+    assert -1.0 <= result.low <= result.difference <= result.high <= 1.0
+    assert result.difference == pytest.approx(result.after - result.before)
+    assert (result.n, result.confidence) == (len(scores), 0.95)
 
 
 def test_few_examples_that_all_agree_do_not_make_certain() -> None:
@@ -116,8 +116,8 @@ def test_coverage_is_at_least_near_its_level(n, kind, monkeypatch) -> None:
             )
         else:
             after, truth = before + generator.choice([-0.02, 1.0], p=[0.95, 0.05], size=n), 0.031
-        found = paired_difference(before, after, seed=trial)
-        hits += found.low <= truth <= found.high
+        result = paired_difference(before, after, seed=trial)
+        hits += result.low <= truth <= result.high
     assert hits >= 0.88 * trials
 
 

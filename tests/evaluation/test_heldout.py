@@ -39,13 +39,13 @@ def identity(held=HELD, metric="metric-1", train=TRAIN, validation=VALIDATION):
 
 def reading(after: list[float] | None = None, run: str = "one") -> list[Receipt]:
     """What a run leaves that pins and reads the set."""
-    found = pin(Heldout(HELD), identity())
+    result = pin(Heldout(HELD), identity())
     before = [0.0] * len(HELD)
     after = [1.0] * 10 + [0.0] * 10 if after is None else after
     return [
-        found.pinned(run, AT),
-        found.first_receipt(run, AT, PROGRAMS),
-        found.read(run, AT, PROGRAMS, before, after, seed=3, models={"task": "m"}),
+        result.pinned(run, AT),
+        result.first_receipt(run, AT, PROGRAMS),
+        result.read(run, AT, PROGRAMS, before, after, seed=3, models={"task": "m"}),
     ]
 
 
@@ -106,8 +106,8 @@ def test_what_is_no_json_is_refused() -> None:
 
 
 def test_one_program_is_no_different_from_itself() -> None:
-    found = pin(Heldout(HELD), identity())
-    read = found.read("one", AT, ("a", "a"), [1.0] * 20, [1.0] * 20)
+    result = pin(Heldout(HELD), identity())
+    read = result.read("one", AT, ("a", "a"), [1.0] * 20, [1.0] * 20)
     assert read.difference is not None
     assert (read.difference.low, read.difference.high) == (0.0, 0.0)
     assert read.discordance() is None
@@ -120,10 +120,10 @@ def test_scores_that_do_not_pair_are_refused(after) -> None:
 
 
 def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> None:
-    found = pin(Heldout(HELD), identity(), [*reading(), *reading(run="two")[:2]])
-    assert found.first_receipt("three", AT, PROGRAMS).looks == 2
-    assert "2 earlier looks" in found.summary()
-    read = found.read("three", AT, PROGRAMS, [0.0] * 20, [1.0] * 20)
+    result = pin(Heldout(HELD), identity(), [*reading(), *reading(run="two")[:2]])
+    assert result.first_receipt("three", AT, PROGRAMS).looks == 2
+    assert "2 earlier looks" in result.summary()
+    read = result.read("three", AT, PROGRAMS, [0.0] * 20, [1.0] * 20)
     assert any("had been read 2 times before" in warning for warning in read.warnings)
 
 
@@ -237,11 +237,11 @@ def test_scores_of_the_untouched_program_tell_another_scale(
 
 def test_a_row_edited_in_place_is_found() -> None:
     held = rows(300)
-    found = pin(Heldout(held), identity(held))
-    found.check_same()
+    result = pin(Heldout(held), identity(held))
+    result.check_same()
     held[3].answer = "7"
     with pytest.raises(HeldoutMovedError, match="since it was pinned"):
-        found.check_same()
+        result.check_same()
     mended = pin(Heldout(held), identity(held))
     object.__setattr__(
         mended, "heldout", Heldout([row.with_inputs("question", "answer") for row in held])
@@ -274,10 +274,10 @@ def test_a_target_finer_than_that_is_refused_with_the_rows_it_takes() -> None:
 
 def test_copies_are_told_and_do_not_sharpen_what_can_be_told() -> None:
     twice = [*HELD, *HELD]
-    found = pin(Heldout(twice), identity(twice))
-    assert found.identity.n == 20
-    assert found.detectable == pin(Heldout(HELD), identity()).detectable
-    assert "20 held-out rows are copies" in found.warnings[0]
+    result = pin(Heldout(twice), identity(twice))
+    assert result.identity.n == 20
+    assert result.detectable == pin(Heldout(HELD), identity()).detectable
+    assert "20 held-out rows are copies" in result.warnings[0]
 
 
 def test_scores_beyond_the_scale_are_told() -> None:

@@ -33,8 +33,8 @@ def says(*answers: object) -> ScriptedLM:
 
 def test_it_scores_and_says_why() -> None:
     lm = says(0.25)
-    found = Judge("Is it right?", lm=lm)(GOLD, PRED)
-    assert (found.score, found.feedback) == (0.25, "Say why.")
+    result = Judge("Is it right?", lm=lm)(GOLD, PRED)
+    assert (result.score, result.feedback) == (0.25, "Say why.")
     assert all(word in lm.requests[0].text for word in ("Is it right?", "2+2?", "four"))
     lm = says(0.5)
     Judge("Is it right?", lm=lm)(GOLD, "no fields")

@@ -70,8 +70,8 @@ def within(folder: Path, work: Callable[[RunLog], Any], name: str = "main", **id
         with closing(Journal(folder)) as journal:
             log = journal.run(name, 7, {**IDENTITY, **identity}, {"specs": {}})
             try:
-                found = work(log)
-                return await found if asyncio.iscoroutine(found) else found
+                result = work(log)
+                return await result if asyncio.iscoroutine(result) else result
             finally:
                 log.close()
 
@@ -160,14 +160,14 @@ def test_usage_is_summed_by_role_and_model_and_unknown_prices_stay_unknown(tmp_p
         Effect("b", "rollout", {}, usage=(usage(2, gpu_seconds=4.0), usage(1, model="other"))),
     ]
     within(tmp_path, keep(*effects))
-    found = {(one.role, one.model): one for one in within(tmp_path, lambda log: log.usage())}
-    assert {key: one.calls for key, one in found.items()} == {
+    by_name = {(one.role, one.model): one for one in within(tmp_path, lambda log: log.usage())}
+    assert {key: one.calls for key, one in by_name.items()} == {
         ("evaluator", "m"): 3,
         ("task", "m"): 3,
         ("task", "other"): 1,
     }
-    assert found["evaluator", "m"].dollars is None
-    assert (found["task", "m"].dollars, found["task", "m"].gpu_seconds) == (1.5, 4.0)
+    assert by_name["evaluator", "m"].dollars is None
+    assert (by_name["task", "m"].dollars, by_name["task", "m"].gpu_seconds) == (1.5, 4.0)
 
 
 def test_an_event_of_a_place_is_kept_once_however_often_the_run_is_resumed(tmp_path: Path) -> None:

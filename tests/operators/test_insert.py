@@ -80,12 +80,12 @@ def test_a_line_that_the_book_no_longer_serves_leaves_and_one_that_it_does_not_h
 
 
 def test_where_the_budget_is_short_lessons_that_more_examples_teach_stay(bench):
-    found = tuple(
+    result = tuple(
         Lesson(f"Lesson {number}: {LONG}.", tuple(range(number % 4))) for number in range(12)
     )
-    edit = bench.apply(Insert(max_tokens=110), lessons=Lessons("route", lessons=found))
+    edit = bench.apply(Insert(max_tokens=110), lessons=Lessons("route", lessons=result))
     kept = read_section(edit.instruction)[1]
-    assert kept == [found[number].text for number in (3, 7, 11)]
+    assert kept == [result[number].text for number in (3, 7, 11)]
     assert estimate_tokens(write_section("", kept)) <= 110
     assert bench.warnings == ["route: 9 of 12 lessons are left out to keep 110 tokens"]
 

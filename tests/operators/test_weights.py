@@ -42,19 +42,19 @@ def test_labels_tell_operators_of_one_name_apart():
 
 
 def test_uniform_in_the_first_updates_and_learned_after_them():
-    found = outcomes("insert", 0.5) + outcomes("delete", None, accepted=False)
+    result = outcomes("insert", 0.5) + outcomes("delete", None, accepted=False)
     for update in range(4):
-        assert operator_weights(found, NAMES, update) == dict.fromkeys(NAMES, 0.25)
-    assert operator_weights(found, NAMES, 4)["insert"] > 0.25
+        assert operator_weights(result, NAMES, update) == dict.fromkeys(NAMES, 0.25)
+    assert operator_weights(result, NAMES, 4)["insert"] > 0.25
 
 
 def test_rejected_children_count_against_an_operator():
-    found = (
+    result = (
         outcomes("insert", 0.2)
         + outcomes("delete", 0.2)
         + outcomes("delete", None, 6, accepted=False)
     )
-    weights = operator_weights(found, NAMES, 5)
+    weights = operator_weights(result, NAMES, 5)
     assert weights["insert"] > weights["reorder"] > weights["delete"]
 
 
@@ -66,15 +66,15 @@ def test_a_loss_on_validation_counts_as_nothing_gained_however_large():
 
 
 def test_children_not_validated_yet_do_not_count():
-    found = outcomes("insert", 0.2)
-    assert operator_weights(found + outcomes("delete", None), NAMES, 5) == operator_weights(
-        found, NAMES, 5
+    result = outcomes("insert", 0.2)
+    assert operator_weights(result + outcomes("delete", None), NAMES, 5) == operator_weights(
+        result, NAMES, 5
     )
 
 
 def test_nothing_gained_keeps_all_equal():
-    found = outcomes("insert", None, accepted=False) + outcomes("delete", -0.5)
-    assert operator_weights(found, NAMES, 8) == dict.fromkeys(NAMES, 0.25)
+    result = outcomes("insert", None, accepted=False) + outcomes("delete", -0.5)
+    assert operator_weights(result, NAMES, 8) == dict.fromkeys(NAMES, 0.25)
 
 
 def test_the_scale_of_the_metric_does_not_matter():
@@ -133,13 +133,13 @@ def test_it_finds_the_better_operator_and_lets_none_die():
     drawn = []
     for seed in range(20):
         stream = random.Random(seed)
-        found = []
+        results = []
         for update in range(40):
-            for name in draw_operators(operator_weights(found, NAMES, update), 1, stream):
+            for name in draw_operators(operator_weights(results, NAMES, update), 1, stream):
                 wins = stream.random() < (0.6 if name == "rephrase" else 0.1)
-                found.append(OperatorOutcome(name, update, 0.05 if wins else None, wins))
+                results.append(OperatorOutcome(name, update, 0.05 if wins else None, wins))
                 drawn.append(name)
-        assert {outcome.operator for outcome in found[5:]} == set(NAMES)
+        assert {outcome.operator for outcome in results[5:]} == set(NAMES)
     # By chance it would be a quarter.
     assert drawn.count("rephrase") > 0.4 * len(drawn)
 

@@ -98,9 +98,9 @@ class Page:
         """Return what an expression is in the page."""
         answer = await self._evaluate(expression)
         assert "error" not in answer, answer
-        found = answer["result"]
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        result = answer["result"]
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     async def _evaluate(self, expression: str) -> dict[str, Any]:
         return await self._send(

@@ -18,15 +18,15 @@ from tests.tracking.test_report import Page, page_of
 
 def test_each_lesson_is_shown_with_its_state_its_examples_and_what_speaks_against_it(tmp_path):
     page = page_of(Story(tmp_path).whole())
-    found = page.data["lessons"]
-    assert found["counts"] == {
+    result = page.data["lessons"]
+    assert result["counts"] == {
         "served": 2,
         "waiting": 0,
         "retired": 1,
         "removed_by_user": 0,
         "void": 2,
     }
-    assert [(one["state"], one["examples"], one["born"]) for one in found["rows"]] == [
+    assert [(row["state"], row["examples"], row["born"]) for row in result["rows"]] == [
         ("served", 2, 0),
         ("served", 1, 1),
         ("retired", 1, 0),
@@ -89,10 +89,10 @@ def test_hostile_lessons_stay_text_within_their_cells(tmp_path, monkeypatch, siz
     async def look():
         async with browser() as tab:
             await tab.open(out, size)
-            found = await tab.value(FILTERED)
+            result = await tab.value(FILTERED)
             await tab.value("document.getElementById('Lessons').scrollIntoView()")
             await tab.picture(shots / f"lessons-{size[0]}.png")
-            return tab.said, found, await tab.value("document.documentElement.scrollWidth")
+            return tab.said, result, await tab.value("document.documentElement.scrollWidth")
 
     said, found, width = asyncio.run(look())
     assert said == []

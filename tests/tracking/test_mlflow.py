@@ -87,12 +87,12 @@ class Store:
     def log_batch(self, run, metrics=(), params=(), tags=()):
         def keep():
             data = self.runs[run].data
-            for one in metrics:
-                point = (one.key, one.step, one.timestamp, one.value)
+            for metric in metrics:
+                point = (metric.key, metric.step, metric.timestamp, metric.value)
                 if point not in data.metrics:  # as a database's key does
                     data.metrics.append(point)
-            data.params.update({one.key: one.value for one in params})
-            data.tags.update({one.key: one.value for one in tags})
+            data.params.update({param.key: param.value for param in params})
+            data.tags.update({tag.key: tag.value for tag in tags})
 
         self._write(keep)
 
@@ -106,7 +106,7 @@ class Store:
         self._write(lambda: self.runs[run].data.files.update({name: text.encode()}))
 
     def log_inputs(self, run, datasets):
-        names = [one.dataset.name for one in datasets]
+        names = [dataset.dataset.name for dataset in datasets]
         self._write(lambda: setattr(self.runs[run], "datasets", names))
 
     def get_run(self, run):
@@ -186,17 +186,17 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert [row["id"] for row in store.rows()] == [row["id"] for row in rollouts(place, limit=None)]
     assert run.data.params["evaluator"] == "tests.metric #0123456789ab"
     assert {row["evaluator"] for row in store.rows()} == {"tests.metric #0123456789ab"}
-    found = {(name, step): value for name, step, _, value in store.metrics()}
-    assert found["score/best", 0] == 0.5
-    assert found["score/best", 1] == 1.0
-    assert found["score/train", 1] == 0.5
-    assert found["tokens/proposer", 1] == 240
-    assert found["scan/kept", 0] == 0.5
-    assert found["score/heldout", 1] - found["score/heldout_before", 1] == 0.25
-    assert found["score/chosen", 1] == 1.0
-    assert found["cost/rollouts", 1] == 18
+    by_name = {(name, step): value for name, step, _, value in store.metrics()}
+    assert by_name["score/best", 0] == 0.5
+    assert by_name["score/best", 1] == 1.0
+    assert by_name["score/train", 1] == 0.5
+    assert by_name["tokens/proposer", 1] == 240
+    assert by_name["scan/kept", 0] == 0.5
+    assert by_name["score/heldout", 1] - by_name["score/heldout_before", 1] == 0.25
+    assert by_name["score/chosen", 1] == 1.0
+    assert by_name["cost/rollouts", 1] == 18
     by_role = ("lessons/", "tokens/", "dollars/")
-    assert len({name for name, _ in found if not name.startswith(by_role)}) <= 15
+    assert len({name for name, _ in by_name if not name.startswith(by_role)}) <= 15
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
     assert run.data.tags["mlflow.note.content"].startswith(
@@ -247,19 +247,19 @@ def test_each_row_says_who_was_asked_and_what_it_cost_by_role(tmp_path, store):
     assert [call["purpose"] for call in calls if call["role"] == "proposer"] == ["AddLessons"] * 2
     assert sum(call["dollars"] or 0 for call in calls) == pytest.approx(0.026)
     tokens = [call["prompt_tokens"] + call["completion_tokens"] for call in calls]
-    found = {(name, step): value for name, step, _, value in store.metrics()}
-    last = sum(found[f"tokens/{role}", 2] for role in ("task", "proposer"))
+    by_name = {(name, step): value for name, step, _, value in store.metrics()}
+    last = sum(by_name[f"tokens/{role}", 2] for role in ("task", "proposer"))
     assert last == sum(tokens), "the held-out set is in the sums"
 
 
 def test_a_model_without_a_price_takes_no_dollars_from_the_others(tmp_path, store):
     replay(Story(tmp_path).whole())
-    found = {(name, step): value for name, step, _, value in store.metrics()}
-    assert found["dollars/task", 1] == found["cost/dollars", 1] == pytest.approx(0.018)
-    assert found["dollars/task", 2] == found["cost/dollars", 2] == pytest.approx(0.026)
-    assert ("dollars/proposer", 1) not in found
-    assert found["cost/unpriced_calls", 1] == 2
-    assert found["cost/heldout_rollouts", 1] == 8
+    by_name = {(name, step): value for name, step, _, value in store.metrics()}
+    assert by_name["dollars/task", 1] == by_name["cost/dollars", 1] == pytest.approx(0.018)
+    assert by_name["dollars/task", 2] == by_name["cost/dollars", 2] == pytest.approx(0.026)
+    assert ("dollars/proposer", 1) not in by_name
+    assert by_name["cost/unpriced_calls", 1] == 2
+    assert by_name["cost/heldout_rollouts", 1] == 8
     assert "$0.0260 and 2 calls without a price" in store.only().data.tags["mlflow.note.content"]
 
 
@@ -274,8 +274,8 @@ def test_each_setting_is_a_parameter_of_its_own_name():
         "search": {"staleness": 1},
         "sizes": {"train": 8},
     }
-    found = params("main", 7, about)
-    assert found == {
+    result = params("main", 7, about)
+    assert result == {
         "name": "main",
         "seed": "7",
         "num_threads": "8",
@@ -304,7 +304,10 @@ def test_the_book_and_every_decision_about_it_are_artifacts(tmp_path, store):
     files = store.only().data.files
     book = json.loads(files["books/predict.json"])
     assert book["component"] == "predict"
-    assert [(one["id"], one["state"], one["rule"], one["rivals"]) for one in book["lessons"]] == [
+    assert [
+        (lesson["id"], lesson["state"], lesson["rule"], lesson["rivals"])
+        for lesson in book["lessons"]
+    ] == [
         ("a1", "served", "", ["d4"]),
         ("c3", "served", "a1", []),
         ("d4", "retired", "", ["a1"]),
@@ -449,7 +452,7 @@ def test_a_store_that_is_down_is_reported_once_and_completed_later(tmp_path, sto
     store.down = True
     with caplog.at_level(logging.WARNING):
         followed(path, MLflowTracker(experiment="my runs"))
-    said = [one.getMessage() for one in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert "MLflow takes nothing" in said[0]
     assert f"combee track replay {tmp_path} --experiment 'my runs'" in said[1]
@@ -500,7 +503,7 @@ def test_a_server_that_answers_nonsense_breaks_no_run_and_is_named(tmp_path, cap
             caplog.clear()
             with caplog.at_level(logging.WARNING, "combee_dspy"):
                 followed(journal_file(place), MLflowTracker(tracking_uri=uri))
-            said = "\n".join(one.getMessage() for one in caplog.records)
+            said = "\n".join(record.getMessage() for record in caplog.records)
             assert "MLflow takes nothing, and is asked again" in said
             assert f"combee track replay {place} --tracking-uri {uri}" in said
             with pytest.raises(ArgumentValueError, match=r"tracking_uri cannot be written to"):
@@ -580,10 +583,10 @@ def test_what_mlflow_would_cut_in_silence_says_so(tmp_path):
     story = Story(tmp_path, specs={"operators": named, "odd@name=": {"name": "y", "params": {}}})
     with Reader(journal_file(story.whole())) as reader:
         history = RunHistory(reader, 1)
-        found = params("main", 7, history.description)
-        assert len(found["operators"]) == MAX_PARAM
-        assert found["operators"].endswith(" …")
-        assert found["odd_name_"] == "y"
+        result = params("main", 7, history.description)
+        assert len(result["operators"]) == MAX_PARAM
+        assert result["operators"].endswith(" …")
+        assert result["odd_name_"] == "y"
         assert "Warning: validation is small" in description(reader, 1)
 
 
@@ -612,7 +615,7 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         (0, 0.5),
         (1, 1),
     ]
-    assert {one.path for one in client.list_artifacts(run.info.run_id)} == {
+    assert {list_artifact.path for list_artifact in client.list_artifacts(run.info.run_id)} == {
         "books",
         "calls",
         "decisions.json",
@@ -627,15 +630,15 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     book = json.loads(
         Path(client.download_artifacts(run.info.run_id, "books/predict.json")).read_text()
     )
-    assert [one["state"] for one in book["lessons"]] == ["served", "served", "retired"]
+    assert [lesson["state"] for lesson in book["lessons"]] == ["served", "served", "retired"]
     # The registry is written to where that was asked for, under the program's name, and once.
     assert not client.search_prompts()
     for _ in range(2):
         client.set_tag(run.info.run_id, "mlflow.combee.run", "another")
         followed(path, MLflowTracker(tracking_uri=uri, register=True))
     registered = {
-        one.name: client.load_prompt(f"prompts:/{one.name}@latest")
-        for one in client.search_prompts()
+        search_prompt.name: client.load_prompt(f"prompts:/{search_prompt.name}@latest")
+        for search_prompt in client.search_prompts()
     }
     texts = chosen_of(candidates_of(Reader(path), 1))["texts"]
     assert {name: one.template for name, one in registered.items()} == {
@@ -759,7 +762,8 @@ def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
         newest, oldest = client.search_runs([experiment])
         models = [one.outputs.model_outputs[0].model_id for one in (oldest, newest)]
         files = [
-            Path(client.get_logged_model(one).artifact_location, "program.json") for one in models
+            Path(client.get_logged_model(model).artifact_location, "program.json")
+            for model in models
         ]
         assert [[one.name for one in file.parent.iterdir()] for file in files] == [
             ["program.json"]
@@ -769,7 +773,8 @@ def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
         assert again.signature.instructions == learned.signature.instructions
         assert again.lm is None
         versions = {
-            one.version: one.tags["score"] for one in client.search_model_versions("name='Predict'")
+            search_model_version.version: search_model_version.tags["score"]
+            for search_model_version in client.search_model_versions("name='Predict'")
         }
         best = client.get_model_version_by_alias("Predict", "best").version
         assert sorted(versions) == ["1", "2"] or sorted(versions) == [1, 2]
@@ -777,12 +782,17 @@ def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
         traces = client.search_traces(locations=[experiment], run_id=newest.info.run_id)
         assert 0 < len(traces) <= 10
         for trace in traces:
-            (score,) = [one for one in trace.info.assessments if one.name == "score"]
+            (score,) = [
+                assessment for assessment in trace.info.assessments if assessment.name == "score"
+            ]
             (span,) = trace.data.spans
             assert score.value == 1.0
             assert span.attributes["before"] == "0.0"
             assert set(span.outputs) == {"answer"}
         assert KEY not in "".join(file.read_text() for file in files)
-        assert [one.dataset.name for one in newest.inputs.dataset_inputs] == ["train", "validation"]
+        assert [dataset_input.dataset.name for dataset_input in newest.inputs.dataset_inputs] == [
+            "train",
+            "validation",
+        ]
     finally:
         mlflow.set_tracking_uri(before)

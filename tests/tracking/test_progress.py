@@ -50,7 +50,7 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
         "update 0: 2 rows in 2.5 s; best 0.500 (seed 0.250), 10 of 100 rollouts, " in one
         for one in told
     )
-    details = [one.getMessage() for one in caplog.records]
+    details = [record.getMessage() for record in caplog.records]
     for line in (
         "update 0: batch of 2: the ladder; the budget leaves no more",
         "update 0: union of predict: 2 reflections, 3 calls, 1 failed, 1 lessons",
@@ -58,7 +58,7 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
         "update 0: delete made no child: nothing is left",
         "update 0: candidate 1: validation 0.500, best so far",
     ):
-        assert any(one.endswith(line) for one in details), line
+        assert any(detail.endswith(line) for detail in details), line
         assert not any(one.endswith(line) for one in told), "details are not told"
     display.follow()
     assert screen.lines() == told  # nothing is told twice

@@ -55,10 +55,10 @@ def test_a_run_that_goes_on_has_the_figures_so_far(tmp_path):
 def test_what_has_no_price_is_unknown_in_every_table(place):
     with Reader(journal_file(place)) as reader:
         (run,) = reader.rows("SELECT id FROM run")
-        found = update_metrics(reader, run["id"], 1, event=10**6, effect=10**6)
-    assert found["cost/dollars"] == found["dollars/task"] > 0
-    assert "dollars/proposer" not in found
-    assert found["cost/unpriced_calls"] == 2
+        result = update_metrics(reader, run["id"], 1, event=10**6, effect=10**6)
+    assert result["cost/dollars"] == result["dollars/task"] > 0
+    assert "dollars/proposer" not in result
+    assert result["cost/unpriced_calls"] == 2
 
 
 def test_a_run_of_which_nothing_is_known_yet(tmp_path):
@@ -129,11 +129,11 @@ def test_a_condition_can_only_read_rollouts(place, where):
 
 
 def test_rollouts_have_the_stated_columns_and_a_limit(place):
-    found = rollouts(place, limit=3)
-    assert [one["id"] for one in found] == sorted(one["id"] for one in found)
-    assert len(found) == 3
-    assert tuple(found[0]) == ROLLOUT_COLUMNS
-    assert found[0]["seconds"] == pytest.approx(0.5)
+    rows = rollouts(place, limit=3)
+    assert [one["id"] for one in rows] == sorted(one["id"] for one in rows)
+    assert len(rows) == 3
+    assert tuple(rows[0]) == ROLLOUT_COLUMNS
+    assert rows[0]["seconds"] == pytest.approx(0.5)
 
 
 def test_texts_of_the_held_out_set_are_not_shown(place):
@@ -151,18 +151,18 @@ def test_costs_are_sums_by_role_and_model(place):
 
 
 def test_candidates_have_their_fate(place):
-    found = {one["candidate"]: one for one in candidates(place)}
-    assert list(found) == [SEED, CHILD, SWAPPED]
-    assert [one["score"] for one in found.values()] == [0.25, 0.5, 1.0]
-    assert found[CHILD]["screened"]["accepted"]
-    assert found[SWAPPED]["selected"] == "best on validation"
-    assert found[SWAPPED]["parents"] == [CHILD]
+    by_name = {candidate["candidate"]: candidate for candidate in candidates(place)}
+    assert list(by_name) == [SEED, CHILD, SWAPPED]
+    assert [one["score"] for one in by_name.values()] == [0.25, 0.5, 1.0]
+    assert by_name[CHILD]["screened"]["accepted"]
+    assert by_name[SWAPPED]["selected"] == "best on validation"
+    assert by_name[SWAPPED]["parents"] == [CHILD]
 
 
 def test_one_candidate_is_shown_with_what_it_changed(place):
-    found = show(place, "c0ff")
-    assert found["candidate"] == CHILD
-    assert "+ - Round to two decimals." in found["diff"]["predict"]
+    thing = show(place, "c0ff")
+    assert thing["candidate"] == CHILD
+    assert "+ - Round to two decimals." in thing["diff"]["predict"]
     assert show(place, SEED)["diff"] == {"predict": ["+ Answer."]}
 
 
@@ -223,9 +223,11 @@ def test_a_run_that_went_on_has_what_it_chose_last(place):
 
     Extended(place).write("more")
     assert show(place, "best")["candidate"] == CHILD
-    assert {one["candidate"]: one["selected"] for one in candidates(place) if one["selected"]} == {
-        CHILD: "best of two validations"
-    }
+    assert {
+        candidate["candidate"]: candidate["selected"]
+        for candidate in candidates(place)
+        if candidate["selected"]
+    } == {CHILD: "best of two validations"}
 
 
 def test_a_folder_without_a_journal_is_named(tmp_path):

@@ -39,7 +39,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self._inside = tag
-        self.attributes += [(tag, *one) for one in attrs]
+        self.attributes += [(tag, *attr) for attr in attrs]
         self.ids |= {value for name, value in attrs if name == "id"}
         if tag == "script":
             self.scripts.append("")
@@ -132,15 +132,17 @@ def test_figures_are_those_of_the_queries(place, page):
             for what in ("task: learning", "task: checking", "proposer")
         ),
     }
-    assert [(one["id"], one["score"]) for one in data["candidates"]] == [
+    assert [(candidate["id"], candidate["score"]) for candidate in data["candidates"]] == [
         (one["candidate"][:8], one["score"]) for one in candidates(place)
     ]
-    found = [one for one in rollouts(place, limit=None) if one["purpose"] != "heldout"]
+    results = [
+        rollout for rollout in rollouts(place, limit=None) if rollout["purpose"] != "heldout"
+    ]
     shown = rolls_of(page)
-    assert len(shown) == data["run"]["rollouts"] == len(found), "one count of rollouts everywhere"
+    assert len(shown) == data["run"]["rollouts"] == len(results), "one count of rollouts everywhere"
     names = ("id", "score", "tokens", "purpose")
     assert [[one[name] for name in names] for one in shown] == [
-        [one[name] for name in names] for one in found
+        [one[name] for name in names] for one in results
     ]
     # Every effect that took time stands in a slot, and nowhere twice.
     with Reader(journal_file(place)) as reader:
@@ -185,9 +187,9 @@ def test_what_was_spent_when_a_candidate_was_validated(tmp_path, monkeypatch):
             for one, at in zip(_known(reader), (story.clock - 100, 0, 1e12), strict=True)
         ]
         paid = read_spending(reader, 1, times_of(known))
-        found = candidate_facts(paid, known, created=0.0)
-    assert [one["rollouts"] for one in found] == [0, 0, 18]
-    assert [one["tokens"] for one in found] == [
+        result = candidate_facts(paid, known, created=0.0)
+    assert [one["rollouts"] for one in result] == [0, 0, 18]
+    assert [one["tokens"] for one in result] == [
         0,
         0,
         18 * 15 + 240,
@@ -217,7 +219,7 @@ def test_a_scan_says_what_was_kept_and_where_the_rest_was_lost(page):
     assert (first["kept"], first["lost"], first["failed"]) == (1, 1, 1)
     assert (second["kept"], second["lost"]) == (2, 0)
     kept, lost_here, on_the_way, missing = 0, 1, 2, 3
-    assert [(one["name"], one["cells"]) for one in first["nodes"]] == [
+    assert [(node["name"], node["cells"]) for node in first["nodes"]] == [
         ("1.1", [[0, kept], [1, lost_here]]),
         ("1.2", [[0, kept], [1, on_the_way]]),
         ("result", [[0, kept], [1, missing]]),
@@ -226,8 +228,8 @@ def test_a_scan_says_what_was_kept_and_where_the_rest_was_lost(page):
 
 def test_sizes_have_their_reasons_and_the_law(page):
     data = page.data
-    assert [(one["step"], one["size"]) for one in data["batches"]] == [(0, 2), (1, 4)]
-    assert [(one["size"], one["seconds"]) for one in data["delays"]] == [(2, 10.0)], (
+    assert [(batch["step"], batch["size"]) for batch in data["batches"]] == [(0, 2), (1, 4)]
+    assert [(delay["size"], delay["seconds"]) for delay in data["delays"]] == [(2, 10.0)], (
         "what the law was fitted to"
     )
     assert data["law"]["plateau"] == 12.4
@@ -284,7 +286,7 @@ def test_texts_that_would_be_markup_are_text(page):
     assert "alert(1)" not in "".join(page.scripts[1:])
     assert "alert(1)" in page.scripts[0]
     assert "</script><script>alert(1)</script><!--" in page.text
-    assert not [one for one in page.attributes if one[1].startswith("on")]
+    assert not [attribute for attribute in page.attributes if attribute[1].startswith("on")]
     assert "\x1b" not in page.html
 
 
@@ -294,9 +296,11 @@ def test_only_the_two_scripts_of_the_page_may_run_and_nothing_is_loaded(page):
         for text in page.scripts[1:]
     ]
     allowed = re.search("script-src ([^;]+);", page.policy).group(1)
-    assert allowed == " ".join(f"'sha256-{one}'" for one in digests)
+    assert allowed == " ".join(f"'sha256-{digest}'" for digest in digests)
     assert page.policy.startswith("default-src 'none'")
-    assert not [one for one in page.attributes if one[1] in ("src", "srcset", "data")]
+    assert not [
+        attribute for attribute in page.attributes if attribute[1] in ("src", "srcset", "data")
+    ]
     assert all(value.startswith("#") for _, name, value in page.attributes if name == "href")
 
 
@@ -355,11 +359,11 @@ def test_a_line_of_a_merge_comes_from_the_first_of_both_lines_of_descent():
         candidate("right", ["seed"], 2, "a\nc", 0.4),
         candidate("merge", ["left", "right"], 3, "a\nb\nc\nd", 0.5),
     ]
-    found = {one["text"]: (one["step"], one["gain"]) for one in learned(known[-1], known)}
-    assert found["a"] == (-1, None)
-    assert found["b"] == (0, pytest.approx(0.1))
-    assert found["c"] == (2, pytest.approx(0.3))
-    assert found["d"] == (3, pytest.approx(0.1))
+    by_name = {one["text"]: (one["step"], one["gain"]) for one in learned(known[-1], known)}
+    assert by_name["a"] == (-1, None)
+    assert by_name["b"] == (0, pytest.approx(0.1))
+    assert by_name["c"] == (2, pytest.approx(0.3))
+    assert by_name["d"] == (3, pytest.approx(0.1))
 
 
 def test_an_updates_gain_stands_at_each_of_its_lines_but_not_at_a_heading():

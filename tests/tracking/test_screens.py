@@ -181,7 +181,9 @@ def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPa
     learned(tmp_path, tracker=[MLflowTracker(register=True)])
     client = mlflow.MlflowClient(store)
     (experiment,) = [
-        one.experiment_id for one in client.search_experiments() if one.name == "combee_dspy"
+        search_experiment.experiment_id
+        for search_experiment in client.search_experiments()
+        if search_experiment.name == "combee_dspy"
     ]
     (run,) = client.search_runs([experiment])
     assert client.search_traces(locations=[experiment])

@@ -31,9 +31,9 @@ def place(world: World, tmp_path: Any) -> Any:
 
 
 def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(place: Any) -> None:
-    found = tracking.overview(place)[0]["spending"]
-    updates = [one for one in found if one["of"].startswith(("update", "before"))]
-    prompts = [one for one in found if one["of"].startswith("prompt")]
+    result = tracking.overview(place)[0]["spending"]
+    updates = [one for one in result if one["of"].startswith(("update", "before"))]
+    prompts = [one for one in result if one["of"].startswith("prompt")]
     assert len(updates) > 2
     (run,) = tracking.runs(place)
     search = "FROM usage u JOIN effect e ON e.id = u.effect WHERE e.purpose <> 'heldout'"
@@ -45,9 +45,11 @@ def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(plac
     assert sum(one["rollouts"] for one in updates) == run["rollouts"]
     assert sum(one["tokens"] for one in updates) == spent["tokens"] < run["tokens"]
     assert sum(one["dollars"] for one in updates) == pytest.approx(spent["dollars"])
-    assert all(one["seconds"] >= 0 and one["gpu_seconds"] is not None for one in updates)
+    assert all(update["seconds"] >= 0 and update["gpu_seconds"] is not None for update in updates)
 
-    validated = [one for one in tracking.candidates(place) if one["index"] is not None]
+    validated = [
+        candidate for candidate in tracking.candidates(place) if candidate["index"] is not None
+    ]
     assert {one["of"].removeprefix("prompt ") for one in prompts} == {
         one["candidate"][:8] for one in validated
     }
@@ -55,7 +57,7 @@ def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(plac
     assert prompts[0]["rollouts"] >= 12
     assert prompts[-1]["tokens"] <= spent["tokens"]
     # Nothing but the first and the chosen prompt has read the held-out set.
-    held = [one["heldout"] for one in prompts if one["heldout"] is not None]
+    held = [prompt["heldout"] for prompt in prompts if prompt["heldout"] is not None]
     assert held == [run["heldout_before"], run["heldout_after"]]
     assert updates[-1]["validation"] == max(one["score"] for one in validated)
 

@@ -96,7 +96,7 @@ def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, wher
     broken, sound = Watcher(where), Watcher()
     with caplog.at_level(logging.WARNING):
         followed(path, broken, sound)
-    (said,) = [one.getMessage() for one in caplog.records]
+    (said,) = [record.getMessage() for record in caplog.records]
     assert f"cannot {where}" in said
     assert "'watcher'" in said
     assert KEY not in said
@@ -130,7 +130,9 @@ def test_by_default_a_run_says_a_line_an_update_to_logs_and_notebooks(
     assert default_trackers() == (Progress(),)
     with caplog.at_level(logging.INFO, "combee_dspy"):
         updates = world.compile(tracker=None, reflection_minibatch_size=6).combee_report.updates
-    said = [one.getMessage() for one in caplog.records if one.name == "combee_dspy.progress"]
+    said = [
+        record.getMessage() for record in caplog.records if record.name == "combee_dspy.progress"
+    ]
     assert sum("; best " in one and "update " in one for one in said) == updates > 0
     assert len(said) <= updates + 6, "details are debug"
     # A notebook: standard error is no terminal, and nobody has set logging up.
