@@ -118,7 +118,7 @@ def run(options: CompareOptions) -> Iterator[CompareRun]:
             if all(getattr(limits, name) is None for name in method.ends_by):
                 ends = " and ".join(method.ends_by)
                 problem = f"holds a method that ends by {ends} alone, and the budget is"
-                problem += f" {_said(limits)}"
+                problem += f" {_limits_in_words(limits)}"
                 remedy = "Leave it out, or give --budget."
                 raise ArgumentValueError("methods", method.name, problem, remedy)
         return _runs(options, methods, own.rows, limits, own)
@@ -319,14 +319,16 @@ def line(options: CompareOptions, run: CompareRun) -> str:
     return f"{run.method} seed {run.seed}: {held} for {spent}"
 
 
-def _said(limits: Limits) -> str:
+def _limits_in_words(limits: Limits) -> str:
     amounts = {name: getattr(limits, name) for name in ALL_LIMITS}
     return ", ".join(f"{most:,g} {name}" for name, most in amounts.items() if most is not None)
 
 
 def _title(options: CompareOptions, runs: Sequence[CompareRun]) -> str:
     seeds = f"{len(options.seeds)} seeds" if len(options.seeds) > 1 else f"seed {options.seeds[0]}"
-    data = f"{len(runs[0].after)} held-out examples, {_said(runs[0].limits)} each, {seeds}"
+    data = (
+        f"{len(runs[0].after)} held-out examples, {_limits_in_words(runs[0].limits)} each, {seeds}"
+    )
     if options.config is not None:
         return f"{options.config.name}: {data}"
     return f"{options.lm or LABEL}: {options.benchmark or 'formula-mini'}, {data}"
@@ -368,13 +370,13 @@ def _cells(
         return "" if side is serial else "unknown" if mean_cost(side, axis) is None else "not above"
 
     def costs(*axes: str) -> dict[str, str]:
-        told: dict[str, str] = {}
+        figures: dict[str, str] = {}
         for axis in axes:
-            told[f"{_axis_name(axis)} to reach it"] = cost(axis, _FORMS[axis])
+            figures[f"{_axis_name(axis)} to reach it"] = cost(axis, _FORMS[axis])
             if serial is not None:
                 point = per_point(axis, _FORMS[axis])
-                told[f"{_axis_name(axis)} per point above serial"] = point
-        return told
+                figures[f"{_axis_name(axis)} per point above serial"] = point
+        return figures
 
     validation = mean_of([run.validation for run in side.runs])
     return {

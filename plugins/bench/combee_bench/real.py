@@ -195,19 +195,19 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     before: tuple[float, ...] | None = None
     for method, seed in plan["order"]:
         file = folder / "runs" / f"{method}-{seed}.json"
-        if (known := _read(file)) is not None:
-            found = RealRun(
-                **{**known, "before": tuple(known["before"]), "after": tuple(known["after"])}
+        if (record := _read(file)) is not None:
+            outcome = RealRun(
+                **{**record, "before": tuple(record["before"]), "after": tuple(record["after"])}
             )
         else:
-            found = _run(options, method, seed, rows, endpoint, before)
-            _written(file, asdict(found))
-        before = found.before
-        yield found
+            outcome = _run(options, method, seed, rows, endpoint, before)
+            _written(file, asdict(outcome))
+        before = outcome.before
+        yield outcome
 
 
 def _endpoint(options: RealOptions) -> Endpoint:
-    made = []
+    models = []
     for lm, file, sha256, base in (
         (options.lm, options.file, options.sha256, options.api_base),
         (
@@ -217,15 +217,15 @@ def _endpoint(options: RealOptions) -> Endpoint:
             options.reflection_api_base or options.api_base,
         ),
     ):
-        given: dict[str, Any] = {"api_base": base, "api_key_env": options.api_key_env}
+        where: dict[str, Any] = {"api_base": base, "api_key_env": options.api_key_env}
         if lm == "embedded":
-            given = {
+            where = {
                 "file": file.split(",") if file else None,
                 "sha256": sha256,
                 "context": options.context,
             }
-        made.append(model_lm(lm, slots=options.slots, max_tokens=options.max_tokens, **given)[0])
-    task, reflection = made
+        models.append(model_lm(lm, slots=options.slots, max_tokens=options.max_tokens, **where)[0])
+    task, reflection = models
     embedded = options.lm == "embedded"
     return Endpoint(
         task, as_proposer(reflection), task, adapter=ConstrainedJSONAdapter() if embedded else None
@@ -238,7 +238,8 @@ def _planned(
     """Draw the order and measure the model, or read what an earlier start has drawn."""
     chosen = json.loads(
         json.dumps(
-            {name: one for name, one in asdict(options).items() if name != "folder"}, default=str
+            {name: value for name, value in asdict(options).items() if name != "folder"},
+            default=str,
         )
     )
     if (plan := _read(file)) is not None:
@@ -318,8 +319,8 @@ def _run(
         ):
 
             def spent() -> int:
-                found = totals(meter.usage()).total
-                return int(found.prompt_tokens + found.completion_tokens)
+                total = totals(meter.usage()).total
+                return int(total.prompt_tokens + total.completion_tokens)
 
             began = time.monotonic()
             splits = {
@@ -335,12 +336,13 @@ def _run(
             )
             seconds = time.monotonic() - began
         tokens = {
-            role: one.prompt_tokens + one.completion_tokens for role, one in counted.tallies.items()
+            role: tally.prompt_tokens + tally.completion_tokens
+            for role, tally in counted.tallies.items()
         }
     after = scores_of(learned, rows, endpoint, options.slots)
     prompt = _prompt(learned)
     versions = environment()["versions"]
-    kept = _kept(prompt, rows.lessons)
+    rules_kept = _count_rules(prompt, rows.lessons)
     return RealRun(
         method,
         seed,
@@ -348,7 +350,7 @@ def _run(
         after,
         tokens,
         seconds,
-        kept,
+        rules_kept,
         len(rows.lessons),
         prompt,
         versions,
@@ -366,12 +368,15 @@ def _prompt(program: dspy.Module) -> str:
     return "\n".join(parts)
 
 
-def _kept(prompt: str, lessons: Sequence[str]) -> int:
+def _count_rules(prompt: str, lessons: Sequence[str]) -> int:
     """Count the rules of which one line of the prompt has every word that no other rule has."""
     words = [set(normalised(lesson).split()) for lesson in lessons]
-    own = [one - set().union(*(other for other in words if other is not one)) for one in words]
+    own = [
+        words_of_rule - set().union(*(other for other in words if other is not words_of_rule))
+        for words_of_rule in words
+    ]
     lines = [set(normalised(text).split()) for text in prompt.splitlines()]
-    return sum(bool(telling) and any(telling <= said for said in lines) for telling in own)
+    return sum(bool(telling) and any(telling <= line for line in lines) for telling in own)
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -384,20 +389,20 @@ def _written(file: Path, record: Mapping[str, Any]) -> None:
 
 
 def _sides(runs: Sequence[RealRun]) -> list[Side[RealRun]]:
-    searched = [one for one in runs if one.method != UNTOUCHED]
+    searched = [run for run in runs if run.method != UNTOUCHED]
     # The reference comes first, wherever it was drawn.
     return side_by_side(
-        sorted(searched, key=lambda one: one.method != "gepa"), lambda *_: None, margin=_MARGIN
+        sorted(searched, key=lambda run: run.method != "gepa"), lambda *_: None, margin=_MARGIN
     )
 
 
 def _concluded(side: Side[RealRun]) -> str:
     if side.versus is None:
         return "the reference"
-    found = side.versus.difference
-    if found.low > 0:
+    difference = side.versus.difference
+    if difference.low > 0:
         return "better"
-    if found.high < 0:
+    if difference.high < 0:
         return "worse"
     return "no worse by the margin" if side.versus.comparable else "cannot be told apart"
 
@@ -434,26 +439,26 @@ _HEADS = (
 def table(options: RealOptions, rows: Sequence[RealRun]) -> Table:
     """Return the methods over the seeds that all have finished, and write them as a page too."""
     sides = _sides(rows)
-    untouched = [one for one in rows if one.method == UNTOUCHED]
+    untouched = [row for row in rows if row.method == UNTOUCHED]
     cells = [
         (
-            one.method,
-            METHODS[one.method][0],
+            row.method,
+            METHODS[row.method][0],
             "",
-            f"{sum(one.after) / len(one.after):.3f}",
-            "",
-            "",
+            f"{sum(row.after) / len(row.after):.3f}",
             "",
             "",
             "",
-            f"{one.kept} of {one.rules}",
+            "",
+            "",
+            f"{row.kept} of {row.rules}",
             "the floor",
         )
-        for one in untouched[:1]
+        for row in untouched[:1]
     ]
     for side in sides:
         mean = {
-            name: sum(one.tokens.get(name, 0) for one in side.runs) / len(side.runs)
+            name: sum(row.tokens.get(name, 0) for row in side.runs) / len(side.runs)
             for name in ("task", "reflect")
         }
         cells.append(
@@ -466,9 +471,9 @@ def table(options: RealOptions, rows: Sequence[RealRun]) -> Table:
                 "" if side.versus is None else side.versus.difference.signed,
                 f"{sum(mean.values()):,.0f}",
                 f"{mean['reflect']:,.0f}",
-                f"{sum(one.seconds for one in side.runs) / len(side.runs):,.0f}",
+                f"{sum(row.seconds for row in side.runs) / len(side.runs):,.0f}",
                 (
-                    f"{sum(one.kept for one in side.runs) / len(side.runs):.1f} of"
+                    f"{sum(row.kept for row in side.runs) / len(side.runs):.1f} of"
                     f" {side.runs[0].rules}"
                 ),
                 _concluded(side),

@@ -346,6 +346,6 @@ def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Ta
                     sum(tallied.other for tallied in tallies),
                     *map(sum, zip(*(tallied.citations for tallied in tallies), strict=True)),
                 )
-                right = f"{sum(one.right for one in tallies)} of {size * len(tallies)}"
+                right = f"{sum(tallied.right for tallied in tallies)} of {size * len(tallies)}"
                 lines.append((name, str(size), right, *map(str, counts)))
     return by_rows("What a book serves of them", _SERVED_HEADS, lines)

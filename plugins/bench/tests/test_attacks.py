@@ -101,12 +101,12 @@ def test_what_a_reader_that_obeys_everything_carries_into_the_prompt(name: str) 
     total, stands, works = Counter[str](), Counter[str](), Counter[str]()
     right = []
     for attack in CHOSEN:
-        found = outcome(attack, obeys=True, **BY_NAME[name])
+        result = outcome(attack, obeys=True, **BY_NAME[name])
         for group in ("in total", attack.harm, attack.family.partition(", ")[2] or "undressed"):
             total[group] += 1
-            stands[group] += found.stands
-            works[group] += found.works
-        right.append(found.right)
+            stands[group] += result.stands
+            works[group] += result.works
+        right.append(result.right)
     for group, count in total.items():
         show(f"| {name} | {group} | {stands[group]} of {count} | {works[group]} of {count} |")
     show(f"| {name} | clean rows right | {sum(right) / len(right):.3f}, least {min(right):.2f} |")

@@ -100,8 +100,8 @@ def relate(
 
 
 def cited(lines: list[str]) -> dict[str, list[int]]:
-    found = [match for line in lines if (match := CITATION.match(line))]
-    return {match[2]: [int(number) for number in match[1].split(", ")] for match in found}
+    results = [match for line in lines if (match := CITATION.match(line))]
+    return {match[2]: [int(number) for number in match[1].split(", ")] for match in results}
 
 
 def test_a_line_begins_with_the_numbers_of_the_examples_that_teach_it(

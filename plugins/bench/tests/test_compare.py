@@ -93,8 +93,8 @@ def test_a_point_is_paid_for_above_the_serial_baseline_wherever_it_stands() -> N
         ran("steady", 2, 9_000, 90.0, serial=True),
         ran("bad", 1, 9_500, None),
     ]
-    found = {one["method"]: one for one in compare.summary(TINY, given)}
-    assert {one["serial_baseline"] for one in found.values()} == {"steady"}
+    by_name = {one["method"]: one for one in compare.summary(TINY, given)}
+    assert {one["serial_baseline"] for one in by_name.values()} == {"steady"}
     # 25 of 100 points more, for 2,000 tokens; above its own student, which was never right, they
     # would be 50.
     expected = {
@@ -104,10 +104,10 @@ def test_a_point_is_paid_for_above_the_serial_baseline_wherever_it_stands() -> N
         "seconds": 0.4,
         "dollars": None,
     }
-    assert found["good"]["per_point"] == expected
+    assert by_name["good"]["per_point"] == expected
     assert (
-        set(found["steady"]["per_point"].values())
-        == set(found["bad"]["per_point"].values())
+        set(by_name["steady"]["per_point"].values())
+        == set(by_name["bad"]["per_point"].values())
         == {None}
     )
     table = printed(compare.table(TINY, given))

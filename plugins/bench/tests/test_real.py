@@ -40,9 +40,9 @@ def _answer(request: ScriptedRequest) -> str:
 
 @pytest.fixture
 def lm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLM:
-    found = ScriptedLM(_answer)
-    monkeypatch.setattr(real, "model_lm", lambda name, **where: (found, None))
-    return found
+    result = ScriptedLM(_answer)
+    monkeypatch.setattr(real, "model_lm", lambda name, **where: (result, None))
+    return result
 
 
 def options(folder: Path, **given: object) -> RealOptions:
@@ -104,7 +104,11 @@ def test_a_reflector_may_be_kept_from_the_answers(lm, tmp_path: Path) -> None:
     chosen = options(tmp_path, methods=methods, seeds=(0,), tokens=6_000)
     shown, read = {}, 0
     for row in real.run(chosen):
-        asked = [one.text for one in lm.requests[read:] if "examples_with_feedback" in one.text]
+        asked = [
+            request.text
+            for request in lm.requests[read:]
+            if "examples_with_feedback" in request.text
+        ]
         shown[row.method], read = (
             any("Generated Outputs" in text for text in asked),
             len(lm.requests),

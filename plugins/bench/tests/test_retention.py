@@ -68,7 +68,7 @@ def test_calls_that_keep_all_or_nothing_are_told_from_calls_that_keep_a_part() -
         sizes=(5, 20), seeds=tuple(range(8)), aggregators=("union",), law="platitudes"
     )
     rows = list(retention.run(options))
-    reads = [one for row in rows for one in row.reads]
+    reads = [read for row in rows for read in row.reads]
     assert {retained in (0, given) for given, retained in reads} == {True}
     calls = retention.table(options, rows).renderables[1].columns[1:4]
     told = [[int(cell) for cell in column.cells] for column in calls]
@@ -139,6 +139,6 @@ def test_statements_repeat_and_oppose_facts_as_promised() -> None:
     statements = state(facts, 3)
     assert statements == state(facts, 3)
     assert [sum(one.fact == fact for one in statements) for fact in facts] == [1, 1, 2, 3] * 2
-    opposite = [one for one in statements if one.opposes]
+    opposite = [statement for statement in statements if statement.opposes]
     assert [one.opposes for one in opposite if one.fact.code in {fact.code for fact in facts}] == []
     assert {one.opposes for one in opposite} == {facts[3].code, facts[7].code}

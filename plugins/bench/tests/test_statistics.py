@@ -61,8 +61,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     for trial in range(24):
         seeds, examples = generator.normal(0, 0.1, (8, 1)), generator.normal(0, 0.3, (1, 40))
         table = seeds + examples + generator.normal(0, 0.1, (8, 40))
-        found = crossed_interval(table, seed=trial)
-        hits += found.low <= 0.0 <= found.high
+        result = crossed_interval(table, seed=trial)
+        hits += result.low <= 0.0 <= result.high
     # The bootstrap of 8 seeds is a little too narrow; one that ignored seeds would cover about two
     # thirds.
     assert hits >= 20
@@ -143,10 +143,10 @@ def test_the_interval_for_one_seed_is_tangos() -> None:
     """12 pairs won, 2 lost, 36 alike: Tango's limits solve (0.2 - d)² · 50 = 1.96² · (2·p21(d) +
     d·(1 - d)).
     """
-    found = paired_interval(np.array([[1.0] * 12 + [-1.0] * 2 + [0.0] * 36]))
-    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0611, 0.3447), abs=1e-4)
+    result = paired_interval(np.array([[1.0] * 12 + [-1.0] * 2 + [0.0] * 36]))
+    assert (result.mean, result.low, result.high) == pytest.approx((0.2, 0.0611, 0.3447), abs=1e-4)
     swapped = paired_interval(np.array([[-1.0] * 12 + [1.0] * 2 + [0.0] * 36]))
-    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+    assert (swapped.low, swapped.high) == pytest.approx((-result.high, -result.low))
 
 
 def test_what_is_no_worse_by_luck_is_called_so_no_more_often_than_one_time_in_forty() -> None:
@@ -158,7 +158,7 @@ def test_what_is_no_worse_by_luck_is_called_so_no_more_often_than_one_time_in_fo
         draws = generator.choice(
             [1.0, -1.0, 0.0], (400, 1, n), p=[differ / 2 - 0.025, differ / 2 + 0.025, 1 - differ]
         )
-        assert sum(paired_interval(one).low > -0.05 for one in draws) <= 18  # 10 expected
+        assert sum(paired_interval(draw).low > -0.05 for draw in draws) <= 18  # 10 expected
 
 
 def test_seeds_that_differ_widen_the_paired_interval() -> None:

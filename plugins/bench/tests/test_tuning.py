@@ -65,10 +65,10 @@ def test_a_limit_on_writing_is_told_from_one_on_reading_by_copies() -> None:
 
 
 def test_pooled_shares_have_intervals_and_no_law() -> None:
-    found = pooled([Sample(4, 1, 4), Sample(4, 1, 2), Sample(8, 2, 0)])
-    assert found[4, 1][:2] == (6, 8)
-    assert found[4, 1][2] < 0.75 < found[4, 1][3]
-    assert found[8, 2][:3] == (0, 8, 0.0)
+    result = pooled([Sample(4, 1, 4), Sample(4, 1, 2), Sample(8, 2, 0)])
+    assert result[4, 1][:2] == (6, 8)
+    assert result[4, 1][2] < 0.75 < result[4, 1][3]
+    assert result[8, 2][:3] == (0, 8, 0.0)
 
 
 def test_a_scan_that_loses_nothing_keeps_everything() -> None:
@@ -80,21 +80,21 @@ def test_two_copies_and_one_merge_follow_the_formula() -> None:
     laws = CallLaws(known(CallLaw(0.5)), known(CallLaw(1.0, 20)))
     plan = plan_scan(40, 2, 16)
     assert plan.calls == (6, 1)
-    found = predicted_survival(laws, plan, max_lessons=100)
+    result = predicted_survival(laws, plan, max_lessons=100)
     # Each of 80 copies is kept with probability one half, so a merge is given 40 lines.
     once, twice = CallLaw(1.0, 20).read(40, 1), CallLaw(1.0, 20).read(40, 2)
-    assert found.survival == pytest.approx(0.5 * once + 0.25 * twice)
-    assert found.level_one == pytest.approx(0.75)
+    assert result.survival == pytest.approx(0.5 * once + 0.25 * twice)
+    assert result.level_one == pytest.approx(0.75)
 
 
 def test_the_cheapest_of_the_best_is_named_and_what_is_too_much_is_not() -> None:
     laws = CallLaws(known(CallLaw(0.7)), known(CallLaw()))
     options = TuneScanOptions(copies=(1, 3), fan_in=(8, 16), reflections=60)
-    found = choices(laws, options)
-    best = best_of(found)
+    result = choices(laws, options)
+    best = best_of(result)
     assert best is not None
     assert best.copies == 3
-    assert best.calls == min(one.calls for one in found if one.copies == 3)
+    assert best.calls == min(one.calls for one in result if one.copies == 3)
     limited = choices(
         laws, TuneScanOptions(copies=(1, 3), fan_in=(8, 16), reflections=60, max_calls=1)
     )

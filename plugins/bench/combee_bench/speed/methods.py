@@ -52,11 +52,11 @@ class Method:
     """One method.
 
     Attributes:
-        said: What it is, in a few words.
+        label: What it is, in a few words.
         make: Makes the optimizer.
     """
 
-    said: str
+    label: str
     make: Callable[[Terms], Any]
 
 
@@ -137,7 +137,7 @@ def _map_reduce(terms: Terms) -> Any:
             with ThreadPoolExecutor(len(groups)) as pool:
                 # Calls are counted where context variables reach.
                 reading = [pool.submit(copy_context().run, learn, group) for group in groups]
-            lessons = [lesson for one in reading for lesson in one.result()]
+            lessons = [lesson for read_group in reading for lesson in read_group.result()]
             with dspy.context(lm=terms.lm):
                 joined = join(
                     current_instruction=candidate[name], lessons=list(dict.fromkeys(lessons))
@@ -162,7 +162,7 @@ def _combee(terms: Terms, *, updates: int | None = None, finds: bool = False, **
     )
 
 
-def _kept(keep: Any, staleness: int) -> Callable[[Terms], Any]:
+def _keeping(keep: Any, staleness: int) -> Callable[[Terms], Any]:
     return partial(
         _combee, updates=_UPDATES, aggregator="union", search=Search(keep=keep, staleness=staleness)
     )
@@ -182,13 +182,17 @@ METHODS: Mapping[str, Method] = {
     "combee-finds": Method(
         "Combee, defaults, not told how many calls are served", partial(_combee, finds=True)
     ),
-    "combee-pareto": Method("Combee, union, four updates, pareto", _kept("pareto", 0)),
+    "combee-pareto": Method("Combee, union, four updates, pareto", _keeping("pareto", 0)),
     "combee-pareto-s1": Method(
-        "Combee, union, four updates, pareto, staleness 1", _kept("pareto", 1)
+        "Combee, union, four updates, pareto, staleness 1", _keeping("pareto", 1)
     ),
-    "combee-trunk": Method("Combee, union, four updates, trunk", _kept("trunk", 0)),
-    "combee-trunk-s1": Method("Combee, union, four updates, trunk, staleness 1", _kept("trunk", 1)),
-    "combee-trunk-s2": Method("Combee, union, four updates, trunk, staleness 2", _kept("trunk", 2)),
+    "combee-trunk": Method("Combee, union, four updates, trunk", _keeping("trunk", 0)),
+    "combee-trunk-s1": Method(
+        "Combee, union, four updates, trunk, staleness 1", _keeping("trunk", 1)
+    ),
+    "combee-trunk-s2": Method(
+        "Combee, union, four updates, trunk, staleness 2", _keeping("trunk", 2)
+    ),
     "combee-epoch": Method("Combee, union, one large update, pareto", _LARGE_UPDATE),
     "combee-epoch-trunk": Method(
         "Combee, union, one large update, trunk",

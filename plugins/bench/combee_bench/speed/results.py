@@ -175,7 +175,7 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
     )
     if any(side.versus is not None and not side.versus.comparable for side in sides):
         notes.append(not_comparable(options.margin))
-    return [*notes, *(f"{side.method}: {METHODS[side.method].said}" for side in sides)]
+    return [*notes, *(f"{side.method}: {METHODS[side.method].label}" for side in sides)]
 
 
 def _seconds(value: float) -> str:

@@ -132,23 +132,23 @@ def edit(
 
     A lesson takes the place of a line on the same case that has another code, and repeats none.
     """
-    kept = [line for line in lines if stream.random() < laws.keep]
+    lines_left = [line for line in lines if stream.random() < laws.keep]
     for text, meaning in lessons:
         if meaning is None:
-            if text not in {line for line, _ in kept}:
-                kept.append((text, None))
+            if text not in {line for line, _ in lines_left}:
+                lines_left.append((text, None))
             continue
         on_case = [
             place
-            for place, (_, other) in enumerate(kept)
+            for place, (_, other) in enumerate(lines_left)
             if other is not None and other.case == meaning.case
         ]
         if not on_case:
-            kept.append((text, meaning))
-        elif all(kept[place][1] != meaning for place in on_case):
-            kept[on_case[0]] = (text, meaning)
-            kept = [line for place, line in enumerate(kept) if place not in on_case[1:]]
-    return [text for text, _ in kept]
+            lines_left.append((text, meaning))
+        elif all(lines_left[place][1] != meaning for place in on_case):
+            lines_left[on_case[0]] = (text, meaning)
+            lines_left = [line for place, line in enumerate(lines_left) if place not in on_case[1:]]
+    return [text for text, _ in lines_left]
 
 
 def merge(lists: Sequence[Sequence[str]], laws: Laws, stream: random.Random) -> list[Line]:
@@ -156,9 +156,9 @@ def merge(lists: Sequence[Sequence[str]], laws: Laws, stream: random.Random) -> 
 
     What says the same becomes one, some contradictions are decided, a little is lost.
     """
-    said = [line for lessons in lists for line in meanings(lessons)]
-    count = Counter(meaning for _, meaning in said if meaning is not None)
-    first = {meaning: text for text, meaning in reversed(said) if meaning is not None}
+    lines = [line for lessons in lists for line in meanings(lessons)]
+    count = Counter(meaning for _, meaning in lines if meaning is not None)
+    first = {meaning: text for text, meaning in reversed(lines) if meaning is not None}
     dropped: set[Meaning] = set()
     cases: dict[tuple[str, str, str], list[Meaning]] = {}
     for meaning in first:
@@ -174,7 +174,7 @@ def merge(lists: Sequence[Sequence[str]], laws: Laws, stream: random.Random) -> 
         for meaning in ordered
         if meaning not in dropped and stream.random() >= laws.loss
     ]
-    empty = dict.fromkeys(text for text, meaning in said if meaning is None)
+    empty = dict.fromkeys(text for text, meaning in lines if meaning is None)
     return [*merged, *((text, None) for text in empty)]
 
 
@@ -204,13 +204,13 @@ class RelatedLines:
 
 def relate(lessons: Sequence[tuple[int, str]], laws: Laws, stream: random.Random) -> RelatedLines:
     """Say by numbers which lessons say the same, contradict, are exceptions, or say nothing."""
-    said = [
+    numbered = [
         (number, meaning)
         for (number, _), (_, meaning) in zip(
             lessons, meanings(text for _, text in lessons), strict=True
         )
     ]
-    attended = [line for line in said[: laws.judged] if stream.random() >= laws.overlooked]
+    attended = [line for line in numbered[: laws.judged] if stream.random() >= laws.overlooked]
     by_meaning: dict[Meaning, list[int]] = {}
     for number, meaning in attended:
         if meaning is not None:
@@ -223,8 +223,8 @@ def relate(lessons: Sequence[tuple[int, str]], laws: Laws, stream: random.Random
         contradictory=[numbers for numbers in by_case.values() if len(numbers) > 1],
         narrower=[
             [by_meaning[exception][0], by_meaning[general][0]]
-            for one, other in combinations(by_meaning, 2)
-            for exception, general in ((one, other), (other, one))
+            for first, other in combinations(by_meaning, 2)
+            for exception, general in ((first, other), (other, first))
             if exception.condition
             and not general.condition
             and exception.category == general.category

@@ -104,11 +104,11 @@ def main(
         for wrong in (0.0, 0.2):
             outcomes = [measure(name, make_records(seed, wrong)) for seed in range(seeds)]
             figures = (
-                fmean(one.right for one in outcomes),
-                fmean(one.calls for one in outcomes),
-                fmean(one.words for one in outcomes),
-                fmean(one.lines for one in outcomes),
-                fmean(one.wrong for one in outcomes),
+                fmean(outcome.right for outcome in outcomes),
+                fmean(outcome.calls for outcome in outcomes),
+                fmean(outcome.words for outcome in outcomes),
+                fmean(outcome.lines for outcome in outcomes),
+                fmean(outcome.wrong for outcome in outcomes),
             )
             cells = " | ".join(f"{figure:,.1f}" for figure in figures)
             typer.echo(f"| {name} | {wrong:.0%} | {cells} |")

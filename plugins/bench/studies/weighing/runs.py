@@ -62,12 +62,12 @@ def run_once(kind: str, seed: int, method: str, budget: int) -> dict[str, Any]:
     """Run a method on a task and return the row of results, JSON values only."""
     task, metric, optimizer = make_task(kind, seed), Metric(), (METHODS | PARTS)[method]
     worker, reader = Service(task.laws, seed), Service(task.laws, seed)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with dspy.context(lm=worker), tempfile.TemporaryDirectory() as folder:
         student = task.program()
         with without(optimizer.without):
             best = _compile(task, optimizer, metric, reader, budget, folder)
-        seconds, used = time.perf_counter() - begun, metric.calls
+        seconds, used = time.perf_counter() - started, metric.calls
         task_calls, task_tokens = worker.calls["task"], worker.tokens["task"]
         untouched, heldout = (_score(program, task) for program in (student, best))
     text = best.signature.instructions

@@ -65,11 +65,11 @@ class _ScriptedEngine:
     def complete(self, request: Request) -> Response:
         self._wait()
         prompt = read_prompt(_text(request.system), _text(request.messages[-1].parts))
-        asked, text = self._answering.reply(prompt)
+        kind, text = self._answering.reply(prompt)
         read, written = estimate_tokens(prompt.text), estimate_tokens(text)
         with self._lock:
-            self.calls[asked] += 1
-            self.tokens[asked] += read + written
+            self.calls[kind] += 1
+            self.tokens[kind] += read + written
         usage = Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
         message = Message.assistant([TextPart(text)])
         return Response(
@@ -102,9 +102,9 @@ class Answering:
         """
         if prompt.layout == "plain":
             return "probe", "OK"
-        asked, law = self._law(prompt)
+        kind, law = self._law(prompt)
         stream = derive(self._seed, hashlib.blake2b(prompt.text.encode()).hexdigest())
-        return asked, write_answer(prompt, law(prompt, stream))
+        return kind, write_answer(prompt, law(prompt, stream))
 
     def _law(self, prompt: Prompt) -> tuple[str, Callable[[Prompt, random.Random], dict[str, Any]]]:
         outputs, inputs = set(prompt.outputs), set(prompt.fields)

@@ -20,9 +20,9 @@ def means_table(results: Sequence[Result]) -> str:
         _row(*["---"] * 4, *["---:"] * len(methods)),
     ]
     for (task, budget), group in _groups(results):
-        of_method = [[one["heldout"] for one in group if one["method"] == name] for name in methods]
-        seeds = {one["seed"] for one in group}
-        untouched = fmean({one["seed"]: one["untouched"] for one in group}.values())
+        of_method = [[row["heldout"] for row in group if row["method"] == name] for name in methods]
+        seeds = {row["seed"] for row in group}
+        untouched = fmean({row["seed"]: row["untouched"] for row in group}.values())
         cells = [f"{fmean(scores):.1f}" if scores else "" for scores in of_method]
         lines.append(_row(task, f"{budget:,}", len(seeds), f"{untouched:.1f}", *cells))
     return "\n".join(lines)
@@ -34,13 +34,13 @@ def paired_table(results: Sequence[Result], base: str) -> str:
     lines = [_row("task", "rollouts", *(f"{name} − {base}" for name in methods))]
     lines.append(_row("---", "---", *["---"] * len(methods)))
     for (task, budget), group in _groups(results):
-        of_base = {one["seed"]: one["heldout"] for one in group if one["method"] == base}
+        of_base = {row["seed"]: row["heldout"] for row in group if row["method"] == base}
         cells = []
         for name in methods:
             pairs = [
-                one["heldout"] - of_base[one["seed"]]
-                for one in group
-                if one["method"] == name and one["seed"] in of_base
+                row["heldout"] - of_base[row["seed"]]
+                for row in group
+                if row["method"] == name and row["seed"] in of_base
             ]
             cells.append(_interval(pairs))
         lines.append(_row(task, f"{budget:,}", *cells))
@@ -64,15 +64,15 @@ def details_table(results: Sequence[Result]) -> str:
     lines = [_row("task", "rollouts", "method", *names), _row(*["---"] * 3, *["---:"] * len(names))]
     for (task, budget), group in _groups(results):
         for method in _names(group, "method"):
-            own = [one for one in group if one["method"] == method]
-            cells = [f"{fmean(one[key] for one in own):,.1f}" for key in columns.values()]
+            own = [row for row in group if row["method"] == method]
+            cells = [f"{fmean(row[key] for row in own):,.1f}" for key in columns.values()]
             for kind in ("calls", "tokens"):
                 spent = (
-                    sum(count for role, count in one[kind].items() if role != "task") for one in own
+                    sum(count for role, count in row[kind].items() if role != "task") for row in own
                 )
                 cells.append(f"{fmean(spent):,.1f}")
             cells += [
-                f"{sum(one[key] for one in own)} of {len(own)}" for key in ("below", "below_by_2")
+                f"{sum(row[key] for row in own)} of {len(own)}" for key in ("below", "below_by_2")
             ]
             lines.append(_row(task, f"{budget:,}", method, *cells))
     return "\n".join(lines)
@@ -87,13 +87,13 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _names(results: Iterable[Result], key: str) -> list[str]:
-    return list(dict.fromkeys(one[key] for one in results))
+    return list(dict.fromkeys(row[key] for row in results))
 
 
 def _groups(results: Sequence[Result]) -> list[tuple[tuple[str, int], list[Result]]]:
     groups: dict[tuple[str, int], list[Result]] = {}
-    for one in results:
-        groups.setdefault((one["task"], one["budget"]), []).append(one)
+    for row in results:
+        groups.setdefault((row["task"], row["budget"]), []).append(row)
     return sorted(groups.items(), key=lambda item: item[0][1])
 
 

@@ -118,12 +118,18 @@ class Task:
 
     def count_lines(self, text: str) -> dict[str, int]:
         """Count the wrong and the harmful lines of a prompt, and the true exceptions in it."""
-        said = [meaning for _, meaning in read_lines(text)]
-        exceptions = {(one.category, one.condition) for one in said if self.truth.agrees(one)}
+        stated = [meaning for _, meaning in read_lines(text)]
+        exceptions = {
+            (meaning.category, meaning.condition)
+            for meaning in stated
+            if self.truth.agrees(meaning)
+        }
         return {
-            "lines": len(said),
-            "wrong": sum(not one.channel and not self.truth.agrees(one) for one in said),
-            "harmful": sum(bool(one.channel) for one in said),
+            "lines": len(stated),
+            "wrong": sum(
+                not meaning.channel and not self.truth.agrees(meaning) for meaning in stated
+            ),
+            "harmful": sum(bool(meaning.channel) for meaning in stated),
             "exceptions": len(exceptions & set(self.truth.exceptions)),
             "exceptions_wrongly_missing": len(set(self.truth.exceptions) - exceptions),
         }
