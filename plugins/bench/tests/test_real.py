@@ -200,10 +200,10 @@ def test_a_rule_counts_where_one_line_has_what_tells_it() -> None:
         "A message about a kettle gets the code X7.",
         "A message about a lamp goes to the desk Morvane.",
     ]
-    assert real._kept("kettle: X7\nlamp: Corwick", rules) == 0
-    assert real._kept("- message about a kettle gets the code X7", rules) == 1
+    assert real._count_rules("kettle: X7\nlamp: Corwick", rules) == 0
+    assert real._count_rules("- message about a kettle gets the code X7", rules) == 1
     assert (
-        real._kept(
+        real._count_rules(
             "A message about a kettle gets the code X7. The lamp: goes to desk Morvane", rules
         )
         == 2
