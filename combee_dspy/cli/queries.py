@@ -62,8 +62,8 @@ def runs(
                 damaged.append(error)
     if damaged and not rows:
         raise damaged[0]
-    for error in damaged:
-        typer.echo(f"Not listed: {error}", err=True)
+    for problem in damaged:
+        typer.echo(f"Not listed: {problem}", err=True)
     if rows:
         show_rows(rows, _run_row, as_json, folded="run")
     else:
