@@ -21,10 +21,14 @@ from combee_dspy.memory import (
     MemoryText,
     Retriever,
     check_predictors,
+    choose_cues,
     line_tokens,
+    query_of,
     read_memory,
     shelf_of,
+    with_cues,
     with_memory,
+    without_cues,
 )
 from combee_dspy.operators import apply_components, seed_components
 from combee_dspy.records import Lessons, Reflection
@@ -33,6 +37,8 @@ from combee_dspy.strategies import StrategyContext, parameters
 _INSTRUCTION = Instruction()
 # How many lessons a call is shown until validation chooses.
 _FIRST_K = 4
+# A lesson that more than a tenth of all examples miss is needed wherever lookup looks.
+_COMMON = 10
 
 
 @parameters
@@ -113,23 +119,31 @@ class Memory(Artifact):
         return tuple(map(lesson_id, shelf.lessons(inputs)))
 
     def arranged(self, text: str, book: Book, inputs: Mapping[str, Mapping[str, object]]) -> str:
-        """Return a memory in which lessons always stand that lookup does not find.
+        """Return a memory whose lessons are found by words of the examples that teach them, and in
+        which those always stand that lookup does not find.
 
-        A lesson is common where two of the examples that teach it, and more than half, would not be
-        shown it. Those that most examples miss come first; all of them take half of the budget at
-        most. The user's own stay where they are.
+        A lesson stands always where two of the examples that teach it would not be shown it, and
+        more than half of them, or more than a tenth of all examples. Those that most examples miss
+        come first; all of them take half of the budget at most. The user's own stay where they are.
         """
         memory = self._read(text)
-        learned = {lesson.text: lesson for lesson in book.served if not lesson.own}
-        fixed = [line for line in memory.always if line not in learned]
-        lookup = [line for line in (*memory.always, *memory.lookup) if line not in fixed]
-        flat = replace(memory, always=tuple(fixed), lookup=tuple(lookup))
-        shelf = shelf_of(str(flat), self.retriever, self.budget_tokens)
-        near = {source: set(shelf.lessons(call)) for source, call in inputs.items()}
+        learned = {lesson.text: lesson.sources for lesson in book.served if not lesson.own}
+        queries = {example: query_of(call) for example, call in inputs.items()}
+        cues = choose_cues(learned, queries)
+        fixed = tuple(line for line in memory.always if line not in learned)
+        lookup = [
+            with_cues(line, cues.get(line, ())) for line in memory.lessons if line not in fixed
+        ]
+        shelf = shelf_of(
+            str(replace(memory, always=fixed, lookup=tuple(lookup))),
+            self.retriever,
+            self.budget_tokens,
+        )
+        near = {example: set(shelf.lessons(call)) for example, call in inputs.items()}
         missed: Counter[str] = Counter()
-        for line, lesson in learned.items():
-            missing = [line not in near[source] for source in lesson.sources if source in near]
-            if sum(missing) > max(1, len(missing) // 2):
+        for line, examples in learned.items():
+            missing = [line not in near[example] for example in examples if example in near]
+            if sum(missing) > max(1, min(len(missing) // 2, len(inputs) // _COMMON)):
                 missed[line] = sum(missing)
         common: set[str] = set()
         left = self.budget_tokens // 2
@@ -140,8 +154,8 @@ class Memory(Artifact):
         return str(
             replace(
                 memory,
-                always=(*fixed, *(line for line in lookup if line in common)),
-                lookup=tuple(line for line in lookup if line not in common),
+                always=(*fixed, *(line for line in map(without_cues, lookup) if line in common)),
+                lookup=tuple(line for line in lookup if without_cues(line) not in common),
             )
         )
 
@@ -170,7 +184,7 @@ class Memory(Artifact):
         ids = {lesson.id for lesson in book.lessons}
         looked_up = (
             BookLesson(wording, line, born=-1, wordings=(wording,))
-            for line in dict.fromkeys(memory.lookup)
+            for line in dict.fromkeys(map(without_cues, memory.lookup))
             if (wording := lesson_id(line)) not in ids
         )
         return Book((*book.lessons, *looked_up))
@@ -184,10 +198,13 @@ class Memory(Artifact):
         wordings = {wording for lesson in book.lessons for wording in lesson.wordings}
         standing = set(map(lesson_id, before.always))
         always = [line for line in before.always if lesson_id(line) not in wordings]
-        lookup = [line for line in before.lookup if lesson_id(line) not in wordings]
+        lines = {without_cues(line): line for line in before.lookup}
+        lookup = [line for lesson, line in lines.items() if lesson_id(lesson) not in wordings]
         for lesson in book.served:
-            stands = lesson.own or not standing.isdisjoint(lesson.wordings)
-            (always if stands else lookup).append(lesson.text)
+            if lesson.own or not standing.isdisjoint(lesson.wordings):
+                always.append(lesson.text)
+            else:
+                lookup.append(lines.get(lesson.text, lesson.text))
         return str(MemoryText(before.own, tuple(always), tuple(lookup), self.k or before.k))
 
     def _read(self, text: str) -> MemoryText:

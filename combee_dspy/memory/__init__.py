@@ -6,12 +6,14 @@
 | ``_bm25`` | lookup by words |
 | ``_embeddings`` | lookup by vectors |
 | ``_text`` | a memory as a component's text; pure |
+| ``_cues`` | words by which a lesson is found; pure |
 | ``_shelf`` | which lessons a call is shown |
 | ``_predictor`` | the predictor that looks up, its state, and loading it |
 """
 
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.memory._bm25 import BM25
+from combee_dspy.memory._cues import choose_cues, with_cues, without_cues
 from combee_dspy.memory._embeddings import Embeddings
 from combee_dspy.memory._predictor import (
     MemoryPredict,
@@ -19,7 +21,7 @@ from combee_dspy.memory._predictor import (
     load_memory,
     with_memory,
 )
-from combee_dspy.memory._shelf import line_tokens, shelf_of
+from combee_dspy.memory._shelf import line_tokens, query_of, shelf_of
 from combee_dspy.memory._text import MemoryText, read_memory
 
 __all__ = [
@@ -30,9 +32,13 @@ __all__ = [
     "MemoryText",
     "Retriever",
     "check_predictors",
+    "choose_cues",
     "line_tokens",
     "load_memory",
+    "query_of",
     "read_memory",
     "shelf_of",
+    "with_cues",
     "with_memory",
+    "without_cues",
 ]

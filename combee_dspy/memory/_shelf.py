@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from combee_dspy.memory._base import Lookup, Retriever
+from combee_dspy.memory._cues import without_cues
 from combee_dspy.memory._text import MemoryText, read_memory
 from combee_dspy.reflections import estimate_tokens, texts_in
 
@@ -30,13 +31,18 @@ class Shelf:
         """
         chosen = list(self.text.always)
         left = self.budget_tokens - sum(map(line_tokens, chosen))
-        for place in self.nearest(" ".join(texts_in(dict(inputs))), self.text.k):
-            lesson = self.text.lookup[place]
+        for place in self.nearest(query_of(inputs), self.text.k):
+            lesson = without_cues(self.text.lookup[place])
             left -= line_tokens(lesson)
             if left < 0:
                 break
             chosen.append(lesson)
         return chosen
+
+
+def query_of(inputs: Mapping[str, object]) -> str:
+    """Return what is looked up for a call: the texts of its inputs."""
+    return " ".join(texts_in(dict(inputs)))
 
 
 def shelf_of(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:

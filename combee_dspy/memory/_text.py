@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from combee_dspy.lessons import read_section, split_section, write_section
+from combee_dspy.memory._cues import without_cues
 
 _HEADER = re.compile(r"Lessons to look up, (\d{1,4}) at most:")
 
@@ -17,7 +18,7 @@ class MemoryText:
     Attributes:
         own: The instruction.
         always: Lessons that every call is shown.
-        lookup: Lessons of which a call is shown the nearest.
+        lookup: Lines of which a call is shown the nearest: lessons with their cues.
         k: How many of them at most.
     """
 
@@ -25,6 +26,11 @@ class MemoryText:
     always: tuple[str, ...]
     lookup: tuple[str, ...]
     k: int
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """All lessons, those that always stand there first."""
+        return (*self.always, *map(without_cues, self.lookup))
 
     def __str__(self) -> str:
         """Return the text that :func:`read_memory` reads back."""

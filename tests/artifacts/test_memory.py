@@ -24,7 +24,7 @@ def test_what_lookup_misses_for_most_examples_stands_always() -> None:
     memory, lessons = Memory(k=1), book("apples0", "bells0", "clocks1")
     text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
     assert read_memory(text, 1).always == (COMMON,)
-    assert list(read_memory(text, 1).lookup) == RULES
+    assert read_memory(text, 1).lessons == (COMMON, *RULES)
     for inputs in ASKED.values():
         assert lesson_id(COMMON) in memory.shows(text, inputs)
     assert memory.arranged(text, lessons, ASKED) == text
@@ -76,3 +76,29 @@ def many(count: int) -> Book:
     return Book().add(
         [Taught(f"Thing {number} weighs {number} kilos.") for number in range(count)], 0
     )
+
+
+def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
+    lessons = Book().add(
+        [
+            Taught("Use formula nine.", ("a", "b")),
+            Taught("Use formula ten.", ("c", "d")),
+        ],
+        born=0,
+    )
+    asked = {
+        "a": {"question": "What does the beta of Ada's stock say?"},
+        "b": {"question": "A stock has a beta of two."},
+        "c": {"question": "Yearly interest on a loan?"},
+        "d": {"question": "The loan of Bo bears interest."},
+    }
+    memory = Memory(k=1)
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
+    (nine,) = memory.shows(text, {"question": "Which return, at this beta?"})
+    (ten,) = memory.shows(text, {"question": "What is the interest?"})
+    assert (nine, ten) == tuple(lesson.id for lesson in lessons.lessons)
+    assert "ada" not in text.casefold(), "a word of one example alone may be a name"
+    assert memory.read(text).lessons[0].text == "Use formula nine."
+    assert memory.serve(text, lessons) == text
+    without = lessons.with_states({nine: ("retired", "")})
+    assert "nine" not in memory.serve(text, without)

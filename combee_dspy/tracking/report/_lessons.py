@@ -27,7 +27,7 @@ def lesson_facts(history: RunHistory, texts: Mapping[str, str]) -> dict[str, Any
     in_text = {
         name: {
             lesson.id
-            for line in _lines(texts.get(name, ""))
+            for line in read_memory(texts.get(name, ""), 0).lessons
             if (lesson := book.find(lesson_id(line)))
         }
         for name, book in books.items()
@@ -54,12 +54,6 @@ def lesson_facts(history: RunHistory, texts: Mapping[str, str]) -> dict[str, Any
         for name, count in count_lessons(history).items()
     }
     return {"counts": counts, "components": len(books), "rows": rows}
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    """Return the lessons in a text, those that are looked up too."""
-    memory = read_memory(text, 0)
-    return (*memory.always, *memory.lookup)
 
 
 def _named(book: Book, lesson: str) -> dict[str, str]:
