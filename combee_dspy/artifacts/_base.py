@@ -103,11 +103,11 @@ class Artifact(Strategy):
         """
         return None
 
-    def arranged(self, text: str, book: Book, inputs: Mapping[str, Mapping[str, object]]) -> str:
+    def arranged(self, text: str, book: Book, examples: Mapping[str, Reflection]) -> str:
         """Return a text that serves a book, so arranged that examples are shown what they teach.
 
-        ``inputs`` are those of a predictor's call, by the example that a lesson comes from, where
-        the artifact looks lessons up. Pure.
+        Where the artifact looks lessons up, ``examples`` has the component's reflections of this
+        run by the source of a lesson; else it is empty. Pure.
         """
         return text
 

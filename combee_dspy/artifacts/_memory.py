@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar
@@ -24,11 +24,13 @@ from combee_dspy.memory import (
     choose_cues,
     line_tokens,
     query_of,
+    read_example,
     read_memory,
     shelf_of,
     with_cues,
     with_memory,
     without_cues,
+    write_example,
 )
 from combee_dspy.operators import apply_components, seed_components
 from combee_dspy.records import Lessons, Reflection
@@ -68,6 +70,9 @@ class Memory(Artifact):
             :class:`combee_dspy.memory.Retriever`.
         budget_tokens: Estimated tokens of all lessons that a call is shown, those that always stand
             there included.
+        examples: Whether rollouts that were right become entries too: a call is shown the nearest
+            of them as demonstrations, with their reasoning where the program gives any. The saved
+            program then holds those rows.
     """
 
     name: ClassVar[str] = "memory"
@@ -78,6 +83,7 @@ class Memory(Artifact):
         BM25()
     )
     budget_tokens: Annotated[int, Field(ge=16)] = 400
+    examples: bool = False
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return the instructions by predictor, with all that a memory holds.
@@ -118,7 +124,7 @@ class Memory(Artifact):
         shelf = shelf_of(text, self.retriever, self.budget_tokens)
         return tuple(map(lesson_id, shelf.lessons(inputs)))
 
-    def arranged(self, text: str, book: Book, inputs: Mapping[str, Mapping[str, object]]) -> str:
+    def arranged(self, text: str, book: Book, examples: Mapping[str, Reflection]) -> str:
         """Return a memory whose lessons are found by words of the examples that teach them, and in
         which those always stand that lookup does not find.
 
@@ -128,7 +134,12 @@ class Memory(Artifact):
         """
         memory = self._read(text)
         learned = {lesson.text: lesson.sources for lesson in book.served if not lesson.own}
-        queries = {example: query_of(call) for example, call in inputs.items()}
+        inputs = {
+            source: call
+            for source, example in examples.items()
+            if isinstance(call := example.record.get("Inputs"), Mapping)
+        }
+        queries = {source: query_of(call) for source, call in inputs.items()}
         cues = choose_cues(learned, queries)
         fixed = tuple(line for line in memory.always if line not in learned)
         lookup = [
@@ -139,10 +150,10 @@ class Memory(Artifact):
             self.retriever,
             self.budget_tokens,
         )
-        near = {example: set(shelf.lessons(call)) for example, call in inputs.items()}
+        near = {source: set(shelf.lessons(call)) for source, call in inputs.items()}
         missed: Counter[str] = Counter()
-        for line, examples in learned.items():
-            missing = [line not in near[example] for example in examples if example in near]
+        for line, sources in learned.items():
+            missing = [line not in near[source] for source in sources if source in near]
             if sum(missing) > max(1, min(len(missing) // 2, len(inputs) // _COMMON)):
                 missed[line] = sum(missing)
         common: set[str] = set()
@@ -155,9 +166,25 @@ class Memory(Artifact):
             replace(
                 memory,
                 always=(*fixed, *(line for line in map(without_cues, lookup) if line in common)),
-                lookup=tuple(line for line in lookup if without_cues(line) not in common),
+                lookup=(
+                    *(line for line in lookup if without_cues(line) not in common),
+                    *self._worked(memory, examples.values()),
+                ),
             )
         )
+
+    def _worked(self, memory: MemoryText, examples: Iterable[Reflection]) -> Iterable[str]:
+        """Return the worked examples of a memory, and those that come to it, each once."""
+        lines = [line for line in memory.lookup if read_example(line)]
+        for example in examples if self.examples else ():
+            inputs, outputs = (example.record.get(name) for name in ("Inputs", "Generated Outputs"))
+            if not (
+                example.perfect and isinstance(inputs, Mapping) and isinstance(outputs, Mapping)
+            ):
+                continue
+            if all(isinstance(value, str) for value in (*inputs.values(), *outputs.values())):
+                lines.append(write_example(inputs, outputs))
+        return dict.fromkeys(lines)
 
     def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:
         """Return memories that look up twice as many lessons, or half, unless ``k`` is set; and one
@@ -184,7 +211,7 @@ class Memory(Artifact):
         ids = {lesson.id for lesson in book.lessons}
         looked_up = (
             BookLesson(wording, line, born=-1, wordings=(wording,))
-            for line in dict.fromkeys(map(without_cues, memory.lookup))
+            for line in dict.fromkeys(memory.lessons[len(memory.always) :])
             if (wording := lesson_id(line)) not in ids
         )
         return Book((*book.lessons, *looked_up))

@@ -22,7 +22,7 @@ from combee_dspy.memory._predictor import (
     with_memory,
 )
 from combee_dspy.memory._shelf import line_tokens, query_of, shelf_of
-from combee_dspy.memory._text import MemoryText, read_memory
+from combee_dspy.memory._text import MemoryText, read_example, read_memory, write_example
 
 __all__ = [
     "BM25",
@@ -36,9 +36,11 @@ __all__ = [
     "line_tokens",
     "load_memory",
     "query_of",
+    "read_example",
     "read_memory",
     "shelf_of",
     "with_cues",
     "with_memory",
     "without_cues",
+    "write_example",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from combee_dspy.texts import normalised
 
 _CUES = re.compile(r" \[cues: ([^\[\]]*)\]\Z")
-_MOST = 12
+_MOST = 24
 # A word of one example alone is as likely a name.
 _LEAST_HOLDERS = 2
 

@@ -72,8 +72,12 @@ class MemoryPredict(dspy.Predict):
             shelf = shelf_of(self.signature.instructions, self.retriever, self.budget_tokens)
             _SHELVES[self.signature] = shelf
         fields = {name: inputs[name] for name in self.signature.input_fields if name in inputs}
-        text = write_section(shelf.text.own, shelf.lessons(fields))
-        return {**inputs, "signature": self.signature.with_instructions(text)}
+        lessons, examples = shelf.entries(fields)
+        text = write_section(shelf.text.own, lessons)
+        changed = {"demos": self.demos, **inputs}
+        # The nearest example stands last, right before the question.
+        changed["demos"] = [*changed["demos"], *examples[::-1]]
+        return {**changed, "signature": self.signature.with_instructions(text)}
 
     @contextmanager
     def _named(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.memory._cues import without_cues
-from combee_dspy.memory._text import MemoryText, read_memory
+from combee_dspy.memory._text import MemoryText, read_example, read_memory
 from combee_dspy.reflections import estimate_tokens, texts_in
 
 _LOCK = threading.Lock()
@@ -24,20 +24,27 @@ class Shelf:
     budget_tokens: int
 
     def lessons(self, inputs: Mapping[str, object]) -> list[str]:
-        """Return the lessons that a call with these inputs is shown.
+        """Return the lessons that a call with these inputs is shown; see :meth:`entries`."""
+        return self.entries(inputs)[0]
 
-        Those that always stand there come first, then the nearest, the nearest first, as long as
-        all of them fit into the budget.
+    def entries(self, inputs: Mapping[str, object]) -> tuple[list[str], list[dict[str, str]]]:
+        """Return the lessons that a call with these inputs is shown, and the worked examples.
+
+        Lessons that always stand there come first, then the nearest entries, the nearest first, as
+        long as all of them fit into the budget.
         """
-        chosen = list(self.text.always)
-        left = self.budget_tokens - sum(map(line_tokens, chosen))
+        lessons, examples = list(self.text.always), list[dict[str, str]]()
+        left = self.budget_tokens - sum(map(line_tokens, lessons))
         for place in self.nearest(query_of(inputs), self.text.k):
-            lesson = without_cues(self.text.lookup[place])
-            left -= line_tokens(lesson)
+            line = without_cues(self.text.lookup[place])
+            left -= line_tokens(line)
             if left < 0:
                 break
-            chosen.append(lesson)
-        return chosen
+            if example := read_example(line):
+                examples.append(example)
+            else:
+                lessons.append(line)
+        return lessons, examples
 
 
 def query_of(inputs: Mapping[str, object]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from combee_dspy.artifacts import Artifact
 from combee_dspy.events import AnswersIgnored, BookChanged, Emit
 from combee_dspy.lessons import Book, BookEdit, taught
+from combee_dspy.records import Reflection
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._plans import Learned
 from combee_dspy.weighers import Weigher
@@ -112,7 +113,7 @@ class ServedBooks:
     """Shows the books as the artifact serves them, where no operators edit its texts."""
 
     books: Books
-    _inputs: dict[str, dict[str, Mapping[str, object]]] = field(default_factory=dict, init=False)
+    _examples: dict[str, dict[str, Reflection]] = field(default_factory=dict, init=False)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -123,12 +124,10 @@ class ServedBooks:
         """Return a candidate that serves what an update learned, and all before it."""
         artifact, texts = self.books.artifact, dict(base.texts)
         for name in learned.lessons:
-            inputs, book = self._inputs.setdefault(name, {}), self.books.now[name]
+            examples, book = self._examples.setdefault(name, {}), self.books.now[name]
             for reflection in learned.reflections[name] if artifact.looks_up else ():
-                call = reflection.record.get("Inputs")
-                if isinstance(call, Mapping):
-                    inputs[reflection.source(learned.plan.step)] = call
-            texts[name] = artifact.arranged(artifact.serve(texts[name], book), book, inputs)
+                examples[reflection.source(learned.plan.step)] = reflection
+            texts[name] = artifact.arranged(artifact.serve(texts[name], book), book, examples)
         return base.edited(texts)
 
     def allows(self, base: Candidate, text: Candidate) -> bool:

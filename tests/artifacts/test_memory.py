@@ -5,11 +5,12 @@ from __future__ import annotations
 from combee_dspy.artifacts import Memory
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.memory import read_memory
+from combee_dspy.records import Reflection
 
 COMMON = "Write every answer in capital letters."
 RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
 ASKED = {
-    f"{thing}{number}": {"question": f"Which code for {thing}?"}
+    f"{thing}{number}": Reflection(0, {"Inputs": {"question": f"Which code for {thing}?"}})
     for thing in ("apples", "bells", "clocks")
     for number in range(2)
 }
@@ -25,8 +26,8 @@ def test_what_lookup_misses_for_most_examples_stands_always() -> None:
     text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
     assert read_memory(text, 1).always == (COMMON,)
     assert read_memory(text, 1).lessons == (COMMON, *RULES)
-    for inputs in ASKED.values():
-        assert lesson_id(COMMON) in memory.shows(text, inputs)
+    for example in ASKED.values():
+        assert lesson_id(COMMON) in memory.shows(text, example.record["Inputs"])
     assert memory.arranged(text, lessons, ASKED) == text
 
 
@@ -86,11 +87,15 @@ def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
         ],
         born=0,
     )
+    questions = (
+        "What does the beta of Ada's stock say?",
+        "A stock has a beta of two.",
+        "Yearly interest on a loan?",
+        "The loan of Bo bears interest.",
+    )
     asked = {
-        "a": {"question": "What does the beta of Ada's stock say?"},
-        "b": {"question": "A stock has a beta of two."},
-        "c": {"question": "Yearly interest on a loan?"},
-        "d": {"question": "The loan of Bo bears interest."},
+        name: Reflection(0, {"Inputs": {"question": question}})
+        for name, question in zip("abcd", questions, strict=True)
     }
     memory = Memory(k=1)
     text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)

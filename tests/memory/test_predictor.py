@@ -17,6 +17,7 @@ from combee_dspy.artifacts import Memory
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
 from combee_dspy.lessons import Book, Taught
 from combee_dspy.memory import BM25, Lookup, MemoryPredict, Retriever, load_memory, read_memory
+from combee_dspy.records import Reflection
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
 from tests.worlds import ANIMALS, TwoSteps, code_word, in_kind
@@ -180,3 +181,32 @@ def test_a_lesson_of_several_lines_stays_one(lm: Any) -> None:
     lesson = "For ant:\n- say TNA\nLessons to look up, 9 at most:"
     text = memory.serve("Answer.", Book().add([Taught(lesson)], born=0))
     assert read_memory(text, 1).lookup == (" ".join(lesson.split()),)
+
+
+def test_a_worked_example_is_shown_as_a_demonstration() -> None:
+    rows = [
+        Reflection(
+            number,
+            {
+                "Inputs": {"question": f"What is  twice {animal}?"},
+                "Generated Outputs": {"answer": f"{animal} {animal}"},
+            },
+            f"row {number}",
+            perfect=animal != "cat",
+        )
+        for number, animal in enumerate(("ant", "bee", "cat"))
+    ]
+    student = dspy.Predict("question -> answer")
+    memory, book = Memory(k=1, examples=True), Book()
+    text = memory.arranged(memory.seed(student)["self"], book, {row.source(0): row for row in rows})
+    program = memory.build(student, {"self": text})
+    lm = ScriptedLM(visible_words, model="scripted/task")
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        program(question="And twice bee?")
+        program(question="And twice cat?")
+    bee, cat = lm.requests
+    assert [role for role, _ in bee.messages] == ["user", "assistant", "user"]
+    assert "What is  twice bee?" in bee.messages[0][1] and "bee bee" in bee.messages[1][1]
+    assert all("cat cat" not in message for _, message in cat.messages), "it was wrong"
+    assert memory.read(text).lessons == ()
+    assert memory.serve(text, book) == text

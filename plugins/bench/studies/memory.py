@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import resource
 import sqlite3
 import tempfile
@@ -25,14 +26,16 @@ import typer
 
 from combee_bench.endpoints import simulated_endpoint
 from combee_bench.options import SpeedOptions
-from combee_bench.planted import INSTRUCTION, plant, planted_task
+from combee_bench.planted import INSTRUCTION, plant
 from combee_bench.speed.run import service_config
 from combee_bench.surroundings import load_rows, quietly
 from combee_dspy import Budget, Combee, Validation
 from combee_dspy.artifacts import Artifact, Instruction, Memory
 from combee_dspy.lessons import Book
 from combee_dspy.memory import BM25, MemoryText, read_memory
-from combee_simulator import SimulatedTask, benchmark_task
+from combee_dspy.records import Reflection
+from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat
+from combee_simulator import SimulatedQuestion, SimulatedTask, benchmark_task
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
@@ -40,7 +43,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True)
 class Never(Memory):
     """A memory in which no lesson stands always."""
 
-    def arranged(self, text: str, book: Book, inputs: Mapping[str, Mapping[str, object]]) -> str:
+    def arranged(self, text: str, book: Book, examples: Mapping[str, Reflection]) -> str:
         """Return the text as it is."""
         return text
 
@@ -140,9 +143,11 @@ def _benchmark(
 
 
 @app.command()
-def formula(path: Path, seeds: int = 3, scale: float = 1.0) -> None:
+def formula(
+    path: Path, seeds: int = 3, scale: float = 0.5, artifacts: str = "instruction,memory"
+) -> None:
     """Compare on an epoch of 240 rows of Formula."""
-    compare(_benchmark("formula", path, 240, 60, 136), ["instruction", "memory"], seeds, scale)
+    compare(_benchmark("formula", path, 240, 60, 136), artifacts.split(","), seeds, scale)
 
 
 @app.command()
@@ -159,23 +164,73 @@ def _exact(gold: Any, pred: Any, trace: Any = None, name: Any = None, of: Any = 
     )
 
 
-def _facts(count: int, hint: str = "") -> Rows:
-    facts = plant(count, 0)
-    examples = [
-        dspy.Example(
-            question=fact.question, code=fact.code, feedback=f"{fact.line}{hint}"
-        ).with_inputs("question")
-        for fact in facts
-    ]
-    splits = (examples, examples[: count // 10], examples[-count // 5 :])
+def _facts(count: int, rule: str = "") -> Rows:
+    """Return a task of so many facts, each of which is asked for in two ways."""
+    facts, questions, asked = plant(count, 0), [], []
+    for fact in facts:
+        ways = (fact.question, f"Somebody from {fact.port} sends {fact.goods}. Name its code.")
+        questions += [
+            SimulatedQuestion(way, fact.code, fact.wrong, fact.code, fact.lesson) for way in ways
+        ]
+        code = fact.code.lower() if rule else fact.code
+        feedback = " ".join((f"Lesson: {fact.line}", f"Lesson: {rule}" if rule else ""))
+        asked.append(
+            [
+                dspy.Example(question=way, code=code, feedback=feedback).with_inputs("question")
+                for way in ways
+            ]
+        )
+    train, others = ([ways[place] for ways in asked] for place in range(2))
+    splits = (train, others[: count // 10], others[-count // 5 :])
     signature = dspy.Signature("question -> code", INSTRUCTION)
-    return Rows(lambda: dspy.Predict(signature), splits, _exact, planted_task(facts))
+    knowledge = SimulatedTask(tuple(questions), ("code",), base_rate=0.0)
+    return Rows(lambda: dspy.Predict(signature), splits, _exact, knowledge)
 
 
 @app.command()
 def many(count: int = 1_000, seeds: int = 1) -> None:
     """Compare on as many facts as there are rows."""
     compare(_facts(count), ["instruction", "memory"], seeds, 0.0)
+
+
+@dataclass(frozen=True)
+class _Scripted:
+    task_lm: dspy.BaseLM
+    reflection_lm: dspy.BaseLM
+
+    def settings(self) -> dict[str, Any]:
+        return {"lm": self.task_lm, "adapter": dspy.ChatAdapter()}
+
+
+@app.command()
+def hidden(count: int = 120, seeds: int = 3) -> None:
+    """Compare, scripted, where a rule that no word of an input points to decides every row."""
+    rule = "[RULE] Write small letters throughout."
+    rows = _facts(count, rule)
+
+    def answer(request: ScriptedRequest) -> str:
+        for question in rows.knowledge.questions:
+            if question.text in request.last:
+                code = question.target if f"[{question.key}]" in request.system else "?"
+                return as_chat({"code": code.lower() if "[RULE]" in request.system else code})
+        return as_chat({"code": "?"})
+
+    def read(request: ScriptedRequest) -> str:
+        if "contradictory" in request.text:
+            return as_chat({"same": [], "contradictory": [], "narrower": [], "empty": []})
+        examples: dict[str, list[str]] = {}
+        number = ""
+        for match in re.finditer(r"Example\W+(\d+)|Lesson: (\[\w+\][^.]*\.)", request.text):
+            number = match[1] or number
+            if match[2]:
+                examples.setdefault(match[2], []).append(number)
+        lessons = [f"({', '.join(numbers)}) {line}" for line, numbers in examples.items()]
+        return as_chat({"lessons": lessons})
+
+    endpoint = _Scripted(ScriptedLM(answer), ScriptedLM(read))
+    for seed in range(seeds):
+        for name in ("instruction", "never", "memory"):
+            print(json.dumps(_row(rows, name, seed, 0.0, endpoint)), flush=True)  # noqa: T201
 
 
 @app.command()
