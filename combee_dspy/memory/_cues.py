@@ -1,6 +1,7 @@
 """Words by which a lesson is found: those of the inputs of the examples that teach it. Pure.
 
-A question seldom says what its lesson says. It says what questions of its kind say.
+A question seldom says what its lesson says. It says what questions of its kind say. And what every
+input says, such as a list of all labels, tells nothing of one.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ _CUES = re.compile(r" \[cues: ([^\[\]]*)\]\Z")
 _MOST = 24
 # A word of one example alone is as likely a name.
 _LEAST_HOLDERS = 2
+# A word that so large a share of all inputs has tells nothing.
+_COMMON = 0.5
 
 
 def with_cues(lesson: str, cues: Iterable[str]) -> str:
-    """Return a line of a memory: a lesson, and the words by which it is found besides its own."""
+    """Return a line of a memory: a lesson, and the words by which it is found."""
     words = " ".join(cues)
     return f"{lesson} [cues: {words}]" if words else lesson
+
+
+def cues_in(line: str) -> str:
+    """Return what a line of a memory is found by: its cues, or all of it where it has none."""
+    match = _CUES.search(line)
+    return match[1] if match else line
 
 
 def without_cues(line: str) -> str:
@@ -32,7 +41,8 @@ def without_cues(line: str) -> str:
 def choose_cues(
     lessons: Mapping[str, Sequence[str]], inputs: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Return for each lesson the words that tell its examples from others, the best first.
+    """Return for each lesson its own words that not most inputs have, then those that tell its
+    examples from others, the best first.
 
     A word weighs n · ln(N / holders): n of the lesson's examples have it, and ``holders`` of all N.
 
@@ -44,18 +54,19 @@ def choose_cues(
     holders = Counter(word for held in words.values() for word in held)
     chosen: dict[str, list[str]] = {}
     for lesson, examples in lessons.items():
-        own, taught = _words(lesson), Counter[str]()
+        own, taught = dict.fromkeys(normalised(lesson).split()), Counter[str]()
         for example in examples:
-            taught.update(words.get(example, set()) - own)
+            taught.update(words.get(example, set()) - own.keys())
         weights = {
             word: count * math.log(len(words) / holders[word])
             for word, count in taught.items()
             if holders[word] >= _LEAST_HOLDERS
         }
-        chosen[lesson] = sorted(
-            (word for word in weights if weights[word] > 0),
-            key=lambda word: (-weights[word], word),
-        )[:_MOST]
+        telling = [
+            word for word in own if word[0].isalnum() and holders[word] <= _COMMON * len(words)
+        ]
+        by_weight = sorted(weights, key=lambda word: (-weights[word], word))
+        chosen[lesson] = [*telling, *(word for word in by_weight[:_MOST] if weights[word] > 0)]
     return chosen
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from combee_dspy.memory._base import Lookup, Retriever
-from combee_dspy.memory._cues import without_cues
+from combee_dspy.memory._cues import cues_in, without_cues
 from combee_dspy.memory._text import MemoryText, read_example, read_memory
 from combee_dspy.reflections import estimate_tokens, texts_in
 
@@ -61,7 +61,7 @@ def shelf_of(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
 @lru_cache(maxsize=8)
 def _indexed(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
     memory = read_memory(text, 1)
-    return Shelf(memory, retriever.index(memory.lookup), budget_tokens)
+    return Shelf(memory, retriever.index([*map(cues_in, memory.lookup)]), budget_tokens)
 
 
 def line_tokens(lesson: str) -> int:

@@ -107,3 +107,28 @@ def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
     assert memory.serve(text, lessons) == text
     without = lessons.with_states({nine: ("retired", "")})
     assert "nine" not in memory.serve(text, without)
+
+
+def test_what_every_input_lists_finds_no_lesson() -> None:
+    labels = ("apples", "bells", "clocks", "drums")
+    listed = f"Labels: {', '.join(labels)}."
+    lessons = Book().add(
+        [
+            Taught(
+                f"[{label[0].upper()}1] What has a {part} is of {label}.",
+                (f"{label}0", f"{label}1"),
+            )
+            for label, part in zip(labels, ("core", "rope", "hand", "skin"), strict=True)
+        ],
+        born=0,
+    )
+    asked = {
+        f"{label}{number}": Reflection(0, {"Inputs": {"text": f"{thing} {number}. {listed}"}})
+        for label, thing in zip(labels, ("fruit", "tower", "hour", "beat"), strict=True)
+        for number in range(2)
+    }
+    memory = Memory(k=1)
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
+    for lesson, thing in zip(lessons.lessons, ("fruit", "tower", "hour", "beat"), strict=True):
+        assert memory.shows(text, {"text": f"One {thing}. {listed}"}) == (lesson.id,)
+        assert lesson.text in text

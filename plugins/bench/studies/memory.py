@@ -3,7 +3,7 @@
 ``formula`` and ``finer`` take the folder of the benchmark's rows. In ``many`` each of 1,000 facts
 helps with one question, and held-out asks for the facts that were trained. In ``hidden`` a rule
 without which nothing is right shares no word with any question; ``never`` is a memory in which
-nothing stands always.
+nothing stands always; ``wide`` one that looks up 32 lessons within 1,600 tokens.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ ARTIFACTS: Mapping[str, Callable[[], Artifact]] = {
     "instruction": Instruction,
     "memory": Memory,
     "never": Never,
+    "wide": lambda: Memory(k=32, budget_tokens=1_600),
 }
 
 
@@ -154,7 +155,7 @@ def formula(
 def finer(path: Path, seeds: int = 1, scale: float = 0.0) -> None:
     """Compare on FiNER, which has 139 labels."""
     rows = _benchmark("finer", path, 300, 60, 99, finer=True)
-    compare(rows, ["instruction", "memory"], seeds, scale)
+    compare(rows, ["instruction", "memory", "wide"], seeds, scale)
 
 
 def _exact(gold: Any, pred: Any, trace: Any = None, name: Any = None, of: Any = None) -> Any:
