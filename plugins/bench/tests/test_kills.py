@@ -211,8 +211,10 @@ def compile_once(arguments: dict[str, Any]) -> None:
         return
     settings = {"tracker": (), **RUNS[arguments["run"]]}
     if settings["tracker"]:
-        from combee_dspy.tracking import MLflowTracker
+        from combee_dspy.tracking import MLflowTracker, _base
 
+        # A machine with other work makes MLflow's store for longer than a run waits for it.
+        _base._LONGEST = 300.0
         settings["tracker"] = MLflowTracker(
             tracking_uri=f"sqlite:///{store_file(Path(arguments['folder']))}"
         )

@@ -45,7 +45,7 @@ def test_compiles_leave_no_handles_and_no_threads_behind() -> None:
 
     rows = load_rows(*SOURCE, **SIZES)
     options = {
-        "rollouts": size("rollouts", 10_000),
+        "rollouts": size("rollouts", 2_000),
         "compiles": size("compiles", 3),
         "workers": size("workers", 32),
         "seed": size("seed", 0),
