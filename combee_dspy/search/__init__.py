@@ -5,7 +5,7 @@
 | ``_compile`` | one compilation, from its settings to its end | ``_run``, journal, slots |
 | ``_splits``, ``_own_loop`` | its data, checked; the loop that it runs on | nothing |
 | ``_traces``, ``_recorded`` | traces as rows; what answers for their rollouts | traces, effects |
-| ``_run``, ``_making`` | its parts, wired, from the probe to the report | everything below |
+| ``_run`` | its parts, wired, from the probe to the report | everything below |
 | ``_reporting`` | what a run says of itself at its end | ``_run`` |
 | ``_earlier`` | earlier parts of a run, and decisions that are taken again | journal |
 | ``_describe`` | what a run may be resumed with; what people read of it | nothing |

@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy._private import detailed_results
+from combee_dspy._private import detailed_results, make_adapter
 from combee_dspy.costs import serving
 from combee_dspy.evaluation import (
     evaluator_lms,
@@ -25,11 +25,12 @@ from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import patient
-from combee_dspy.search._books import Books
+from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._candidates import Compilation, EffectPlace, SharedParts
 from combee_dspy.search._clock import Clock
 from combee_dspy.search._contexts import Contexts
+from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._describe import bare_state, lms_by_role, models_by_role
 from combee_dspy.search._earlier import (
     earlier_costs,
@@ -41,12 +42,14 @@ from combee_dspy.search._earlier import (
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._growing import Growing
 from combee_dspy.search._heldout import HeldoutReading, note_unheld
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._loop import Loop
-from combee_dspy.search._making import make_keeper
+from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._privacy import Texts
+from combee_dspy.search._propose import Proposer
 from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._reporting import RunEnding, make_report
 from combee_dspy.search._update import UpdateLearner
@@ -101,7 +104,7 @@ class Run:
             settings.guards.removed,
         )
         contexts = Contexts(task, self.effects, self.pool, self.books)
-        self.keeper = make_keeper(contexts, self.gepa)
+        self.keeper = _make_keeper(contexts, self.gepa)
         self.judging = Judging(task, self.effects, self.failures)
         self.loop: Loop[Any, Any] = Loop(
             task,
@@ -209,3 +212,22 @@ class Run:
             await self.effects.work(
                 "probe", EffectPlace("probe"), "task", "probe", lambda: probe(present)
             )
+
+
+def _make_keeper(contexts: Contexts, gepa: GepaParts) -> Growing | Pareto:
+    """Return what keeps what a run learns."""
+    task, effects, pool = contexts.task, contexts.effects, contexts.pool
+    if task.is_trunk:
+        proposer = Proposer(contexts) if task.edits_instructions else ServedBooks(contexts.books)
+        return Growing(task, effects, pool, contexts.books, proposer)
+    custom, settings = None, task.settings
+    if task.proposes_itself:
+        adapter = make_adapter(
+            task.student,
+            settings.metric,
+            reflection_lm=settings.reflection_lm,
+            custom_instruction_proposer=settings.instruction_proposer,
+            custom_code_proposer=settings.code_proposer,
+        )
+        custom = CustomProposer(adapter, effects)
+    return Pareto(task, effects, pool, gepa, Proposer(contexts), custom)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,6 @@ class Untraced:
         self._ignored = (
             self.task.code if self.task.edits_instructions else frozenset(self.task.components)
         )
-        self._warn = self.effects.warn
         self._first_missed: dict[str, int] = {}
         self._first_traced: dict[str, int] = {}
 
@@ -35,20 +35,16 @@ class Untraced:
             traced = _is_traced(component, learned.rollouts)
             (self._first_traced if traced else self._first_missed).setdefault(component, step)
         for component in self.components(step):
-            self._warn(describe_untraced([component]), step=step)
+            self.effects.warn(describe_untraced([component]), step=step)
 
-    def components(self, step: int | None = None) -> list[str]:
+    def components(self, step: float = math.inf) -> list[str]:
         """Return the components without any call in the updates up to ``step``, all by default."""
-
-        def is_noted(first: dict[str, int], component: str) -> bool:
-            return component in first and (step is None or first[component] <= step)
-
         return [
             component
-            for component in self._first_missed
+            for component, missed in self._first_missed.items()
             if component not in self._ignored
-            and is_noted(self._first_missed, component)
-            and not is_noted(self._first_traced, component)
+            and missed <= step
+            and not (component in self._first_traced and self._first_traced[component] <= step)
         ]
 
 
