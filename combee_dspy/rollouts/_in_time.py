@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from combee_dspy.records import Rollout, described
 from combee_dspy.rollouts._jobs import RolloutJob, RolloutTimeoutError
 from combee_dspy.rollouts._patient import SURROUNDINGS, Surroundings
+
+T = TypeVar("T")
 
 
 def is_ours(error: BaseException) -> bool:
@@ -26,34 +29,37 @@ async def run_in_time(job: RolloutJob, run: Callable[[], Awaitable[Rollout]]) ->
     What it hangs in is cancelled, its result is not waited for, and its later LM calls are refused.
     So it is where a program cancels the task that it runs in itself.
     """
-    here = SURROUNDINGS.get()
-    if here is None:  # nobody counts the attempts of a session that is used alone
-        SURROUNDINGS.set(here := Surroundings())
     try:
-        return await _in_time(job, here, run)
+        return await run_within(job.seconds, run)
+    except RolloutTimeoutError as error:
+        return _failed_here(job, error)
     except asyncio.CancelledError as error:
         if is_ours(error):
             raise
-        return _failed_here(job, here, error)
+        return _failed_here(job, error)
 
 
-async def _in_time(
-    job: RolloutJob, here: Surroundings, run: Callable[[], Awaitable[Rollout]]
-) -> Rollout:
-    if job.seconds is None:
+async def run_within(seconds: float | None, run: Callable[[], Awaitable[T]]) -> T:
+    """Carry out what an attempt at an effect does, within so many seconds if any are named; waits
+    for a service that is full are left out.
+
+    Raises:
+        RolloutTimeoutError: It took longer, and was given up.
+    """
+    if seconds is None:
         return await run()
-    loop = asyncio.get_running_loop()
+    here, loop = _surroundings(), asyncio.get_running_loop()
 
-    def move(seconds: float) -> None:
+    def move(more: float) -> None:
         when = limit.when()
         with suppress(RuntimeError):  # it has ended meanwhile
-            limit.reschedule((loop.time() if when is None else when) + seconds)
+            limit.reschedule((loop.time() if when is None else when) + more)
 
-    def postpone(seconds: float) -> None:
+    def postpone(more: float) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(move, seconds)
+            loop.call_soon_threadsafe(move, more)
 
-    limit = asyncio.timeout(job.seconds)
+    limit = asyncio.timeout(seconds)
     try:
         async with limit:
             here.waits = postpone
@@ -61,11 +67,19 @@ async def _in_time(
     except TimeoutError:
         if not limit.expired():
             raise
-    return _failed_here(job, here, RolloutTimeoutError(job.seconds))
+        raise RolloutTimeoutError(seconds, here.give_up()) from None
 
 
-def _failed_here(job: RolloutJob, here: Surroundings, error: BaseException) -> Rollout:
+def _surroundings() -> Surroundings:
+    here = SURROUNDINGS.get()
+    if here is None:  # nobody counts the attempts of a session that is used alone
+        SURROUNDINGS.set(here := Surroundings())
+    return here
+
+
+def _failed_here(job: RolloutJob, error: BaseException) -> Rollout:
     """Give an attempt up, and return the rollout as it failed with an error by now."""
+    here = _surroundings()
     here.give_up()
     if here.failed is not None:
         return here.failed(error)

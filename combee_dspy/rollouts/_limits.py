@@ -158,12 +158,12 @@ class Adaptive(Limit):
     def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
         if not self._chance.refused():
             return
-        if retry_after is not None and math.isfinite(retry_after) and retry_after > 0:
-            self.held_until = max(self.held_until, now + min(retry_after, LONGEST_HOLD))
+        if 0 < (retry_after or 0) < math.inf:
+            self.held_until = max(self.held_until, now + min(retry_after or 0, LONGEST_HOLD))
         if self._recovery is None:
             # Where the limit was not reached, few effects say little about it.
             level = self._flying if self._flying * 2 >= self.current else self.current
-            self._recovery = (level, {who}, max(1, level // 2), self._probing)
+            self._recovery = (level, {who}, level // 2, self._probing)
             self._before = (self.current, self._starting)
         elif who is not None and who in self._recovery[1]:
             return
@@ -174,7 +174,7 @@ class Adaptive(Limit):
         # again.
         self._move(min(self.current, max(self._recovery[2], level - 1)), "rejected")
         self._settle(by_latency=False)
-        self._cut, self._stride = None, 1
+        self._stride = 1
 
     def ended(self, dispatch: Dispatch, outcome: Outcome, now: float, calls: int = 1) -> None:
         full = self._flying >= self.current
@@ -205,16 +205,14 @@ class Adaptive(Limit):
             self.held_until = 0.0
             self._move(level, "refused by chance")
             self._roof, self._starting = max(self._roof, level), starting
-            return True
-        if found != "too many":
-            return False
-        # Half as many show what is by chance; of what was too much, three quarters are tried next.
-        self._before = (self.current - max(1, self.current // 4), False)
-        self._move(self.current // 2, "rejected")
-        self._chance.cut(self.current)
-        self._settle(by_latency=False)
-        self._cut, self._stride, self._pause = None, 1, FIRST_PAUSE
-        return True
+        elif found == "too many":
+            # Half as many show what is by chance; of what was too much, three quarters are next.
+            self._before = (self.current - max(1, self.current // 4), False)
+            self._move(self.current // 2, "rejected")
+            self._chance.cut(self.current)
+            self._settle(by_latency=False)
+            self._stride, self._pause = 1, FIRST_PAUSE
+        return found is not None
 
     def _move(self, limit: int, reason: str) -> None:
         limit = max(1, min(limit, self._ceiling))
@@ -231,6 +229,7 @@ class Adaptive(Limit):
         self.served = max(self.served or 0, self.current)
         self._by_latency = by_latency
         self._starting = self._probing = self._high = False
+        self._cut = None
         self._window.clear()
         self._era += 1
 
@@ -267,17 +266,14 @@ class Adaptive(Limit):
             self._probe()
 
     def _probe(self) -> None:
-        stride = (
-            max(1, math.ceil(self.current * LATENCY_PROBE)) if self._by_latency else self._stride
-        )
+        stride = math.ceil(self.current * LATENCY_PROBE) if self._by_latency else self._stride
         self._settle(by_latency=self._by_latency)
         self._probing = True
         self._move(self.current + stride, "probe")
 
     def _held(self) -> None:
         """The probe was right: what holds is the new roof, and the next step is twice as large."""
-        self._roof, self._probing = self.current, False
-        self.served = max(self.served or 0, self.current)
+        self._settle(by_latency=self._by_latency)
         self._pause, self._clean = 1, 0
         self._stride = min(2 * self._stride, self.current)
         if self.current < self._ceiling:
@@ -317,7 +313,7 @@ class Adaptive(Limit):
                 self._held()
             else:
                 self._pause *= 2
-                self._move(min(self._roof, max(1, round(level / ratio))), "latency")
+                self._move(min(self._roof, round(level / ratio)), "latency")
                 self._settle(by_latency=True)
         elif ratio < HIGH:
             self._high = False
@@ -325,12 +321,10 @@ class Adaptive(Limit):
         elif not self._high or self.current == 1:
             self._high = True
         else:
-            self._cut = (self.current, level, ratio)
-            self._pause = FIRST_PAUSE
-            self._move(
-                max(self.current // 4, min(round(level / ratio), self.current - 1)), "latency"
-            )
+            before, self._pause = self.current, FIRST_PAUSE
+            self._move(max(before // 4, min(round(level / ratio), before - 1)), "latency")
             self._settle(by_latency=True)
+            self._cut = (before, level, ratio)
 
     def _judge_cut(
         self, before: int, old_level: float, old_ratio: float, ratio: float, level: float

@@ -159,24 +159,22 @@ class _Attempt:
         """Return the failed rollout, or raise where neither program nor metric is to blame."""
         if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
-        reason, failed = (
-            _described(error, self.meter),
-            partial(self._rollout, self.job.failure_score),
-        )
-        _raise_fault(error, self.meter, partial(failed, error=reason, failed_in="service"))
-        prediction = None if self.prediction is None else _fields(self.prediction)
-        return failed(error=reason, failed_in=self.failed_in, prediction=prediction)
+        _raise_fault(error, self.meter, lambda: self._failed(error, "service", None))
+        return self.late(error)
 
     def late(self, error: BaseException) -> Rollout:
         """Return the rollout as it failed by now, while what it hangs in goes on. From any
         thread.
         """
         prediction = None if self.prediction is None else _fields(self.prediction)
+        return self._failed(error, self.failed_in, prediction)
+
+    def _failed(
+        self, error: BaseException, failed_in: str, prediction: Mapping[str, Any] | None
+    ) -> Rollout:
+        reason = _described(error, self.meter)
         return self._rollout(
-            self.job.failure_score,
-            error=_described(error, self.meter),
-            failed_in=self.failed_in,
-            prediction=prediction,
+            self.job.failure_score, error=reason, failed_in=failed_in, prediction=prediction
         )
 
     def _unparsed(self, error: AdapterParseError) -> Rollout:

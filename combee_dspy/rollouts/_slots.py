@@ -19,13 +19,13 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._executors import ExecutorSession
+from combee_dspy.rollouts._in_time import run_within
 from combee_dspy.rollouts._jobs import (
     AbandonedError,
     Answer,
     CallJob,
     InfrastructureFaultError,
     RolloutJob,
-    RolloutTimeoutError,
 )
 from combee_dspy.rollouts._limits import Limit, Outcome
 from combee_dspy.rollouts._patient import (
@@ -45,9 +45,8 @@ R = TypeVar("R", Rollout, Answer)
 
 _logger = logging.getLogger(__name__)
 
-_SILENCE = (
-    30.0  # seconds without an answer from a service in trouble, after each of which it is said
-)
+# Seconds without an answer from a service in trouble, after each of which it is said.
+_SILENCE = 30.0
 
 Check = Callable[[], Awaitable[None]]
 """Raises where an effect may not begin any more, now that there is a slot for it."""
@@ -108,11 +107,6 @@ class Slots:
         """How many effects wait for a slot."""
         return len(self._queue)
 
-    @property
-    def in_flight(self) -> int:
-        """How many are."""
-        return self._flying
-
     async def rollout(
         self, job: RolloutJob, priority: Priority, check: Check | None = None
     ) -> Rollout:
@@ -152,20 +146,8 @@ class Slots:
         Raises:
             RolloutTimeoutError: It took longer than so many seconds, if any were given.
         """
-
-        async def carried_out() -> T:
-            limit = asyncio.timeout(seconds)
-            try:
-                async with limit:
-                    return await self.session.run(work)
-            except TimeoutError:
-                here = SURROUNDINGS.get()
-                if seconds is None or here is None or not limit.expired():
-                    raise
-                raise RolloutTimeoutError(seconds, here.give_up()) from None
-
-        result, _ = await self._once(carried_out, priority, "work", None, check)
-        return result
+        carry_out = partial(run_within, seconds, partial(self.session.run, work))
+        return (await self._once(carry_out, priority, "work", None, check))[0]
 
     @contextmanager
     def refusing(self, search: int) -> Iterator[None]:
@@ -206,16 +188,25 @@ class Slots:
     ) -> R:
         """Carry out an effect until an attempt ends well or no other is worth it."""
         started, deadline = time.monotonic(), Deadline(self._patience)
-        patience = Patience(self._attempts - 1, deadline)
+        patience, halt = Patience(self._attempts - 1, deadline), self._halts[priority[-1]]
         spent: list[tuple[CallUsage, ...]] = []
+        seconds: float | None = None
         while True:
             try:
+                if spent and (not may_repeat(spent[-1]) or await halt.sleep(seconds or 0.0)):
+                    break
                 result, began = await self._once(
                     work, priority, lane, job, None if spent else check, deadline
                 )
             except InfrastructureFaultError as error:
-                fault, halt = error, self._halts[priority[-1]]
+                fault = error
                 spent.append(fault.usage)
+                seconds = seconds_after(fault, patience)
+                if seconds is None:
+                    if fault.rollout is None:
+                        break
+                    # Only a rollout's fault carries one.
+                    return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
             except asyncio.CancelledError as cancelled:
                 more = cancelled.usage if isinstance(cancelled, AbandonedError) else ()
                 if spent and not more and halt.is_set():
@@ -225,19 +216,10 @@ class Slots:
                 self._queue.note(job, result)
                 usage = merged(*spent, result.usage) if spent else result.usage
                 return replace(result, usage=usage, queue_seconds=began - started)
-            seconds = seconds_after(fault, patience)
-            if seconds is None and fault.rollout is not None:
-                # Only a rollout's fault carries one.
-                return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
-            may_go_on = seconds is not None and may_repeat(fault.usage)
-            try:
-                if not may_go_on or await halt.sleep(seconds or 0.0):
-                    break
-            except asyncio.CancelledError:
-                raise AbandonedError(merged(*spent)) from None
-        waited = fault.retryable and not halt.is_set()
-        told = f" (Search(patience={self._patience:g}) seconds have passed)" if waited else ""
-        raise InfrastructureError(1, len(spent), f"{fault}{told}", merged(*spent)) from fault
+        reason = str(fault)
+        if fault.retryable and not halt.is_set():
+            reason += f" (Search(patience={self._patience:g}) seconds have passed)"
+        raise InfrastructureError(1, len(spent), reason, merged(*spent)) from fault
 
     async def _once(
         self,
@@ -266,12 +248,11 @@ class Slots:
             try:
                 await check()
             except BaseException:
-                self._flying -= 1
-                self._wake()
+                self._release()
                 raise
         began = time.monotonic()
         dispatch = limit.started(lane, began)
-        outcome: Outcome = "cancelled"
+        outcome: Outcome = "failed"
         calls = 1
         here = Surroundings(
             partial(self._rejected_there, asyncio.get_running_loop(), number), halt, deadline
@@ -279,26 +260,25 @@ class Slots:
         token = SURROUNDINGS.set(here)
         try:
             result = await work()
-            outcome, usage = "ok", getattr(result, "usage", ())
-            calls = sum(one.calls - one.errors for one in usage) or 1
+            outcome = "ok"
+            calls = sum(row.calls - row.errors for row in getattr(result, "usage", ())) or 1
             if job is not None:
                 self._answered()
             return result, began
         except asyncio.CancelledError:
+            outcome = "cancelled"
             raise AbandonedError(here.give_up()) from None
-        except Exception as error:
-            outcome = "failed"
-            if isinstance(error, InfrastructureFaultError) and error.rejected:
-                self._rejected(number, error.retry_after)
-            elif isinstance(error, InfrastructureFaultError):
-                self._troubled(str(error))
+        except InfrastructureFaultError as fault:
+            if fault.rejected:
+                self._rejected(number, fault.retry_after)
+            else:
+                self._troubled(str(fault))
             raise
         finally:
             SURROUNDINGS.reset(token)
             here.halt = NEVER
-            self._flying -= 1
             limit.ended(dispatch, outcome, time.monotonic(), calls)
-            self._wake()
+            self._release()
 
     async def _slot(
         self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float
@@ -312,9 +292,12 @@ class Slots:
             await future
         except asyncio.CancelledError:
             if not future.cancelled():  # the slot came together with the cancellation
-                self._flying -= 1
-                self._wake()
+                self._release()
             raise
+
+    def _release(self) -> None:
+        self._flying -= 1
+        self._wake()
 
     def _wake(self) -> None:
         """Give free slots to the most urgent."""
@@ -336,7 +319,6 @@ class Slots:
     def _wake_at(self, when: float, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if when < math.inf:
             self._timer = asyncio.get_running_loop().call_later(when - now, self._wake)
 

@@ -19,9 +19,7 @@ FOLDERS = (
 LONGEST = 2000
 # Files that were longer before this was counted. None may grow, and none may join them.
 TOO_LONG = {
-    "combee_dspy/rollouts/_limits.py": 2038,
-    "combee_dspy/rollouts/_run.py": 2354,
-    "combee_dspy/rollouts/_slots.py": 2164,
+    "combee_dspy/rollouts/_run.py": 2340,
 }
 # Share of the functions between rooms whose signature has an Any; the aim is 0.05.
 MOST_ANY = 0.06

@@ -95,13 +95,13 @@ def test_cancelled_rollout_cancels_what_it_awaits(scripted):
         slots = Slots(Asyncio().start(1), Fixed(1))
         example = dspy.Example(question="q").with_inputs("question")
         task = asyncio.ensure_future(slots.rollout(RolloutJob(Endless(), example, "id", len), (0,)))
-        while not slots.in_flight:
+        while not slots._flying:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert slots.in_flight == 0
+        assert slots._flying == 0
         await slots.close()
 
     asyncio.run(main())

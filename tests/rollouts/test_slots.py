@@ -111,7 +111,7 @@ def test_most_urgent_goes_first_and_equals_by_arrival():
         for name in ("first", "urgent", "a", "b", "late"):
             await settle()
             assert session.begun[-1] == name
-            assert slots.in_flight == 1
+            assert slots._flying == 1
             session.ends[name].set_result(None)
         assert await asyncio.gather(*tasks) == [name for name, _ in wanted]
 
@@ -122,7 +122,7 @@ def test_what_is_refused_when_it_has_its_slot_is_not_sent_and_hands_the_slot_on(
     asked: list[int] = []
 
     def refuse() -> None:
-        asked.append(slots_now[0].in_flight)
+        asked.append(slots_now[0]._flying)
         raise TimeoutError("too late")
 
     slots_now: list[Slots] = []
@@ -143,10 +143,10 @@ def test_what_is_refused_when_it_has_its_slot_is_not_sent_and_hands_the_slot_on(
         session.ends["c"].set_result(None)
         assert await asyncio.gather(first, last) == ["a", "c"]
         assert [type(one.exception()) for one in late] == [TimeoutError] * 2
-        assert (session.begun, asked, slots.in_flight) == (["a", "c"], [1, 1], 0)
+        assert (session.begun, asked, slots._flying) == (["a", "c"], [1, 1], 0)
         with pytest.raises(TimeoutError, match="too late"):  # there is a slot at once
             await slots.run(lambda: "d", (0,), refuse)
-        assert slots.in_flight == 0
+        assert slots._flying == 0
 
     slotted(test)
 
@@ -196,7 +196,7 @@ def test_cancelled_while_waiting_leaves_the_queue_and_gives_no_slot_away():
         session.ends["c"].set_result(None)
         assert await asyncio.gather(first, last) == ["a", "c"]
         assert session.begun == ["a", "c"]
-        assert slots.in_flight == 0
+        assert slots._flying == 0
 
     slotted(test)
 
@@ -211,7 +211,7 @@ def test_cancelled_in_the_moment_it_gets_its_slot_hands_it_on():
         await settle()
         session.ends["c"].set_result(None)
         assert await last == "c"
-        assert slots.in_flight == 0
+        assert slots._flying == 0
 
     slotted(test)
 
@@ -245,7 +245,7 @@ def test_one_search_can_take_back_what_waits_and_what_pauses_ends_with_what_it_h
 
     async def test(slots: Slots, session: Steps) -> None:
         pausing = asyncio.ensure_future(slots.rollout(job(), (0, 7)))
-        while not session.begun or slots.in_flight:
+        while not session.begun or slots._flying:
             await settle()
         running, waiting, others = (
             asyncio.ensure_future(slots.run(lambda n=n: n, (1, search)))

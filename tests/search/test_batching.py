@@ -203,7 +203,7 @@ def test_what_waits_for_a_slot_is_counted():
         gate = threading.Event()
         waiting = [asyncio.ensure_future(slots.run(gate.wait, (number,))) for number in range(4)]
         await asyncio.sleep(0)
-        found = slots.queued, slots.in_flight
+        found = slots.queued, slots._flying
         gate.set()
         await asyncio.gather(*waiting)
         await slots.close()
