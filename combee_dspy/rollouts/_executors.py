@@ -19,6 +19,7 @@ import dspy
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.records import Metric, Rollout, described
 from combee_dspy.rollouts._batching import Batching
+from combee_dspy.rollouts._call import arun_call, run_call
 from combee_dspy.rollouts._in_time import run_in_time
 from combee_dspy.rollouts._jobs import (
     Answer,
@@ -28,7 +29,7 @@ from combee_dspy.rollouts._jobs import (
     is_late,
 )
 from combee_dspy.rollouts._patient import lms_of
-from combee_dspy.rollouts._run import arun_call, arun_rollout, run_call, run_rollout
+from combee_dspy.rollouts._run import arun_rollout, run_rollout
 from combee_dspy.rollouts._threads import DaemonPool, LoopThread
 from combee_dspy.strategies import Strategy, parameters
 

@@ -1,6 +1,4 @@
-"""Runs one rollout, or one LM call of a strategy: returns what came of it, or raises where the
-service is to blame.
-"""
+"""Runs one rollout: returns what came of it, or raises where the service is to blame."""
 
 from __future__ import annotations
 
@@ -28,19 +26,15 @@ from dspy.utils.exceptions import (
 from combee_dspy.costs import Meter
 from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
-from combee_dspy.records import FailedCall, PredictorCall, Rollout, described
-from combee_dspy.rollouts._fence import fenced, without_marks
-from combee_dspy.rollouts._gepa_answers import read_as_gepa
+from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts._in_time import is_ours
 from combee_dspy.rollouts._jobs import (
-    Answer,
-    CallJob,
     InfrastructureFaultError,
     Metric,
     RolloutJob,
 )
 from combee_dspy.rollouts._outputs import BARE
-from combee_dspy.rollouts._patient import SURROUNDINGS, carried, is_passing, note_meter
+from combee_dspy.rollouts._patient import SURROUNDINGS, carried, is_passing
 from combee_dspy.rollouts._traces import predictors_of
 
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -159,7 +153,7 @@ class _Attempt:
         """Return the failed rollout, or raise where neither program nor metric is to blame."""
         if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
-        _raise_fault(error, self.meter, lambda: self._failed(error, "service", None))
+        raise_fault(error, self.meter, lambda: self._failed(error, "service", None))
         return self.late(error)
 
     def late(self, error: BaseException) -> Rollout:
@@ -172,7 +166,7 @@ class _Attempt:
     def _failed(
         self, error: BaseException, failed_in: str, prediction: Mapping[str, Any] | None
     ) -> Rollout:
-        reason = _described(error, self.meter)
+        reason = described_safely(error, self.meter)
         return self._rollout(
             self.job.failure_score, error=reason, failed_in=failed_in, prediction=prediction
         )
@@ -251,96 +245,12 @@ def _number(value: Any) -> float:
     return score
 
 
-def run_call(job: CallJob) -> Answer:
-    """Ask an LM. An answer that does not parse is asked for once more, as another draw.
-
-    Raises:
-        InfrastructureFaultError: The service is to blame, or nobody can tell.
-    """
-    call = _Call(job)
-    with call.context():
-        try:
-            try:
-                return call.ended(call.predictor(**call.inputs))
-            except AdapterParseError as error:
-                prediction = read_as_gepa(error)
-                if prediction is None:
-                    prediction = call.predictor(**call.inputs, config=call.another_draw())
-                return call.ended(prediction)
-        except BaseException as error:
-            if (
-                isinstance(error, KeyboardInterrupt)
-                and threading.current_thread() is threading.main_thread()
-            ):
-                raise
-            return call.failed(error)
-
-
-async def arun_call(job: CallJob) -> Answer:
-    """Do what :func:`run_call` does on an event loop."""
-    call = _Call(job)
-    with call.context():
-        try:
-            try:
-                return call.ended(await call.predictor.acall(**call.inputs))
-            except AdapterParseError as error:
-                prediction = read_as_gepa(error)
-                if prediction is None:
-                    prediction = await call.predictor.acall(
-                        **call.inputs, config=call.another_draw()
-                    )
-                return call.ended(prediction)
-        except BaseException as error:
-            if is_ours(error):
-                raise
-            return call.failed(error)
-
-
-class _Call:
-    """What one attempt at an LM call knows; ends in an answer or a fault."""
-
-    def __init__(self, job: CallJob) -> None:
-        self.job = job
-        self.meter = Meter(job.tariff, job.role)
-        config = {} if job.temperature is None else {"temperature": job.temperature}
-        signature, self.inputs = fenced(job.signature, job.inputs)
-        self.predictor: Any = dspy.Predict(signature, **config)
-        self.started = time.monotonic()
-        note_meter(self.meter)
-
-    def context(self) -> Any:
-        named = ("lm", self.job.lm), ("adapter", self.job.adapter)
-        settings = {name: part for name, part in named if part is not None}
-        # No trace: these calls are no part of the program that may surround them. What is fenced is
-        # text, whatever type its field has.
-        return dspy.context(
-            trace=None, warn_on_type_mismatch=False, **settings, **self.meter.settings()
-        )
-
-    def another_draw(self) -> Mapping[str, Any]:
-        """Return what makes DSPy's cache, and an LM at temperature 0, give another answer."""
-        kwargs = {
-            **(getattr(self.job.lm or dspy.settings.lm, "kwargs", None) or {}),
-            **self.predictor.config,
-        }
-        own = kwargs.get("rollout_id")
-        config = {"rollout_id": (own if isinstance(own, int) else 0) + 1}
-        return {**config, "temperature": 1.0} if kwargs.get("temperature") == 0 else config
-
-    def ended(self, outcome: dspy.Prediction | FailedCall) -> Answer:
-        return Answer(without_marks(outcome), self.meter.usage(), time.monotonic() - self.started)
-
-    def failed(self, error: BaseException) -> Answer:
-        _raise_fault(error, self.meter)
-        return self.ended(FailedCall(_described(error, self.meter)))
-
-
-def _described(error: BaseException, meter: Meter) -> str:
+def described_safely(error: BaseException, meter: Meter) -> str:
     """Return ``"ClassName: message"`` without the keys of any LM that was asked."""
     return scrub(described(error), [key for lm in meter.lms.values() for key in secrets_of(lm)])
 
 
-def _raise_fault(
+def raise_fault(
     error: BaseException, meter: Meter, scored: Callable[[], Rollout] | None = None
 ) -> None:
     """Raise where an LM call or an environment failed for a reason that says nothing about program
@@ -366,7 +276,7 @@ def _raise_fault(
     unknown = not (fatal or outage) and (is_passing(found) or isinstance(found, LMUnexpectedError))
     if fatal or outage or unknown:
         raise InfrastructureFaultError(
-            _described(found, meter),
+            described_safely(found, meter),
             retryable=not fatal,
             rejected=outage and isinstance(found, LMRateLimitError),
             outage=outage,

@@ -18,9 +18,7 @@ FOLDERS = (
 # Code tokens of a file.
 LONGEST = 2000
 # Files that were longer before this was counted. None may grow, and none may join them.
-TOO_LONG = {
-    "combee_dspy/rollouts/_run.py": 2340,
-}
+TOO_LONG: dict[str, int] = {}
 # Share of the functions between rooms whose signature has an Any; the aim is 0.05.
 MOST_ANY = 0.06
 # Of 1,000 names; the aim is 1.

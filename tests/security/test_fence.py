@@ -16,7 +16,7 @@ from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYP
 from combee_dspy.aggregators._prompts import LearnFromExamples, RewriteWithinConstraints
 from combee_dspy.evaluation import Judge
 from combee_dspy.rollouts import CallJob, fenced
-from combee_dspy.rollouts._run import run_call
+from combee_dspy.rollouts._call import run_call
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat
 from tests.scripted import AsyncEngine, Engine, answer
 
