@@ -7,6 +7,13 @@ from typing import Any
 
 import dspy
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Neither a busy machine nor chance decides whether a test passes.
+settings.register_profile(
+    "combee", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("combee")
 
 
 @pytest.fixture(autouse=True)

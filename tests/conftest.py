@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
 if TYPE_CHECKING:
     from combee_simulator import SimulatedService
@@ -18,10 +17,6 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 # No test writes into anybody's home, and none depends on what another has read.
 os.environ["COMBEE_RECEIPTS"] = "off"
-
-# Neither a busy machine nor chance decides whether a test passes.
-settings.register_profile("combee", deadline=None, derandomize=True)
-settings.load_profile("combee")
 
 
 @pytest.fixture(scope="session")
