@@ -25,9 +25,9 @@ class Union(Dealt):
     its wordings and the longest of them. So no merge can lose a lesson, and none weighs lessons
     against each other: two that contradict each other both stay.
 
-    How long a list the text may hold is the operator's to say, which joins what says the same in
-    other words (see :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and
-    the joined list at level 2.
+    How long a list the text may hold is the operator's to say (see
+    :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and the joined list
+    at level 2.
 
     Example:
         >>> import asyncio
@@ -45,12 +45,11 @@ class Union(Dealt):
             paper.
         fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to 56
             reflections at two copies; larger batches get more shards rather than longer ones. The
-            number was chosen on the simulated service, a law of which takes in 12 records a call,
-            and no model has confirmed it: there 16 keep 0.94 of the lessons of a batch of 240 and
-            32 keep 0.78, for a fifth fewer tokens. Beyond some 500 reflections on 64 slots 16 are
-            slower, 1.8 times at 10,000.
+            number was chosen on the simulated service (``docs/results/quality.md``); no model has
+            confirmed it.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
-        max_lessons: The most lines a shard may return: two for each reflection of a full shard.
+        max_lessons: The most lines a shard may return. 32 are two for each reflection of a full
+            shard of 16.
         window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4:
             from eight shards on (57 reflections) they are dealt in blocks of four to seven, so that
             an early shard need not wait for the last rollout. Of all pairs of reflections about one

@@ -153,7 +153,7 @@ class RowSource:
             return Availability(False, str(error))
         if place.revision is not None or _is_url(str(self.path)):
             return Availability(None, f"{place.name}: read over the network, then cached")
-        missing = [file for file in place.files.values() if not Path(file).is_file()]
+        missing = [file for file in place.files.values() if not Path(file).exists()]
         return Availability(not missing, f"missing: {missing[0]}" if missing else place.name)
 
     def rows(self) -> dict[str, Iterator[Row]]:
@@ -260,10 +260,24 @@ def _json_rows(file: Path | zipfile.Path) -> Iterator[Row]:
     if isinstance(file, Path):
         check_plain(file.resolve())  # a pipe would be waited for
     with file.open(encoding="utf-8-sig") as lines:
-        first = next(lines, "")
-        listed = first.lstrip().startswith("[")
-        rest = filter(str.strip, chain([first], lines))
-        for row in json.loads(first + lines.read()) if listed else map(json.loads, rest):
-            if not isinstance(row, dict):
-                raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
-            yield row
+        filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        start, first = next(filled, (1, "[]"))
+        if first.lstrip().startswith("["):
+            # Line breaks stand for the blank lines before, so that an error names the file's line.
+            rows = json.loads("\n" * (start - 1) + first + lines.read())
+            for number, row in enumerate(rows, 1):
+                yield _checked(row, f"row {number}")
+            return
+        for number, line in chain([(start, first)], filled):
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                problem = f"line {number}, column {error.colno}: {error.msg}"
+                raise ValueError(problem) from error
+            yield _checked(row, f"line {number}")
+
+
+def _checked(row: object, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is no JSON object with named fields: {str(row)[:80]}")
+    return row

@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import dspy
@@ -23,6 +24,8 @@ from combee_dspy.strategies import parameters
 
 _LONGEST = 200
 """Characters of an answer that feedback repeats."""
+_TAKEN = frozenset({"base", "config", "demos", "lm", "new_signature", "self", "signature"})
+"""What DSPy's examples and predictors take for something else than a field."""
 
 _CARD = Card(
     task="Any data set of the Hugging Face hub: one or several inputs, one answer.",
@@ -96,6 +99,11 @@ class Hub(RecordBenchmark):
             raise ArgumentValueError(
                 "Hub.fields", dict(self.fields), "cannot be fields of a program", remedy
             )
+        taken = _TAKEN | {"reasoning"} if self.reasoning else _TAKEN
+        if lost := sorted(taken & {*self.fields, self.answer}):
+            place = "Hub.answer" if lost[0] == self.answer else "Hub.fields"
+            remedy = "Give the field another name; its column keeps its own."
+            raise ArgumentValueError(place, lost[0], "is a name that DSPy takes for itself", remedy)
         if not self.answer.isidentifier() or self.answer in self.fields:
             remedy = "Give an identifier that is no input field."
             raise ArgumentValueError(
@@ -105,9 +113,11 @@ class Hub(RecordBenchmark):
             raise ArgumentValueError(
                 "Hub.answer", self.answer, "is no number's field", "Leave it out."
             )
-        if self.pattern is not None and _groups(self.pattern) < 1:
-            remedy = r"Give a regular expression with a group for the answer, such as '#### (.+)'."
-            raise ArgumentValueError("Hub.pattern", self.pattern, "finds no answer", remedy)
+        if self.compare == "number" and self.choices:
+            remedy = "Leave it out, or compare as text."
+            raise ArgumentValueError("Hub.choices", True, "does not go with numbers", remedy)
+        if self.pattern is not None:
+            _check_pattern(self.pattern)
 
     @property
     def source(self) -> RowSource:
@@ -117,8 +127,7 @@ class Hub(RecordBenchmark):
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
         reading = self.read()
-        answers = {self._answer(row) or "" for rows in reading.rows.values() for row in rows}
-        signature = self._signature(sorted(answers))
+        signature = self._signature(chain.from_iterable(reading.rows.values()))
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         numbers = self.compare == "number"
         return LoadedBenchmark(
@@ -175,8 +184,10 @@ class Hub(RecordBenchmark):
         match = re.search(self.pattern, str(value))
         return (match[1] or "").strip() if match else None
 
-    def _signature(self, answers: list[str]) -> type[dspy.Signature]:
-        kind: Any = Literal[tuple(answers)] if self.choices else str
+    def _signature(self, rows: Iterable[Row]) -> type[dspy.Signature]:
+        kind: Any = str
+        if self.choices:
+            kind = Literal[tuple(sorted({self._answer(row) for row in rows}, key=str))]
         number = "a plain decimal number, in full digits, without units or other text"
         output = dspy.OutputField(desc=number) if self.compare == "number" else dspy.OutputField()
         fields: dict[str, Any] = {name: (str, dspy.InputField()) for name in self.fields}
@@ -185,11 +196,15 @@ class Hub(RecordBenchmark):
         )
 
 
-def _groups(pattern: str) -> int:
+def _check_pattern(pattern: str) -> None:
+    remedy = r"Give a regular expression with a group for the answer, such as '#### (.+)'."
     try:
-        return re.compile(pattern).groups
-    except re.error:
-        return 0
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        problem = f"is no regular expression: {error}"
+        raise ArgumentValueError("Hub.pattern", pattern, problem, remedy) from error
+    if not groups:
+        raise ArgumentValueError("Hub.pattern", pattern, "has no group", remedy)
 
 
 def _text(value: object) -> str:

@@ -20,6 +20,8 @@ from combee_dspy.traces import Traces, TraceSource, hold_out_newest
 
 __all__ = ["TaskData", "check_params", "read_data"]
 
+_Rows = list[dspy.Example] | None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskData:
@@ -59,6 +61,9 @@ def read_data(config: RunConfig, folder: Path) -> TaskData:
     elif train is None:
         remedy = "Name a file of examples to learn from, or give traces."
         raise ArgumentValueError("data.train", None, "is missing", remedy)
+    if not heldout and (claimed := config.heldout.model_dump(exclude_unset=True)):
+        remedy = "Name data.heldout, a benchmark or traces.heldout_days, or leave it out."
+        raise ArgumentValueError("heldout", claimed, "sets terms, but no rows are held out", remedy)
     terms: dict[str, Any] = config.heldout.model_dump()
     if isinstance(terms["baseline"], Path):
         terms["baseline"] = folder / terms["baseline"]
@@ -76,15 +81,18 @@ def _benchmark(
     return load_benchmark(data.benchmark.name, **params), params
 
 
-def _files(data: DataConfig | None, folder: Path) -> list[list[dspy.Example] | None]:
+def _files(data: DataConfig | None, folder: Path) -> tuple[_Rows, _Rows, _Rows]:
     if data is None:
-        return [None, None, None]
-    names = ("train", "validation", "heldout")
-    files = [(f"data.{name}", getattr(data, name)) for name in names]
-    return [
-        None if file is None else read_examples(place, folder / file, data.inputs)
-        for place, file in files
-    ]
+        return None, None, None
+
+    def read(name: str, file: str | None) -> _Rows:
+        return None if file is None else read_examples(f"data.{name}", folder / file, data.inputs)
+
+    return (
+        read("train", data.train),
+        read("validation", data.validation),
+        read("heldout", data.heldout),
+    )
 
 
 def _source(config: TracesConfig, folder: Path) -> TraceSource:
@@ -94,13 +102,17 @@ def _source(config: TracesConfig, folder: Path) -> TraceSource:
 
 
 def _located(config: StrategyConfig, folder: Path) -> dict[str, Any]:
-    """Return parameters with a path that starts from a folder.
+    """Return parameters with a path, or the files of a builder, that start from a folder.
 
     An address or a hub id stays as it is, and so does a path that is not there: whoever reads it
     refuses it.
     """
     params = dict(config.params)
-    if isinstance(path := params.get("path"), str) and (folder / path).exists():
+    path, files = params.get("path"), params.get("files")
+    if isinstance(files, list) and "/" not in str(path):  # the path is a builder's name
+        names = map(str, files)
+        params["files"] = [name if "://" in name else str(folder / name) for name in names]
+    elif isinstance(path, str) and (folder / path).exists():
         params["path"] = str((folder / path).resolve())
     return params
 

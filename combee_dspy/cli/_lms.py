@@ -66,6 +66,8 @@ def check_lm(place: str, config: LMConfig, *, simulated: bool) -> None:
 
 def locate(config: LMConfig, folder: Path) -> LMConfig:
     """Return an LM whose files are looked for from a folder."""
+    if not config.parts:
+        return config
     return config.model_copy(update={"file": tuple(str(folder / part) for part in config.parts)})
 
 
@@ -78,23 +80,24 @@ def _simulator() -> ServiceMaker:
 
 def make_lm(config: LMConfig, benchmarks: Benchmarks, seed: int, stack: ExitStack) -> dspy.LM:
     """Return an LM; a simulated service of its runs until the stack is closed."""
-    options = config.model_dump(
-        exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True
-    )
-    options |= config.options
     if config.model == "simulated":
-        options = {key: value for key, value in options.items() if key not in ("slots", "file")}
-        service = _simulator()(
-            benchmarks, seed=seed, slots=config.slots, time_scale=config.time_scale
-        )
-        lm = stack.enter_context(service)(**options)
-        # Its port is another each time, and says nothing of what it answers: a run that goes on is
-        # the same.
-        lm.cache_identity = f"simulated with seed {seed}"
-        return lm
+        return _simulated(config, benchmarks, seed, stack)
     if config.model == "embedded":
-        return embedded(**options)
-    options.pop("file", None)
-    if config.api_key_env:
-        options["api_key"] = os.environ[config.api_key_env]
-    return dspy.LM(config.model, **options)
+        return embedded(**_options(config, "slots", "file", "sha256", "context"))
+    key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
+    return dspy.LM(config.model, **_options(config, "api_base"), **key)
+
+
+def _simulated(config: LMConfig, benchmarks: Benchmarks, seed: int, stack: ExitStack) -> dspy.LM:
+    service = _simulator()(benchmarks, seed=seed, slots=config.slots, time_scale=config.time_scale)
+    lm = stack.enter_context(service)(**_options(config))
+    # Its port is another each time, and says nothing of what it answers: a run that goes on is the
+    # same.
+    lm.cache_identity = f"simulated with seed {seed}"
+    return lm
+
+
+def _options(config: LMConfig, *more: str) -> dict[str, Any]:
+    """Return what any LM takes, and more settings by name; ``options`` come before all of them."""
+    names = {"temperature", "max_tokens", "num_retries", "cache", *more}
+    return config.model_dump(include=names, exclude_none=True) | config.options

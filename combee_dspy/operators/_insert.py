@@ -23,6 +23,11 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 __all__ = ["Insert", "section_room", "section_tokens", "serve"]
 
+_SHOWN = 3
+"""Lessons that a warning names."""
+_LONGEST = 60
+"""Characters that it shows of each."""
+
 
 @parameters
 class Insert(Operator):
@@ -32,7 +37,7 @@ class Insert(Operator):
     order: each rule before its exceptions. A lesson that the book no longer serves leaves the
     section; a line that the book does not hold, since somebody else wrote it, stays. Where the
     section passes its budget, or the room that the guards leave, the lessons that the fewest
-    examples teach are left out, and a warning says how many. Lines with a protected rule stay, and
+    examples teach are left out, and a warning names them. Lines with a protected rule stay, and
     so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is
     the edit.
 
@@ -65,7 +70,7 @@ class Insert(Operator):
         own, present = read_section(material.instruction)
         book = material.book or _book_of(present, material)
         foreign = [line for line in present if book.find(lesson_id(line)) is None]
-        if not foreign and not book.served and not present:
+        if not present and not book.served:
             return Refusal("there are no lessons to insert")
         section = serve(
             foreign, book.served, section_room(self.max_tokens, own, material), material, context
@@ -118,23 +123,30 @@ def serve(
         return Refusal(
             f"{len(lines):,} lessons{stays} take {tokens:,} tokens and there is room for {room:,}"
         )
-    by_support = [
-        *foreign,
-        *(lesson.text for lesson in sorted(served, key=lambda lesson: -lesson.support)),
-    ]
+    by_support = sorted(served, key=lambda lesson: -lesson.support)
+    chosen = _filled(protected, [*foreign, *(lesson.text for lesson in by_support)], room)
+    if not chosen:
+        return Refusal(f"not one of {len(lines):,} lessons fits into {room:,} tokens")
+    _warn([line for line in lines if line not in chosen], len(lines), room, context)
+    return [line for line in lines if line in chosen]
+
+
+def _filled(protected: Sequence[str], lines: Sequence[str], room: int) -> set[str]:
+    """Return the protected lines and, in order, those of the others that still fit."""
     chosen = set(protected)
-    used = section_tokens(protected) if protected else section_tokens([""])
-    for line in by_support:
+    used = section_tokens(protected or [""])
+    for line in lines:
         tokens = estimate_tokens(f"- {line}\n")
         if line not in chosen and used + tokens <= room:
             chosen.add(line)
             used += tokens
-    if not chosen:
-        return Refusal(f"not one of {len(lines):,} lessons fits into {room:,} tokens")
-    left_out = len(lines) - len(chosen)
+    return chosen
+
+
+def _warn(left_out: Sequence[str], count: int, room: int, context: StrategyContext) -> None:
     text = (
-        f"{context.component}: {left_out:,} of {len(lines):,} lessons are left out to keep {room:,}"
-        " tokens"
+        f"{context.component}: {len(left_out):,} of {count:,} lessons are left out to keep {room:,}"
+        f" tokens: {'; '.join(repr(line[:_LONGEST]) for line in left_out[:_SHOWN])}"
     )
-    context.emit(WarningRaised(text))
-    return [line for line in lines if line in chosen]
+    more = f"; and {len(left_out) - _SHOWN:,} more" if len(left_out) > _SHOWN else ""
+    context.emit(WarningRaised(text + more))

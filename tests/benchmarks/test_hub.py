@@ -168,11 +168,29 @@ def test_a_split_that_is_not_there_and_an_empty_folder_are_refused(tmp_path):
         {"splits": {"train": "train"}},
         {"splits": {"train": "a", "validation": "b", "test": "c"}},
         {"compare": "number", "answer": "result"},
+        {"compare": "number", "choices": True},
+        {"fields": {"base": "x"}},
+        {"fields": {"config": "x"}},
+        {"answer": "base"},
+        {"fields": {"reasoning": "x"}},
+        {"answer": "reasoning"},
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(params):
     with pytest.raises(ArgumentError):
         Hub(**params).load()
+
+
+def test_a_pattern_that_is_no_expression_is_refused_with_the_reason():
+    with pytest.raises(ArgumentError, match="unterminated subpattern"):
+        Hub(pattern="(")
+
+
+def test_an_input_is_called_reasoning_where_the_program_writes_none(tmp_path):
+    rows = [{"question": f"q{n}", "answer": "a"} for n in range(3)]
+    folder = layout(tmp_path, train=rows[:1], validation=rows[1:2], test=rows[2:])
+    loaded = Hub(folder, fields={"reasoning": "question"}, reasoning=False).load()
+    assert loaded.train.examples[0].inputs().toDict() == {"reasoning": "q0"}
 
 
 def test_offline_is_respected_and_said(monkeypatch, closed):

@@ -143,9 +143,23 @@ def test_a_list_and_lines_hold_the_same_rows(tmp_path):
     assert results[0].pins == results[1].pins
 
 
+def test_blank_lines_before_a_list_are_no_rows(tmp_path):
+    (tmp_path / "list.json").write_text('\n \n[{"a": 1}, {"a": 2}]')
+    rows = RowSource("x", tmp_path / "list.json").rows()["all"]
+    assert list(rows) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}\n\n{"a"}\n', '{"a": 1}\n\n[1]', '\n[{"a": 1},\n{"a"}]'])
+def test_a_broken_row_is_named_by_its_line_in_the_file(tmp_path, text):
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(DataSourceError, match="line 3"):
+        list(RowSource("x", tmp_path / "rows.jsonl").rows()["all"])
+
+
 def test_where_rows_are_is_told_without_reading_them(tmp_path, closed):
     write(tmp_path, train=[{}], validation=[{}], test=[{}])
     assert RowSource("x", tmp_path).availability().here is True
+    assert RowSource("x", tmp_path, hub=True).availability().here is True
     (tmp_path / "test.jsonl").unlink()
     missing = RowSource("x", tmp_path).availability()
     assert missing.here is False

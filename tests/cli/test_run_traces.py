@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from combee_dspy.cli._config import RunConfig
+from combee_dspy.cli._data import read_data
+from combee_dspy.traces import HuggingFace
 from tests.worlds import ANIMALS, World, code_word
 
 CONFIG = """
@@ -78,6 +81,7 @@ def test_a_dry_run_says_what_would_be_read(shell: Any, world: World) -> None:
     ("more", "data", "problem"),
     [
         (", heldout_days: 4", "data: {heldout: rows.jsonl, inputs: [question]}", "held out"),
+        ("", "heldout: {target: 0.1}", "no rows are held out"),
         (", heldout_days: -1", "", "traces.heldout_days"),
         (", nonsense: 1", "", "traces.nonsense"),
     ],
@@ -89,6 +93,16 @@ def test_what_cannot_be_used_is_said(
     code, _, err = shell("run", written(more, data))
     assert code
     assert problem in err
+
+
+def test_files_of_a_builder_lie_beside_the_run_file(tmp_path: Path) -> None:
+    (tmp_path / "json").mkdir()
+    params = {"path": "json", "files": ["t.jsonl", "https://example.org/t.jsonl"]}
+    config = RunConfig.model_validate({"traces": {"name": "hugging-face", "params": params}})
+    source = read_data(config, tmp_path).traces
+    assert isinstance(source, HuggingFace)
+    assert source.path == "json"
+    assert source.files == (str(tmp_path / "t.jsonl"), "https://example.org/t.jsonl")
 
 
 def test_rows_to_learn_from_are_needed_without_traces(shell: Any, world: World) -> None:
