@@ -18,7 +18,7 @@ from combee_dspy.lessons._records import BookLesson
 
 __all__ = ["decode_book", "encode_book"]
 
-_ID = re.compile(r"[^\s\[\]]{1,64}")
+_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _REMEDY = "Give what encode_book returned: the lessons.json of a skill, for example."
 
 
@@ -37,8 +37,8 @@ def decode_book(text: str | bytes) -> Book:
     """Return the book that a JSON holds, of whatever origin.
 
     Raises:
-        ArgumentValueError: It is no JSON, a value is missing or of another type, or two lessons
-            have one id.
+        ArgumentValueError: It is no JSON, a value is missing or of another type, two lessons have
+            one id, or an id has other characters than letters, digits, ``.``, ``_`` and ``-``.
     """
     try:
         lessons: Sequence[BookLesson] = _adapter().validate_json(text)
@@ -50,8 +50,9 @@ def decode_book(text: str | bytes) -> Book:
         ) from None
     count = Counter(lesson.id for lesson in lessons)
     for lesson in lessons:
-        if not _ID.fullmatch(lesson.id) or count[lesson.id] > 1:
-            raise ArgumentValueError("book", lesson.id[:80], "is no id of one lesson", _REMEDY)
+        for name in (lesson.id, lesson.rule or lesson.id):
+            if not _ID.fullmatch(name) or count[name] > 1:
+                raise ArgumentValueError("book", name[:80], "is no id of one lesson", _REMEDY)
     return Book(
         tuple(
             replace(lesson, wordings=tuple(dict.fromkeys((lesson.id, *lesson.wordings))))

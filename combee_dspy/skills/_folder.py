@@ -14,11 +14,12 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import check_folder, delete_plain, make_folder, read_plain, write_plain
 from combee_dspy.json_texts import sound
 from combee_dspy.lessons import Book, BookLesson, Taught, decode_book, lesson_id
-from combee_dspy.skills._lines import Line, read_lines, same_text, unescape
+from combee_dspy.skills._lines import Line, edited, read_lines, same_text, unescape
 from combee_dspy.skills._pages import BOOK, LESSONS, PAGE, REFERENCES, describe, pages_of
 
 __all__ = ["SkillFolder", "read_skill", "write_skill"]
 
+_TOPIC = re.compile(r"topic-\d{3,}\.md", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST_NAME, _LEAST_TOKENS = 64, 2_000
 _REMEDY = "Give a folder that combee skill wrote, or any with a SKILL.md."
@@ -84,7 +85,7 @@ def write_skill(
     make_folder(home / "references")
     # Without it the pages count: a writer that is killed takes no lesson for one that was removed.
     delete_plain(home / BOOK)
-    for path in home.glob("references/topic-[0-9][0-9][0-9].md"):
+    for path in _topics(home):
         if path.relative_to(home).as_posix() not in pages:
             delete_plain(path)
     for name, text in pages.items():
@@ -111,12 +112,17 @@ def read_skill(folder: str | Path) -> SkillFolder:
     shown = read_lines(lessons.partition(f"\n{REFERENCES}\n")[0])
     check_folder(home / "references")
     lines = [*shown]
-    for path in sorted(home.glob("references/*.md")):
+    for path in _topics(home):
         lines += read_lines(_text(path))
     is_whole = (home / BOOK).exists()
     stored = decode_book(_text(home / BOOK)) if is_whole else _counted(lines)
     first = frozenset(line.lesson for line in shown if line.lesson)
     return SkillFolder(_with_edits(stored, lines), task.strip(), description, first)
+
+
+def _topics(home: Path) -> list[Path]:
+    paths = home.glob("references/topic-*.md")
+    return sorted(path for path in paths if _TOPIC.fullmatch(path.name))
 
 
 def _text(path: Path) -> str:
@@ -170,7 +176,7 @@ def _with_edits(stored: Book, lines: Iterable[Line]) -> Book:
             left.discard(lesson.id)
         elif text and lesson is not None and lesson.id in left:
             left.remove(lesson.id)
-            lessons[lesson.id] = _reworded(lesson, text)
+            lessons[lesson.id] = _reworded(lesson, edited(lesson, line.text))
         elif text:
             added.append(text)
     book = Book(tuple(lessons.values())).edit(map(Remove, sorted(left))).book

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
+
+import yaml
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Book, BookLesson, deal_alike, encode_book
@@ -44,7 +46,9 @@ def pages_of(
     Raises:
         ArgumentValueError: The task's own text leaves no room.
     """
-    head = ["---", f"name: {name}", f"description: {json.dumps(description)}", "---", ""]
+    front = {"name": name, "description": description}
+    lines = yaml.safe_dump(front, allow_unicode=True, sort_keys=False, width=sys.maxsize)
+    head = ["---", f"{lines}---", ""]
     head += [task, ""] if task else []
     left = max_tokens - estimate_tokens("\n".join([*head, LESSONS, "", ""]))
     families = _families(book)
