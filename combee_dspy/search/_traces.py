@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import dspy
+from pydantic_core import to_jsonable_python
 
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.options import Privacy
+from combee_dspy.rollouts import with_texts
 from combee_dspy.search._candidates import Candidate, Row, Splits, TraceRows
 from combee_dspy.search._describe import models_by_role
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._splits import Data
 from combee_dspy.settings import Settings
+from combee_dspy.texts import normalised
 from combee_dspy.traces import (
     Recording,
     Selection,
@@ -31,6 +36,8 @@ from combee_dspy.traces import (
 )
 
 __all__ = ["add_traces", "make_scrub"]
+
+_Values: TypeAlias = frozenset[tuple[str, str]]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -96,7 +103,7 @@ def _read_traces(
         traces: A source, or any iterable of traces.
         selection: Which are chosen.
         student: The program; calls are matched to its predictors.
-        reserved: Rows that candidates are compared on: nothing is learned from their inputs.
+        reserved: Rows that candidates are compared on: nothing is learned from them.
         scrub: Takes out of a text what no reader may see.
         by_call: Whether only calls of the program's predictors teach, and not whole trajectories.
 
@@ -106,11 +113,11 @@ def _read_traces(
     """
     counts: Counter[str] = Counter()
     paths = {path for path, _ in student.named_predictors()}
-    hashes, match = _hashes_of(reserved), make_matcher(student)
+    compared, match = _Reserved(reserved, scrub), make_matcher(student)
 
     def teaching() -> Iterator[Trace]:
         for trace in open_traces(traces):
-            if _is_in(hashes, trace.inputs):
+            if compared.has(trace):
                 counts["shared"] += 1
                 continue
             matched = match(trace)
@@ -145,19 +152,52 @@ def make_scrub(settings: Settings) -> Callable[[str], str]:
     return Texts(privacy, lambda text: mask(text, secrets)).scrub
 
 
-def _hashes_of(rows: Iterable[Row]) -> Mapping[tuple[str, ...], set[str]]:
-    """Return the hashes of rows' inputs, by the names of their fields."""
-    hashes: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    for row in rows:
-        inputs = dict(row.example.inputs().items())
-        hashes[tuple(inputs)].add(row_hash(inputs))
-    return hashes
+class _Reserved:
+    """Rows that nothing is learned from, in whatever form traces hold them. Not thread-safe.
+
+    A trace is of a row where it carries the row's hash, or where its inputs are the row's: as
+    texts, redacted or not, whatever case, space or JSON does to them. One of the two may have
+    further fields, and empty ones do not count.
+    """
+
+    def __init__(self, rows: Iterable[Row], scrub: Callable[[str], str]) -> None:
+        self._hashes: set[str] = set()
+        self._inputs: defaultdict[frozenset[str], list[Mapping[str, str]]] = defaultdict(list)
+        self._seen: dict[tuple[frozenset[str], frozenset[str]], set[_Values]] = {}
+        for row in rows:
+            self._hashes.add(row.hash)
+            inputs = dict(row.example.inputs().items())
+            redacted = {name: with_texts(value, scrub) for name, value in inputs.items()}
+            for fields in map(_as_texts, (inputs, redacted)):
+                self._inputs[frozenset(fields)].append(fields)
+
+    def has(self, trace: Trace) -> bool:
+        """Return whether a trace is of one of the rows."""
+        fields = _as_texts(trace.inputs) if self._inputs else {}
+        return trace.row in self._hashes or any(
+            _values(fields, common) in self._values_of(names, common)
+            for names in self._inputs
+            if (common := names.intersection(fields)) and common in (names, fields.keys())
+        )
+
+    def _values_of(self, names: frozenset[str], common: frozenset[str]) -> set[_Values]:
+        """Return what rows that have some fields hold in those that a trace has too."""
+        if (names, common) not in self._seen:
+            values = {_values(fields, common) for fields in self._inputs[names]}
+            self._seen[names, common] = values
+        return self._seen[names, common]
 
 
-def _is_in(hashes: Mapping[tuple[str, ...], set[str]], inputs: Mapping[str, object]) -> bool:
-    """Return whether some of the inputs are those of a row: a trace may have others besides."""
-    return any(
-        row_hash({name: inputs[name] for name in names}) in digests
-        for names, digests in hashes.items()
-        if names and inputs.keys() >= set(names)
-    )
+def _values(fields: Mapping[str, str], names: frozenset[str]) -> _Values:
+    return frozenset((name, fields[name]) for name in names)
+
+
+def _as_texts(inputs: Mapping[str, object]) -> dict[str, str]:
+    """Return the inputs that are not empty, as texts that are equal where they say the same."""
+    texts = {}
+    for name, value in inputs.items():
+        plain = to_jsonable_python(value, bytes_mode="base64", fallback=str)
+        text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+        if value is not None and text:
+            texts[name] = normalised(text) or text
+    return texts

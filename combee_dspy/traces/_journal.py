@@ -18,9 +18,9 @@ from combee_dspy.traces._records import Trace, as_fields
 # How many rows are held at a time.
 _PAGE = 500
 _ROWS = """
-    SELECT effect.id, run.name AS run, key, purpose, candidate, split, score, error, started, value,
-        (SELECT model FROM usage WHERE usage.effect = effect.id AND usage.role IN ('task',
-        'serving') LIMIT 1) AS model
+    SELECT effect.id, run.name AS run, key, purpose, candidate, example, split, score, error,
+        started, value, (SELECT model FROM usage WHERE usage.effect = effect.id AND usage.role IN
+        ('task', 'serving') LIMIT 1) AS model
     FROM effect JOIN run ON run.id = effect.run
     WHERE effect.kind = 'rollout' AND split != 'heldout' AND effect.id > ? AND (? IN ('', run.name))
     ORDER BY effect.id LIMIT ?
@@ -32,7 +32,8 @@ class JournalTraces(TraceSource):
     """The rollouts of a Combee run, or those that a canary served, oldest first.
 
     Their calls carry the paths of predictors. Held-out rollouts are left out: nothing learns from
-    them. A journal says no expected answers; feedback and scores are there.
+    them. A journal says no expected answers; feedback and scores are there. Inputs that it cut are
+    those of the first call; a run knows by ``row`` which example they are of.
 
     Args:
         path: The ``log_dir`` of a run, or its journal.
@@ -80,6 +81,7 @@ class JournalTraces(TraceSource):
                         model=row["model"] or "",
                         tags={"purpose": row["purpose"], "split": row["split"]},
                         cursor=str(last),
+                        row=row["example"],
                     )
 
 

@@ -47,6 +47,8 @@ class Trace:
         model: Which model answered; empty where nobody knows.
         tags: What else the source says of it, for filters.
         cursor: What its source goes on from, behind this trace.
+        row: :func:`combee_dspy.hashing.row_hash` of the example that was run; empty where nobody
+            knows. Nothing is learned from a row of the validation or held-out set.
     """
 
     id: str
@@ -62,6 +64,7 @@ class Trace:
     model: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     cursor: str = ""
+    row: str = ""
 
     @property
     def judged(self) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Budget, Search, Task, compile_many
+from combee_dspy import Budget, Privacy, Search, Task, compile_many
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
-from combee_dspy.traces import Selection, Trace
+from combee_dspy.traces import JournalTraces, Selection, Trace
 from tests.worlds import (
     ANIMALS,
     World,
@@ -113,6 +113,71 @@ def test_rows_that_decide_teach_nothing() -> None:
     program = compiled(World.made(), valset=valset, heldout=heldout)
     assert "8 have inputs of valset or heldout" in program.combee_report.traces
     assert program.combee_report.recorded == len(TRACES) - 8
+
+
+class Renaming(dspy.Module):
+    """A program whose first predictor gives its input another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reply = dspy.Predict("request -> answer")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.reply(request=question)
+
+
+@pytest.mark.parametrize(
+    ("student", "beginning", "privacy"),
+    [
+        (dspy.Predict(PROGRAM), "From ann@example.org. ", Privacy(texts="redacted")),
+        (Renaming(), "so " * 1_000, None),
+    ],
+)
+def test_a_journal_tells_no_row_that_decides(
+    student: dspy.Module, beginning: str, privacy: Privacy | None, tmp_path: Path
+) -> None:
+    def asked(first: int) -> list[dspy.Example]:
+        return [
+            row.copy(question=beginning + row.question).with_inputs("question")
+            for row in examples(6, first)
+        ]
+
+    world, valset = World.made(), asked(100)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        world.combee(budget=Budget(epochs=1), log_dir=tmp_path, privacy=privacy).compile(
+            student, trainset=asked(0), valset=valset
+        )
+        report = (
+            world.combee(budget=Budget(epochs=1))
+            .compile(student, traces=JournalTraces(str(tmp_path)), valset=valset)
+            .combee_report
+        )
+    kept = rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND split = 'validation'")
+    assert kept
+    assert f"{len(kept)} have inputs of valset" in report.traces
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs"),
+    [
+        ({"question": "Call  ann@example.org"}, {"question": "call [email]", "user": "u1"}),
+        ({"question": 3}, {"question": "3"}),
+        ({"question": ["a", "ö"]}, {"question": '["a","ö"]'}),
+        ({"question": "Why?", "hint": ""}, {"question": "Why?"}),
+        ({"question": "Why?", "hint": "As"}, {"question": "Why?"}),
+        ({"question": dspy.History(messages=[])}, {"question": {"messages": []}}),
+    ],
+)
+def test_a_row_that_decides_is_recognised(row: dict[str, Any], inputs: dict[str, Any]) -> None:
+    example = dspy.Example(**row, answer="TNA").with_inputs(*row)
+    report = compiled(
+        World.made(task=lambda request: in_kind(request, {"answer": "TNA"})),
+        traces=(replace(trace(0), inputs=inputs), trace(1)),
+        valset=[example],
+        metric=lambda *_: 1.0,
+    ).combee_report
+    assert "1 have inputs of valset" in report.traces
+    assert report.recorded == 1
 
 
 @pytest.mark.parametrize(
