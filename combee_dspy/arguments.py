@@ -404,7 +404,10 @@ def _check_guards(settings: Settings) -> None:
 def _check_hashes(settings: Settings) -> None:
     """Refuse what keeps texts where hashes alone may be kept."""
     examples = [operator.name for operator in settings.operators if operator.edits_demonstrations]
-    for name, value in (("cache", settings.cache), ("operators", examples)):
+    # What is looked up is found by words of the rows, and may be rows.
+    memory = settings.artifact if settings.artifact.looks_up else None
+    places = (("cache", settings.cache), ("operators", examples), ("artifact", memory))
+    for name, value in places:
         if value and settings.privacy.texts == "hashes":
             remedy = "Leave it out, or give Privacy(texts='redacted')."
             raise ArgumentValueError(

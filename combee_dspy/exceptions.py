@@ -147,7 +147,8 @@ class UnknownStrategyError(ArgumentValueError):
         self.kind, self.name, self.installed = kind, name, tuple(sorted(installed))
         remedy = (
             f"Installed: {', '.join(self.installed) or 'none'}. "
-            "Run `combee plugins` to see what is installed and what failed to load."
+            "Run `combee plugins` to see what is installed and what failed to load, or give an"
+            " object of a class of your own."
         )
         super().__init__(kind, name, "names no installed strategy", remedy)
 

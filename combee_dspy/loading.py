@@ -103,6 +103,7 @@ def load_candidate(
     id: int | str,  # noqa: A002 - what users call it
     *,
     run: int | str | None = None,
+    artifact: Artifact | None = None,
 ) -> dspy.Module:
     """Return a program with the texts and demonstrations of one candidate of a run.
 
@@ -115,11 +116,14 @@ def load_candidate(
         id: ``"best"``, position among the validated candidates, or four characters or more of the
             content hash that ``combee candidates`` shows: as in every command.
         run: The run's name or number, where a journal holds several.
+        artifact: The run's own, where it is or holds a strategy that no distribution publishes;
+            by default what the journal names.
 
     Raises:
         ArgumentTypeError: ``student`` is no program, or ``id`` neither a number nor a text.
         ArgumentValueError: There is no such run or candidate, or the candidate is another
-            program's.
+            program's, or ``artifact`` is not the run's.
+        UnknownStrategyError: The artifact is or holds what no distribution publishes.
     """
     given: object = student
     if not isinstance(given, dspy.Module):
@@ -144,7 +148,7 @@ def load_candidate(
             "id", id, "names no candidate of this run", f"There is: {', '.join(names)}."
         )
     record = _record(found)
-    artifact = _artifact(place, record.run)
+    artifact = _checked(artifact, _artifact_spec(place, record.run))
     wanted, own = set(visible(record.texts)), set(artifact.components(student))
     if wanted != own:
         problem = f"has components {sorted(own)}, the candidate {sorted(wanted)}"
@@ -155,7 +159,11 @@ def load_candidate(
 
 
 def load_skill(
-    place: str | os.PathLike[str], *, predictor: str = "", run: int | str | None = None
+    place: str | os.PathLike[str],
+    *,
+    predictor: str = "",
+    run: int | str | None = None,
+    artifact: Artifact | None = None,
 ) -> SkillFolder:
     """Return what a run has learned about a predictor, as a skill that can be written.
 
@@ -166,11 +174,13 @@ def load_skill(
         place: The run's ``log_dir``, or its journal.
         predictor: The component, where the program has several.
         run: The run's name or number, where a journal holds several.
+        artifact: The run's own, as for :func:`load_candidate`.
 
     Raises:
-        ArgumentValueError: There is no such run, it has learned nothing yet, or ``predictor`` names
-            none of its components.
+        ArgumentValueError: There is no such run, it has learned nothing yet, ``predictor`` names
+            none of its components, or ``artifact`` is not the run's.
         JournalDamagedError: It cannot be read.
+        UnknownStrategyError: The artifact is or holds what no distribution publishes.
     """
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         number = run_number(reader, run)
@@ -185,7 +195,7 @@ def load_skill(
         remedy = f"Name one of {', '.join(sorted(books))}."
         raise ArgumentValueError("predictor", predictor, "is none of the run's books", remedy)
     book, text = books[name], chosen["texts"].get(name, "") if chosen else ""
-    artifact = artifact_of(spec) if spec else Instruction()
+    artifact = _checked(artifact, spec) if spec else Instruction()
     lines = artifact.read(text)
     homes = [(line, book.find(line.id)) for line in lines.lessons]
     first = frozenset(home.id for line, home in homes if home is not None and line.own)
@@ -196,12 +206,22 @@ def load_skill(
     return SkillFolder(book, "" if isinstance(artifact, Playbook) else bare, first=first)
 
 
-def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
+def _artifact_spec(place: str | os.PathLike[str], run: str) -> Mapping[str, Any]:
     with Reader(journal_file(os.fspath(place))) as reader:
         spec = RunHistory(reader, run_number(reader, run)).about.spec("artifact")
     if "name" not in spec:
         raise JournalDamagedError(str(reader.path), "the run's description names no artifact")
-    return artifact_of(spec)
+    return spec
+
+
+def _checked(artifact: Artifact | None, spec: Mapping[str, Any]) -> Artifact:
+    """Return a run's artifact: the user's object, where it is the same, or one built by name."""
+    if artifact is None:
+        return artifact_of(spec)
+    if Spec.of(artifact).to_dict() != spec:
+        remedy = f"Give what the run was given: {spec!r:.300}."
+        raise ArgumentValueError("artifact", artifact, "is another than the run's", remedy)
+    return artifact
 
 
 def artifact_of(spec: Mapping[str, Any]) -> Artifact:

@@ -133,8 +133,9 @@ class Privacy:
     marks) stay readable, and so do the hashes of whole rows and prompts, which have no key:
     held-out receipts need those of rows, in the project's file and in the user's count too (see
     :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since the answers
-    that it would go on with are not there: its ``log_dir`` is refused. ``cache`` and operators that
-    put examples into prompts are refused too.
+    that it would go on with are not there: its ``log_dir`` is refused. ``cache``, operators
+    that put examples into prompts, and a memory, whose lessons are found by words of the rows, are
+    refused too.
 
     Args:
         texts: What is kept of inputs, outputs and feedback: ``"all"``, ``"redacted"`` or

@@ -24,7 +24,8 @@ from combee_dspy.strategies import parameters
 _STATE = "memory"
 # DSPy reads an instruction off its class and dedents it at every call: a long one takes longer than
 # the lookup.
-_SHELVES: WeakKeyDictionary[type[dspy.Signature], Shelf] = WeakKeyDictionary()
+_Shelves = dict[tuple[Retriever, int], Shelf]
+_SHELVES: WeakKeyDictionary[type[dspy.Signature], _Shelves] = WeakKeyDictionary()
 
 
 @parameters
@@ -39,8 +40,9 @@ class MemoryPredict(dspy.Predict):
     """A ``dspy.Predict`` whose instructions hold a memory, of which each call is shown a part.
 
     The instructions hold all lessons, so every tool of DSPy's that reads, writes or saves them sees
-    the whole memory. A call with a ``signature`` of its own is left alone. Made by
-    :func:`with_memory`.
+    the whole memory. A call with a ``signature`` of its own is left alone. ``dspy.Refine`` runs, but
+    no hint of its reaches such a predictor: it finds hints by the signature, and each call's is
+    new. Made by :func:`with_memory`.
 
     Attributes:
         retriever: Finds the lessons of a call.
@@ -67,10 +69,11 @@ class MemoryPredict(dspy.Predict):
     def _with_lessons(self, inputs: dict[str, Any]) -> dict[str, Any]:
         if "signature" in inputs:
             return inputs
-        shelf = _SHELVES.get(self.signature)
+        shelves = _SHELVES.setdefault(self.signature, {})
+        settings = (self.retriever, self.budget_tokens)
+        shelf = shelves.get(settings)
         if shelf is None:
-            shelf = shelf_of(self.signature.instructions, self.retriever, self.budget_tokens)
-            _SHELVES[self.signature] = shelf
+            shelf = shelves[settings] = shelf_of(self.signature.instructions, *settings)
         fields = {name: inputs[name] for name in self.signature.input_fields if name in inputs}
         lessons, examples = shelf.entries(fields)
         text = write_section(shelf.text.own, lessons)

@@ -63,6 +63,16 @@ def test_a_budget_limits_what_is_shown(lm: Any) -> None:
     assert len(program(question=asks("bee")).answer.split("-")) == 2
 
 
+def test_settings_hold_from_the_next_call_on(lm: Any) -> None:
+    program = remembering(dspy.Predict("question -> answer"), k=12, budget_tokens=20)
+    shown = [len(program(question=asks("bee")).answer.split("-"))]
+    program.budget_tokens = 40
+    shown.append(len(program(question=asks("bee")).answer.split("-")))
+    program.retriever = Nothing()
+    shown.append(len(program(question=asks("bee")).answer))
+    assert shown == [2, 5, 0]
+
+
 def test_what_always_stands_there_is_shown_for_any_input(lm: Any) -> None:
     student = dspy.Predict(
         dspy.Signature(
@@ -107,6 +117,16 @@ class Slow(Retriever):
             return asyncio.run(answer())  # raises on a thread that runs a loop
 
         return waited
+
+
+@parameters
+class Nothing(Retriever):
+    """Finds nothing, and is published nowhere."""
+
+    name: ClassVar[str] = "nothing"
+
+    def index(self, texts: Sequence[str]) -> Lookup:
+        return lambda query, most: ()
 
 
 def test_a_retriever_that_waits_holds_no_loop_up(lm: Any) -> None:

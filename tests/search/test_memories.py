@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dspy
+import pytest
 
-from combee_dspy import load_candidate
+from combee_dspy import load_candidate, load_skill
 from combee_dspy.artifacts import Memory
-from combee_dspy.memory import load_memory, read_memory
+from combee_dspy.exceptions import ArgumentValueError, UnknownStrategyError
+from combee_dspy.memory import BM25, Lookup, Retriever, load_memory, read_memory
+from combee_dspy.strategies import parameters
 from combee_dspy.testing import ScriptedRequest
 from tests.worlds import (
     ANIMALS,
@@ -48,6 +52,29 @@ def test_what_it_returns_is_saved_loaded_and_found_in_the_journal(tmp_path: Path
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         answers = [other(question=row.question).answer for other in (program, *others)]
     assert answers == [row.answer] * 3
+
+
+@parameters
+class Own(Retriever):
+    """What no distribution publishes."""
+
+    name: ClassVar[str] = "own"
+
+    def index(self, texts: Sequence[str]) -> Lookup:
+        return BM25().index(texts)
+
+
+def test_a_retriever_that_nobody_publishes_is_given_to_load(tmp_path: Path) -> None:
+    program = World.made().compile(artifact=Memory(retriever=Own()), log_dir=tmp_path)
+    assert (tmp_path / "report.html").exists()
+    student, own = dspy.Predict("question -> answer"), Memory(retriever=Own())
+    loaded = load_candidate(student, tmp_path, "best", artifact=own)
+    assert loaded.dump_state() == program.dump_state()
+    assert load_skill(tmp_path, artifact=own).book.served
+    with pytest.raises(UnknownStrategyError, match="an object of a class of your own"):
+        load_candidate(student, tmp_path, "best")
+    with pytest.raises(ArgumentValueError, match="is another than the run's"):
+        load_candidate(student, tmp_path, "best", artifact=Memory())
 
 
 def test_each_predictor_has_a_memory_of_its_own(tmp_path: Path) -> None:

@@ -174,7 +174,10 @@ def test_hashes_alone_are_not_gone_on_from_and_the_reason_is_said(tmp_path):
     assert tracking.runs(tmp_path) == before
 
 
-@pytest.mark.parametrize("kwargs", [{"cache": "shared.sqlite"}, {"operators": ["few-shot-swap"]}])
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"cache": "shared.sqlite"}, {"operators": ["few-shot-swap"]}, {"artifact": "memory"}],
+)
 def test_what_keeps_texts_is_refused_beside_hashes(kwargs):
     with pytest.raises(ArgumentError, match="keeps texts where hashes alone"):
         World.made().combee(privacy=HASHES, **kwargs)

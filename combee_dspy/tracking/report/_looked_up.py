@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from combee_dspy.artifacts import Memory
+from combee_dspy.exceptions import UnknownStrategyError
 from combee_dspy.journal import RunHistory
 from combee_dspy.memory import query_of, shelf_of
 from combee_dspy.registry import Spec
@@ -23,11 +24,17 @@ def lookup_facts(
     """Return the validation rows of a memory: the first score of each, the last one by the chosen
     text or an ancestor, and the lessons that the chosen text shows it.
 
-    None for another artifact, nor where a lookup would wait for a service.
+    None for another artifact, nor where a lookup would wait for a service, or goes by a class that
+    no name leads to.
     """
     spec = history.about.spec("artifact")
-    memory = Spec.from_dict(spec).build() if spec.get("name") == Memory.name else None
-    if not chosen or not isinstance(memory, Memory) or memory.retriever.waits:
+    if not chosen or spec.get("name") != Memory.name:
+        return []
+    try:
+        memory = Spec.from_dict(spec).build()
+    except UnknownStrategyError:
+        return []
+    if not isinstance(memory, Memory) or memory.retriever.waits:
         return []
     lineage = {chosen["candidate"]}
     for candidate in reversed(candidates):
