@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import pytest
 
-from combee_dspy.memory import BM25
+from combee_dspy.diversity import CharNgrams, Embedder, Vectors
+from combee_dspy.memory import BM25, Embeddings
+from combee_dspy.strategies import parameters
 
 TEXTS = (
     "Round every amount to two decimals.",
@@ -37,3 +42,22 @@ def test_equal_scores_go_by_position() -> None:
     lookup = BM25().index([f"code for animal {number}" for number in range(50)])
     assert list(lookup("code", 5)) == [0, 1, 2, 3, 4]
     assert list(lookup("code 49", 2)) == [49, 0]
+
+
+@parameters
+class Counting(Embedder):
+    """Notes which texts are sent to it."""
+
+    name: ClassVar[str] = "counting"
+    sent: ClassVar[list[str]] = []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.sent.extend(texts)
+        return CharNgrams().embed(texts)
+
+
+def test_no_text_is_embedded_twice() -> None:
+    for texts in (TEXTS[:3], TEXTS, TEXTS):
+        lookup = Embeddings(Counting()).index(texts)
+        assert lookup("Which code do letters take?", 1) == [2]
+    assert Counting.sent == [*TEXTS[:3], "Which code do letters take?", TEXTS[3]]
