@@ -40,8 +40,8 @@ class MemoryPredict(dspy.Predict):
     """A ``dspy.Predict`` whose instructions hold a memory, of which each call is shown a part.
 
     The instructions hold all lessons, so every tool of DSPy's that reads, writes or saves them sees
-    the whole memory. A call with a ``signature`` of its own is left alone. ``dspy.Refine`` runs, but
-    no hint of its reaches such a predictor: it finds hints by the signature, and each call's is
+    the whole memory. A call with a ``signature`` of its own is left alone. ``dspy.Refine`` runs,
+    but no hint of its reaches such a predictor: it finds hints by the signature, and each call's is
     new. Made by :func:`with_memory`.
 
     Attributes:

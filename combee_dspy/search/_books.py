@@ -127,7 +127,10 @@ class ServedBooks:
             examples, book = self._examples.setdefault(name, {}), self.books.now[name]
             for reflection in learned.reflections[name] if artifact.looks_up else ():
                 examples[reflection.source(learned.plan.step)] = reflection
-            texts[name] = artifact.arranged(artifact.serve(texts[name], book), book, examples)
+            # What is looked up may wait for a service: not on the loop.
+            texts[name] = await asyncio.to_thread(
+                artifact.arranged, artifact.serve(texts[name], book), book, examples
+            )
         return base.edited(texts)
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
