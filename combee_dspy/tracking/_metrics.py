@@ -105,6 +105,7 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
         "cost/dollars_a_point": priced.dollars if priced else None,
         "cost/gpu_seconds": reader.rows(COSTS, (run,))[0]["gpu_seconds"],
         "cost/heldout_rollouts": figures.heldout_rollouts or None,
+        "cost/rollouts": figures.rollouts,
         "cost/seconds": figures.finished - figures.created if figures.finished else None,
         **_by_role(reader.rows(SPENT.format("1"), (run, sys.maxsize))),
         **count_lessons(history),

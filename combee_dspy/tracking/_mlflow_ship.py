@@ -35,7 +35,10 @@ _CURSOR, _PENDING = "mlflow.combee.cursor", "mlflow.combee.pending"
 _GAIN, _NOTE = "combee.heldout", "mlflow.note.content"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
-_SUMMED = ("lessons/", "tokens/", "dollars/"), ("cost/dollars", "cost/unpriced_calls")
+_SUMMED = (
+    ("lessons/", "tokens/", "dollars/"),
+    ("cost/dollars", "cost/rollouts", "cost/unpriced_calls"),
+)
 _BATCH = 1_000  # metrics in one call, MLflow's limit
 _COUNTS = (
     *("id", "run", "step", "replicate", "calls", "errors", "cached"),

@@ -65,13 +65,13 @@ def _counts_agree(
     counted = rows(
         folder, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout' AND split <> 'heldout'"
     )
-    assert {counted[0]["n"], metrics["total/rollouts"], runs(folder)[0]["rollouts"]} == {
+    assert {counted[0]["n"], metrics["cost/rollouts"], runs(folder)[0]["rollouts"]} == {
         report.rollouts
     }
     (ended,) = (one for one in said if "finished" in one)
     assert f"{report.rollouts} of " in ended
     assert "$ unknown" in ended
-    assert "total/dollars" not in metrics
+    assert "cost/dollars" not in metrics
     for command in ("runs --table", "show"):
         with pytest.raises(SystemExit):
             main([*command.split(), str(folder)])
