@@ -26,7 +26,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic
 
@@ -200,6 +200,8 @@ class Loop(Generic[P, C]):
             return False
         children = self.sizes.children(len(rows))
         recorded = rows[0].recorded is not None
+        if recorded:  # no rollout is bought: no component has to wait for its turn
+            parent = replace(parent, components=self.task.components)
         self.effects.purse.promise(step, self._cost(len(rows), children, recorded=recorded))
         plan = UpdatePlan(step, parent, tuple(rows), children)
         self.keeper.sampled(plan)

@@ -46,7 +46,8 @@ def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Setti
     """Return the data of a run with the traces that it learns from.
 
     Raises:
-        ArgumentError: They cannot be used, teach nothing, or would have to be compared with.
+        ArgumentError: They cannot be used, would have to be compared with, or teach nothing where
+            there is no trainset; where there is one, a warning says so.
         TraceSourceError: They cannot be read.
     """
     if data.traces is None:
@@ -72,6 +73,12 @@ def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Setti
     )
     own = (Candidate(settings.artifact.seed(student)).id, models_by_role(settings).get("task", ""))
     chosen = _with_answerers(chosen, own)
+    try:
+        chosen.selected.check(str(chosen))
+    except ArgumentValueError as error:
+        if not splits.train:
+            raise
+        logger.warning("%s The trainset teaches without them.", error)
     logger.info("%s", chosen)
     digests = {**splits.digests, "traces": digest_of(row.hash for row in chosen.rows)}
     return replace(splits, digests=digests, traces=chosen)
@@ -108,7 +115,7 @@ def _read_traces(
         by_call: Whether only calls of the program's predictors teach, and not whole trajectories.
 
     Raises:
-        ArgumentError: The traces cannot be used, or teach nothing.
+        ArgumentError: The traces cannot be used.
         TraceSourceError: They cannot be read.
     """
     counts: Counter[str] = Counter()
@@ -129,9 +136,7 @@ def _read_traces(
     selected = selection.choose(teaching(), scrub)
     rows = tuple(_make_row(number, item) for number, item in enumerate(selected.recordings))
     coverage = measure_coverage(selected.traces, student)
-    chosen = TraceRows(rows, selection, selected, coverage, counts["shared"], counts["unmatched"])
-    selected.check(str(chosen))
-    return chosen
+    return TraceRows(rows, selection, selected, coverage, counts["shared"], counts["unmatched"])
 
 
 def _make_row(number: int, recording: Recording) -> Row:

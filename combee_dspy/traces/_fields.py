@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import TypeAlias
 
+import numpy as np
 import orjson
 
 from combee_dspy.exceptions import ArgumentValueError, TraceFieldError
@@ -222,14 +224,14 @@ def _paths(paths: str | tuple[str, ...] | list[str] | Mapping[str, str]) -> tupl
 
 
 def _look_up(record: Mapping[str, object], path: str) -> object:
-    if path in record:
-        return record[path]
+    """Return what a record holds. Data frames hold NumPy's numbers, and NaN or NaT for nothing."""
     value: object = record
-    for name in path.split("."):
+    for name in (path,) if path in record else path.split("."):
         if not isinstance(value, Mapping) or name not in value:
             return _MISSING
         value = value[name]
-    return value
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, (float, date)) and value != value else value
 
 
 def _sample(value: object) -> str:

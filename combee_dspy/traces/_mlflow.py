@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 from combee_dspy.exceptions import ArgumentValueError, TraceSourceError
+from combee_dspy.lms.redact import scrub
 from combee_dspy.strategies import parameters
 from combee_dspy.traces._base import TraceSource
 from combee_dspy.traces._records import Trace, as_fields, parse_score, parse_time
@@ -73,24 +74,30 @@ class MLflowTraces(TraceSource):
 
     def _search(self, first: int) -> Iterator[MLflowTrace]:
         client = self._client()
-        experiment = client.get_experiment_by_name(self.experiment)
-        if experiment is None:
-            raise self._error("there is no such experiment")
+        from mlflow.exceptions import MlflowException
+
         condition = f"trace.timestamp_ms >= {first}"
         condition = f"{self.filter} AND {condition}" if self.filter else condition
         token: str | None = None
-        while True:
-            page = client.search_traces(
-                locations=[experiment.experiment_id],
-                filter_string=condition,
-                order_by=["timestamp_ms ASC"],
-                max_results=_PAGE,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        try:
+            experiment = client.get_experiment_by_name(self.experiment)
+            if experiment is None:
+                raise self._error("there is no such experiment")
+            while True:
+                page = client.search_traces(
+                    locations=[experiment.experiment_id],
+                    filter_string=condition,
+                    order_by=["timestamp_ms ASC"],
+                    max_results=_PAGE,
+                    page_token=token,
+                )
+                yield from page
+                token = page.token
+                if not token:
+                    return
+        except MlflowException as error:
+            remedy = "See that the store answers, and that MLflow can read the filter."
+            raise self._error(scrub(str(error)), remedy) from error
 
     def _client(self) -> MlflowClient:
         try:
@@ -99,10 +106,12 @@ class MLflowTraces(TraceSource):
             raise self._error("mlflow is not installed: install combee-dspy[mlflow]") from error
         return mlflow.MlflowClient(tracking_uri=self.tracking_uri)
 
-    def _error(self, problem: str) -> TraceSourceError:
+    def _error(
+        self, problem: str, remedy: str = "Name an experiment that holds traces."
+    ) -> TraceSourceError:
         store = f" in {self.tracking_uri}" if self.tracking_uri else ""
         where = f"MLflow's experiment {self.experiment!r}{store}"
-        return TraceSourceError(where, problem, "Name an experiment that holds traces.")
+        return TraceSourceError(where, problem, remedy)
 
 
 def trace_of_mlflow(recorded: MLflowTrace, score: str = "") -> Trace | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 
 from combee_dspy.records import PredictorCall
 
@@ -105,10 +105,12 @@ def parse_score(value: object) -> float | None:
 
 
 def parse_time(value: object) -> float | None:
-    """Return Unix seconds of seconds, milliseconds or an ISO 8601 text; ``None`` for neither."""
-    if isinstance(value, str):
+    """Return Unix seconds of seconds, milliseconds, a date or an ISO 8601 text; ``None`` for none
+    of these.
+    """
+    if isinstance(value, (str, date)):
         try:
-            return datetime.fromisoformat(value).timestamp()
+            return datetime.fromisoformat(str(value)).timestamp()
         except ValueError:
             return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):

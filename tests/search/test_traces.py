@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from combee_dspy import Budget, Privacy, Search, Task, compile_many
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import PredictorCall
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
 from combee_dspy.traces import JournalTraces, Selection, Trace
 from tests.worlds import (
     ANIMALS,
+    TwoSteps,
     World,
     code_word,
     events,
@@ -106,6 +109,33 @@ def test_traces_are_read_before_the_trainset(tmp_path: Path) -> None:
     )
     assert first_bought["step"] == last_recorded["step"] + 1
     assert rows(tmp_path, "SELECT DISTINCT example FROM effect WHERE purpose = 'train'")
+
+
+def test_every_predictor_learns_from_every_trace() -> None:
+    calls = (
+        PredictorCall("first", {"question": "q"}, {"hint": "h"}),
+        PredictorCall("second", {"question": "q", "hint": "h"}, {"answer": "unknown"}),
+    )
+    world = World.made()
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        program = world.combee(budget=Budget(epochs=1)).compile(
+            TwoSteps(), traces=[replace(item, calls=calls) for item in TRACES]
+        )
+    for _, predictor in program.named_predictors():
+        text = predictor.signature.instructions
+        assert all(f"the word for {animal} is {code_word(animal)}" in text for animal in ANIMALS)
+
+
+@pytest.mark.parametrize(
+    ("traces", "problem"), [((), "teach nothing"), ((trace(0, score=1.0),), "all went right")]
+)
+def test_a_trainset_teaches_where_traces_do_not(
+    traces: tuple[Trace, ...], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "combee_dspy"):
+        program = compiled(World.made(), traces=traces, trainset=examples(12))
+    assert "the word for cat is TAC" in program.signature.instructions
+    assert problem in caplog.text
 
 
 def test_rows_that_decide_teach_nothing() -> None:

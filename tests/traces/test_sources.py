@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -11,8 +12,10 @@ import sys
 import time
 import urllib.request
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import dspy
+import numpy as np
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, TraceFieldError, TraceSourceError
@@ -114,6 +117,36 @@ def test_a_wrong_mapping_shows_a_record_and_the_field(fields, named):
     assert "sk-abc" not in str(error.value)
 
 
+def test_values_of_data_frames_are_read():
+    first, second = records_as_traces(
+        [
+            {
+                "inputs": {"q": 1},
+                "score": np.float32(0.5),
+                "feedback": math.nan,
+                "expected": {"answer": "4"},
+                "time": datetime(2026, 11, 1, tzinfo=UTC),
+            },
+            {
+                "inputs": {"q": 2},
+                "score": math.nan,
+                "feedback": math.nan,
+                "expected": math.nan,
+                "time": np.int64(1793491200),
+            },
+        ]
+    )
+    assert (first.score, first.feedback) == (0.5, "")
+    assert first.time == second.time == 1793491200.0
+    assert not second.judged
+
+
+@pytest.mark.parametrize(("value", "score"), [(np.bool_(True), 1.0), (np.int64(3), 3.0)])
+def test_scores_of_numpy_are_scores(value, score):
+    (trace,) = records_as_traces([{"inputs": {"q": 1}, "score": value}])
+    assert trace.score == score
+
+
 def test_fields_that_no_trace_has_are_refused():
     with pytest.raises(ArgumentValueError, match="reward"):
         JsonLines("x.jsonl", {"reward": "stars"})
@@ -131,6 +164,12 @@ def test_what_is_no_json_names_its_line(tmp_path):
 def test_heldout_rollouts_teach_nobody(tmp_path):
     write_journal(tmp_path / "run", split="heldout")
     assert not list(JournalTraces(str(tmp_path / "run")).read())
+
+
+def test_what_mlflow_refuses_is_no_source(mlflow_store, request):
+    write_mlflow(mlflow_store, request.node.name, ())
+    with pytest.raises(TraceSourceError, match="nonsense"):
+        list(MLflowTraces(request.node.name, mlflow_store, "nonsense ~ 3").read())
 
 
 def test_a_failed_mlflow_trace_has_its_error(mlflow_store, request, monkeypatch):
