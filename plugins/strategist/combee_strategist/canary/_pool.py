@@ -56,35 +56,46 @@ class Pool:
     def __init__(self, workers: int, bound: int, timeout: float) -> None:
         self._workers, self._bound, self._timeout = workers, bound, timeout
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()  # notified where no job is open any more
         self._waiting = self._open = self._lost = self._threads = 0
         self._running: set[_Job] = set()
-        self._closed = threading.Event()
+        self._closed = False
         threading.Thread(target=self._watch, name="combee-canary-watch", daemon=True).start()
 
     def submit(self, work: Callable[[], Any], settle: Settle) -> bool:
-        """Have something done some time soon; ``False`` where the queue is full. Never waits.
+        """Have something done some time soon; ``False`` where the queue is full, the pool closed,
+        or no thread to be had. Never waits.
 
         Args:
             work: What is to be done.
-            settle: Is called once with what came of it, in a thread of the pool.
+            settle: Is called once with what came of it: in the thread that did it; in another of
+                the pool where it is overdue; in the thread that closes the pool where it had not
+                begun.
         """
         with self._lock:
-            if self._closed.is_set() or self._waiting >= self._bound:
+            if self._closed or self._waiting >= self._bound:
+                return False
+            few = self._threads - self._lost < self._workers
+            if few and not self._start() and not self._threads:
                 return False
             self._waiting += 1
             self._open += 1
-            begin = self._threads - self._lost < self._workers and self._threads < 2 * self._workers
-            self._threads += begin
             # Still under the lock: a job put after close() has emptied the queue would never be
             # settled.
             self._queue.put(_Job(work, settle))
-        if begin:
-            self._start()
         return True
 
-    def _start(self) -> None:
-        threading.Thread(target=self._work, name="combee-canary", daemon=True).start()
+    def _start(self) -> bool:
+        """Begin one more thread if there may be one and the machine has it. Under the lock."""
+        if self._closed or self._threads >= 2 * self._workers:
+            return False
+        try:
+            threading.Thread(target=self._work, name="combee-canary", daemon=True).start()
+        except RuntimeError as error:
+            logger.warning("canary: %s", error)
+            return False
+        self._threads += 1
+        return True
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -108,18 +119,18 @@ class Pool:
                 return
 
     def _watch(self) -> None:
-        while not self._closed.wait(min(1.0, self._timeout / 8)):
+        while True:  # after close() as well: a job may hang
+            time.sleep(min(1.0, self._timeout / 8))
             now = time.monotonic()
             with self._lock:
+                if self._closed and not self._open:
+                    return
                 late = [job for job in self._running if job.deadline < now and not job.overdue]
                 for job in late:
                     job.overdue = True
-                    job.replaced = self._threads < 2 * self._workers
                     self._lost += 1
-                    self._threads += job.replaced
+                    job.replaced = self._start()
             for job in late:
-                if job.replaced:
-                    self._start()
                 self._settle(job, None, Overdue(f"took longer than {self._timeout:g} s"))
 
     def _settle(self, job: _Job, result: Any, error: BaseException | None) -> None:
@@ -130,18 +141,18 @@ class Pool:
         finally:
             with self._lock:
                 self._open -= 1
+                if not self._open:
+                    self._lock.notify_all()
 
     def idle(self, seconds: float) -> bool:
         """Wait until every job is settled; ``False`` where that would take longer."""
-        end = time.monotonic() + seconds
-        while self._open and time.monotonic() < end:
-            time.sleep(0.005)
-        return not self._open
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._open, seconds)
 
     def close(self) -> None:
         """Take no more jobs, settle those that wait with :class:`Dropped`, end idle threads."""
         with self._lock:
-            self._closed.set()
+            self._closed = True
         with contextlib.suppress(queue.Empty):
             while (job := self._queue.get_nowait()) is not None:
                 self._settle(job, None, Dropped())
