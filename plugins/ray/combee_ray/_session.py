@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,21 @@ _BOXES_KEPT = 16
 _LOST = (ActorDiedError, ActorUnavailableError, RayActorError)
 
 
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A program with all that goes with it, as it lies in the cluster.
+
+    Attributes:
+        digest: Its name: a hash of the bytes.
+        reference: Ray's reference to the bytes.
+        contents: What the box's key names by identity, held so that no other object takes its place.
+    """
+
+    digest: str
+    reference: ray.ObjectRef[bytes]
+    contents: tuple[object, ...]
+
+
 class RaySession(ThreadSession):
     """Threads of this process, and actors for rollouts.
 
@@ -52,7 +68,7 @@ class RaySession(ThreadSession):
         connect(settings)
         self.actors = Actors(settings, workers)
         self.repeated = 0
-        self._boxes: OrderedDict[tuple[Any, ...], tuple[Any, str, Any]] = OrderedDict()
+        self._boxes: OrderedDict[tuple[Any, ...], _Box] = OrderedDict()
         self._open = True
 
     async def rollout(self, job: RolloutJob) -> Rollout:
@@ -73,9 +89,9 @@ class RaySession(ThreadSession):
             remedy = "Leave gpus out, or use executor='threads'."
             problem = "cannot be shared out over other processes"
             raise ArgumentValueError("costs.gpus", dict(job.tariff.costs.gpus), problem, remedy)
-        digest, box = self._box(job)
+        box = self._box(job)
         given = packed("trainset", job.example, partial(dump, (job.example, job.example_id)))
-        answer: Answer = load(await self._asked(digest, box, given, job.seconds))
+        answer: Answer = load(await self._asked(box, given, job.seconds))
         if answer.refused is not None:
             remedy = "Make its code importable on every node (runtime_env={'working_dir': '.'}), or use 'threads'."
             raise CannotTravelError("student", type(job.program).__name__, answer.refused, remedy)
@@ -96,12 +112,15 @@ class RaySession(ThreadSession):
                 self.actors.close()
                 disconnect()
 
-    async def _asked(self, digest: str, box: Any, given: bytes, seconds: float | None) -> bytes:
-        for attempt in range(1, self._attempts + 1):
+    async def _asked(self, box: _Box, given: bytes, seconds: float | None) -> bytes:
+        attempt = 0
+        while True:
+            attempt += 1
             # Starting actors takes seconds, in which the loop must not stand still.
             actor = await self.run(self.actors.take)
             try:
-                data: bytes = await asyncio.wrap_future(actor.run.remote(digest, [box], given, seconds).future())
+                reply = actor.run.remote(box.digest, [box.reference], given, seconds)
+                data: bytes = await asyncio.wrap_future(reply.future())
             except _LOST as error:
                 first = self.actors.drop(actor)
                 if attempt == self._attempts:
@@ -116,20 +135,18 @@ class RaySession(ThreadSession):
                 return data
             finally:
                 self.actors.give(actor)
-        raise AssertionError("a loop over at least one attempt ends in it")
 
-    def _box(self, job: RolloutJob) -> tuple[str, Any]:
-        """Return the name of, and a reference to, a program with all that goes with it, put there
-        once.
-        """
+    def _box(self, job: RolloutJob) -> _Box:
+        """Return the box of a program with all that goes with it, put there once."""
         settings, _ = settings_here()
-        # An object's state may change between updates; a function's is in its code.
+        # An object's state may change between updates, and is compared. A function is put there once: workers see
+        # what its closure and its module held then.
         plain = isinstance(job.metric, (FunctionType, BuiltinFunctionType))
         scored = id(job.metric) if plain else packed("metric", job.metric, partial(dump, job.metric))
         identity = tuple((name, _identity(settings[name])) for name in sorted(settings))
         key = (id(job.program), scored, job.failure_score, id(job.tariff), identity)
-        found = self._boxes.get(key)
-        if found is None:
+        box = self._boxes.get(key)
+        if box is None:
             whole = (
                 job.program,
                 job.metric,
@@ -139,16 +156,11 @@ class RaySession(ThreadSession):
                 settings,
             )
             data = packed("student", job.program, partial(dump, whole))
-            # What the key names by identity is kept alive, so that no other object takes its place.
-            found = self._boxes[key] = (
-                (whole, job.tariff),
-                hashlib.sha256(data).hexdigest(),
-                ray.put(data),
-            )
+            box = self._boxes[key] = _Box(hashlib.sha256(data).hexdigest(), ray.put(data), (whole, job.tariff))
             while len(self._boxes) > _BOXES_KEPT:
                 self._boxes.popitem(last=False)
         self._boxes.move_to_end(key)
-        return found[1], found[2]
+        return box
 
 
 def _identity(value: Any) -> Any:
