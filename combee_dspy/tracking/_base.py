@@ -106,10 +106,12 @@ async def track(
         )
         for tracker in trackers
     ]
-    for thread in threads:
-        thread.start()
+    begun: list[threading.Thread] = []
     longest = _LONGEST
     try:
+        for thread in threads:
+            thread.start()
+            begun.append(thread)
         yield
     except asyncio.CancelledError:
         longest = _INTERRUPTED
@@ -117,8 +119,8 @@ async def track(
     finally:
         over.set()
         longest = min(longest, longest if (most := at_most()) is None else most)
-        if threads:
-            await asyncio.to_thread(_wait_for, threads, longest)
+        if begun:
+            await asyncio.to_thread(_wait_for, begun, longest)
 
 
 def _wait_for(threads: Sequence[threading.Thread], longest: float) -> None:

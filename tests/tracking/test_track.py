@@ -91,6 +91,23 @@ def test_the_event_loop_is_free_while_trackers_end(path):
     assert waiter.seen[-1] == "finished"
 
 
+def test_a_thread_that_cannot_begin_lets_the_others_end(path, monkeypatch):
+    class Second(Watcher):
+        name: ClassVar[str] = "second"
+
+    watcher, begin = Watcher(), threading.Thread.start
+
+    def start(thread):
+        if thread.name == "combee-second":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        followed(path, watcher, Second())
+    assert watcher.closed == 1
+
+
 @pytest.mark.parametrize("where", ["open", "follow", "close"])
 def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, where):
     broken, sound = Watcher(where), Watcher()
