@@ -103,7 +103,8 @@ class Validation:
         rollout_seconds: Seconds that program and metric may take for one example, an hour by
             default; waits for a service that is full are left out. A rollout that takes longer has
             failed, says so, and is given up: its later LM calls are refused. So is the metric's
-            feedback on one predictor. ``None`` for no limit. A run may go on with another.
+            feedback on one predictor, and an LM call of a strategy. ``None`` for no limit. A run
+            may go on with another.
     """
 
     draws: Annotated[int, Field(ge=1)] = 1

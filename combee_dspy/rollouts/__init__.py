@@ -49,7 +49,13 @@ from combee_dspy.rollouts._patient import (
     tell_rejected,
 )
 from combee_dspy.rollouts._repeats import REPEATS, Repeats
-from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
+from combee_dspy.rollouts._run import (
+    arun_rollout,
+    await_here,
+    read_score,
+    run_rollout,
+    takes_trace,
+)
 from combee_dspy.rollouts._slots import Check, Slots
 from combee_dspy.rollouts._threads import DaemonPool, run_in_daemon, run_on_own_loop
 from combee_dspy.rollouts._values import (
@@ -86,6 +92,7 @@ __all__ = [
     "Threads",
     "add_codec",
     "arun_rollout",
+    "await_here",
     "decode_answer",
     "decode_rollout",
     "decode_value",

@@ -20,7 +20,7 @@ from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.records import Metric, Rollout, described
 from combee_dspy.rollouts._batching import Batching
 from combee_dspy.rollouts._call import arun_call, run_call
-from combee_dspy.rollouts._in_time import run_in_time
+from combee_dspy.rollouts._in_time import call_in_time, run_in_time
 from combee_dspy.rollouts._jobs import (
     Answer,
     CallJob,
@@ -58,8 +58,10 @@ class ExecutorSession(ABC):
         return await run_in_time(job, lambda: self.run(partial(run_rollout, job)))
 
     async def call(self, job: CallJob) -> Answer:
-        """Carry out one attempt at an LM call; may raise the same."""
-        return await self.run(partial(run_call, job))
+        """Carry out one attempt at an LM call, within ``job.seconds`` as well; may raise the
+        same.
+        """
+        return await call_in_time(job, lambda: self.run(partial(run_call, job)))
 
     @abstractmethod
     async def run(self, work: Callable[[], T]) -> T:
@@ -206,7 +208,7 @@ class _LoopSession(ThreadSession):
         return rollout
 
     async def call(self, job: CallJob) -> Answer:
-        return await self._awaited(self._started(), arun_call(job))
+        return await call_in_time(job, lambda: self._awaited(self._started(), arun_call(job)))
 
     def _started(self) -> LoopThread:
         if self._own is None:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from combee_dspy.records import Rollout, described
-from combee_dspy.rollouts._jobs import RolloutJob, RolloutTimeoutError
+from combee_dspy.records import FailedCall, Rollout, described
+from combee_dspy.rollouts._jobs import Answer, CallJob, RolloutJob, RolloutTimeoutError
 from combee_dspy.rollouts._patient import SURROUNDINGS, Surroundings
 
 T = TypeVar("T")
@@ -37,6 +37,16 @@ async def run_in_time(job: RolloutJob, run: Callable[[], Awaitable[Rollout]]) ->
         if is_ours(error):
             raise
         return _failed_here(job, error)
+
+
+async def call_in_time(job: CallJob, run: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Carry out an attempt at an LM call within the seconds of its job; it has failed where it
+    takes longer.
+    """
+    try:
+        return await run_within(job.seconds, run)
+    except RolloutTimeoutError as error:
+        return Answer(FailedCall(described(error)), error.usage, job.seconds or 0.0)
 
 
 async def run_within(seconds: float | None, run: Callable[[], Awaitable[T]]) -> T:

@@ -15,7 +15,7 @@ from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 Metric = Callable[..., Any]
 """GEPA's metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a score, or a
 ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``. Where it is a
-coroutine function it is awaited, by executors that can."""
+coroutine function it is awaited: on the loop of ``Asyncio``, elsewhere in the worker thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class CallJob:
         adapter: How the prompt is written and the answer read; ``None`` for DSPy's setting.
         temperature: Where it is not the LM's own.
         tariff: What it is charged by.
+        seconds: How long an attempt may take, waits for a service that is full left out; ``None``
+            for no limit.
     """
 
     signature: type[dspy.Signature]
@@ -64,6 +66,7 @@ class CallJob:
     role: Role = "proposer"
     temperature: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class InfrastructureFaultError(Exception):
 
 
 class RolloutTimeoutError(TimeoutError):
-    """A rollout, or the metric's feedback on one, took longer than it may.
+    """A rollout, the metric's feedback on one, or an LM call took longer than it may.
 
     Attributes:
         usage: What it has cost.

@@ -60,7 +60,7 @@ def run_rollout(job: RolloutJob) -> Rollout:
     with attempt.context():
         try:
             score = attempt.metric(job.program(**job.example.inputs()))
-            return attempt.scored(score())
+            return attempt.scored(await_here(score()))
         except BaseException as error:
             if (
                 isinstance(error, KeyboardInterrupt)
@@ -96,9 +96,16 @@ async def arun_rollout(job: RolloutJob, run: RunFn = asyncio.to_thread) -> Rollo
 def _ended(score: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """Return what a metric returns, or raises: not everything can be raised through a future."""
     try:
-        return score(), None
+        return await_here(score()), None
     except BaseException as error:  # noqa: BLE001 - raised by who awaits it
         return None, error
+
+
+def await_here(output: Any) -> Any:
+    """Return what a metric returned; a coroutine is awaited on a loop of its own. Runs in a worker
+    thread.
+    """
+    return asyncio.run(output) if inspect.iscoroutine(output) else output
 
 
 def _awaits(metric: Metric) -> bool:

@@ -129,7 +129,9 @@ class Slots:
         )
 
     async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
-        """Carry out an LM call in the same way; may raise the same."""
+        """Carry out an LM call in the same way; may raise the same. One that takes longer than
+        ``job.seconds`` has failed.
+        """
         return await self._bought(
             partial(self.session.call, job), priority, job.signature.__name__, job, check
         )

@@ -166,7 +166,10 @@ class Effects:
         component = str(place[0]) if place else ""
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         lm = self._lms.get(role)
-        job = CallJob(signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff)
+        seconds = self._task.settings.validation.rollout_seconds
+        job = CallJob(
+            signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff, seconds
+        )
         answer: Answer = await self.once(
             key, decode_answer, lambda: self._buy_call(effect, job, text)
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
@@ -17,7 +15,7 @@ from combee_dspy.evaluation import Judge, perfect_score_of
 from combee_dspy.events import ErrorRaised
 from combee_dspy.journal import Effect
 from combee_dspy.records import Metric, Rollout, described
-from combee_dspy.rollouts import decode_rollout, encode_rollout, read_score
+from combee_dspy.rollouts import await_here, decode_rollout, encode_rollout, read_score
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._privacy import inputs_text
@@ -149,9 +147,7 @@ def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) 
         prediction[name] = value
     try:
         output = metric(as_example(trace), prediction, None, None, None)
-        if inspect.iscoroutine(output):
-            output = asyncio.run(output)
-        score, feedback, _ = read_score(output)
+        score, feedback, _ = read_score(await_here(output))
     except LMError:
         raise  # a service that fails says nothing about the metric, and ends the run
     except Exception as error:  # noqa: BLE001 - it may fail in any way: what was said of the trace still teaches

@@ -11,7 +11,7 @@ from dspy.utils.exceptions import LMError
 
 from combee_dspy._private import FailedPrediction, Type, history_text
 from combee_dspy.records import PredictorCall, Rollout, described
-from combee_dspy.rollouts import output_of
+from combee_dspy.rollouts import await_here, output_of
 
 __all__ = ["call_to_show", "code_record", "predictor_feedback", "shown_call", "trajectories"]
 
@@ -121,7 +121,7 @@ def predictor_feedback(
     trace = [_traced(predictors, each) for each in rollout.calls]
     try:
         called = [(predictor, *_traced(predictors, call)[1:])]
-        output = metric(example, output_of(rollout), trace, component, called)
+        output = await_here(metric(example, output_of(rollout), trace, component, called))
         score = (
             output["score"]
             if isinstance(output, dspy.Prediction) or hasattr(output, "feedback")

@@ -708,6 +708,22 @@ def test_call_returns_the_prediction_in_its_role_at_its_temperature(scripted):
     assert lm.engine.requests[0].config.temperature == 0.7
 
 
+@pytest.mark.parametrize("executor", [Threads(), Asyncio()])
+def test_call_that_takes_longer_than_it_may_has_failed(scripted, executor):
+    never = threading.Event()
+
+    def drips(*_: Any) -> str:
+        never.wait(30)
+        return "because"
+
+    answer, lm = called(scripted, drips, executor, seconds=0.2)
+    never.set()
+
+    assert answer.outcome.error.startswith("RolloutTimeoutError: it took longer than 0.2 seconds")
+    assert [(row.role, row.calls, row.errors) for row in answer.usage] == [("proposer", 1, 1)]
+    assert lm.engine.attempts == 1
+
+
 def test_answer_that_does_not_parse_is_asked_for_once_more_and_then_failed(scripted):
     # ChatAdapter itself asks again in JSON.
     second, _ = called(scripted, lambda prompt, attempt: "nothing\0" if attempt <= 2 else "because")
