@@ -77,7 +77,12 @@ class Combee(Teleprompter):
 
     Args:
         metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a number, or to a
-            ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``.
+            ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``. May be a
+            coroutine function. Must be thread-safe: several worker threads call it at once, and
+            never the caller's. ``executor="threads"`` calls it in the thread that ran the program;
+            ``"asyncio"`` awaits a coroutine function on the rollouts' loop, and calls any other in
+            a worker thread; ``"ray"`` calls it in the actor's process. For feedback on one
+            predictor it is called again, with ``pred_name``, in a worker thread of this process.
         auto: GEPA's budget presets. Give at most one of ``auto``, ``max_full_evals`` and
             ``max_metric_calls``. ``budget`` may stand alone or beside it.
         max_full_evals: Budget in passes over train and validation set. Where it would end in the

@@ -203,7 +203,8 @@ class Target(StoppingRule):
 
 @parameters
 class Patience(StoppingRule):
-    """Stops when validation has not improved for a number of updates.
+    """Stops when validation has not improved for a number of updates. How long a silent service is
+    waited for is another thing: ``Search(patience=…)``.
 
     An improvement is a mean validation score more than ``min_delta`` above the last improvement's;
     many small steps count once together they exceed it. An update that validates nothing, since its
