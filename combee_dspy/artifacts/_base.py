@@ -103,6 +103,13 @@ class Artifact(Strategy):
         """
         return None
 
+    def excerpt(self, text: str, calls: Sequence[Mapping[str, object]]) -> str:
+        """Return what readers of calls with these inputs see of a component's text; pure.
+
+        All of it by default.
+        """
+        return text
+
     def arranged(self, text: str, book: Book, examples: Mapping[str, Reflection]) -> str:
         """Return a text that serves a book, so arranged that examples are shown what they teach.
 

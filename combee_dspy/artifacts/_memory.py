@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar
@@ -12,28 +13,26 @@ import dspy
 from pydantic import BeforeValidator, Field
 
 from combee_dspy import registry
-from combee_dspy.aggregators import Aggregator
+from combee_dspy.aggregators import Aggregator, arrived
 from combee_dspy.artifacts._base import Arrangement, Artifact, Trajectory
 from combee_dspy.artifacts._instruction import Instruction
-from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id
+from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id, write_section
 from combee_dspy.memory import (
     BM25,
     MemoryText,
     Retriever,
     check_predictors,
     choose_cues,
-    line_tokens,
+    fitting,
     query_of,
-    read_example,
     read_memory,
     shelf_of,
-    with_cues,
     with_memory,
-    without_cues,
     write_example,
 )
 from combee_dspy.operators import apply_components, seed_components
 from combee_dspy.records import Lessons, Reflection
+from combee_dspy.reflections import is_cut
 from combee_dspy.strategies import StrategyContext, parameters
 
 _INSTRUCTION = Instruction()
@@ -41,6 +40,8 @@ _INSTRUCTION = Instruction()
 _FIRST_K = 4
 # A lesson that more than a tenth of all examples miss is needed wherever lookup looks.
 _COMMON = 10
+# Estimated tokens of looked-up lessons that readers see: a sixth of a scan's call by default.
+_READ_TOKENS = 4_000
 
 
 @parameters
@@ -70,9 +71,10 @@ class Memory(Artifact):
             :class:`combee_dspy.memory.Retriever`.
         budget_tokens: Estimated tokens of all lessons that a call is shown, those that always stand
             there included.
-        examples: Whether rollouts that were right become entries too: a call is shown the nearest
-            of them as demonstrations, with their reasoning where the program gives any. The saved
-            program then holds those rows.
+        examples: Whether rollouts that were right become entries too: a call is shown the ``k``
+            nearest of them as demonstrations, with their reasoning where the program gives any,
+            within ``budget_tokens`` besides those of lessons. The saved program then holds those
+            rows.
     """
 
     name: ClassVar[str] = "memory"
@@ -97,7 +99,8 @@ class Memory(Artifact):
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student whose predictors look up a candidate's lessons."""
         program = apply_components(student, candidate)
-        holding = [name for name, text in candidate.items() if self._read(text).lookup]
+        memories = {name: self._read(text) for name, text in candidate.items()}
+        holding = [name for name, held in memories.items() if held.lookup or held.examples]
         return with_memory(program, holding, self.retriever, self.budget_tokens)
 
     def components(self, student: dspy.Module) -> tuple[str, ...]:
@@ -116,8 +119,29 @@ class Memory(Artifact):
         aggregator: Aggregator,
         context: StrategyContext,
     ) -> Lessons:
-        """Return what the aggregator makes of the records, as for an instruction."""
-        return await _INSTRUCTION.learn(reflections, aggregator, context)
+        """Return what the aggregator makes of the records, as for an instruction.
+
+        It begins when all of them are there: readers see the lessons that their calls were shown.
+        """
+        calls = [
+            call
+            for each in await arrived(reflections)
+            if each is not None and isinstance(call := each.record.get("Inputs"), Mapping)
+        ]
+        text = await asyncio.to_thread(self.excerpt, context.text, calls)
+        return await _INSTRUCTION.learn(reflections, aggregator, replace(context, text=text))
+
+    def excerpt(self, text: str, calls: Sequence[Mapping[str, object]]) -> str:
+        """Return the instruction with the lessons that always stand there, and those that the calls
+        were shown: what most were shown comes first, in 4,000 estimated tokens.
+        """
+        memory = self._read(text)
+        shelf = shelf_of(text, self.retriever, self.budget_tokens)
+        shown = Counter(
+            line for call in calls for line in shelf.lessons(call)[len(memory.always) :]
+        )
+        most_shown = (line for line, _ in shown.most_common())
+        return write_section(memory.own, [*memory.always, *fitting(most_shown, _READ_TOKENS)])
 
     def shows(self, text: str, inputs: Mapping[str, object]) -> tuple[str, ...]:
         """Return the ids of the lessons that a call is shown, in their order."""
@@ -142,49 +166,38 @@ class Memory(Artifact):
         queries = {source: query_of(call) for source, call in inputs.items()}
         cues = choose_cues(learned, queries)
         fixed = tuple(line for line in memory.always if line not in learned)
-        lookup = [
-            with_cues(line, cues.get(line, ())) for line in memory.lessons if line not in fixed
-        ]
-        shelf = shelf_of(
-            str(replace(memory, always=fixed, lookup=tuple(lookup))),
-            self.retriever,
-            self.budget_tokens,
-        )
+        lookup = {line: cues.get(line, "") for line in memory.lessons if line not in fixed}
+        looked_up = str(replace(memory, always=fixed, lookup=lookup, examples=()))
+        shelf = shelf_of(looked_up, self.retriever, self.budget_tokens)
         near = {source: set(shelf.lessons(call)) for source, call in inputs.items()}
         missed: Counter[str] = Counter()
         for line, sources in learned.items():
             missing = [line not in near[source] for source in sources if source in near]
             if sum(missing) > max(1, min(len(missing) // 2, len(inputs) // _COMMON)):
                 missed[line] = sum(missing)
-        common: set[str] = set()
-        left = self.budget_tokens // 2
-        for line, _ in missed.most_common():
-            left -= line_tokens(line)
-            if left >= 0:
-                common.add(line)
+        worked = self._worked(examples.values()) if self.examples else ()
+        most_missed = (line for line, _ in missed.most_common())
+        common = set(fitting(most_missed, self.budget_tokens // 2))
         return str(
             replace(
                 memory,
-                always=(*fixed, *(line for line in map(without_cues, lookup) if line in common)),
-                lookup=(
-                    *(line for line in lookup if without_cues(line) not in common),
-                    *self._worked(memory, examples.values()),
-                ),
+                always=(*fixed, *(line for line in lookup if line in common)),
+                lookup={line: words for line, words in lookup.items() if line not in common},
+                examples=tuple(dict.fromkeys((*memory.examples, *worked))),
             )
         )
 
-    def _worked(self, memory: MemoryText, examples: Iterable[Reflection]) -> Iterable[str]:
-        """Return the worked examples of a memory, and those that come to it, each once."""
-        lines = [line for line in memory.lookup if read_example(line)]
-        for example in examples if self.examples else ():
+    def _worked(self, examples: Iterable[Reflection]) -> Iterator[str]:
+        """Yield the lines of what was right and is whole, each value a text."""
+        for example in examples:
             inputs, outputs = (example.record.get(name) for name in ("Inputs", "Generated Outputs"))
             if not (
                 example.perfect and isinstance(inputs, Mapping) and isinstance(outputs, Mapping)
             ):
                 continue
-            if all(isinstance(value, str) for value in (*inputs.values(), *outputs.values())):
-                lines.append(write_example(inputs, outputs))
-        return dict.fromkeys(lines)
+            values = [*inputs.values(), *outputs.values()]
+            if all(isinstance(value, str) for value in values) and not any(map(is_cut, values)):
+                yield write_example(inputs, outputs)
 
     def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:
         """Return memories that look up twice as many lessons, or half, unless ``k`` is set; and one
@@ -195,12 +208,14 @@ class Memory(Artifact):
         fixed = tuple(line for line in memory.always if line not in learned)
         common = tuple(line for line in memory.always if line in learned)
         others: list[Arrangement] = []
-        if self.k is None and memory.k < len(memory.lookup):
+        most = max(len(memory.lookup), len(memory.examples))
+        if self.k is None and memory.k < most:
             others.append(Arrangement(str(replace(memory, k=2 * memory.k)), shows_fewer=False))
-        if self.k is None and memory.k > 1 and memory.lookup:
+        if self.k is None and memory.k > 1 and most:
             others.append(Arrangement(str(replace(memory, k=memory.k // 2)), shows_fewer=True))
         if common:
-            flat = replace(memory, always=fixed, lookup=(*memory.lookup, *common))
+            lookup = {**memory.lookup, **dict.fromkeys(common, "")}
+            flat = replace(memory, always=fixed, lookup=lookup)
             others.append(Arrangement(str(flat), shows_fewer=True))
         return others
 
@@ -211,7 +226,7 @@ class Memory(Artifact):
         ids = {lesson.id for lesson in book.lessons}
         looked_up = (
             BookLesson(wording, line, born=-1, wordings=(wording,))
-            for line in dict.fromkeys(memory.lessons[len(memory.always) :])
+            for line in memory.lookup
             if (wording := lesson_id(line)) not in ids
         )
         return Book((*book.lessons, *looked_up))
@@ -225,14 +240,17 @@ class Memory(Artifact):
         wordings = {wording for lesson in book.lessons for wording in lesson.wordings}
         standing = set(map(lesson_id, before.always))
         always = [line for line in before.always if lesson_id(line) not in wordings]
-        lines = {without_cues(line): line for line in before.lookup}
-        lookup = [line for lesson, line in lines.items() if lesson_id(lesson) not in wordings]
+        lookup = {
+            lesson: cues
+            for lesson, cues in before.lookup.items()
+            if lesson_id(lesson) not in wordings
+        }
         for lesson in book.served:
             if lesson.own or not standing.isdisjoint(lesson.wordings):
                 always.append(lesson.text)
             else:
-                lookup.append(lines.get(lesson.text, lesson.text))
-        return str(MemoryText(before.own, tuple(always), tuple(lookup), self.k or before.k))
+                lookup[lesson.text] = before.lookup.get(lesson.text, "")
+        return str(replace(before, always=tuple(always), lookup=lookup, k=self.k or before.k))
 
     def _read(self, text: str) -> MemoryText:
         return read_memory(text, self.k or _FIRST_K)

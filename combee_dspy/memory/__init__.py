@@ -13,7 +13,7 @@
 
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.memory._bm25 import BM25
-from combee_dspy.memory._cues import choose_cues, with_cues, without_cues
+from combee_dspy.memory._cues import choose_cues
 from combee_dspy.memory._embeddings import Embeddings
 from combee_dspy.memory._predictor import (
     MemoryPredict,
@@ -21,7 +21,7 @@ from combee_dspy.memory._predictor import (
     load_memory,
     with_memory,
 )
-from combee_dspy.memory._shelf import line_tokens, query_of, shelf_of
+from combee_dspy.memory._shelf import fitting, query_of, shelf_of
 from combee_dspy.memory._text import MemoryText, read_example, read_memory, write_example
 
 __all__ = [
@@ -33,14 +33,12 @@ __all__ = [
     "Retriever",
     "check_predictors",
     "choose_cues",
-    "line_tokens",
+    "fitting",
     "load_memory",
     "query_of",
     "read_example",
     "read_memory",
     "shelf_of",
-    "with_cues",
     "with_memory",
-    "without_cues",
     "write_example",
 ]

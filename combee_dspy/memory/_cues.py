@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from combee_dspy.texts import normalised
 
@@ -21,26 +21,21 @@ _LEAST_HOLDERS = 2
 _COMMON = 0.5
 
 
-def with_cues(lesson: str, cues: Iterable[str]) -> str:
-    """Return a line of a memory: a lesson, and the words by which it is found."""
-    words = " ".join(cues)
-    return f"{lesson} [cues: {words}]" if words else lesson
+def with_cues(lesson: str, cues: str) -> str:
+    """Return a line of a memory: a lesson, and the words by which it is found.
+
+    A lesson that itself ends like cues gets empty ones: the last are never the lesson's.
+    """
+    return f"{lesson} [cues: {cues}]" if cues or _CUES.search(lesson) else lesson
 
 
-def cues_in(line: str) -> str:
-    """Return what a line of a memory is found by: its cues, or all of it where it has none."""
+def split_cues(line: str) -> tuple[str, str]:
+    """Return the lesson in a line of a memory, and its cues, empty where it has none."""
     match = _CUES.search(line)
-    return match[1] if match else line
+    return (line[: match.start()], match[1]) if match else (line, "")
 
 
-def without_cues(line: str) -> str:
-    """Return the lesson in a line of a memory."""
-    return _CUES.sub("", line)
-
-
-def choose_cues(
-    lessons: Mapping[str, Sequence[str]], inputs: Mapping[str, str]
-) -> dict[str, list[str]]:
+def choose_cues(lessons: Mapping[str, Sequence[str]], inputs: Mapping[str, str]) -> dict[str, str]:
     """Return for each lesson its own words that not most inputs have, then those that tell its
     examples from others, the best first.
 
@@ -52,7 +47,7 @@ def choose_cues(
     """
     words = {example: _words(text) for example, text in inputs.items()}
     holders = Counter(word for held in words.values() for word in held)
-    chosen: dict[str, list[str]] = {}
+    chosen: dict[str, str] = {}
     for lesson, examples in lessons.items():
         own, taught = dict.fromkeys(normalised(lesson).split()), Counter[str]()
         for example in examples:
@@ -66,7 +61,8 @@ def choose_cues(
             word for word in own if word[0].isalnum() and holders[word] <= _COMMON * len(words)
         ]
         by_weight = sorted(weights, key=lambda word: (-weights[word], word))
-        chosen[lesson] = [*telling, *(word for word in by_weight[:_MOST] if weights[word] > 0)]
+        others = [word for word in by_weight[:_MOST] if weights[word] > 0]
+        chosen[lesson] = " ".join([*telling, *others])
     return chosen
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from combee_dspy.memory._base import Lookup, Retriever
-from combee_dspy.memory._cues import cues_in, without_cues
 from combee_dspy.memory._text import MemoryText, read_example, read_memory
 from combee_dspy.reflections import estimate_tokens, texts_in
 
@@ -17,34 +16,43 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shelf:
-    """A memory with its index. Pure, where its retriever is; used from many threads."""
+    """A memory with its indexes. Pure, where its retriever is; used from many threads."""
 
     text: MemoryText
+    lookup: tuple[str, ...]
     nearest: Lookup
+    nearest_examples: Lookup
     budget_tokens: int
 
     def lessons(self, inputs: Mapping[str, object]) -> list[str]:
-        """Return the lessons that a call with these inputs is shown; see :meth:`entries`."""
-        return self.entries(inputs)[0]
+        """Return the lessons that a call with these inputs is shown.
+
+        Those that always stand there come first, then those of the nearest, the nearest first, that
+        fit into the budget.
+        """
+        always = self.text.always
+        left = self.budget_tokens - sum(map(_line_tokens, always))
+        places = self.nearest(query_of(inputs), self.text.k)
+        return [*always, *fitting((self.lookup[place] for place in places), left)]
 
     def entries(self, inputs: Mapping[str, object]) -> tuple[list[str], list[dict[str, str]]]:
         """Return the lessons that a call with these inputs is shown, and the worked examples.
 
-        Lessons that always stand there come first, then the nearest entries, the nearest first, as
-        long as all of them fit into the budget.
+        Examples take no room of lessons: they have a budget as large.
         """
-        lessons, examples = list(self.text.always), list[dict[str, str]]()
-        left = self.budget_tokens - sum(map(line_tokens, lessons))
-        for place in self.nearest(query_of(inputs), self.text.k):
-            line = without_cues(self.text.lookup[place])
-            left -= line_tokens(line)
-            if left < 0:
-                break
-            if example := read_example(line):
-                examples.append(example)
-            else:
-                lessons.append(line)
-        return lessons, examples
+        lines = self.text.examples
+        places = self.nearest_examples(query_of(inputs), self.text.k) if lines else ()
+        nearest = fitting((lines[place] for place in places), self.budget_tokens)
+        return self.lessons(inputs), list(filter(None, map(read_example, nearest)))
+
+
+def fitting(lines: Iterable[str], left: int) -> Iterator[str]:
+    """Yield the lines that fit into what those before them leave of so many tokens."""
+    for line in lines:
+        tokens = _line_tokens(line)
+        if tokens <= left:
+            left -= tokens
+            yield line
 
 
 def query_of(inputs: Mapping[str, object]) -> str:
@@ -61,8 +69,15 @@ def shelf_of(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
 @lru_cache(maxsize=8)
 def _indexed(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
     memory = read_memory(text, 1)
-    return Shelf(memory, retriever.index([*map(cues_in, memory.lookup)]), budget_tokens)
+    lessons = [cues or lesson for lesson, cues in memory.lookup.items()]
+    return Shelf(
+        memory,
+        tuple(memory.lookup),
+        retriever.index(lessons),
+        retriever.index(memory.examples),
+        budget_tokens,
+    )
 
 
-def line_tokens(lesson: str) -> int:
+def _line_tokens(lesson: str) -> int:
     return estimate_tokens(f"- {lesson}\n")

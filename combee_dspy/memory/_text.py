@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from combee_dspy.lessons import read_section, split_section, write_section
-from combee_dspy.memory._cues import without_cues
+from combee_dspy.memory._cues import split_cues, with_cues
 
-_HEADER = re.compile(r"Lessons to look up, (\d{1,4}) at most:")
+_LESSONS = re.compile(r"Lessons to look up, (\d{1,4}) at most:")
+# A section of their own: a lesson may have the shape of an example.
+_EXAMPLES = re.compile(r"Worked examples to look up, (\d{1,4}) at most:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +22,29 @@ class MemoryText:
     Attributes:
         own: The instruction.
         always: Lessons that every call is shown.
-        lookup: Lines of which a call is shown the nearest: lessons with their cues, and examples.
-        k: How many of them at most.
+        lookup: Lessons of which a call is shown the nearest, with the words that each is found by,
+            none where it is found by its own.
+        examples: Worked examples of which a call is shown the nearest (:func:`write_example`).
+        k: How many of each at most.
     """
 
     own: str
     always: tuple[str, ...]
-    lookup: tuple[str, ...]
+    lookup: Mapping[str, str]
+    examples: tuple[str, ...]
     k: int
 
     @property
     def lessons(self) -> tuple[str, ...]:
         """All lessons, those that always stand there first."""
-        return (
-            *self.always,
-            *(without_cues(line) for line in self.lookup if not read_example(line)),
-        )
+        return (*self.always, *self.lookup)
 
     def __str__(self) -> str:
         """Return the text that :func:`read_memory` reads back."""
+        lines = [with_cues(lesson, cues) for lesson, cues in self.lookup.items()]
         text = write_section(self.own, self.always)
-        header = f"Lessons to look up, {self.k} at most:"
-        return write_section(text, self.lookup, header) if self.lookup else text
+        text = write_section(text, lines, f"Lessons to look up, {self.k} at most:")
+        return write_section(text, self.examples, f"Worked examples to look up, {self.k} at most:")
 
 
 def write_example(inputs: Mapping[str, str], outputs: Mapping[str, str]) -> str:
@@ -51,9 +54,7 @@ def write_example(inputs: Mapping[str, str], outputs: Mapping[str, str]) -> str:
 
 
 def read_example(line: str) -> dict[str, str]:
-    """Return the fields of a worked example; none where the line is a lesson."""
-    if not line.startswith('{"inputs":{'):
-        return {}
+    """Return the fields of a worked example; none where the line is none."""
     try:
         parts = json.loads(line)
         fields = {**parts["inputs"], **parts["outputs"]}
@@ -64,6 +65,9 @@ def read_example(line: str) -> dict[str, str]:
 
 def read_memory(text: str, k: int) -> MemoryText:
     """Read a memory from any text; ``k`` is how many are looked up where the text does not say."""
-    rest, header, lookup = split_section(text, _HEADER)
+    rest, of_examples, examples = split_section(text, _EXAMPLES)
+    rest, of_lessons, lines = split_section(rest, _LESSONS)
     own, always = read_section(rest)
-    return MemoryText(own, tuple(always), tuple(lookup), int(header[1]) if header else k)
+    lookup = dict(map(split_cues, lines))
+    header = of_lessons or of_examples
+    return MemoryText(own, tuple(always), lookup, tuple(examples), int(header[1]) if header else k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -144,6 +145,7 @@ def _defused(value: Any) -> Any:
 _PART = "Part"
 _PART_TOKENS = estimate_record_tokens({_PART: "4 of 4"})
 _LEFT_OUT = " [… {:,} characters left out …] "
+_IS_LEFT_OUT = re.compile(r" \[… [\d,]+ characters left out …\] ")
 _LEFT_OUT_TOKENS = estimate_tokens(_LEFT_OUT.format(10**9))
 
 
@@ -196,6 +198,11 @@ def fit_reflections(
                 for part, record in enumerate(records, 1)
             )
     return fitted
+
+
+def is_cut(text: str) -> bool:
+    """Return whether :func:`fit_reflections` left out the middle of a text."""
+    return _IS_LEFT_OUT.search(text) is not None
 
 
 def _divide(

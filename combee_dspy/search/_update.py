@@ -102,6 +102,7 @@ class UpdateLearner:
         if self._aggregator is None or not self.task.is_trunk:
             return {}
         step, parent = learned.plan.step, learned.plan.parent.candidate
+        artifact = self._settings.artifact
         edits: dict[str, tuple[BookEdit, ...]] = {}
         for component, lessons in learned.lessons.items():
             fresh = wordings(lessons)
@@ -109,6 +110,7 @@ class UpdateLearner:
                 context = self.contexts.make(component, parent, step)
                 context = replace(
                     context,
+                    text=await asyncio.to_thread(artifact.excerpt, context.text, ()),
                     book=books[component],
                     call=partial(self._call_or_cut, context.call, step),
                 )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
+from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Memory
 from combee_dspy.lessons import Book, Taught, lesson_id
-from combee_dspy.memory import read_memory
+from combee_dspy.memory import BM25, read_example, read_memory, shelf_of
 from combee_dspy.records import Reflection
+from combee_dspy.reflections import estimate_tokens, fit_reflections
+from combee_dspy.testing import ScriptedAsk, arriving, context
 
 COMMON = "Write every answer in capital letters."
 RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
@@ -132,3 +138,81 @@ def test_what_every_input_lists_finds_no_lesson() -> None:
     for lesson, thing in zip(lessons.lessons, ("fruit", "tower", "hour", "beat"), strict=True):
         assert memory.shows(text, {"text": f"One {thing}. {listed}"}) == (lesson.id,)
         assert lesson.text in text
+
+
+def asked(question: str, code: str, *, perfect: bool = True) -> Reflection:
+    record = {"Inputs": {"question": question}, "Generated Outputs": {"code": code}}
+    return Reflection(0, record, question, perfect=perfect)
+
+
+def test_a_lesson_that_ends_like_cues_keeps_its_identity() -> None:
+    lessons = Book().add([Taught("Use code L2. [cues: every word]"), Taught("Be brief.")], born=0)
+    memory, text = Memory(), "Answer."
+    for _ in range(3):
+        text = memory.arranged(memory.serve(text, lessons), lessons, {})
+    (own, _) = lessons.lessons
+    assert [lesson.id for lesson in memory.read(text).lessons] == [
+        lesson.id for lesson in lessons.lessons
+    ]
+    assert own.id in memory.shows(text, {"question": "Which code?"})
+    retired = lessons.with_states({own.id: ("retired", "")})
+    assert read_memory(memory.serve(text, retired), 1).lessons == ("Be brief.",)
+
+
+def test_worked_examples_take_no_place_of_a_lesson() -> None:
+    rows = {
+        str(number): asked(f"Parcel to the islands by boat, sender {number}.", "L1")
+        for number in range(8)
+    }
+    wrong = asked("Parcel to the islands by boat, heavy.", "X", perfect=False)
+    lessons = Book().add([Taught("Islands and heavy: L7.", ("wrong",))], born=0)
+    memory = Memory(examples=True)
+    text = memory.serve("Answer.", lessons)
+    text = memory.arranged(text, lessons, {**rows, "wrong": wrong})
+    assert memory.shows(text, wrong.record["Inputs"]) == (lessons.lessons[0].id,)
+    assert len(shelf_of(text, BM25(), 400).entries(wrong.record["Inputs"])[1]) == 4
+
+
+def test_what_does_not_fit_ends_no_lookup() -> None:
+    lessons = [Taught("Boats to islands: " + "boats islands " * 40), Taught("Islands: L7.")]
+    memory = Memory(budget_tokens=40)
+    text = memory.serve("Answer.", Book().add(lessons, born=0))
+    assert memory.shows(text, {"question": "boats islands"}) == (lesson_id("Islands: L7."),)
+
+
+def test_a_row_that_was_cut_is_no_worked_example() -> None:
+    whole = asked("Which code? " + "lorem ipsum " * 3_000, "L2")
+    (cut,) = fit_reflections([whole], 500, lambda note: None, max_parts=1)
+    rows = {"cut": cut, "whole": asked("Which code?", "L3")}
+    memory = Memory(examples=True)
+    (line,) = read_memory(memory.arranged("Answer.", Book(), rows), 1).examples
+    assert read_example(line) == {"question": "Which code?", "code": "L3"}
+
+
+def test_readers_see_what_their_examples_were_shown() -> None:
+    own = f"Answer.\n\nLessons learned:\n- {COMMON}"
+    lessons = Book().add([Taught(rule) for rule in RULES] + [Taught("Say please.")], born=0)
+    memory, ask = Memory(k=1, examples=True), ScriptedAsk()
+    text = memory.arranged(memory.serve(own, lessons), lessons, {"a": asked("Say apples.", "A7")})
+    rows = [asked(f"Which code for {thing}?", "?", perfect=False) for thing in ("apples", "bells")]
+    here = replace(context(ask), text=text)
+
+    async def learn() -> None:
+        await memory.learn(arriving(rows), Union(), here)
+
+    asyncio.run(learn())
+    (seen,) = {str(call.inputs["current_instruction"]) for call in ask.calls}
+    assert seen == f"{own}\n- {RULES[0]}\n- {RULES[1]}"
+
+
+def test_what_readers_see_of_a_memory_is_bounded() -> None:
+    lessons = Book().add([Taught(f"Case {word}: " + f"{word} " * 300) for word in NAMES], born=0)
+    memory = Memory(k=1, budget_tokens=1_000)
+    text = memory.serve("Answer.", lessons)
+    calls = [{"question": word} for word in (*NAMES, NAMES[-1])]
+    seen = memory.excerpt(text, calls)
+    assert estimate_tokens(seen) < 4_100 < estimate_tokens(text)
+    assert f"Case {NAMES[-1]}" in seen, "two calls were shown it"
+
+
+NAMES = [f"{first}{second}" for first in "abcde" for second in "uvwxyz"]

@@ -40,6 +40,15 @@ def test_a_run_learns_more_than_a_call_is_shown(tmp_path: Path) -> None:
     assert max(len(_LINE.findall(request.system)) for request in world.task_lm.requests) == 2
 
 
+def test_nobody_reads_more_of_a_memory_than_calls_were_shown(tmp_path: Path) -> None:
+    world = World.made()
+    small = {"reflection_minibatch_size": 3, "skip_perfect_score": False}
+    world.compile(artifact=Memory(k=2), log_dir=tmp_path, train=48, **small)
+    asked = [request.text for request in world.proposer_lm.requests]
+    assert any("contradictory" in text for text in asked)
+    assert not any("Lessons to look up" in text or "[cues:" in text for text in asked)
+
+
 def test_what_it_returns_is_saved_loaded_and_found_in_the_journal(tmp_path: Path) -> None:
     world = World.made()
     program = world.compile(artifact="memory", log_dir=tmp_path / "run")
