@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from statistics import fmean
 
@@ -20,7 +21,7 @@ _NEAREST_ROWS = 4
 _CHANCE = 0.25
 
 
-def concerned(
+async def concerned(
     trials: Trials,
     showing: Showing,
     text: Candidate,
@@ -34,7 +35,10 @@ def concerned(
     too, where the rollouts of the others are not at hand, or no lines are named.
     """
     validation = trials.pool.validation
-    order = [index for index in showing.scores if showing.differs(text, index)]
+    # A text with new lines is looked up in, which may wait for a service: not on the loop.
+    order = await asyncio.to_thread(
+        lambda: [index for index in showing.scores if showing.differs(text, index)]
+    )
     if trials.left < 2 * trials.pool.size and showing.rollouts and lines:
         texts = [trials.inputs(index) for index in order]
         near = {order[place] for line in lines for place in nearest(line, texts, _NEAREST_ROWS)}

@@ -172,7 +172,7 @@ class Proving:
                 return
             text, component, shows_fewer = left[0]
             tried.add(text.id)
-            rows = concerned(trials, self.showing(version), text)
+            rows = await concerned(trials, self.showing(version), text)
             if trials.left < len(rows) * self.pool.draws:
                 return
             trials.left -= len(rows) * self.pool.draws
@@ -194,7 +194,8 @@ class Proving:
         """
         text = changed(self.books, version.candidate, changes)
         lines = [change.lesson.text for change in changes]
-        rows = concerned(trials, self.showing(version), text, self._failing(version), lines)
+        failing = self._failing(version)
+        rows = await concerned(trials, self.showing(version), text, failing, lines)
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
             return version
         if not self.allows(version.candidate, text):

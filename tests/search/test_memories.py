@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,8 +14,9 @@ import pytest
 
 from combee_dspy import load_candidate, load_skill
 from combee_dspy.artifacts import Memory
+from combee_dspy.diversity import CharNgrams, Embedder, Vectors
 from combee_dspy.exceptions import ArgumentValueError, UnknownStrategyError
-from combee_dspy.memory import BM25, Lookup, Retriever, load_memory, read_memory
+from combee_dspy.memory import BM25, Embeddings, Lookup, Retriever, load_memory, read_memory
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import ScriptedRequest
 from tests.worlds import (
@@ -84,6 +87,28 @@ def test_a_retriever_that_nobody_publishes_is_given_to_load(tmp_path: Path) -> N
         load_candidate(student, tmp_path, "best")
     with pytest.raises(ArgumentValueError, match="is another than the run's"):
         load_candidate(student, tmp_path, "best", artifact=Memory())
+
+
+@parameters
+class Hosted(Embedder):
+    """Waits for a service; notes texts that a thread with a running loop waited for."""
+
+    name: ClassVar[str] = "hosted"
+    asked: ClassVar[list[str]] = []
+    held_up: ClassVar[list[str]] = []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.asked.extend(texts)
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            self.held_up.extend(texts)
+        return CharNgrams().embed(texts)
+
+
+def test_no_vector_holds_the_searchs_loop_up() -> None:
+    World.made().compile(artifact=Memory(k=2, retriever=Embeddings(Hosted())))
+    assert Hosted.asked
+    assert not Hosted.held_up
 
 
 def test_each_predictor_has_a_memory_of_its_own(tmp_path: Path) -> None:
