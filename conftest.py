@@ -1,7 +1,11 @@
-"""What the tests of the checkout and of its plugins share: none leaves DSPy other than it was."""
+"""What the tests of the checkout and of its plugins share: none leaves DSPy or MLflow other than it
+was.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,3 +30,18 @@ def settings_as_before() -> Iterator[None]:
     if changed:
         dspy.configure(**before)
         pytest.fail(f"This test leaves DSPy's settings changed: {', '.join(changed)}")
+
+
+@pytest.fixture(autouse=True)
+def own_experiment() -> Iterator[None]:
+    """Have no test see the experiment that another set: MLflow remembers it for its process, and in
+    the environment of those that a test starts.
+    """
+    variable = "MLFLOW_EXPERIMENT_ID"
+    before = os.environ.pop(variable, None)
+    yield
+    os.environ.pop(variable, None)
+    if before is not None:
+        os.environ[variable] = before
+    if (fluent := sys.modules.get("mlflow.tracking.fluent")) is not None:
+        fluent._active_experiment_id = None
