@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import dspy
-from dspy._vendor.lm15.transports import TransportResponse
+from dspy._vendor.lm15.transports import StdlibTransport
 from dspy.adapters.types.base_type import Type
 from dspy.clients import execution, model_metadata
 from dspy.clients.engines.lm15_engine import LM15Engine
@@ -30,10 +31,11 @@ __all__ = [
     "AUTO_CANDIDATES",
     "GEPA_MINIBATCH",
     "DspyAdapter",
+    "Engines",
     "FailedPrediction",
     "GEPAState",
     "InstructionProposer",
-    "TransportResponse",
+    "StdlibTransport",
     "Type",
     "ValsetEvaluation",
     "aexecute",
@@ -49,7 +51,6 @@ __all__ = [
     "new_state",
     "prepare",
     "store",
-    "wrap_transports",
 ]
 
 AUTO_CANDIDATES: Mapping[str, int] = {
@@ -74,26 +75,24 @@ prepare, execute, aexecute, finalize = (
 cached, store = execution._cached, execution._store
 
 
-class _Engines(dict[Any, Any]):
-    """The native clients of an LM and of its copies, each with a transport that is wrapped."""
+class Engines(UserDict[Any, Any]):
+    """The native clients that an LM and its copies share, as a call takes them from there or puts
+    them there: with a transport for threads that is guarded. DSPy holds the LM's lock meanwhile.
+    """
 
-    def __init__(self, wrap: Callable[[Any], Any], engines: Mapping[Any, Any]) -> None:
-        super().__init__()
-        self._wrap = wrap
-        for key, engine in engines.items():
-            self[key] = engine
+    def __init__(self, engines: dict[Any, Any], guard: Callable[[StdlibTransport], None]) -> None:
+        self.data, self._guard = engines, guard
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._guarded(self.data[key])
 
     def __setitem__(self, key: Any, engine: Any) -> None:
-        if isinstance(engine, LM15Engine):  # one for threads; tasks can be cancelled
-            engine.router._transport = self._wrap(engine.router._shared_transport())
-        super().__setitem__(key, engine)
+        self.data[key] = self._guarded(engine)
 
-
-def wrap_transports(lm: dspy.LM, wrap: Callable[[Any], Any]) -> None:
-    """Wrap the transports that an LM's native clients for threads have, or will have."""
-    with lm._engine_lock:
-        if not isinstance(lm._engine_store, _Engines):
-            lm._engine_store = _Engines(wrap, lm._engine_store)
+    def _guarded(self, engine: Any) -> Any:
+        if isinstance(engine, LM15Engine):
+            self._guard(engine.router._shared_transport())
+        return engine
 
 
 @functools.cache

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
     from combee_dspy.lms._server import EmbeddedOptions
-    from combee_dspy.lms._whole import WholeReplies, too_late, whole_within
+    from combee_dspy.lms._whole import guard, too_late, whole_within
 
 _HOMES = {
     "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
@@ -25,7 +25,7 @@ _HOMES = {
     "_pool": ("PooledEngine", "PooledOptions", "pooled"),
     "_probe": ("probe",),
     "_server": ("EmbeddedOptions",),
-    "_whole": ("WholeReplies", "too_late", "whole_within"),
+    "_whole": ("guard", "too_late", "whole_within"),
 }
 
 __all__ = [
@@ -35,9 +35,9 @@ __all__ = [
     "EmbeddedOptions",
     "PooledEngine",
     "PooledOptions",
-    "WholeReplies",
     "adapter_for",
     "embedded",
+    "guard",
     "pooled",
     "probe",
     "too_late",

@@ -28,7 +28,7 @@ from dspy.lm15 import (
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms._whole import WholeReplies
+from combee_dspy.lms._whole import guard
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
@@ -161,10 +161,9 @@ class _Client(Shared):
         )
         router = kind(config)
         provider: Any = router.lm(_ANY)
-        transport = provider.transport
         if kind is LMRouter:  # tasks can be cancelled
-            transport = WholeReplies(transport)
-        provider.transport = _WithHeaders(transport, self._headers)
+            guard(provider.transport)
+        provider.transport = _WithHeaders(provider.transport, self._headers)
         return router
 
     @contextmanager

@@ -12,17 +12,20 @@ from typing import Any
 
 from dspy.utils.exceptions import LMTimeoutError
 
-from combee_dspy._private import TransportResponse
+from combee_dspy._private import StdlibTransport
 
-__all__ = ["WholeReplies", "too_late", "whole_within"]
+__all__ = ["guard", "too_late", "whole_within"]
 
-_LIMIT: ContextVar[tuple[float, float] | None] = ContextVar("combee_whole_within", default=None)
+_LIMIT: ContextVar[float | None] = ContextVar("combee_whole_within", default=None)
 
 
 @contextmanager
 def whole_within(seconds: float | None) -> Iterator[None]:
-    """Have the replies that are read in the block end within so many seconds, if any are named."""
-    token = _LIMIT.set(None if seconds is None else (seconds, time.monotonic() + seconds))
+    """Have each reply to a request that is sent in the block end within so many seconds, if any are
+    named. They begin when the request has a connection. Transports heed it once :func:`guard` had
+    them.
+    """
+    token = _LIMIT.set(seconds)
     try:
         yield
     finally:
@@ -34,39 +37,43 @@ def too_late(seconds: float | None) -> LMTimeoutError:
     return LMTimeoutError(f"no whole answer within {seconds:g} seconds, twice the LM's timeout")
 
 
-class WholeReplies:
-    """A transport whose replies are whole within the seconds of :func:`whole_within`, or given up:
-    the first byte after them closes the connection.
-
-    Args:
-        transport: DSPy's own, which bounds each wait for a byte.
+def guard(transport: StdlibTransport) -> None:
+    """Have a transport's replies be whole within the seconds of :func:`whole_within`, or given up
+    and their connection closed. In place, since clients that exist hold it; outside of such a block
+    nothing changes.
     """
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-
-    def stream(self, request: Any) -> TransportResponse:
-        """Send a request, and return its reply to be read."""
-        response, limit = self._transport.stream(request), _LIMIT.get()
-        return response if limit is None else _in_time(response, *limit)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._transport.close()
+    transport.__class__ = _WholeTransport
 
 
-def _in_time(response: TransportResponse, seconds: float, until: float) -> TransportResponse:
-    def read() -> Iterator[bytes]:
-        for chunk in response:
-            if time.monotonic() > until:
-                raise too_late(seconds)
-            yield chunk
+class _WholeTransport(StdlibTransport):
+    def _send_request(self, conn: Any, *args: Any, **kwargs: Any) -> None:
+        # Here: a connection is held, and neither the request nor a byte of the reply was under way.
+        plain = conn.sock.plain if isinstance(conn.sock, _Timed) else conn.sock
+        limit = _LIMIT.get()
+        conn.sock = plain if limit is None else _Timed(plain, limit)
+        super()._send_request(conn, *args, **kwargs)
 
-    return TransportResponse(
-        status=response.status,
-        reason=response.reason,
-        headers=response.headers,
-        http_version=response.http_version,
-        chunks=read(),
-        release=lambda whole: response.close(),
-    )
+
+class _Timed:
+    """A socket that is read for so many seconds in all."""
+
+    def __init__(self, plain: Any, seconds: float) -> None:
+        self.plain = plain
+        self.sendall, self.fileno, self.close = plain.sendall, plain.fileno, plain.close
+        self._seconds, self._until = seconds, time.monotonic() + seconds
+        self._silence = seconds
+
+    def settimeout(self, seconds: float) -> None:
+        self._silence = seconds
+        self.plain.settimeout(seconds)
+
+    def recv(self, size: int) -> bytes:
+        left = self._until - time.monotonic()
+        if left > 0:
+            self.plain.settimeout(min(left, self._silence))
+            try:
+                return bytes(self.plain.recv(size))
+            except TimeoutError:
+                if left > self._silence:
+                    raise  # silent, and not yet late
+        raise too_late(self._seconds)

@@ -16,8 +16,8 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import LMProviderError, LMUnexpectedError
 
-from combee_dspy._private import aexecute, cached, execute, finalize, prepare, store
-from combee_dspy.lms import PooledEngine, too_late, whole_within
+from combee_dspy._private import Engines, aexecute, cached, execute, finalize, prepare, store
+from combee_dspy.lms import PooledEngine, guard, too_late, whole_within
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -34,9 +34,10 @@ def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
     cache.
 
     Raises:
-        LMTimeoutError: The attempt took twice the LM's ``timeout``, which bounds silence alone: a
-            service that sends a byte now and then would hold a call for ever. LiteLLM in a thread
-            is held to silence alone.
+        LMTimeoutError: A reply took twice the LM's ``timeout``, which bounds silence alone: a
+            service that sends a byte now and then would hold a call for ever. The wait for a free
+            connection is not in it, except on an event loop. LiteLLM in a thread is held to silence
+            alone.
         LMProviderError: The reply is none of the API's, such as ``{}``, no choices, or counts that
             are no numbers.
         LMError: DSPy's own.
@@ -72,9 +73,10 @@ async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -
 
 
 def _without_retries(lm: dspy.LM) -> dspy.LM:
-    """Return an LM of the same clients that makes one attempt."""
+    """Return an LM of the same clients, guarded, that makes one attempt."""
     once = object.__new__(dspy.LM)
-    once.__dict__.update(vars(lm), num_retries=0)
+    engines = Engines(lm._engine_store, guard)
+    once.__dict__.update(vars(lm), num_retries=0, _engine_store=engines)
     return once
 
 

@@ -25,9 +25,7 @@ import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
-from combee_dspy._private import wrap_transports
 from combee_dspy.costs import CallRefusedError, Meter, count_failed, count_repeated
-from combee_dspy.lms import WholeReplies
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._attempts import aask, ask, bounded
 from combee_dspy.rollouts._jobs import InfrastructureFaultError
@@ -272,10 +270,6 @@ class PatientLM(dspy.LM):
     to DSPy's own retries: a part of its answer has been shown already.
     """
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        wrap_transports(self, WholeReplies)
-
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full."""
@@ -345,7 +339,6 @@ def patient(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
     """
     if lm is None or type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
-    wrap_transports(lm, WholeReplies)
     made = object.__new__(PatientLM)
     # What dspy.LM's own __copy__ does: every attribute is shared, the history too.
     made.__dict__.update(vars(lm))

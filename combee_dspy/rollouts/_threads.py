@@ -50,7 +50,7 @@ def run_on_own_loop(work: Callable[[], Coroutine[object, object, T]]) -> T:
     try:
         return run_in_daemon(lambda: asyncio.run(carry_out()))
     except BaseException:
-        if begun.done():
+        if not begun.cancel():  # what has not begun fails to
             loop, task = begun.result()
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(task.cancel)
@@ -86,6 +86,7 @@ class DaemonPool(ThreadPoolExecutor):
         super().__init__(1)  # asyncio takes no other kind for a loop's own
         self._idle: list[_Worker] = []
         self._over = False
+        self._lock = threading.Lock()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Carry out a call in a thread."""
@@ -94,25 +95,34 @@ class DaemonPool(ThreadPoolExecutor):
         return future
 
     def begin(self, task: Task) -> None:
-        """Carry out a task in a thread."""
-        try:
-            worker = self._idle.pop()
-        except IndexError:
+        """Carry out a task in a thread.
+
+        Raises:
+            RuntimeError: The pool has been shut down.
+        """
+        with self._lock:
+            if self._over:
+                raise RuntimeError("a pool of threads that is over takes no work: make another")
+            worker = self._idle.pop() if self._idle else None
+        if worker is None:
             worker = _Worker(self)
             worker.start()
         worker.tasks.put(task)
 
     def rest(self, worker: _Worker) -> bool:
         """Have an idle worker wait for more to do; return whether there may be more."""
-        self._idle.append(worker)
-        return not self._over
+        with self._lock:
+            if not self._over:
+                self._idle.append(worker)
+            return not self._over
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End idle threads, and have the others end with what they are at. Nobody waits for
         those.
         """
-        self._over = True
-        idle, self._idle = self._idle, []
+        with self._lock:
+            self._over = True
+            idle, self._idle = self._idle, []
         for worker in idle:
             worker.tasks.put(None)
         for worker in idle:

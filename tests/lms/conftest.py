@@ -38,6 +38,7 @@ class Service:
         self.barrier: threading.Barrier | None = None
         self.hang_up = False
         self.drip = 0.0  # seconds between two bytes
+        self.drips_head = False  # or the body alone
         self.given_up = threading.Event()
         lock = threading.Lock()
         service = self
@@ -69,7 +70,10 @@ class Service:
                 self.send_response(status)
                 for name, value in {"content-length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
-                self.end_headers()
+                if service.drips_head:
+                    data = b"".join([*self._headers_buffer, b"\r\n", data])
+                else:
+                    self.end_headers()
                 try:
                     for byte in data if service.drip else ():
                         self.wfile.write(bytes([byte]))

@@ -8,6 +8,7 @@ import asyncio
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -16,7 +17,7 @@ from dspy.clients.cache import Cache
 from dspy.utils.exceptions import LMProviderError, LMTimeoutError
 
 from combee_dspy.costs import Tariff, metered
-from combee_dspy.lms import pooled
+from combee_dspy.lms import _whole, pooled
 from combee_dspy.rollouts import InfrastructureFaultError, RolloutJob, _patient, patient
 from combee_dspy.rollouts._run import run_rollout
 from tests.lms.conftest import Service, answer
@@ -173,13 +174,51 @@ def from_elsewhere(service: Service, **kwargs: Any) -> dspy.LM:
     return taken
 
 
+def used_before(service: Service, **kwargs: Any) -> dspy.LM:
+    """An LM whose client the user has asked already."""
+    lm = plain(service, **kwargs)
+    drip, service.drip = service.drip, 0.0
+    lm("before")
+    service.drip = drip
+    return lm
+
+
 @both
-@pytest.mark.parametrize("made", [fast, plain, from_elsewhere])
+@pytest.mark.parametrize("head", [False, True], ids=["body", "head"])
+@pytest.mark.parametrize("made", [fast, plain, from_elsewhere, used_before])
 def test_a_service_that_drips_is_given_up(
-    service: Service, made: Callable[..., dspy.LM], ask: Any
+    service: Service, made: Callable[..., dspy.LM], ask: Any, head: bool
 ) -> None:
     # The answer is whole after three seconds; no byte is a tenth of a second late.
     service.answer, service.drip = answer("42" * 50), 0.01
+    lm = patient(made(service, timeout=0.1))
+    service.drips_head = head
     with pytest.raises(LMTimeoutError, match=r"within 0\.2 seconds"):
-        ask(patient(made(service, timeout=0.1)), "q")
+        ask(lm, "q")
     assert service.given_up.wait(30), "its connection is closed, not left to it"
+
+
+def test_the_users_own_lm_and_its_copies_keep_their_clients(service: Service) -> None:
+    lm = plain(service)
+    copies = [lm.copy(temperature=0.5) for _ in range(3)]
+    for copied in copies:
+        patient(copied)("q")
+    assert service.connections == 1
+    assert lm("q") == copies[0]("q")
+    assert service.connections == 1
+    copies[0].close()
+    lm("q")
+    assert service.connections == 2, "closing one releases what all share"
+
+
+def test_the_wait_for_a_connection_is_not_the_services(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def busy(pool: Any, timeout: float | None = None) -> None:
+        clock[0] += 100
+
+    monkeypatch.setattr(_whole, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("dspy._vendor.lm15.transports._sync._ConnectionPool.acquire_slot", busy)
+    assert patient(fast(service, timeout=30.0))("q")
