@@ -34,7 +34,8 @@ def load_yaml(data: bytes) -> object:
     """Return what a YAML file holds.
 
     Raises:
-        ValueError: It is no UTF-8, or unpacks to more than any run needs.
+        ValueError: It is no UTF-8, holds a value that is none of its type, such as
+            ``!!bool maybe``, or unpacks to more than any run needs.
         yaml.YAMLError: It is no YAML.
         RecursionError: It is nested too deep.
     """
@@ -43,6 +44,14 @@ def load_yaml(data: bytes) -> object:
     loader = _Loader(data.decode("utf-8"))
     try:
         value = loader.get_single_data()
+    except (
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as error:  # from constructors of PyYAML
+        text = f"{type(error).__name__}: {error}"
+        raise ValueError(f"it holds a value that is none of its type: {text}") from error
     finally:
         loader.dispose()
     for number, _ in enumerate(_values(value, ())):

@@ -37,6 +37,18 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, text: str, problem:
         read_mapping(path)
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["1" + ":1" * 300 + ".0", "!!bool maybe", "!!int ''", "!!timestamp soon", "!!timestamp {=: a}"],
+)
+def test_a_value_that_is_none_of_its_type_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"seed: {value}\n", encoding="utf-8")
+
+    with pytest.raises(ArgumentValueError, match="none of its type"):
+        read_mapping(path)
+
+
 def test_no_module_beside_a_file_elsewhere_is_imported(shell, tmp_path) -> None:
     sent = tmp_path / "downloads"
     sent.mkdir()
