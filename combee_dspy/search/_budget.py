@@ -231,8 +231,8 @@ class Purse(RolloutBudget):
                 if name == "calls":
                     coming = self._repeats + self._flying(name) + calls
                 else:
-                    # What it was granted pays for it, where what was lost leaves that.
-                    coming = self._most(kind, name)
+                    # What those in flight were granted pays for it, where what was lost leaves it.
+                    coming = self._flying(name)
                 if used + coming > limit:
                     unit = name.replace("_", " ")
                     return (

@@ -108,6 +108,26 @@ def test_a_call_is_repeated_only_where_the_limit_leaves_room_beside_what_is_in_f
     assert not repeats(7, 3)
 
 
+def test_calls_in_flight_that_all_lose_an_answer_are_repeated_as_far_as_the_limit_leaves_room() -> (
+    None
+):
+    purse = Purse(Limits(tokens=2_400), [("rollout", cost(100))])
+    for _ in range(20):
+        asyncio.run(purse.grant("rollout", {"tokens": 100}))
+
+    sent_again = 0
+    for number in range(20):
+        purse.lose("rollout", f"rollout/{number}")
+        sent_again += not purse.refusal("rollout", 1)
+    assert sent_again == 3
+
+    for number in range(20):
+        failed = [CallUsage("task", "m", 1, 1)]
+        purse.returned("rollout", cost(100) if number < sent_again else failed)
+    assert purse.spent.tokens == 2_400
+    assert purse.passed() == []
+
+
 def flaky(seed: int) -> Engine:
     """Return a service that turns three of ten requests away, and counts them all."""
     draws = random.Random(seed)
