@@ -51,8 +51,6 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "parallel-scan": "ParallelScan",
         "reference-scan": "ReferenceScan",
         "single-call": "SingleCall",
-        "summarize": "Summarize",
-        "top-k": "TopK",
         "union": "Union",
     },
     "operator": {

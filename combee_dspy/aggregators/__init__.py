@@ -1,5 +1,5 @@
 """From many reflections to lessons: two scans, which compare lessons by number or merge texts, the
-union, the baselines, and what of the reflections is retained.
+union, the naive baseline, and what of the reflections is retained.
 """
 
 from combee_dspy.aggregators._base import (
@@ -18,8 +18,6 @@ from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons, Re
 from combee_dspy.aggregators._reference_scan import ReferenceScan
 from combee_dspy.aggregators._retention import measure_retention
 from combee_dspy.aggregators._single_call import SingleCall
-from combee_dspy.aggregators._summarize import Summarize
-from combee_dspy.aggregators._top_k import TopK
 from combee_dspy.aggregators._union import Union
 
 __all__ = [
@@ -31,8 +29,6 @@ __all__ = [
     "ReferenceScan",
     "RelateLessons",
     "SingleCall",
-    "Summarize",
-    "TopK",
     "Union",
     "arrived",
     "data_room",

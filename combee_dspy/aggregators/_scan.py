@@ -19,9 +19,6 @@ from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflect
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
-LESSON_TOKENS = 40
-"""What a lesson of one or two sentences takes."""
-
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
 # How often a call is read again in halves: a quarter of it is the least that is read so.
@@ -156,10 +153,6 @@ class ScanState:
         )
         self._warn_of_cuts([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
         self._add_level(question, list(chain.from_iterable(read)))
-
-    async def read_items(self, items: list[Reflection], question: ReadingTask) -> None:
-        """Read reflections that fit one call, and add what was learned as level 1."""
-        self._add_level(question, await self._read_call(question, items, 0, 0))
 
     async def _read_call(
         self, question: ReadingTask, items: list[Reflection], *place: int, halvings: int = _HALVINGS

@@ -152,14 +152,8 @@ def learner(name: str, inputs: Mapping[str, Any]) -> Answer:
                 f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]
             ]
         }
-    if name == "SummarizeExamples":
-        return {
-            "key_points": [
-                f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]
-            ]
-        }
-    if name in ("MergeLessons", "LearnFromSummaries"):
-        lists = inputs["lesson_lists" if name == "MergeLessons" else "summaries"]
+    if name == "MergeLessons":
+        lists = inputs["lesson_lists"]
         return {"lessons": list(dict.fromkeys(text for texts in lists for text in texts))}
     assert name in ("RewriteInstruction", "RewriteWithinConstraints")
     return {

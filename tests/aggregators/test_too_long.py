@@ -12,7 +12,7 @@ import dspy
 import pytest
 
 from combee_dspy import Budget, Combee, Validation
-from combee_dspy.aggregators import Aggregator, ParallelScan, Summarize, TopK, Union
+from combee_dspy.aggregators import Aggregator, ParallelScan, Union
 from combee_dspy.records import FailedCall, Reflection
 from combee_simulator import SimulatedConfig, SimulatedService
 from tests.aggregators.doubles import World, facts, learner, made
@@ -23,9 +23,7 @@ REFUSED = FailedCall(
 )
 
 
-@pytest.mark.parametrize(
-    "aggregator", [ParallelScan(), Union(), TopK(k=12), Summarize(shard_items=12)]
-)
+@pytest.mark.parametrize("aggregator", [ParallelScan(), Union()])
 def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator: Aggregator) -> None:
     def small(name: str, inputs: Mapping[str, Any]) -> Any:
         return (

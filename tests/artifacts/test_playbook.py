@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy.aggregators import Aggregator, ReferenceScan, SingleCall, TopK, Union
+from combee_dspy.aggregators import Aggregator, ReferenceScan, SingleCall, Union
 from combee_dspy.artifacts import Bullet, BulletText, Playbook, Trajectory, read_text
 from combee_dspy.edits import BookEdit, Judge, Unite
 from combee_dspy.events import ErrorRaised, Event, WarningRaised
@@ -360,9 +360,7 @@ def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = 
     return Posterior().applied(book.edit(lessons.edits).book)
 
 
-@pytest.mark.parametrize(
-    "aggregator", [Union(fan_in=8), ReferenceScan(levels=0), TopK(k=40, max_lessons=40)], ids=str
-)
+@pytest.mark.parametrize("aggregator", [Union(fan_in=8), ReferenceScan(levels=0)], ids=str)
 def test_what_was_taught_is_learned_whichever_aggregator_reads_it(aggregator: Aggregator) -> None:
     service = Service(AddLessons=adding, AddCitedLessons=adding, LearnFromExamples=adding)
     lessons = learn(service, taught(40), aggregator)

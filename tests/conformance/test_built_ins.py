@@ -28,7 +28,7 @@ TRACES = Path(tempfile.gettempdir(), f"combee-conformance-{os.getpid()}")
 
 # Parameters for what cannot be built without, and further settings worth checking.
 SETTINGS = {
-    ("aggregator", "top-k"): [{}, {"k": 4}],
+    ("aggregator", "union"): [{}, {"fan_in": 4}],
     ("artifact", "skill"): [{}, {"max_tokens": 64}],
     ("controller", "static"): [{"size": 8, "reason": "as in the tests"}],
     ("controller", "power-law"): [{}, {"tau": 2.5}],

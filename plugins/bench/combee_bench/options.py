@@ -326,7 +326,7 @@ class RetentionOptions(ModelOptions):
         temperature: Of a model by name.
     """
 
-    aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
+    aggregators: Names = ("single-call", "parallel-scan", "union")
     sizes: Sizes = (5, 10, 20, 40, 80)
     mixed: bool = False
     fan_in: Annotated[int, Field(ge=2)] | None = None
@@ -371,8 +371,6 @@ class RealOptions(ModelOptions):
         "union",
         "parallel-scan",
         "single-call",
-        "top-k",
-        "summarize",
         "trunk",
         "few-shot",
     )

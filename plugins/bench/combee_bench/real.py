@@ -156,7 +156,7 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     ),
     **{
         name: (f"Combee, {name}, keep='pareto'", partial(_combee, aggregator=name, search=_PARETO))
-        for name in ("parallel-scan", "single-call", "top-k", "summarize")
+        for name in ("parallel-scan", "single-call")
     },
     "trunk": (
         "Combee, union, keep='trunk'",

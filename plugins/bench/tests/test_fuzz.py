@@ -40,7 +40,7 @@ from plugins.bench.tests.spoiling import Fault, Spoiling
 
 pytestmark = pytest.mark.slow
 SEED = size("seed", 0)
-AGGREGATORS = ("union", "parallel-scan", "single-call", "summarize", "top-k")
+AGGREGATORS = ("union", "parallel-scan", "single-call")
 OPERATORS = (
     ("insert",),
     ("rewrite",),
