@@ -28,6 +28,7 @@ from combee_dspy.journal._cache import Cache
 from combee_dspy.journal._history import Description, Entry, RunHistory, RunRecord
 from combee_dspy.journal._journal import Journal, RunLog
 from combee_dspy.journal._rows import (
+    JOURNAL,
     Effect,
     Identity,
     Outcome,
@@ -38,6 +39,7 @@ from combee_dspy.journal._rows import (
 )
 
 __all__ = [
+    "JOURNAL",
     "Cache",
     "Description",
     "Effect",

@@ -282,6 +282,14 @@ class RunLog:
         """Return once all that was given before is on disk."""
         await self.journal.writer.commit([])
 
+    def wait(self) -> None:
+        """Return once all that was given before is on disk. Blocks the thread that calls it.
+
+        Raises:
+            JournalError: It could not be written.
+        """
+        self.journal.writer.wait()
+
     def put(self, effect: Effect) -> None:
         """Write an effect that nothing waits for some time soon. From any thread."""
         self.journal.writer.put(self._statements(effect))

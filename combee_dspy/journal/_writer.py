@@ -8,6 +8,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from combee_dspy.journal._integrity import Mark, row_sum
 Statement = tuple[str, Sequence[Any]]
 """SQL and its parameters."""
 
-_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"] | Future[None]
 _MOST = 512  # statements in one commit: keeps the wait of the first one short
 _RESERVE = 16 << 20  # 256 effects in flight, whose pages take 20 to 60 kB in SQLite's log
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -73,6 +74,16 @@ class Writer:
         self._queue.put((statements, (loop, done)))
         await done
 
+    def wait(self) -> None:
+        """Return once all that was put before is committed. Blocks its thread; never the writer's.
+
+        Raises:
+            JournalError: It could not be written.
+        """
+        done: Future[None] = Future()
+        self._queue.put(((), done))
+        done.result()
+
     def close(self) -> None:
         """Write what is waiting and stop. May be called twice.
 
@@ -117,7 +128,9 @@ class Writer:
         self._commit(connection, [statement for statements, _ in work for statement in statements])
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for _, waiting in work:
-            if waiting is not None:
+            if isinstance(waiting, Future):
+                self._tell([waiting])
+            elif waiting is not None:
                 loops.setdefault(waiting[0], []).append(waiting[1])
         for loop, futures in loops.items():
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -154,7 +167,7 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
 
-    def _tell(self, futures: Sequence[asyncio.Future[None]]) -> None:
+    def _tell(self, futures: Sequence[asyncio.Future[None] | Future[None]]) -> None:
         for future in futures:
             if future.done():
                 continue

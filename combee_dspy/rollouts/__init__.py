@@ -58,6 +58,7 @@ from combee_dspy.rollouts._run import (
 )
 from combee_dspy.rollouts._slots import Check, Slots
 from combee_dspy.rollouts._threads import DaemonPool, run_in_daemon, run_on_own_loop
+from combee_dspy.rollouts._traces import predictors_of
 from combee_dspy.rollouts._values import (
     NotStorableError,
     decode_value,
@@ -111,6 +112,7 @@ __all__ = [
     "output_of",
     "patient",
     "patient_program",
+    "predictors_of",
     "read_score",
     "rollout_with_texts",
     "run_in_daemon",

@@ -43,7 +43,7 @@ Everything here lives on one event loop. Nothing of it is public but what ``__al
 # imported in its middle is forgotten afterwards.
 import scipy.sparse  # noqa: F401
 
-from combee_dspy.search._candidates import SharedParts
+from combee_dspy.search._candidates import Candidate, SharedParts
 from combee_dspy.search._compile import (
     compile_program,
     compile_task,
@@ -56,6 +56,7 @@ from combee_dspy.search._refusals import SerialVerdict, check_verdict
 from combee_dspy.search._splits import Data
 
 __all__ = [
+    "Candidate",
     "Data",
     "SerialVerdict",
     "SharedParts",

@@ -23,8 +23,9 @@ from combee_strategist.canary._decide import (
     status,
     withdraw,
 )
-from combee_strategist.canary._options import Serving
-from combee_strategist.canary._publish import LEAST_HOURS, publish
+from combee_strategist.canary._events import RequestLabelled
+from combee_strategist.canary._options import Clock, Serving
+from combee_strategist.canary._publish import LEAST_HOURS, publish, seed_production
 from combee_strategist.canary._registry import CanaryPlan, Registry, Version
 from combee_strategist.canary._serving import CanaryProgram
 
@@ -33,13 +34,16 @@ __all__ = [
     "CanaryPlan",
     "CanaryProgram",
     "CanaryStatus",
+    "Clock",
     "Registry",
+    "RequestLabelled",
     "Serving",
     "Version",
     "interval",
     "promote",
     "publish",
     "rollback",
+    "seed_production",
     "status",
     "withdraw",
 ]

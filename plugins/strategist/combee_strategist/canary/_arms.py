@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from combee_strategist.canary._pairs import Answer
 from combee_strategist.canary._registry import Version
 from combee_strategist.canary._window import Window
 
-__all__ = ["Arm", "View", "answer_of"]
+__all__ = ["Arm", "View", "answer_of", "run_shadow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,13 @@ def answer_of(
         fields = dict(prediction.items()) if has_fields else {"prediction": prediction}
     reason = None if error is None else f"{type(error).__name__}: {error}"
     return Answer(arm.version.number, purpose, started, seconds, meter.usage(), fields, reason)
+
+
+def run_shadow(arm: Arm, inputs: Mapping[str, Any], meter: Meter) -> Any:
+    """Return what a version answers out of the caller's sight, metered apart."""
+    # A plain list: meters around the caller hear what the caller pays for.
+    own = dspy.context(trace=[], usage_tracker=None, callbacks=[*dspy.settings.callbacks])
+    with own, dspy.context(**meter.settings()):
+        if hasattr(type(arm.program), "forward"):
+            return arm.program(**inputs)
+        return asyncio.run(arm.program.acall(**inputs))

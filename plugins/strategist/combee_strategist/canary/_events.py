@@ -1,17 +1,20 @@
-"""What a server writes beside the events that every run has."""
+"""What a server writes of requests: effects, and events beside those that every run has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
 from combee_dspy.events import Event, decode
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Effect, Reader
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import encode_rollout
+from combee_strategist.canary._pairs import Answer
 
-__all__ = ["LabelsAwaited", "awaited"]
+__all__ = ["LabelsAwaited", "RequestLabelled", "awaited", "effect_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,30 @@ class LabelsAwaited(Event):
     rollout: Mapping[str, JsonValue]
 
 
+@dataclass(frozen=True, slots=True)
+class RequestLabelled(Event):
+    """Somebody said how a served request went.
+
+    Attributes:
+        request: Its hash, as in the journal.
+        at: Unix time by the server's clock.
+        score: From 0 to 1; ``None`` where nobody gave any.
+        comment: What was said of it.
+        expected: The output fields that were right, encoded.
+        trusted: Whether the team vouches for it.
+        by: ``"person"`` or ``"judge"``.
+    """
+
+    kind: ClassVar[str] = "labelled"
+    request: str
+    at: float
+    score: float | None = None
+    comment: str = ""
+    expected: Mapping[str, JsonValue] = field(default_factory=dict)
+    trusted: bool = False
+    by: str = "person"
+
+
 def awaited(reader: Reader, request: str) -> Iterator[LabelsAwaited]:
     """Return the answers of a request whose labels had not come, as the journal keeps them."""
     sql = (
@@ -31,3 +58,42 @@ def awaited(reader: Reader, request: str) -> Iterator[LabelsAwaited]:
     )
     for number, data in reader.rows(sql, (request,)):
         yield decode(LabelsAwaited, data, path=str(reader.path), number=number)
+
+
+def effect_of(
+    request: str, answer: Answer, inputs: Mapping[str, Any] | None, number: int
+) -> Effect:
+    """Return an answer as an effect, with its texts where there are ``inputs``; ``number`` tells
+    it from others of the same request.
+    """
+    failed_in: Literal["program"] | None = "program" if answer.error else None
+    texts: dict[str, Any] = {"seconds": answer.seconds}
+    if inputs is not None:
+        rollout = Rollout(
+            request,
+            answer.score or 0.0,
+            error=answer.error,
+            prediction=answer.prediction,
+            calls=answer.calls,
+            seconds=answer.seconds,
+            failed_in=failed_in,
+        )
+        # What the queries show of a rollout's inputs stands there.
+        shown = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
+        texts = {**encode_rollout(rollout), "inputs": shown}
+    return Effect(
+        f"{answer.purpose}/{request}/{number}",
+        "rollout",
+        texts,
+        "serving",
+        answer.purpose,
+        candidate=f"v{answer.version}",
+        example=request,
+        split="serving",
+        score=answer.score,
+        error=answer.error,
+        failed_in=failed_in,
+        started=answer.started,
+        ended=answer.started + answer.seconds,
+        usage=answer.usage,
+    )

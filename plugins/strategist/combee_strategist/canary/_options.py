@@ -1,14 +1,22 @@
-"""How a server tries a challenger."""
+"""How a server tries a challenger, and what it keeps of requests."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from combee_dspy.options import Privacy
 from combee_dspy.strategies import parameters
 
-__all__ = ["Serving"]
+__all__ = ["Clock", "Keeping", "Serving"]
+
+Clock = Callable[[], float]
+"""Returns Unix time in seconds."""
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -37,3 +45,24 @@ class Serving:
     workers: Annotated[int, Field(ge=1)] = 4
     queue: Annotated[int, Field(ge=1)] = 64
     labels: Annotated[int, Field(ge=1)] = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a server keeps of requests.
+
+    Attributes:
+        folder: Where journals of servers lie; this one makes a folder of its own in it.
+        privacy: What is kept of texts.
+        most: Requests that may wait for labels; the oldest gives way.
+        patience: Seconds that a request waits for them.
+        clock: Says when a request came, and how long it waits.
+        every: Whether each request is on disk with its texts before its caller has the answer.
+    """
+
+    folder: Path
+    privacy: Privacy
+    most: int
+    patience: float
+    clock: Clock = time.time
+    every: bool = False

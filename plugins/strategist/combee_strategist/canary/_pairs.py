@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
-from combee_dspy.records import CallUsage
+from combee_dspy.events import PairScored
+from combee_dspy.records import CallUsage, PredictorCall
 from combee_dspy.rollouts import Metric, read_score
 
 __all__ = ["Answer", "Pair", "recalled", "scores_of"]
@@ -19,7 +19,8 @@ __all__ = ["Answer", "Pair", "recalled", "scores_of"]
 class Answer:
     """What one version made of a request.
 
-    ``score`` is there once it was scored; 0 where the version failed.
+    ``score`` is there once it was scored; 0 where the version failed. ``written``: it stands in a
+    journal. ``calls``: of a program's predictors, where it made several and they are kept.
     """
 
     version: int
@@ -30,14 +31,16 @@ class Answer:
     prediction: Mapping[str, Any] | None = None
     error: str | None = None
     score: float | None = None
+    written: bool = False
+    calls: tuple[PredictorCall, ...] = ()
 
 
 @dataclass(slots=True)
 class Pair:
     """One sampled request: its inputs, one answer or two, and labels once they are there.
 
-    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where
-    its answers stand.
+    ``since`` is when it came, ``challenger`` the SHA-256 of the version on trial; ``recalled``:
+    read from a journal, where its answers stand.
     """
 
     request: str
@@ -45,10 +48,23 @@ class Pair:
     answers: list[Answer]
     incumbent: int
     challenger: str
+    since: float
     complete: bool = False
     labels: Mapping[str, Any] | None = None
     recalled: bool = False
-    since: float = field(default_factory=time.monotonic)
+
+    def event(self, by: str) -> PairScored:
+        """Return what a promotion rests on, once both answers are scored."""
+        scores = {answer.version: answer.score or 0.0 for answer in self.answers}
+        return PairScored(
+            self.request,
+            self.answers[0].started,
+            self.incumbent,
+            self.challenger,
+            by,
+            before=scores.pop(self.incumbent),
+            after=scores.popitem()[1],
+        )
 
     def record(self) -> dict[str, Any]:
         """Return what :func:`recalled` reads back once labels have come."""
@@ -63,8 +79,8 @@ class Pair:
 def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any]) -> Pair:
     """Return a request as a journal kept it, with its labels."""
     answers = [
-        Answer(version, "", started, 0.0, (), *more)
-        for version, started, *more in record["answers"]
+        Answer(version, "", started, 0.0, (), prediction, error, score, written=True)
+        for version, started, prediction, error, score in record["answers"]
     ]
     incumbent, challenger = record["versions"]
     return Pair(
@@ -73,6 +89,7 @@ def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any])
         answers,
         incumbent,
         challenger,
+        answers[0].started,
         complete=True,
         labels=dict(labels),
         recalled=True,

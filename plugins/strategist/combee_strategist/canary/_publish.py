@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import Receipt
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.loading import CandidateRecord, candidates
+from combee_dspy.registry import Spec
+from combee_dspy.search import Candidate
 from combee_dspy.tracking import run_number
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 
-__all__ = ["LEAST_HOURS", "publish"]
+__all__ = ["LEAST_HOURS", "publish", "seed_production"]
 
 LEAST_HOURS = 24.0
 """Hours of a canary below which its publication needs a reason: a day has every hour's traffic."""
@@ -93,16 +97,34 @@ def publish(
         )
     if production is None:
         registry.add(
-            _document(before, artifact, plan), PRODUCTION, who, f"what {origin} began with"
+            _document(before, origin, artifact, plan), PRODUCTION, who, f"what {origin} began with"
         )
     return registry.add(
-        _document(after, artifact, plan, read), CHALLENGER, who, why or f"learned by {origin}"
+        _document(after, origin, artifact, plan, read),
+        CHALLENGER,
+        who,
+        why or f"learned by {origin}",
     )
 
 
+def seed_production(
+    registry: Registry, artifact: Artifact, texts: Mapping[str, str], plan: CanaryPlan
+) -> None:
+    """Put a program's own texts into production, where nothing is there yet.
+
+    Raises:
+        RegistryError: The registry does not answer.
+    """
+    if registry.at(PRODUCTION) is None:
+        spec = Spec.of(artifact).to_dict()
+        document = _document(Candidate(texts), registry.name, spec, plan)
+        registry.add(document, PRODUCTION, None, "the program as it was given")
+
+
 def _document(
-    candidate: CandidateRecord,
-    artifact: dict[str, Any],
+    candidate: Candidate | CandidateRecord,
+    run: str,
+    artifact: Mapping[str, object],
     plan: CanaryPlan,
     receipt: Receipt | None = None,
 ) -> dict[str, Any]:
@@ -118,8 +140,8 @@ def _document(
             terms["target"] = receipt.difference.before
     return {
         "candidate": candidate.id,
-        "run": candidate.run,
-        "artifact": artifact,
+        "run": run,
+        "artifact": dict(artifact),
         "texts": dict(candidate.texts),
         "receipt": summary,
         "plan": terms,

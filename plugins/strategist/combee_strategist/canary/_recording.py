@@ -13,21 +13,27 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import dspy
 
 from combee_dspy.costs import Tariff, metered
-from combee_dspy.events import PairScored, ShadowsCounted
+from combee_dspy.events import ShadowsCounted
+from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import Effect, Journal, Reader
 from combee_dspy.lms.redact import scrub
-from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout
 from combee_dspy.search import Texts
-from combee_strategist.canary._events import LabelsAwaited, awaited
+from combee_strategist.canary._events import (
+    LabelsAwaited,
+    RequestLabelled,
+    awaited,
+    effect_of,
+)
+from combee_strategist.canary._options import Keeping
 from combee_strategist.canary._pairs import Answer, Pair, recalled, scores_of
 from combee_strategist.canary._pool import Pool
 from combee_strategist.canary._window import Window
@@ -46,14 +52,12 @@ class Recorder:
 
     Args:
         name: The program's name in the registry.
-        folder: Where journals of servers lie; this one makes a folder of its own in it.
         metric: Scores an answer once labels are there.
         judge: Scores it where they do not come.
-        patience: Seconds that a request waits for labels.
-        most: Requests that may wait for them; the oldest gives way.
-        privacy: What is kept of texts.
+        keeping: What is kept of requests.
 
     Attributes:
+        keeping: What is kept of requests.
         recalls: Whether labels may come to another server, or after this one has ended.
         lookups: Carries out what :meth:`recall` begins.
         counts: What became of shadows and labels.
@@ -62,22 +66,15 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        name: str,
-        folder: Path,
-        metric: Metric | None,
-        judge: Metric | None,
-        patience: float,
-        most: int,
-        privacy: Privacy,
+        self, name: str, metric: Metric | None, judge: Metric | None, keeping: Keeping
     ) -> None:
         self.name, self._metric, self._judge = name, metric, judge
-        self._patience, self._most = patience, most
-        self._texts, self._folder = Texts(privacy, scrub), folder
+        self.keeping, privacy = keeping, keeping.privacy
+        self._texts = Texts(privacy, scrub)
         self.recalls = metric is not None and privacy.texts == "all"
         node = platform.node() if privacy.who == "name" else "server"
         own = f"{time.time_ns():020d}-{node}-{os.getpid()}"
-        self._journal = Journal(folder / own)
+        self._journal = Journal(keeping.folder / own)
         about = {"serving": name}
         self._log = self._journal.run(name, 0, about, {**about, "specs": {}, "models": {}})
         self._number, self._lock = itertools.count(), threading.Lock()
@@ -108,37 +105,43 @@ class Recorder:
             answer.score = 0.0
 
     def write(self, request: str, answer: Answer, inputs: Mapping[str, Any] | None = None) -> None:
-        """Write an answer as an effect, with its texts where ``inputs`` are given."""
-        texts: dict[str, Any] = {"seconds": answer.seconds}
-        if inputs is not None:
-            rollout = Rollout(
-                request,
-                answer.score or 0.0,
-                error=answer.error,
-                prediction=answer.prediction,
-                seconds=answer.seconds,
-                failed_in="program" if answer.error else None,
-            )
-            # What the queries show of a rollout's inputs stands there.
-            shown = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
-            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": shown})
-        effect = Effect(
-            f"{answer.purpose}/{request}/{next(self._number)}",
-            "rollout",
-            texts,
-            "serving",
-            answer.purpose,
-            candidate=f"v{answer.version}",
-            example=request,
-            split="serving",
-            score=answer.score,
-            error=answer.error,
-            failed_in="program" if answer.error else None,
-            started=answer.started,
-            ended=answer.started + answer.seconds,
-            usage=answer.usage,
-        )
+        """Write an answer as an effect, once, with its texts where ``inputs`` are given."""
+        if answer.written:
+            return
+        answer.written = True
+        effect = effect_of(request, answer, inputs, next(self._number))
+        effect = replace(effect, value=self._texts.scrubbed(effect.value))
         self._log.put(self._texts.written(effect))
+
+    def settle(self) -> None:
+        """Return once all that was written is on disk, or cannot be: whoever is served goes on."""
+        try:
+            self._log.wait()
+        except JournalError as error:
+            self._failed(error)
+
+    async def asettle(self) -> None:
+        """As :meth:`settle`, on an event loop."""
+        try:
+            await self._log.written()
+        except JournalError as error:
+            self._failed(error)
+
+    def _failed(self, error: JournalError) -> None:
+        if not self.counts["requests not kept"]:
+            logger.warning("canary %s: requests are served and not kept: %s", self.name, error)
+        self.count("requests not kept")
+
+    def keep_label(self, label: RequestLabelled) -> None:
+        """Write a label; it is on disk when this returns.
+
+        Raises:
+            JournalError: It could not be written.
+        """
+        expected = self._texts.scrubbed(dict(label.expected))
+        comment = self._texts.scrub(label.comment)
+        self._log.emit(replace(label, comment=comment, expected=expected))
+        self._log.wait()
 
     def wait(self, pair: Pair) -> None:
         """Let a sampled request wait for what is missing.
@@ -149,7 +152,7 @@ class Recorder:
             gone = self._waiting.pop(pair.request, None)
             self._waiting[pair.request] = pair
             # What was read from a journal is scored at once, and pushes nobody out.
-            if gone is None and not pair.recalled and len(self._waiting) > self._most:
+            if gone is None and not pair.recalled and len(self._waiting) > self.keeping.most:
                 gone = self._waiting.popitem(last=False)[1]
         if gone is not None:
             self.unscored(gone, "pushed out")
@@ -161,9 +164,11 @@ class Recorder:
             pair.complete = True
             if answer is not None and waits:
                 pair.answers.append(answer)
-        if answer is not None and not waits:
+        if answer is not None and (self.keeping.every or not waits):
             self.write(pair.request, answer, pair.inputs)
-        elif answer is not None and self.recalls:
+        if answer is None or not waits:
+            return
+        if self.recalls:
             # Labels may come to another server, or after this one has ended.
             rollout = encode_rollout(Rollout(pair.request, 0.0, prediction=pair.record()))
             self._log.emit(LabelsAwaited(self._texts.scrubbed(rollout)))
@@ -188,7 +193,7 @@ class Recorder:
         return accepted
 
     def _recall(self, request: str, labels: Mapping[str, Any]) -> None:
-        for path in self._folder.rglob("journal.sqlite"):
+        for path in self.keeping.folder.rglob("journal.sqlite"):
             with Reader(path) as reader:
                 rollouts = [decode_rollout(event.rollout) for event in awaited(reader, request)]
             for rollout in filter(None, rollouts):
@@ -202,7 +207,7 @@ class Recorder:
 
         Let go of what waits no more.
         """
-        now, scorable, late = time.monotonic(), [], []
+        now, scorable, late = self.keeping.clock(), [], []
         with self._lock:
             waiting = (
                 list(self._waiting.values()) if request is None else [self._waiting.get(request)]
@@ -210,7 +215,7 @@ class Recorder:
             for pair in waiting:
                 if pair is None or not pair.complete:
                     continue
-                if pair.labels is None and now - pair.since < self._patience:
+                if pair.labels is None and now - pair.since < self.keeping.patience:
                     continue
                 scorer = (
                     self._judge if pair.labels is None or self._metric is None else self._metric
@@ -248,32 +253,24 @@ class Recorder:
             answer.score = score
             if (window := self.windows.get(answer.version)) is not None:
                 window.scores.append(score)
-            if not pair.recalled:
-                self.write(pair.request, answer, pair.inputs)
+            self.write(pair.request, answer, pair.inputs)
+        if scorer is self._judge and self.keeping.every:
+            at = self.keeping.clock()
+            self._log.emit(RequestLabelled(pair.request, at, scores[0], by="judge"))
         if usage:
             key = f"score/{pair.request}/{next(self._number)}"
             self._log.put(
                 Effect(key, "call", {}, "evaluator", "feedback", example=pair.request, usage=usage)
             )
         if len(pair.answers) == 2:
-            by = {answer.version: answer.score or 0.0 for answer in pair.answers}
-            event = PairScored(
-                pair.request,
-                pair.answers[0].started,
-                pair.incumbent,
-                pair.challenger,
-                by="judge" if scorer is self._judge else "metric",
-                before=by.pop(pair.incumbent),
-                after=by.popitem()[1],
-            )
-            self._log.emit(event)
+            self._log.emit(pair.event("judge" if scorer is self._judge else "metric"))
             self.count("scored")
 
     def unscored(self, pair: Pair, why: str) -> None:
         """Write a request that is not scored, and count why if both versions have answered it."""
         if len(pair.answers) == 2:
             self.count(why)
-        for answer in [] if pair.recalled else pair.answers:
+        for answer in pair.answers:
             self.write(pair.request, answer, pair.inputs)
 
     def tell(self) -> None:

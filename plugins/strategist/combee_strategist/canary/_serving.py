@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -22,9 +21,9 @@ from combee_dspy.loading import artifact_of
 from combee_dspy.operators import visible
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import Metric
-from combee_strategist.canary._arms import Arm, View, answer_of
+from combee_strategist.canary._arms import Arm, View, answer_of, run_shadow
 from combee_strategist.canary._decide import rollback, withdraw
-from combee_strategist.canary._options import Serving
+from combee_strategist.canary._options import Clock, Keeping, Serving
 from combee_strategist.canary._pairs import Answer, Pair
 from combee_strategist.canary._pool import Dropped, Overdue, Pool
 from combee_strategist.canary._recording import Recorder
@@ -67,6 +66,9 @@ class CanaryProgram(dspy.Module):
         log_dir: Where journals lie; one folder a server is made in it. ``combee_serving/NAME`` by
             default.
         privacy: What is kept of texts.
+        keep: Whether each request is kept with its texts, on disk before its caller has the answer,
+            for :class:`~combee_strategist.live.Live` to learn from.
+        clock: Says when a request came and how long its labels are waited for: Unix time.
         uri: MLflow's store; the one that is set for MLflow by default.
         prometheus: A ``prometheus_client.CollectorRegistry`` to count in.
 
@@ -87,6 +89,8 @@ class CanaryProgram(dspy.Module):
         serving: Serving | None = None,
         log_dir: Path | str | None = None,
         privacy: Privacy | None = None,
+        keep: bool = False,
+        clock: Clock = time.time,
         uri: str | None = None,
         prometheus: Any = None,
     ) -> None:
@@ -103,15 +107,9 @@ class CanaryProgram(dspy.Module):
         folder = Path("combee_serving") / file_name(name) if log_dir is None else Path(log_dir)
         self._arms: dict[int, Arm] = {}
         view = self._looked()
-        self._recorder = Recorder(
-            name,
-            folder,
-            metric,
-            judge,
-            patience,
-            self._serving.labels,
-            privacy or Privacy(texts="hashes"),
-        )
+        privacy = privacy or Privacy(texts="hashes")
+        keeping = Keeping(folder, privacy, self._serving.labels, patience, clock, keep)
+        self._recorder = Recorder(name, metric, judge, keeping)
         self._pool = Pool(self._serving.workers, self._serving.queue, self._serving.timeout)
         self._scorers = Pool(self._serving.workers, self._serving.labels, self._serving.timeout)
         if prometheus is not None:
@@ -133,20 +131,30 @@ class CanaryProgram(dspy.Module):
                 random by default.
             **inputs: The program's.
         """
-        turn = take_turn(self._view, self._serving, self._recorder, request_id, inputs)
-        for arm in turn.arms:
-            with Attempt(turn, arm, self._recorder, self._shadow) as attempt:
-                attempt.prediction = arm.program(**inputs)
-                return attempt.prediction
+        recorder = self._recorder
+        turn = take_turn(self._view, self._serving, recorder, request_id, inputs)
+        try:
+            for arm in turn.arms:
+                with Attempt(turn, arm, recorder, self._shadow) as attempt:
+                    attempt.prediction = arm.program(**inputs)
+                    return attempt.prediction
+        finally:
+            if recorder.keeping.every:
+                recorder.settle()
         raise AssertionError("the last attempt returns or raises")
 
     async def aforward(self, *, request_id: str | None = None, **inputs: Any) -> Any:
         """Answer a request on an event loop; as :meth:`forward`."""
-        turn = take_turn(self._view, self._serving, self._recorder, request_id, inputs)
-        for arm in turn.arms:
-            with Attempt(turn, arm, self._recorder, self._shadow) as attempt:
-                attempt.prediction = await arm.program.acall(**inputs)
-                return attempt.prediction
+        recorder = self._recorder
+        turn = take_turn(self._view, self._serving, recorder, request_id, inputs)
+        try:
+            for arm in turn.arms:
+                with Attempt(turn, arm, recorder, self._shadow) as attempt:
+                    attempt.prediction = await arm.program.acall(**inputs)
+                    return attempt.prediction
+        finally:
+            if recorder.keeping.every:
+                await recorder.asettle()
         raise AssertionError("the last attempt returns or raises")
 
     @property
@@ -274,6 +282,7 @@ class CanaryProgram(dspy.Module):
             [served],
             incumbent.number,
             trial.version.sha256 if trial else "",
+            served.started,
         )
         recorder.wait(pair)
         if arm is None or failed is not None:
@@ -283,38 +292,31 @@ class CanaryProgram(dspy.Module):
             self._score(turn.request)
             return
         recorder.count("sampled")
-        meter, started = Meter(recorder.tariff, "serving"), time.time()
+        meter, began = Meter(recorder.tariff, "serving"), time.perf_counter()
 
         def settle(prediction: Any, error: BaseException | None) -> None:
             answer, outcome = None, "dropped"
             if not isinstance(error, Dropped):
                 answer = answer_of(
-                    arm, "shadow", started, time.time() - started, meter, prediction, error
+                    arm,
+                    "shadow",
+                    served.started,
+                    time.perf_counter() - began,
+                    meter,
+                    prediction,
+                    error,
                 )
-                outcome = (
-                    "answered"
-                    if error is None
-                    else "timed out"
-                    if isinstance(error, Overdue)
-                    else "raised"
-                )
+                problem = "timed out" if isinstance(error, Overdue) else "raised"
+                outcome = "answered" if error is None else problem
                 recorder.ended(answer)
             recorder.count(outcome)
             recorder.complete(pair, answer)
             self._score(turn.request)
 
         if not self._pool.submit(
-            partial(turn.context.run, self._run, arm, pair.inputs, meter), settle
+            partial(turn.context.run, run_shadow, arm, pair.inputs, meter), settle
         ):
             settle(None, Dropped())
-
-    def _run(self, arm: Arm, inputs: Mapping[str, Any], meter: Meter) -> Any:
-        # A plain list: meters around the caller hear what the caller pays for.
-        own = dspy.context(trace=[], usage_tracker=None, callbacks=[*dspy.settings.callbacks])
-        with own, dspy.context(**meter.settings()):
-            if hasattr(type(arm.program), "forward"):
-                return arm.program(**inputs)
-            return asyncio.run(arm.program.acall(**inputs))
 
     def _score(self, request: str | None = None) -> None:
         for pair, scorer in self._recorder.ready(request):

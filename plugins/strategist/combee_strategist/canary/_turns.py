@@ -13,6 +13,7 @@ from typing import Any
 import dspy
 
 from combee_dspy.costs import Meter
+from combee_dspy.rollouts import predictors_of
 from combee_strategist.canary._arms import Arm, View, answer_of
 from combee_strategist.canary._options import Serving
 from combee_strategist.canary._pairs import Answer
@@ -83,12 +84,15 @@ class Attempt:
     ) -> None:
         self._turn, self._arm, self._recorder, self._shadow = turn, arm, recorder, shadow
         self._meter = Meter(recorder.tariff, "serving")
+        self._keeping = recorder.keeping
+        self._trace: list[Any] = []
         self.prediction: Any = None
 
     def __enter__(self) -> Attempt:
-        self._scope = dspy.context(**self._meter.settings())
+        traced = {"trace": self._trace} if self._keeping.every else {}
+        self._scope = dspy.context(**traced, **self._meter.settings())
         self._scope.__enter__()
-        self._began, self._started = time.time(), time.perf_counter()
+        self._began, self._started = self._keeping.clock(), time.perf_counter()
         return self
 
     def __exit__(
@@ -101,6 +105,12 @@ class Attempt:
             self._arm, "serving", self._began, seconds, self._meter, self.prediction, error
         )
         self._recorder.ended(answer)
+        if self._keeping.every:
+            if dspy.settings.trace is not None:
+                dspy.settings.trace.extend(self._trace)  # the caller's
+            calls = predictors_of(self._arm.program).calls(self._trace)
+            answer.calls = tuple(calls) if len(calls) > 1 else ()
+            self._recorder.write(turn.request, answer, turn.inputs)
         swallows = self._arm is not turn.arms[-1] and isinstance(error, Exception)
         if swallows and sampled:
             turn.failed = answer

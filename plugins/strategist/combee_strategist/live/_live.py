@@ -1,0 +1,189 @@
+"""``Live``: serves a program, learns from what it served, ships what is proven."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from combee_dspy.artifacts import Instruction
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.files import file_name, make_folder, open_lock
+from combee_dspy.journal import JOURNAL, Reader, RunHistory
+from combee_dspy.options import Privacy
+from combee_dspy.records import Metric
+from combee_dspy.search import user
+from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
+from combee_strategist.live._learner import Learner
+from combee_strategist.live._options import Gate, Learning
+from combee_strategist.live._people import Answer, write_answer
+from combee_strategist.live._records import Decision
+from combee_strategist.live._serving import LiveProgram
+from combee_strategist.live._setup import Approve, Setup, Slices
+
+__all__ = ["Live"]
+
+
+class Live:
+    """Serves a program, learns from what it served, and ships what is proven.
+
+    Any number of processes serve; one of them, or another, learns. All are given the same ``name``,
+    ``uri`` and ``log_dir``, and nothing else binds them.
+
+        live = Live("support", program, metric=metric, reflection_lm=lm)
+        qa = live.serve()
+        answer = qa(question=…, request_id="r-17")
+        qa.feedback("r-17", answer="42")
+        live.tick()          # in one process, every minute: or live.run(stop)
+
+    A lesson reaches production through five doors. Readers learn it from labelled requests; it must
+    mend rows that the team vouches for; the new text must be no worse on held-out rows and on rows
+    of earlier weeks, each slice by itself; callers' requests try it in the shadow until the
+    sequential test of its :class:`~combee_strategist.canary.CanaryPlan` is sure; and with
+    ``approve="human"``, or where no row is vouched for, a person has read it.
+
+    Args:
+        name: The prompt's name in the registry.
+        program: The program; its texts are the first version. Not changed.
+        metric: GEPA's metric: scores, from 0 to 1, an answer beside what would have been right.
+        reflection_lm: Who reads what went wrong.
+        lm: Who runs the gate's rows; DSPy's setting by default.
+        judge: Scores answers whose labels have not come after a day.
+        trusted: Rows with labels that the team vouches for.
+        slices: Returns the slice of a request by its inputs; one slice by default.
+        learning: When, and for how much a day.
+        gate: What a challenger must pass.
+        plan: The terms of each trial.
+        serving: How servers try a challenger.
+        approve: Who says the last word: ``"rules"``, or ``"human"``.
+        log_dir: Where all journals lie; ``combee_live/NAME`` by default. Who may write there may
+            teach, and approve.
+        uri: MLflow's store; the one that is set for MLflow by default.
+        privacy: What is kept of texts; all but keys by default, since late labels need the answer.
+            Readers see no personal data either way.
+        clock: Returns Unix time. All hours, days and budgets go by it.
+
+    Raises:
+        ArgumentTypeError: ``program`` is no program, or ``reflection_lm`` no LM.
+        ArgumentValueError: ``privacy`` keeps hashes alone, which teach nothing.
+    """
+
+    def __init__(  # noqa: PLR0913 - keywords, all but two with a default
+        self,
+        name: str,
+        program: dspy.Module,
+        *,
+        metric: Metric,
+        reflection_lm: dspy.BaseLM,
+        lm: dspy.BaseLM | None = None,
+        judge: Metric | None = None,
+        trusted: Sequence[dspy.Example] = (),
+        slices: Slices = lambda inputs: "all",
+        learning: Learning | None = None,
+        gate: Gate | None = None,
+        plan: CanaryPlan | None = None,
+        serving: Serving | None = None,
+        approve: Approve = "rules",
+        log_dir: Path | str | None = None,
+        uri: str | None = None,
+        privacy: Privacy | None = None,
+        clock: Clock = time.time,
+    ) -> None:
+        if not isinstance(program, dspy.Module):
+            remedy = "Give an instance of a dspy.Module."
+            raise ArgumentTypeError("program", program, "is no DSPy program", remedy)
+        if not isinstance(reflection_lm, dspy.BaseLM):
+            raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", "Give a dspy.LM.")
+        if privacy is not None and privacy.texts == "hashes":
+            remedy = "Give Privacy(texts='redacted') or 'all'."
+            raise ArgumentValueError("privacy", "hashes", "keeps nothing to learn from", remedy)
+        self._setup = Setup(
+            name,
+            program,
+            metric,
+            reflection_lm,
+            lm,
+            judge,
+            tuple(trusted),
+            slices,
+            learning or Learning(),
+            gate or Gate(),
+            plan or CanaryPlan(),
+            serving or Serving(),
+            approve,
+            Path("combee_live") / file_name(name) if log_dir is None else Path(log_dir),
+            uri,
+            privacy or Privacy(),
+            clock,
+        )
+        self._learner: Learner | None = None
+
+    def serve(self, prometheus: Any = None) -> LiveProgram:
+        """Return a server; the first one puts the program into production, as it is.
+
+        Args:
+            prometheus: A ``prometheus_client.CollectorRegistry`` to count in.
+
+        Raises:
+            RegistryError: The registry does not answer.
+            MissingDistributionError: MLflow is not installed, or prometheus_client where it is
+                asked for.
+        """
+        setup = self._setup
+        make_folder(setup.home)
+        with open_lock(setup.home / "first.lock"):
+            seed_production(setup.registry(), Instruction(), setup.texts(), setup.plan)
+        return LiveProgram(setup, prometheus)
+
+    def tick(self) -> tuple[Decision, ...]:
+        """Do what is due by the clock, and return what was decided; nothing due, nothing done.
+
+        Blocks while it learns and gates. For one thread of one process.
+
+        Raises:
+            JournalHeldError: Another process learns.
+            RegistryError: The registry does not answer. The next tick goes on.
+        """
+        if self._learner is None:
+            self._learner = Learner(self._setup)
+        return self._learner.tick()
+
+    def run(self, stop: threading.Event, seconds: float = 60.0) -> None:
+        """Tick every so many seconds of real time until ``stop`` is set."""
+        while True:
+            self.tick()
+            if stop.wait(seconds):
+                return
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return all decisions so far, oldest first; from any process."""
+        path = self._setup.journal / JOURNAL
+        if not path.exists():
+            return ()
+        with Reader(path) as reader:
+            return tuple(entry.event for entry in RunHistory(reader).entries(Decision))
+
+    def approve(self, version: int, *, who: str | None = None, why: str = "") -> None:
+        """Say that a challenger may serve once its trial allows it; from any process."""
+        self._say(Answer("approve", who or user() or "unknown", why, version))
+
+    def reject(self, version: int, *, who: str | None = None, why: str = "") -> None:
+        """Say that a challenger shall not serve; from any process."""
+        self._say(Answer("reject", who or user() or "unknown", why, version))
+
+    def remove(self, text: str, *, who: str | None = None, why: str = "") -> None:
+        """Remove a lesson, which never returns, in other words neither; from any process."""
+        self._say(Answer("remove", who or user() or "unknown", why, text=text))
+
+    def close(self) -> None:
+        """Let go of the learner's journal. Servers are closed by whoever made them."""
+        if self._learner is not None:
+            self._learner.close()
+            self._learner = None
+
+    def _say(self, answer: Answer) -> None:
+        write_answer(self._setup.home, answer)
