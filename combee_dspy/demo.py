@@ -29,6 +29,7 @@ from combee_dspy.options import Search
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import Budget
 from combee_dspy.tracking import Progress
+from combee_dspy.verdicts import TONES, judge_difference
 
 __all__ = ["EMBEDDED", "DemoOptions", "DemoPlan", "run_demo"]
 
@@ -225,28 +226,13 @@ def _heading(options: DemoOptions, benchmark: LoadedBenchmark, plan: DemoPlan) -
 def _verdict(held: PairedDifference | None) -> Panel:
     if held is None:
         return _panel("held-out", "There was no held-out set, so there is nothing to claim.")
-    if held.low > 0:
-        verdict, style = (
-            "The learned prompt is better on questions that nobody has looked at.",
-            "green",
-        )
-    elif held.high < 0:
-        verdict, style = "The learned prompt is worse on held-out questions. Do not use it.", "red"
-    elif held.difference == 0:
-        verdict, style = "It did not improve.", "yellow"
-    else:
-        width, side = (held.high - held.low) / 2, "more" if held.difference > 0 else "fewer"
-        verdict = (
-            f"The learned prompt gets {side} questions right, but that may be luck: a difference"
-            f" below about {width:.2f} cannot be told from none with {held.n} questions."
-        )
-        style = "yellow"
+    verdict = judge_difference(held.difference, held.low, held.high, held.n)
     figures = (
         f"before {held.before:.2f}   after {held.after:.2f}   difference {held.difference:+.2f}"
-        f" ({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.n}"
-        " questions)"
+        f" ({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f})"
     )
-    return _panel("held-out", figures, verdict, style=style)
+    sentence = f"On questions that nobody has looked at, the learned prompt is {verdict}."
+    return _panel("held-out", figures, sentence, style=TONES[verdict.tone])
 
 
 def _costs(report: CombeeReport) -> Table:

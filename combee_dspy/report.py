@@ -10,8 +10,8 @@ from typing import Any
 
 from combee_dspy.costs import CostTotals, Sums
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDifference, Receipt
-from combee_dspy.gains import name_gain
 from combee_dspy.records import NO_BASELINE, BatchDecision, FailureCount
+from combee_dspy.verdicts import judge_difference
 
 __all__ = ["CombeeReport"]
 
@@ -99,45 +99,41 @@ class CombeeReport:
         return self.heldout is not None and not self.warnings
 
     def facts(self) -> dict[str, str]:
-        """Return the result as people are told it, a line each, ten at most: first whether it is a
-        gain or a loss.
-        """
-        found = {} if self.validated else {"not validated": "no rows to validate on: a proposal"}
-        found["held-out"] = self.unread or "no held-out set was given: this run supports no claim"
+        """Return the result as people are told it, a line each, ten at most: the verdict first."""
+        facts = {} if self.validated else {"not validated": "no rows to validate on: a proposal"}
+        facts["held-out"] = self.unread or "no held-out set was given: this run supports no claim"
         if (held := self.heldout) is not None:
-            interval = (
-                f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
-            )
+            interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}"
             look = (
                 ""
                 if self.receipt is None
                 else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"
             )
-            what = name_gain(held.difference, held.low, held.high)
+            verdict = judge_difference(held.difference, held.low, held.high, held.n)
             figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
-            found["held-out"] = f"{what}: {figures}{look}"
+            facts["held-out"] = f"{verdict}: {figures}{look}"
         # What the score has cost, and a point of it: seconds say little without the rollouts.
-        found["spent"] = (
+        facts["spent"] = (
             f"{_spent(self.costs.total)}, {self.rollouts} rollouts in {self.updates} updates,"
             f" {self.seconds:.1f} s"
         )
         if self.traces:
-            found["traces"] = f"{self.recorded} recorded rollouts, none bought: {self.traces}"
+            facts["traces"] = f"{self.recorded} recorded rollouts, none bought: {self.traces}"
         if self.heldout is not None:
-            found["per held-out point"] = str(self.per_point or NO_BASELINE)
+            facts["per held-out point"] = str(self.per_point or NO_BASELINE)
         if math.isfinite(self.best_score):
-            found["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"
-        found["calls"] = "; ".join(f"{role} {sums}" for role, sums in self.costs.by_role.items())
-        found["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
-        if "simulated" in found["models"]:
-            found["models"] += (
+            facts["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"
+        facts["calls"] = "; ".join(f"{role} {sums}" for role, sums in self.costs.by_role.items())
+        facts["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
+        if "simulated" in facts["models"]:
+            facts["models"] += (
                 " (simulated: no language model answered, so no claim about one is supported)"
             )
-        found["failed"] = ", ".join(map(str, self.failures))
-        found["warnings"] = " ".join(self.warnings)
+        facts["failed"] = ", ".join(map(str, self.failures))
+        facts["warnings"] = " ".join(self.warnings)
         return {
             name: text
-            for name, text in {**found, "stopped": self.reason, "report": self.page}.items()
+            for name, text in {**facts, "stopped": self.reason, "report": self.page}.items()
             if text
         }
 

@@ -11,28 +11,32 @@ from rich.console import Console
 from rich.text import Text
 
 from combee_dspy.cli._tables import plain, show_facts, show_table
-from combee_dspy.gains import name_gain
+from combee_dspy.verdicts import NO_HELDOUT, TONES, Verdict, judge_difference
 
-__all__ = ["name_claims", "name_dollars", "name_heldout", "show_run", "show_thing", "write_change"]
+__all__ = ["name_dollars", "name_score", "show_run", "show_thing", "write_time"]
 
 _HEADS = {"prompt_tokens": "in", "completion_tokens": "out", "gpu_seconds": "GPU s"}
 _UNSHOWN = ("seconds", "known_dollars", "unpriced")  # of costs
 _AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")
+_HELDOUT = tuple(
+    f"heldout_{name}" for name in ("before", "after", "difference", "low", "high", "n")
+)
 _TIMES = ("at", "created", "ended", "finished", "started", "validated_at")
 _STYLES = {"+ ": "green", "- ": "red"}
 
 
-def name_heldout(row: dict[str, Any]) -> str | None:
-    """Return held-out figures after what they are called; ``None`` where nothing was held out."""
-    if row["heldout_n"] is None:
-        return None
-    what = name_gain(*(row[f"heldout_{name}"] for name in ("difference", "low", "high")))
-    return f"{what}: {write_change(row['heldout_before'], row['heldout_after'])}"
-
-
-def name_claims(row: dict[str, Any]) -> str:
-    """Return what a run's figures are fit for."""
-    return "simulated" if row["simulated"] else "fit" if row["supports_claims"] else "unfit"
+def name_score(row: dict[str, Any]) -> dict[str, str | None]:
+    """Return a run's ``score``, on held-out rows where some were read, and what its ``result`` is
+    called.
+    """
+    verdict = _verdict(row)
+    places = ("seed_score", "best_score") if verdict is None else _HELDOUT[:2]
+    result = NO_HELDOUT if verdict is None else verdict.name
+    if row["state"] != "finished":
+        result = str(row["state"])
+    elif result == "better" and not row["supports_claims"] and not row["simulated"]:
+        result = "better, unfit for claims"
+    return {"score": _change(*(row[place] for place in places)), "result": result}
 
 
 def name_dollars(dollars: float | None) -> float | str:
@@ -40,29 +44,64 @@ def name_dollars(dollars: float | None) -> float | str:
     return "unknown" if dollars is None else dollars
 
 
-def write_change(before: float | None, after: float | None) -> str | None:
-    """Return two scores as a change; ``None`` where one is not known."""
+def write_time(at: float) -> str:
+    """Return a Unix time in this machine's zone."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g}"  # no time of any calendar
+
+
+def _verdict(row: dict[str, Any]) -> Verdict | None:
+    if row["heldout_n"] is None:
+        return None
+    return judge_difference(*(row[name] for name in _HELDOUT[2:]))
+
+
+def _change(before: float | None, after: float | None) -> str | None:
     return None if before is None or after is None else f"{before:.3f} → {after:.3f}"
 
 
 def show_run(run: dict[str, Any]) -> None:
-    """Show the figures of a run, what it has cost, and who began it. Takes the run apart."""
-    costs, spending, audit, problems = (
-        run.pop(name) for name in ("costs", "spending", "audit", "problems")
-    )
-    if (heldout := name_heldout(run)) is not None:
-        show_facts({"held-out": heldout})
-    run["dollars"], run["claims"] = name_dollars(run["dollars"]), name_claims(run)
-    del run["simulated"], run["supports_claims"]
-    show_facts({name: _written(name, value) for name, value in run.items() if value is not None})
-    for kind, sentences in problems.items():
+    """Show a run: the verdict, what it took, and who began it."""
+    verdict = _verdict(run)
+    result = f"{NO_HELDOUT}: the search chose by its scores, so they support no claim"
+    if verdict is not None:
+        ends = "{heldout_difference:+.3f}, interval {heldout_low:+.3f} to {heldout_high:+.3f}"
+        change = _change(run["heldout_before"], run["heldout_after"])
+        result = f"{verdict}: {change} ({ends.format_map(run)})"
+    show_facts({"held-out": result}, TONES[verdict.tone if verdict else "unshown"])
+    claims = "simulated" if run["simulated"] else "fit" if run["supports_claims"] else "unfit"
+    counts = "{rollouts:,} rollouts, {updates:,} updates, {calls:,} LM calls, {tokens:,} tokens"
+    begun = f"begun {write_time(run['created'])}"
+    over = f", over {write_time(run['finished'])}" if run["finished"] else ""
+    facts = {
+        "claims": claims,
+        "run": f"{run['name']}, {run['state']}, {begun}{over}",
+        "program": f"{run['program']}, seed {run['seed']}",
+        "models": ", ".join(f"{role} {model}" for role, model in run["models"].items()),
+        "scored by": run["evaluator"],
+        "validation": _change(run["seed_score"], run["best_score"]),
+        "budget": run["budget"],
+        "spent": f"{counts.format_map(run)}, dollars {name_dollars(run['dollars'])}",
+        "per point": run["per_point"],
+        "traces": run["traces"] and f"{run['recorded']:,} recorded rollouts read: {run['traces']}",
+        "stopped": run["reason"],
+    }
+    show_facts({name: value for name, value in facts.items() if value})
+    for kind, sentences in run["problems"].items():
         for sentence in sentences:
             show_facts({kind.removesuffix("s"): sentence})
-    for rows, hidden in ((costs, _UNSHOWN), (spending, ())):
+    for rows, hidden in ((run["costs"], _UNSHOWN), (run["spending"], ())):
         typer.echo()
         show_table([_cost_row(row, hidden) for row in rows])
     typer.echo()
-    show_table([{name: plain(_written(name, row[name])) for name in _AUDIT} for row in audit])
+    show_table([_audit_row(row) for row in run["audit"]])
+
+
+def _audit_row(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: plain(_written(name, row[name])) for name in _AUDIT}
+    return {**shown, "program": shown["program"][:8], "commit": (row["commit"] or "none")[:8]}
 
 
 def _cost_row(row: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
@@ -72,10 +111,7 @@ def _cost_row(row: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
 
 def _written(name: str, value: Any) -> Any:
     if name in _TIMES and isinstance(value, float):
-        try:
-            return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        except (OverflowError, ValueError, OSError):
-            return f"{value:g}"  # no time of any calendar
+        return write_time(value)
     return f"{value:.4g}" if isinstance(value, float) else value
 
 

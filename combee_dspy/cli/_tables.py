@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -20,6 +20,7 @@ __all__ = ["field_values", "plain", "show_facts", "show_rows", "show_table"]
 _CELL = 60
 _SHORT = 20
 _WIDE = 200
+_NAMES = 12
 
 
 def plain(text: object, limit: int = 1_000) -> str:
@@ -28,38 +29,42 @@ def plain(text: object, limit: int = 1_000) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def show_facts(facts: Mapping[str, Any]) -> None:
-    """Print names and values, one a line, not wrapped, so that a path or a command can be
-    copied.
+def show_facts(facts: Mapping[str, Any], style: str = "") -> None:
+    """Print names and values, one a line, not wrapped, so that a path or a command can be copied;
+    the values in a style of rich's.
     """
     console = Console()
-    width = max(map(len, facts), default=0) + 2
+    width = max(_NAMES, max(map(len, facts), default=0) + 2)
     for name, value in facts.items():
-        console.print(Text.assemble((f"{name:<{width}}", "bold"), plain(value)), soft_wrap=True)
+        console.print(
+            Text.assemble((f"{name:<{width}}", "bold"), (plain(value), style)), soft_wrap=True
+        )
 
 
-def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: str = "") -> None:
+def show_table(
+    rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: Collection[str] = ()
+) -> None:
     """Print the first rows as a table, a line each: narrow columns whole, and long texts as far as
     there is room.
 
-    One column may be ``folded`` instead of cut: what stands there can be typed again.
+    Some columns may be ``folded`` instead of cut: what stands there can be typed again.
     """
     table = Table(box=None, pad_edge=False)
     names = list(rows[0]) if rows else []
     lines = [
-        [plain(_cell(value), 1_000 if name == folded else _CELL) for name, value in row.items()]
+        [plain(_cell(value), 1_000 if name in folded else _CELL) for name, value in row.items()]
         for row in rows[: limit or None]
     ]
     for number, name in enumerate(names):
         width = max(len(name), *(len(line[number]) for line in lines))
-        short = width <= _SHORT and name != folded
+        short = width <= _SHORT and name not in folded
         table.add_column(name, min_width=width if short else len(name), no_wrap=short)
     for line in lines:
         table.add_row(
             *(
                 (
                     Text(cell, overflow="fold")
-                    if name == folded
+                    if name in folded
                     else Text(cell, no_wrap=True, overflow="ellipsis")
                 )
                 for name, cell in zip(names, line, strict=True)
@@ -81,7 +86,7 @@ def show_rows(
     to_cells: Callable[[dict[str, Any]], dict[str, Any]],
     as_json: bool | None,
     limit: int = 0,
-    folded: str = "",
+    folded: Collection[str] = (),
 ) -> None:
     """Print what is shown of each row, as a table; or whole rows as JSON, one object a line.
 

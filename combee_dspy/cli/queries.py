@@ -14,12 +14,10 @@ import typer
 
 from combee_dspy import tracking
 from combee_dspy.cli._facts import (
-    name_claims,
-    name_dollars,
-    name_heldout,
+    name_score,
     show_run,
     show_thing,
-    write_change,
+    write_time,
 )
 from combee_dspy.cli._tables import field_values, show_rows
 from combee_dspy.exceptions import ArgumentValueError, JournalError, NotPlainFileError
@@ -47,7 +45,7 @@ def runs(
     ] = None,
     as_json: _Rows = None,
 ) -> None:
-    """List the runs whose journals lie in some folders, or anywhere below them."""
+    """List the runs below some folders, and what came of each."""
     rows: list[dict[str, Any]] = []
     damaged: list[JournalError | NotPlainFileError] = []
     for folder in folders or [Path()]:
@@ -65,19 +63,17 @@ def runs(
     for problem in damaged:
         typer.echo(f"Not listed: {problem}", err=True)
     if rows:
-        show_rows(rows, _run_row, as_json, folded="run")
+        show_rows(rows, _run_row, as_json, folded=("run",))
     else:
         typer.echo("No run found. Name the log_dir of a run, or a folder above it.", err=True)
 
 
 def _run_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        **{name: row[name] for name in ("state", "rollouts")},
-        "validation": write_change(row["seed_score"], row["best_score"]),
-        # In a table there is no room for the reason.
-        "held-out": (name_heldout(row) or "").replace(" (the interval holds zero)", "") or None,
-        "dollars": name_dollars(row["dollars"]),
-        "claims": name_claims(row),
+        "date": write_time(row["created"])[:10],
+        "program": row["program"],
+        "model": row["models"].get("task", "").rpartition("/")[2],
+        **name_score(row),
         "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
     }
 

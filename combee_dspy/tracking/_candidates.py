@@ -20,6 +20,10 @@ __all__ = ["candidate_named", "candidates_of", "chosen_of", "recorded"]
 _OF_CANDIDATES: tuple[
     type[CandidateProposed | CandidateScreened | CandidateValidated | CandidateSelected], ...
 ] = (CandidateProposed, CandidateScreened, CandidateValidated, CandidateSelected)
+_ENDS = (
+    "SELECT run, candidate, max(ended) FROM effect WHERE (?1 IS NULL OR run = ?1)"
+    " AND kind = 'rollout' AND purpose = 'validation' GROUP BY 1, 2"
+)
 _SHORTEST = 4
 _LISTED = 20
 
@@ -33,6 +37,8 @@ def candidates_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
 def recorded(reader: Reader, run: int | None) -> list[dict[str, Any]]:
     """Return what :func:`candidates_of` does, with texts as they were written."""
     rows: dict[tuple[int, str], dict[str, Any]] = {}
+    # The event comes in the order of updates, often long after the last row was scored.
+    ends = {(name, candidate): at for name, candidate, at in reader.rows(_ENDS, (run,))}
     history = RunHistory(reader, run)
     for entry in history.entries(*_OF_CANDIDATES):
         event = entry.event
@@ -67,7 +73,7 @@ def recorded(reader: Reader, run: int | None) -> list[dict[str, Any]]:
                 }
             case CandidateValidated():
                 row.update(index=event.index, score=event.score, rows=event.rows)
-                row["validated_at"] = row["validated_at"] or entry.at
+                row["validated_at"] = ends.get((entry.run, event.candidate)) or entry.at
             case CandidateSelected():
                 # A run that went on with a larger budget has chosen again: the last choice stands.
                 for other in rows.values():

@@ -29,7 +29,7 @@ MAX_TAG = 8_000
 """Characters of a tag's value, and of a run's description."""
 
 _MOST_WARNINGS = 10
-_HELDOUT = ("before", "after", "difference", "low", "high", "n")
+_HELDOUT = ("before", "after", "difference", "low", "high")
 # Rollouts up to an effect: of all updates until one, and the mean score on its minibatch.
 _ROLLOUTS = """
 SELECT count(*), avg(CASE WHEN step = ?3 AND purpose = 'train' THEN score END) FROM effect
@@ -118,9 +118,9 @@ def description(reader: Reader, run: int) -> str:
     figures, total = figures_of(reader, run), reader.rows(COSTS, (run,))[0]
     lines = []
     if figures.heldout_n:
-        held = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
+        held = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f})."
         numbers = (getattr(figures, f"heldout_{name}") for name in _HELDOUT)
-        lines.append(held.format(figures.gain, *numbers))
+        lines.append(held.format(figures.verdict, *numbers))
         lines.append(f"Cost per held-out point: {figures.per_point}.")
     if figures.seed_score is not None and figures.best_score is not None:
         lines.append(f"Validation {figures.seed_score:.3f} → {figures.best_score:.3f}.")

@@ -22,6 +22,7 @@ from combee_dspy.tracking._params import params
 from combee_dspy.tracking._runs import figures_of
 from combee_dspy.tracking._sql import CALLS, ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
+from combee_dspy.verdicts import NO_HELDOUT
 
 if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker
@@ -32,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 # Tags of MLflow's own prefix are not shown: how far a run has come is nobody's label.
 _CURSOR, _PENDING = "mlflow.combee.cursor", "mlflow.combee.pending"
-_GAIN, _NOTE = "combee.heldout", "mlflow.note.content"
+_VERDICT, _NOTE = "combee.heldout", "mlflow.note.content"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
 _SUMMED = (
@@ -231,6 +232,7 @@ class Shipper(Follower):
         left.program(chosen, register=self._tracker.register)
         left.traces(chosen.get("candidate", ""))
         note = self._clean(description(self._reader, self._run))
-        self._tag({_GAIN: figures_of(self._reader, self._run).gain, _NOTE: note})
+        verdict = figures_of(self._reader, self._run).verdict
+        self._tag({_VERDICT: str(verdict or NO_HELDOUT), _NOTE: note})
         status = _STATUS.get(self._history.record.state, "KILLED")
         self._client.set_terminated(self._id, status, end_time=round(pinned.ended * 1000))

@@ -24,12 +24,12 @@ from combee_dspy.events import (
     UpdateEnded,
     WarningRaised,
 )
-from combee_dspy.gains import name_gain
 from combee_dspy.journal import Outcome, Reader, RunHistory, failure_counts, outcomes
 from combee_dspy.tracking._lines import plain_line
 from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
 from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import amount, dollars
+from combee_dspy.verdicts import judge_difference
 
 __all__ = ["RESULT", "News"]
 
@@ -89,7 +89,7 @@ class News:
         self._counted = Counter[str]()  # what limits hold, beside the held-out set as well
         self.facts: dict[str, str] = {}
         self._scores: dict[str, tuple[int, float]] = {}  # index and score by candidate
-        self._chosen = self.gain = ""
+        self._chosen = self.gain = self._scored = ""
         self._resumed = False
         self.read()
         self._resumed = self._effect > 0
@@ -147,7 +147,11 @@ class News:
             case UpdateEnded(rows=rows, seconds=seconds, skipped=skipped):
                 nothing = f", nothing to learn: {skipped}" if skipped else ""
                 costs = f"{self.scores}, {self.rollouts} rollouts, {self.cost}"
-                return f"{update}: {rows} rows in {seconds:.1f} s{nothing}; {costs}", logging.INFO
+                # A serial search has thousands: of those that change nothing, 0 to 9, then tens, …
+                folded = self.scores == self._scored and step % 10 ** (len(str(step)) - 1)
+                self._scored = self.scores
+                line = f"{update}: {rows} rows in {seconds:.1f} s{nothing}; {costs}"
+                return line, logging.DEBUG if folded else logging.INFO
             case CandidateSelected(candidate=candidate, reason=reason):
                 self._chosen = candidate if candidate in self._scores else ""
                 return f"chosen: candidate {candidate:.8}: {reason}", logging.INFO
@@ -180,11 +184,9 @@ class News:
         """Take the held-out figures into account; return the line about them. A loss is a
         warning.
         """
-        name = name_gain(event.difference, event.low, event.high)
-        self.gain = f"held-out {name}: {event.before:.3f} → {event.after:.3f}"
-        interval = (
-            f"({event.difference:+.3f}, {event.low:+.3f} to {event.high:+.3f}, n = {event.n})"
-        )
+        verdict = judge_difference(event.difference, event.low, event.high, event.n)
+        self.gain = f"held-out {verdict}: {event.before:.3f} → {event.after:.3f}"
+        interval = f"({event.difference:+.3f}, {event.low:+.3f} to {event.high:+.3f})"
         level = logging.WARNING if event.difference < 0 else logging.INFO
         return f"{self.gain} {interval}", level
 

@@ -9,15 +9,16 @@ from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._candidates import recorded
 from combee_dspy.tracking._queries import audit_of, costs_of, problems_of, run_number
 from combee_dspy.tracking._runs import RunFigures, figures_of, summarize_runs
-from combee_dspy.tracking._spending import read_spending, spending_rows, times_of
+from combee_dspy.tracking._spending import budget_use, read_spending, spending_rows, times_of
 from combee_dspy.tracking._text import Row, clean_values, cleaner
 
 __all__ = ["overview"]
 
 
 def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
-    """Return the runs of a journal as :func:`runs` does, each with its ``costs``, ``spending``,
-    ``audit`` and ``problems``. The journal is checked and read once.
+    """Return the runs of a journal as :func:`runs` does, each with its ``costs``, ``budget``
+    (whether it was well spent), ``spending``, ``audit`` and ``problems``. The journal is checked
+    and read once.
 
     Args:
         place: A ``log_dir``, or its journal.
@@ -35,7 +36,7 @@ def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
             {
                 **figures.columns(),
                 "costs": costs_of(reader, figures.id),
-                "spending": _spending_of(reader, figures),
+                **_spending_of(reader, figures),
                 "audit": audit_of(reader, figures.id),
                 "problems": problems_of(reader, figures.id),
             }
@@ -45,7 +46,10 @@ def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
     return [clean_values(row, clean) for row in rows]
 
 
-def _spending_of(reader: Reader, figures: RunFigures) -> list[dict[str, Any]]:
+def _spending_of(reader: Reader, figures: RunFigures) -> dict[str, Any]:
     candidates = recorded(reader, figures.id)
     paid = read_spending(reader, figures.id, times_of(candidates))
-    return spending_rows(paid, candidates, figures)
+    return {
+        "budget": budget_use(paid, candidates, figures),
+        "spending": spending_rows(paid, candidates, figures),
+    }

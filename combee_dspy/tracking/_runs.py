@@ -12,10 +12,10 @@ from combee_dspy.events import (
     RunStopped,
     UpdateEnded,
 )
-from combee_dspy.gains import NO_HELDOUT, name_gain
 from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.records import NO_BASELINE
 from combee_dspy.tracking._sql import COSTS, RUN_ROLLOUTS
+from combee_dspy.verdicts import Verdict, judge_difference
 
 __all__ = ["RunFigures", "figures_of", "summarize_runs"]
 
@@ -27,6 +27,9 @@ class RunFigures:
     """What a run amounts to so far; the columns of ``combee runs --json``.
 
     Attributes:
+        program: Class of the student.
+        models: Name of the model by role.
+        limit: Rollouts that the budget allows; ``None`` for any number.
         simulated: Whether a model is simulated: 1 or 0.
         updates: Updates that have ended.
         rollouts: Rollouts of the search, those of the held-out set left out.
@@ -46,6 +49,8 @@ class RunFigures:
     id: int
     name: str
     state: str
+    program: str
+    models: Mapping[str, str]
     created: float
     finished: float | None
     seed: int | None
@@ -53,6 +58,7 @@ class RunFigures:
     evaluator: str | None
     updates: int
     rollouts: int
+    limit: float | None
     heldout_rollouts: int
     recorded: int
     traces: str | None
@@ -73,12 +79,15 @@ class RunFigures:
     supports_claims: int
 
     @property
-    def gain(self) -> str:
-        """What the held-out figures are called."""
+    def verdict(self) -> Verdict | None:
+        """What the held-out figures show; ``None`` where none were read."""
         if not self.heldout_n:
-            return NO_HELDOUT
-        return name_gain(
-            self.heldout_difference or 0.0, self.heldout_low or 0.0, self.heldout_high or 0.0
+            return None
+        return judge_difference(
+            self.heldout_difference or 0.0,
+            self.heldout_low or 0.0,
+            self.heldout_high or 0.0,
+            self.heldout_n,
         )
 
     def columns(self) -> dict[str, object]:
@@ -115,6 +124,8 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         id=record.id,
         name=record.name,
         state=record.state,
+        program=about.program,
+        models=about.models,
         created=record.created,
         finished=record.finished,
         seed=record.seed,
@@ -122,6 +133,7 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         evaluator=about.evaluator,
         updates=history.count(UpdateEnded),
         rollouts=int(rollouts),
+        limit=about.limits.get("rollouts"),
         heldout_rollouts=int(heldout_rollouts),
         recorded=int(recorded),
         traces=about.traces or None,

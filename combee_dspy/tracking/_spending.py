@@ -11,10 +11,12 @@ from typing import Any
 
 from combee_dspy.events import RunStarted
 from combee_dspy.journal import Reader, RunHistory
+from combee_dspy.tracking._candidates import chosen_of
 from combee_dspy.tracking._runs import RunFigures
 
 __all__ = [
     "Spending",
+    "budget_use",
     "read_spending",
     "spending_rows",
     "spent_of",
@@ -150,6 +152,19 @@ def spending_rows(
             }
         )
     return rows
+
+
+def budget_use(paid: Spending, candidates: Sequence[_Row], figures: RunFigures) -> str:
+    """Return whether the budget was well spent, in words; empty where no score says so. Pure."""
+    at = chosen_of(candidates).get("validated_at")
+    if at is None:
+        return ""
+    allowed = f"{figures.limit:,.0f}" if figures.limit else f"{figures.rollouts:,}"
+    if not chosen_of(candidates)["parents"]:
+        return f"{figures.rollouts:,} of {allowed} rollouts reached nothing better than the student"
+    reached = paid.until[at].rollouts
+    after = figures.rollouts - reached
+    return f"best reached at {reached:,} of {allowed} rollouts; {after:,} more changed nothing"
 
 
 def spent_of(reader: Reader, run: int) -> dict[str, float | None]:

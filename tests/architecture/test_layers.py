@@ -22,7 +22,7 @@ LAYERS = (
         "events",
         "exceptions",
         "files",
-        "gains",
+        "verdicts",
         "hashing",
         "json_texts",
         "lessons",

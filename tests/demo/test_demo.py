@@ -47,21 +47,10 @@ def test_it_runs_and_says_what_it_did(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("low", "high", "after", "said"),
     [
-        (0.1, 0.3, 0.6, "is better on questions"),
-        (
-            -0.1,
-            0.3,
-            0.5,
-            "more questions right, but that may be luck: a difference below about 0.20",
-        ),
-        (
-            -0.3,
-            0.1,
-            0.3,
-            "fewer questions right, but that may be luck: a difference below about 0.20",
-        ),
-        (0.0, 0.0, 0.4, "did not improve."),
-        (-0.3, -0.1, 0.2, "Do not use it"),
+        (0.1, 0.3, 0.6, "is better, n = 60."),
+        (-0.1, 0.3, 0.5, "is not shown to be better, n = 60."),
+        (-0.3, 0.1, 0.3, "is lower, not shown to be worse, n = 60."),
+        (-0.3, -0.1, 0.2, "is worse, n = 60."),
     ],
 )
 def test_the_verdict_is_what_the_interval_says(low, high, after, said):

@@ -1,6 +1,4 @@
-"""What held-out rows say is called a gain or a loss, shown or not, first and in the same words
-everywhere.
-"""
+"""What held-out rows show is said first, and in the same words everywhere."""
 
 from __future__ import annotations
 
@@ -15,20 +13,20 @@ from combee_dspy import CombeeReport
 from combee_dspy.cli import main
 from combee_dspy.costs import totals
 from combee_dspy.evaluation import PairedDifference
-from combee_dspy.gains import name_gain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking import write_report
 from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._progress import Display
 from combee_dspy.tracking._runs import figures_of
+from combee_dspy.verdicts import judge_difference
 from tests.tracking.journals import Story
 
 LOSS, LOSS_NOT_SHOWN, NO_GAIN, NOT_SHOWN, GAIN = CASES = (
-    ("loss", 0.25, -0.5, -0.1),
-    ("loss not shown (the interval holds zero)", 0.5, -0.5, 0.0),
-    ("no gain", 0.75, 0.0, 0.0),
-    ("gain not shown (the interval holds zero)", 0.875, 0.0, 0.5),
-    ("gain", 1.0, 0.125, 0.5),
+    ("worse, n = 4", 0.25, -0.5, -0.1),
+    ("lower, not shown to be worse, n = 4", 0.5, -0.5, 0.0),
+    ("not shown to be better, n = 4", 0.75, 0.0, 0.0),
+    ("not shown to be better, n = 4", 0.875, 0.0, 0.5),
+    ("better, n = 4", 1.0, 0.125, 0.5),
 )
 BEFORE = 0.75
 
@@ -62,16 +60,16 @@ def test_mlflow_has_it_as_a_tag_and_first_in_the_description(
     place: Path, case: tuple[str, float, float, float]
 ) -> None:
     with Reader(journal_file(place)) as reader:
-        assert figures_of(reader, 1).gain == case[0]
+        assert str(figures_of(reader, 1).verdict) == case[0]
         first = description(reader, 1).splitlines()[0]
     assert first.startswith(
         f"Held-out {case[0]}: 0.750 → {case[1]:.3f} ({case[1] - BEFORE:+.3f}, interval "
     )
 
 
-def test_a_run_without_a_held_out_set_has_that_as_its_tag(tmp_path: Path) -> None:
+def test_a_run_without_a_held_out_set_has_no_verdict(tmp_path: Path) -> None:
     with Reader(journal_file(Story(tmp_path).write("begin"))) as reader:
-        assert figures_of(reader, 1).gain == "no held-out set"
+        assert figures_of(reader, 1).verdict is None
 
 
 @everywhere((LOSS, LOSS_NOT_SHOWN))
@@ -80,8 +78,9 @@ def test_a_loss_is_the_first_line_of_the_page(
 ) -> None:
     page = write_report(place, place / "r.html").read_text(encoding="utf-8")
     first = page.partition('<section id="Result">\n')[2].lstrip().splitlines()[0]
-    assert first.startswith(f'<p class="loss" role="alert"><b>Held-out {case[0]}</b>')
-    assert 'class="worse"' in page
+    tone = "worse" if case is LOSS else "unshown"
+    assert first.startswith(f'<p class="loss {tone}" role="alert"><b>Held-out {case[0]}</b>')
+    assert f'<em class="{tone}">' in page
 
 
 @everywhere((NO_GAIN, NOT_SHOWN, GAIN))
@@ -89,9 +88,10 @@ def test_only_a_gain_that_is_shown_has_its_colour_on_the_page(
     place: Path, case: tuple[str, float, float, float]
 ) -> None:
     page = write_report(place, place / "r.html").read_text(encoding="utf-8")
-    assert 'class="loss"' not in page
-    assert f"<b>{case[0].capitalize()}</b>: " in page
-    assert ('<em class="unshown">' in page) == (case is not GAIN)
+    assert 'class="loss' not in page
+    tone = "better" if case is GAIN else "unshown"
+    assert f'<b class="{tone}">{case[0].capitalize()}</b>: ' in page
+    assert f'<em class="{tone}">' in page
 
 
 @everywhere(CASES)
@@ -115,7 +115,7 @@ def test_the_log_ends_with_it_and_a_loss_is_a_warning(
         display.follow()
     (line,) = [record for record in caplog.records if "held-out" in record.getMessage()]
     assert f"{figures} (" in line.getMessage()
-    assert (line.levelno == logging.WARNING) == case[0].startswith("loss")
+    assert (line.levelno == logging.WARNING) == (case in (LOSS, LOSS_NOT_SHOWN))
 
 
 @everywhere(CASES)
@@ -125,13 +125,10 @@ def test_commands_say_it_first(
     with pytest.raises(SystemExit):
         main(["show", str(place)])
     said = capsys.readouterr().out
-    assert said.splitlines()[0].split(maxsplit=1) == [
-        "held-out",
-        f"{case[0]}: 0.750 → {case[1]:.3f}",
-    ]
+    assert said.startswith(f"held-out    {case[0]}: 0.750 → {case[1]:.3f} (")
     with pytest.raises(SystemExit):
         main(["runs", str(place), "--table"])
-    assert f"{case[0].partition(' (')[0]}: 0.750 → {case[1]:.3f}" in " ".join(
+    assert f"0.750 → {case[1]:.3f} {case[0].rpartition(', n')[0]} " in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -148,5 +145,5 @@ def test_the_programs_report_begins_with_it(case: tuple[str, float, float, float
 
 
 def test_the_ends_of_an_interval_that_touch_zero_show_nothing() -> None:
-    assert name_gain(0.1, 0.0, 0.2) == NOT_SHOWN[0]
-    assert name_gain(-0.1, -0.2, 0.0) == LOSS_NOT_SHOWN[0]
+    assert str(judge_difference(0.1, 0.0, 0.2, 4)) == NOT_SHOWN[0]
+    assert str(judge_difference(-0.1, -0.2, 0.0, 4)) == LOSS_NOT_SHOWN[0]

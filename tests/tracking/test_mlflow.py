@@ -200,9 +200,9 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
     assert run.data.tags["mlflow.note.content"].startswith(
-        "Held-out gain not shown (the interval holds zero): 0.500 → 0.750 (+0.250"
+        "Held-out not shown to be better, n = 4: 0.500 → 0.750 (+0.250"
     )
-    assert run.data.tags["combee.heldout"] == "gain not shown (the interval holds zero)"
+    assert run.data.tags["combee.heldout"] == "not shown to be better, n = 4"
     assert "simulated" in run.data.tags["mlflow.note.content"]
     shown = {name for name in run.data.tags if not name.startswith("mlflow.")}
     assert shown == {"combee.heldout"}, "how far a run has come is nobody's label"

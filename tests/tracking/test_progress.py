@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 
 import pytest
 from rich.console import Console
@@ -65,12 +66,27 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
     story.write("second", "end")
     display.follow()
     display.close()
-    not_shown = "held-out gain not shown (the interval holds zero): 0.500 → 0.750"
-    assert f"{not_shown} (+0.250, -0.250 to +0.750, n = 4)" in screen.stream.getvalue()
+    not_shown = "held-out not shown to be better, n = 4: 0.500 → 0.750"
+    assert f"{not_shown} (+0.250, -0.250 to +0.750)" in screen.stream.getvalue()
     assert screen.lines()[-1].endswith(
         f"finished: {not_shown}, best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens,"
         " task 390 tokens, $0.0260 and 2 calls without a price, 2 of 6 train rollouts raised"
     )
+
+
+def test_updates_of_a_long_search_that_change_nothing_are_folded(tmp_path):
+    class Serial(Story):
+        async def many(self, log):
+            for step in range(1, 35):
+                self._close(log, step, "seed", 3)
+
+    story = Serial(tmp_path)
+    screen = Screen(story.write())
+    display = screen.display()
+    story.write("begin", "first", "many")
+    display.follow()
+    updates = re.findall(r"update (\d+):", screen.stream.getvalue())
+    assert list(map(int, updates)) == [*range(10), 10, 20, 30]
 
 
 def test_nothing_passes_what_it_is_a_part_of(tmp_path):

@@ -111,7 +111,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
 
 
 def _heldout(history: RunHistory, figures: RunFigures) -> dict[str, Any]:
-    if not figures.heldout_n:
+    if figures.verdict is None:
         return {}
     differences = [
         entry.event.difference for entry in history.entries(Receipt) if entry.event.difference
@@ -119,7 +119,8 @@ def _heldout(history: RunHistory, figures: RunFigures) -> dict[str, Any]:
     names = ("before", "after", "difference", "low", "high", "n")
     return {
         **{name: getattr(figures, f"heldout_{name}") for name in names},
-        "gain": figures.gain,
+        "verdict": str(figures.verdict),
+        "tone": figures.verdict.tone,
         "confidence": differences[-1].confidence if differences else None,
         "looks": [asdict(entry.event) for entry in history.entries(HeldoutRead)],
     }
