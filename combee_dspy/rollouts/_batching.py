@@ -28,7 +28,8 @@ class Batching:
     """When waiting jobs are released, and in what company.
 
     Jobs are released when so many wait, when the oldest has waited so long, or when the latest
-    scores are alike: whichever comes first. By default each goes as soon as a slot is free. A
+    scores are alike: whichever comes first. They go as slots become free: a service that answers a
+    batch together gets the next one together. By default each job goes as soon as a slot is free. A
     service that takes single requests composes its own batches, and loses time whenever a job
     waits beside an idle slot. ``Batching(queue="target", seconds=0.2, variance=0.01)`` is for
     those that cannot: they pad a batch to its longest job, or pay a fixed price for each batch.

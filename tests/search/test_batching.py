@@ -13,72 +13,37 @@ from combee_dspy import Combee, Search
 from combee_dspy.cli._plan import plan_run
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.costs import Costs
-from combee_dspy.records import BatchDecision, Rollout
+from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts import (
     Batching,
-    ExecutorSession,
     Fixed,
-    RolloutJob,
     Slots,
     Threads,
     ThreadSession,
 )
-from combee_dspy.rollouts._batching import Batches
+from combee_dspy.rollouts._batching import Batches, Turn
 from tests.worlds import World, examples, metric
 
 
-class Batched(Threads):
-    """Workers that note what is sent to them at once: what a server that takes batches would
-    get.
-    """
-
-    def __init__(self, batching: Batching | None) -> None:
-        super().__init__(batching)
-        object.__setattr__(self, "batches", [])
-
-    def start(self, workers: int) -> ExecutorSession:
-        return _Session(workers, self.batches)
-
-
-class _Session(ThreadSession):
-    def __init__(self, workers: int, batches: list[list[int]]) -> None:
-        super().__init__(workers)
-        self._batches, self._open = batches, False
-
-    async def rollout(self, job: RolloutJob) -> Rollout:
-        if not self._open:
-            self._open = True
-            self._batches.append([])
-            asyncio.get_running_loop().call_soon(self._close)
-        self._batches[-1].append(len(job.example.question))
-        return await super().rollout(job)
-
-    def _close(self) -> None:
-        self._open = False
-
-
-def compiled(
-    batching: Batching | None, train: list[dspy.Example] | None = None
-) -> tuple[Any, list[list[int]]]:
-    world, executor = World.made(), Batched(batching)
+def compiled(batching: Batching | None, train: list[dspy.Example] | None = None) -> Any:
+    world = World.made()
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(
-            executor=executor,
+            executor=Threads(batching),
             reflection_minibatch_size=8,
             max_metric_calls=80,
             search=Search(keep="pareto"),
         )
-        program = combee.compile(
+        return combee.compile(
             dspy.Predict("question -> answer"),
             trainset=train or examples(24),
             valset=examples(12, 100),
         )
-    return program, executor.batches
 
 
 @pytest.fixture(scope="module")
 def at_once() -> Any:
-    return compiled(None)[0]
+    return compiled(None)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +58,30 @@ def at_once() -> Any:
     ids=str,
 )
 def test_batches_change_when_and_never_what(batching, at_once):
-    program, batches = compiled(batching)
+    program = compiled(batching)
     assert program.combee_report.texts == at_once.combee_report.texts
     assert program.combee_report.rollouts == at_once.combee_report.rollouts
-    assert sum(map(len, batches)) >= program.combee_report.rollouts - 1
 
 
-def test_a_service_gets_as_many_at_once_as_it_takes():
-    """Four, by num_threads; calls of reflection take slots too."""
-    _, batches = compiled(Batching("target", patience=1.0))
-    assert max(map(len, batches)) == 4
-    assert sum(map(len, batches)) >= 2 * len(batches)
+def test_a_service_gets_as_many_at_once_as_it_takes(monkeypatch):
+    """Four, by num_threads. Jobs are released when four wait, or when nothing is in flight that
+    could bring company; they go as slots become free, so the service decides which arrive together.
+    """
+    releases: list[tuple[int, bool]] = []
+    pop, release = Batches.pop, Batches._release
+
+    def popped(batches: Batches, free: int, target: int, now: float) -> Turn | float:
+        def noted() -> None:
+            releases.append((len(batches._held), free == target))
+            release(batches)
+
+        monkeypatch.setattr(batches, "_release", noted)
+        return pop(batches, free, target, now)
+
+    monkeypatch.setattr(Batches, "pop", popped)
+    compiled(Batching("target", patience=0.1))
+    assert max(waiting for waiting, _ in releases) >= 4
+    assert all(waiting >= 4 or idle for waiting, idle in releases)
 
 
 def test_a_batch_holds_one_class_of_lengths_as_they_were_measured(monkeypatch):
