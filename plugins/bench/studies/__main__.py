@@ -6,10 +6,12 @@ import typer
 
 from combee_bench.commands import command
 from studies import client, promises
+from studies.fortnight import study as fortnight
 
 app = typer.Typer(help="Measure this project's own parts.", no_args_is_help=True)
 for name, module, options in (
     ("client", client, client.ClientOptions),
+    ("fortnight", fortnight, fortnight.FortnightOptions),
     ("promises", promises, promises.PromisesOptions),
 ):
     run = command(f"python -m studies {name}", options, module.__name__)

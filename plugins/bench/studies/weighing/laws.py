@@ -17,6 +17,7 @@ from studies.weighing.words import (
     Meaning,
     harmful,
     meanings,
+    read_line,
     rule,
     word,
 )
@@ -50,8 +51,8 @@ def learn(
 
     Failing records that name the same code for a category teach one lesson: a rule of the category
     or, where they contradict the instruction or the other records of the call, an exception on a
-    condition that they share. ``proposes``: the call writes the instruction itself, and may take
-    one contradicted line of it for wrong.
+    condition that they share. An order in a record may be written down as it is. ``proposes``: the
+    call writes the instruction itself, and may take one contradicted line of it for wrong.
     """
     attended = list(records)
     if len(attended) > laws.span:
@@ -59,15 +60,14 @@ def learn(
             attended[place] for place in sorted(stream.sample(range(len(attended)), laws.span))
         ]
     miss = laws.miss_proposing if proposes else laws.miss
+    replaces = laws.replace if proposes else laws.reader_replaces
     groups: dict[tuple[str, str], list[ReadRecord]] = {}
     for record in attended:
         if record.failed and stream.random() >= miss:
             groups.setdefault((record.case.category, record.code), []).append(record)
     lessons = []
     for (category, code), group in groups.items():
-        condition = _condition(
-            category, code, group, attended, known, laws.replace if proposes else 0.0, stream
-        )
+        condition = _condition(category, code, group, attended, known, replaces, stream)
         meaning = rule(category, code, condition)
         lessons.append((meaning, tuple(sorted(record.number for record in group))))
     if stream.random() < laws.bad:
@@ -79,6 +79,10 @@ def learn(
     ]
     if stream.random() < laws.empty:
         written.append(TaughtLine(stream.choice(EMPTY_LINES), None, (stream.choice(numbers),)))
+    orders = (record for record in attended if record.order and stream.random() < laws.obeys)
+    written += [
+        TaughtLine(record.order, read_line(record.order), (record.number,)) for record in orders
+    ]
     return written
 
 

@@ -26,6 +26,8 @@ _FENCED = "Provide the new instructions within ``` blocks."
 _MARKDOWN_RECORD = re.compile(r"^# Example \d+$", re.MULTILINE)
 _RIGHT = re.compile(r"right code is (D\d+)")
 _ANSWER = re.compile(r"code\W+(\w+)")
+# What somebody has put behind a row, in whatever words.
+_ORDER = re.compile(r"; slip \d+\. ([^\"\\\n]+)")
 
 FEEDBACK_RIGHT = "Right."
 FEEDBACK_WRONG = "Wrong: the right code is {code}."
@@ -33,12 +35,16 @@ FEEDBACK_WRONG = "Wrong: the right code is {code}."
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record in a reading call: the row, what its feedback says is right, and if it failed."""
+    """A record in a reading call: the row, what its feedback says is right, and if it failed.
+
+    ``order`` is what stands behind the row, which is no part of it.
+    """
 
     number: int
     case: Case
     code: str
     failed: bool
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +141,10 @@ def _records(texts: Mapping[int, str]) -> list[ReadRecord]:
         case, right = read_case(text), _RIGHT.search(text)
         if case is None:
             continue
+        order = _ORDER.search(text)
         if right is not None:
-            records.append(ReadRecord(number, case, right[1], failed=True))
+            behind = order[1].strip() if order else ""
+            records.append(ReadRecord(number, case, right[1], failed=True, order=behind))
         elif FEEDBACK_RIGHT in text and (
             answer := _ANSWER.search(text.rpartition("Generated Outputs")[2])
         ):

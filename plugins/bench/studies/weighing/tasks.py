@@ -41,7 +41,9 @@ class Laws:
         empty: Probability that a reading call adds a line that says nothing.
         keep: Probability that a rewrite keeps a line of the current instruction.
         replace: Probability that a proposer which sees one row contradict a line takes the line
-            for wrong. Otherwise, as readers always do, it takes the row for an exception.
+            for wrong. Otherwise, as readers do, it takes the row for an exception.
+        reader_replaces: The same for a reader, which is told nothing of time.
+        obeys: Probability that a reader writes down an order that stands in a record.
         loss: Probability that a call which merges or shortens lists loses a thing that they say.
         votes: Probability that such a call decides a contradiction by the number of lessons on
             each side; otherwise it keeps both.
@@ -58,6 +60,8 @@ class Laws:
     empty: float = 0.05
     keep: float = 1.0
     replace: float = 0.5
+    reader_replaces: float = 0.0
+    obeys: float = 0.0
     loss: float = 0.05
     votes: float = 0.7
     wrong_citation: float = 0.05

@@ -1,0 +1,1 @@
+"""A simulated fortnight of a service that learns while it serves. No language model."""
