@@ -30,16 +30,83 @@ ROOT = Path(__file__).parents[1]
 project = "combee_dspy"
 author = "The combee_dspy authors"
 release = combee_dspy.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build", "SKILL.md"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+]
+myst_enable_extensions = ["colon_fence"]
+exclude_patterns = ["_build"]
 html_theme = "furo"
+pygments_style = "friendly"  # which colours a diff
 html_title = f"combee_dspy {release}"
-html_extra_path = ["llms.txt", "SKILL.md"]
+html_extra_path = ["../.claude/skills/combee-dspy/SKILL.md"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_numpy_docstring = False
+
+
+# The rooms, by what a reader wants to do. What is named by no task stands under "Extend".
+TASKS = {
+    "Optimize": (
+        "Combee, its options, budgets and report.",
+        (
+            "combee_dspy",
+            "combee_dspy.combee",
+            "combee_dspy.options",
+            "combee_dspy.report",
+            "combee_dspy.presets",
+            "combee_dspy.many",
+            "combee_dspy.loading",
+        ),
+    ),
+    "Choose how it learns": (
+        "Aggregators, operators, artifacts, guards and when to stop.",
+        (
+            "combee_dspy.aggregators",
+            "combee_dspy.operators",
+            "combee_dspy.artifacts",
+            "combee_dspy.memory",
+            "combee_dspy.skills",
+            "combee_dspy.weighers",
+            "combee_dspy.controllers",
+            "combee_dspy.diversity",
+            "combee_dspy.guards",
+            "combee_dspy.stopping",
+        ),
+    ),
+    "Learn from traces": (
+        "Recorded rollouts: sources, and lessons without a run.",
+        ("combee_dspy.traces", "combee_dspy.learning"),
+    ),
+    "Measure": (
+        "Judges, held-out rows, costs and benchmarks.",
+        ("combee_dspy.evaluation", "combee_dspy.costs", "combee_dspy.benchmarks"),
+    ),
+    "Look inside": (
+        "Trackers, the journal, events, the book of lessons and errors.",
+        (
+            "combee_dspy.tracking",
+            "combee_dspy.journal",
+            "combee_dspy.events",
+            "combee_dspy.lessons",
+            "combee_dspy.records",
+            "combee_dspy.exceptions",
+        ),
+    ),
+    "Ship": (
+        "Diagnose, plan, verify, publish, and let a canary decide.",
+        ("combee_strategist",),
+    ),
+    "Use parts of it elsewhere": (
+        "The reducer in dspy.GEPA, in gepa and in MLflow.",
+        ("combee_dspy.reducer", "combee_dspy.mlflow_prompts"),
+    ),
+}
 
 
 def write_api(app: Sphinx) -> None:
@@ -50,20 +117,21 @@ def write_api(app: Sphinx) -> None:
     rooms = []
     seen: set[int] = set()
     for module in _modules():
-        names = [one for one in module.__all__ if id(getattr(module, one)) not in seen]
-        objects = [getattr(module, one) for one in names]
+        names = [name for name in module.__all__ if id(getattr(module, name)) not in seen]
+        objects = [getattr(module, name) for name in names]
         vars(module).update(
             zip(names, objects, strict=True)
         )  # what a module loads late is there when autodoc looks
-        seen.update(id(one) for one in objects)
+        seen.update(map(id, objects))
         for name, thing in zip(names, objects, strict=True):
             if (inspect.isclass(thing) or inspect.isroutine(thing)) and not inspect.getdoc(thing):
                 logging.getLogger(__name__).warning("%s.%s has no docstring", module.__name__, name)
         if names:
             rooms.append(module.__name__)
-            listed = ", ".join(names)
+            names.sort(key=lambda name: name != "Combee")  # which readers come for
             directive = (
-                f".. automodule:: {module.__name__}\n   :members: {listed}\n   :show-inheritance:"
+                f".. automodule:: {module.__name__}\n   :members: {', '.join(names)}\n"
+                "   :show-inheritance:"
             )
             _write(
                 folder / f"{rooms[-1]}.md",
@@ -72,9 +140,36 @@ def write_api(app: Sphinx) -> None:
     for page in folder.glob("*.md"):
         if page.stem not in (*rooms, "index"):
             page.unlink()  # of a room that is no more
-    toctree = "\n".join(rooms)
-    said = "# API\n\nEvery public name, by room."
-    _write(folder / "index.md", f"{said}\n\n```{{toctree}}\n:maxdepth: 1\n\n{toctree}\n```\n")
+    _write(folder / "index.md", "# API\n\nEvery public name, by task.\n" + _tasks(rooms))
+
+
+def _tasks(rooms: list[str]) -> str:
+    """Return the rooms by task, each once; a package brings the rooms below it."""
+    text = ""
+    left = list(rooms)
+    for task, (said, packages) in TASKS.items():
+        chosen = [
+            room
+            for package in packages
+            for room in left
+            if room == package or (room.startswith(f"{package}.") and package != "combee_dspy")
+        ]
+        left = [room for room in left if room not in chosen]
+        text += _chapter(task, said, chosen)
+    return text + _chapter("Extend", "What strategies and their tests are made of.", left)
+
+
+def _chapter(task: str, said: str, rooms: list[str]) -> str:
+    listed = "\n".join(rooms)
+    return f"\n## {task}\n\n{said}\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+
+
+def write_llms(app: Sphinx, error: Exception | None) -> None:
+    """Write llms.txt for the site: its links are to pages, and those of the repository to files."""
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    text = re.sub(r"\(docs/(\S+?)\.md\)", r"(\1.html)", text)
+    text = text.replace(".claude/skills/combee-dspy/", "")
+    Path(app.outdir, "llms.txt").write_text(text, encoding="utf-8")
 
 
 def _modules() -> Iterator[ModuleType]:
@@ -164,3 +259,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", shorten_types, priority=900)
     for written in (write_api, write_commands, write_tutorials):
         app.connect("builder-inited", written)
+    app.connect("build-finished", write_llms)

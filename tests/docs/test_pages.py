@@ -26,6 +26,7 @@ from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / ".claude" / "skills" / "combee-dspy" / "SKILL.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "how_to").glob("*.md")),
 ]
@@ -163,7 +164,7 @@ def each(pages, *slow):
     each(
         [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))],
         "README.md",
-        "docs/SKILL.md",
+        ".claude/skills/combee-dspy/SKILL.md",
         "docs/concepts.md",
         "docs/how_to/costs.md",
         "docs/how_to/mlflow.md",

@@ -96,12 +96,15 @@ class Server:
     def total(self) -> int:
         return sum(self.answered.values())
 
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
     def lm(self, model: str, **kwargs: Any) -> dspy.LM:
         """Return a plain DSPy client of one of the service's models, as a user writes it."""
-        base = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
         return dspy.LM(
             f"openai/{model}",
-            api_base=base,
+            api_base=self.base,
             api_key="none",
             **{"temperature": 0.0, "cache": False, **kwargs},
         )
