@@ -45,8 +45,7 @@ class Search:
             ``gepa_kwargs``, an ``instruction_proposer`` or a selector of your own, which are
             written for GEPA's order: 1 or 2 are refused there.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn
-            by what operators have brought on validation where there are more operators than
-            children. By default one an operator.
+            by the seed where there are more operators than children. By default one an operator.
         screen: Examples of its minibatch that a child of a larger minibatch runs on before its
             validation; one that they show to be worse is refused. A minibatch no larger is run
             whole and must be beaten, as in GEPA.

@@ -52,8 +52,7 @@ class Temperature:
     def at(self, update: int, stale: int = 0) -> float:
         """Return the temperature of an update, from 0. Pure.
 
-        ``stale``: updates since the best validation score last rose. A draw after a refusal counts
-        as one more.
+        ``stale``: updates since the best validation score last rose.
         """
         part = min(update / (self.updates - 1), 1.0) if self.updates > 1 else 1.0
         planned = self.start + (self.end - self.start) * (1 - math.cos(math.pi * part)) / 2
@@ -142,8 +141,6 @@ class Diversity:
         threshold: Similarity above which a candidate is refused. ``None`` takes the embedder's own.
         recent: How many of the latest candidates a new one is compared with, besides its parent. A
             repeated text is refused whatever its age.
-        max_draws: Draws for one child, the first included. Each draw after a refusal takes another
-            operator; after the last one no child is made.
         temperature: The proposer's temperature schedule; ``None`` leaves the LM's own.
         restart: When to start again from the seed's text; ``None`` never does.
     """
@@ -151,14 +148,13 @@ class Diversity:
     embedder: str | Mapping[str, Any] | Embedder | None = "char-ngrams"
     threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
     recent: Annotated[int, Field(ge=1)] = 32
-    max_draws: Annotated[int, Field(ge=1)] = 3
     temperature: Temperature | None = None
     restart: Restart | None = None
 
     @classmethod
     def off(cls) -> Diversity:
         """Return the options that do nothing: every draw is proposed."""
-        return cls(embedder=None, max_draws=1)
+        return cls(embedder=None)
 
     def build_embedder(self) -> tuple[Embedder, float] | None:
         """Return the embedder and its threshold; ``None`` where nothing is compared.

@@ -19,12 +19,6 @@ from combee_dspy.operators._instruction_channel import InstructionChannel
 from combee_dspy.operators._lines import Delete, Reorder
 from combee_dspy.operators._rephrase import Rephrase
 from combee_dspy.operators._rewrite import Rewrite
-from combee_dspy.operators._weights import (
-    OperatorOutcome,
-    draw_operators,
-    operator_labels,
-    operator_weights,
-)
 
 __all__ = [
     "Delete",
@@ -33,21 +27,17 @@ __all__ = [
     "InstructionChannel",
     "Operator",
     "OperatorInput",
-    "OperatorOutcome",
     "Reorder",
     "Rephrase",
     "Rewrite",
     "apply_components",
     "decode_demonstrations",
     "decode_fields",
-    "draw_operators",
     "edit_components",
     "encode_demonstrations",
     "encode_fields",
     "guard_input",
     "operator_input",
-    "operator_labels",
-    "operator_weights",
     "predictor_runs",
     "seed_components",
     "visible",

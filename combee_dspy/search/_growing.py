@@ -144,7 +144,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         names, settings = self.task.components, self.task.settings
         if self.task.edits_instructions and settings.component_selector != "all":
             names = (names[step % len(names)],)
-        return Parent(self._text(step - 1 - self._staleness), -1, names, {})
+        return Parent(self._text(step - 1 - self._staleness), -1, names)
 
     def _text(self, step: int) -> Candidate:
         return self._versions[step].text if step >= 0 else self.task.seed

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import UpdateView
 from combee_dspy.events import CandidateScreened, WarningRaised
-from combee_dspy.operators import OperatorOutcome, operator_weights, visible
+from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Compilation, EffectPlace, Member
 from combee_dspy.search._choices import choose_best, draw_screen, verdict
@@ -49,7 +49,6 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         self._anchors = frozenset(row.hash for row in task.anchors)
         self._turns = Turns(visible(task.seed.texts), self._selects, self.pool.members)
         self.telling = Telling(self.effects, self.pool, self.gepa, task.splits.train)
-        self._outcomes: list[OperatorOutcome] = []
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
 
@@ -67,10 +66,9 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws."""
-        weights = operator_weights(self._outcomes, self.proposer.labels, step)
         if not self.task.is_serial and step <= self._settings.staleness:
             # There is one candidate yet: its validation need not be waited for.
-            return Parent(self._seed, 0, self._turns.take(0), weights)
+            return Parent(self._seed, 0, self._turns.take(0))
         self.telling.begin(step)
         restart = self._settings.diversity.restart
         reason = None if restart is None else restart.due(self._progress)
@@ -81,7 +79,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             self.effects.log.emit(restarts, step=step)
         member = self.pool.members[index]
         self.telling.selected(member)
-        return Parent(member.candidate, index, self._turns.take(index), weights)
+        return Parent(member.candidate, index, self._turns.take(index))
 
     def sampled(self, plan: UpdatePlan) -> None:
         self.telling.sampled(plan)
@@ -111,7 +109,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             children = await self.custom.children(learned, parent.candidate)
         else:
             children = await self.proposer.children(
-                learned, parent.candidate, learned.plan.children, parent.weights
+                learned, parent.candidate, learned.plan.children
             )
         for child in children:
             event = child.candidate.proposed(
@@ -193,18 +191,13 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             self._tell(learned)
         self.telling.screened(learned, checked)
         for result in checked:
-            lift = None
             if result.validation is not None:
                 member = self.pool.join(
                     result.child.candidate, (parent.index,), step, result.validation
                 )
-                lift = member.mean - self.pool.members[parent.index].mean
                 self._turns.turn(member.index)
                 accepted = True
                 self.telling.accepted(step, member, result.after)
-            self._outcomes.append(
-                OperatorOutcome(result.child.operator, step, lift, result.validation is not None)
-            )
         if self._settings.diversity.restart is not None:
             front = [self.pool.members[index].candidate for index in sorted(self.gepa.front)]
             similarity = await self.proposer.similarity(front)

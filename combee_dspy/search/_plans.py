@@ -18,13 +18,11 @@ class Parent:
     Attributes:
         index: Its position in the pool; −1 where it has none yet.
         components: What will be edited; ``None`` where that hangs on the rollouts.
-        weights: Probability of each operator, by label.
     """
 
     candidate: Candidate
     index: int
     components: tuple[str, ...] | None
-    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
-"""Children of a candidate: operators edit, guards refuse, another operator tries again."""
+"""Children of a candidate: operators edit, guards refuse."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive
@@ -19,11 +20,9 @@ from combee_dspy.operators import (
     OperatorInput,
     Rewrite,
     decode_fields,
-    draw_operators,
     edit_components,
     guard_input,
     operator_input,
-    operator_labels,
     predictor_runs,
     without_copies,
 )
@@ -50,19 +49,6 @@ class Child:
     components: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A child in the making: its number, its operator, those it has tried, and what was too like
-    others.
-    """
-
-    number: int
-    operator: int
-    tried: list[int] = field(default_factory=list)
-    child: Child | None = None
-    alike: Child | None = None
-
-
 @dataclass(eq=False)
 class Proposer:
     """Makes children of a candidate from what an update learned. Called for one update at a time,
@@ -75,7 +61,7 @@ class Proposer:
         self._task, self.books = self.contexts.task, self.contexts.books
         self._settings, self._emit = self._task.settings, self.contexts.effects.log.emit
         self._operators, self._diversity = self._settings.operators, self._settings.diversity
-        self.labels = operator_labels(self._operators)
+        self.labels = _labels(self._operators)
         self._archive = Archive(self._diversity)
         texts = self._task.seed.texts
         described = {
@@ -84,52 +70,55 @@ class Proposer:
         own = {name: texts[name] for name in described}
         check_program(self._settings.guards, own, described)
 
-    async def children(
-        self, learned: Learned, base: Candidate, count: int, weights: Mapping[str, float]
-    ) -> list[Child]:
+    async def children(self, learned: Learned, base: Candidate, count: int) -> list[Child]:
         """Return up to ``count`` children of a candidate, each by another operator as far as there
         are others.
 
-        All operators of a round work at once; what they made is judged in the order
-        of the children. A child that is refused draws another operator and tries again. Where all
+        All operators work at once; what they made is judged in the order of the children. Where all
         are refused, the first of those that were only too similar is returned: spelling cannot tell
         a paraphrase from the next lesson of the same form ("a parcel goes to shipping", "a courier
-        goes to shipping"), and validation can. ``weights`` are operators' probabilities by label.
+        goes to shipping"), and validation can.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
-        chosen = draw_operators(weights, count, derive(self._settings.seed, "operators", step))
-        drafts = [_Draft(number, self.labels.index(label)) for number, label in enumerate(chosen)]
+        chosen = self._draw(count, step)
         self._archive.add(base.texts)
-        pending = drafts
-        for attempt in range(self._diversity.max_draws):
-            edits = await together(
-                self._edited(draft.operator, inputs, base, step, (draft.number, attempt))
-                for draft in pending
-            )
-            for draft, texts in zip(pending, edits, strict=True):
-                draft.tried.append(draft.operator)
-                await self._judge(draft, texts, base, step)
-            pending = [
-                draft
-                for draft in pending
-                if draft.child is None and self._redraw(draft, drafts, step, weights)
-            ]
-            if not pending:
-                break
-        children = [draft.child for draft in drafts if draft.child is not None]
+        edits = await together(
+            self._edited(operator, inputs, base, step, number)
+            for number, operator in enumerate(chosen)
+        )
+        children: list[Child] = []
+        alike: list[Child] = []
+        for operator, texts in zip(chosen, edits, strict=True):
+            if not texts:
+                continue
+            child = self._child(operator, texts, base)
+            refusal = await self._refusal(operator, child, base)
+            if refusal is None:
+                self._archive.add(child.candidate.texts)
+                children.append(child)
+                continue
+            self._refused(operator, refusal, base, step)
+            if not self._archive.repeats(child.candidate.texts):
+                alike.append(child)
         if not children:
-            children = [draft.alike for draft in drafts if draft.alike is not None][:1]
+            children = alike[:1]
             for child in children:
                 self._archive.add(child.candidate.texts)
         return children
+
+    def _draw(self, count: int, step: int) -> list[int]:
+        """Draw operators, none again before each has been drawn."""
+        stream, places = derive(self._settings.seed, "operators", step), range(len(self._operators))
+        drawn: list[int] = []
+        while len(drawn) < count:
+            drawn += stream.sample(places, min(count - len(drawn), len(places)))
+        return drawn
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate with the edits of all operators, one after the other; for a trunk."""
         for operator in range(len(self._operators)):
             inputs = self._inputs(learned, base)
-            base = base.edited(
-                await self._edited(operator, inputs, base, learned.plan.step, (0, 0))
-            )
+            base = base.edited(await self._edited(operator, inputs, base, learned.plan.step, 0))
         return base
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
@@ -184,7 +173,7 @@ class Proposer:
         inputs: Mapping[str, OperatorInput],
         base: Candidate,
         step: int,
-        place: tuple[int, int],
+        number: int,
     ) -> dict[str, str]:
         """Return the components that an operator changes, asked in a place of its own; what is
         refused is said.
@@ -192,7 +181,7 @@ class Proposer:
         outcomes = await together(
             self._operators[operator].apply(
                 material,
-                self.contexts.make(component, base, step).at("operator", operator, *place),
+                self.contexts.make(component, base, step).at("operator", operator, number),
             )
             for component, material in inputs.items()
         )
@@ -227,39 +216,16 @@ class Proposer:
                 self._emit(copies_removed, step=step, component=component)
         return check(outcome, self._settings.guards, judged, self.contexts.copies) or outcome
 
-    async def _judge(
-        self, draft: _Draft, texts: Mapping[str, str], base: Candidate, step: int
-    ) -> None:
-        if not texts:
-            return
-        candidate, near = base.edited(texts), self._operators[draft.operator].near_parent
+    def _child(self, operator: int, texts: Mapping[str, str], base: Candidate) -> Child:
         components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
-        child = Child(candidate, self.labels[draft.operator], components)
-        refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, near)
-        if refusal is None:
-            self._archive.add(candidate.texts)
-            draft.child = child
-            return
-        self._refused(draft.operator, refusal, base, step)
-        if draft.alike is None and not self._archive.repeats(candidate.texts):
-            draft.alike = child
+        return Child(base.edited(texts), self.labels[operator], components)
 
-    def _redraw(
-        self, draft: _Draft, drafts: Sequence[_Draft], step: int, weights: Mapping[str, float]
-    ) -> bool:
-        """Give a refused child another operator; return whether there is one."""
-        # What applies the scan's lessons would make the text again that it made for a sibling.
-        used = {place for other in drafts for place in (*other.tried, other.operator)}
-        left = {
-            self.labels[place]: weights.get(self.labels[place], 1.0)
-            for place, operator in enumerate(self._operators)
-            if place not in (used if operator.needs_lessons else draft.tried)
-        }
-        if not left or len(draft.tried) >= self._diversity.max_draws:
-            return False
-        stream = derive(self._settings.seed, "redraw", step, draft.number, len(draft.tried))
-        draft.operator = self.labels.index(draw_operators(left, 1, stream)[0])
-        return True
+    async def _refusal(self, operator: int, child: Child, base: Candidate) -> Refusal | None:
+        """Return why a child is too like others; ``None`` where it is not."""
+        near = self._operators[operator].near_parent
+        return await asyncio.to_thread(
+            self._archive.refuses, child.candidate.texts, base.texts, near
+        )
 
     def _refused(
         self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = ""
@@ -274,6 +240,16 @@ class Proposer:
         return await asyncio.to_thread(
             self._archive.similarity, [candidate.texts for candidate in candidates]
         )
+
+
+def _labels(operators: Sequence[Operator]) -> tuple[str, ...]:
+    """Return one label per operator: its name, numbered from the second of that name."""
+    seen: Counter[str] = Counter()
+    labels = []
+    for name in (operator.name for operator in operators):
+        seen[name] += 1
+        labels.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return tuple(labels)
 
 
 def _fits(operator: Operator, new: str, old: str) -> bool:

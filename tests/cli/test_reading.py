@@ -55,7 +55,7 @@ validation:
    calibration: {reference: "their_task:metric", share: 0.5}}
 guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
 diversity:
-  {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2,
+  {embedder: char-ngrams, threshold: 0.9, recent: 8,
    temperature: {start: 0.9}, restart: {}}
 heldout: {target: 0.4, power: 0.5, confidence: 0.9, discordance: 0.5}
 costs: {prices: {openai/m: {prompt: 1, completion: 2}}, gpus: {task: 8}}

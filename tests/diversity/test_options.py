@@ -23,8 +23,7 @@ class Unmeasured(Embedder):
 
 
 def test_the_default_compares_and_does_nothing_else():
-    assert (Diversity().temperature, Diversity().restart, Diversity().max_draws) == (None, None, 3)
-    assert Diversity.off().max_draws == 1
+    assert (Diversity().temperature, Diversity().restart) == (None, None)
     assert pydantic.TypeAdapter(Restart).json_schema()["properties"]["patience"]["minimum"] == 1
 
 
@@ -40,7 +39,6 @@ def test_an_embedder_without_a_known_threshold_needs_one():
         ({"threshold": 1.0}, ArgumentValueError),
         ({"threshold": "high"}, ArgumentError),
         ({"recent": 0}, ArgumentValueError),
-        ({"max_draws": 1.5}, ArgumentError),
         ({"temperature": 0.7}, ArgumentTypeError),
         ({"restart": True}, ArgumentTypeError),
         ({"embedder": "no-such"}, UnknownStrategyError),

@@ -14,7 +14,7 @@ from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.diversity import Restart
 from combee_dspy.operators import Operator
-from combee_dspy.records import Edit, Lesson, Lessons, Refusal
+from combee_dspy.records import Edit, Lesson, Lessons
 from combee_dspy.search._trials import BLAMED
 from tests.slow import slow_but
 from tests.worlds import (
@@ -97,47 +97,6 @@ def test_each_operator_makes_a_child_unless_fewer_are_wanted(world: World, tmp_p
     )
     steps = [one["step"] for one in events(tmp_path / "one", "candidate") if one["step"] >= 0]
     assert len(steps) == len(set(steps))
-
-
-def test_a_refused_child_draws_another_operator(world: World, tmp_path: Path) -> None:
-    # Nothing can be deleted from an instruction of one sentence, so the child is made by another
-    # operator.
-    program = world.compile(
-        operators=["delete", "insert"],
-        search=Search(children=1),
-        log_dir=tmp_path,
-        seed=3,
-        reflection_minibatch_size=12,
-    )
-    refused = {(one["step"], one["operator"]) for one in events(tmp_path, "refused")}
-    made = {
-        one["step"]: one["operator"] for one in events(tmp_path, "candidate") if one["step"] >= 0
-    }
-    redrawn = [
-        step for step, operator in refused if operator == "delete" and made.get(step) == "insert"
-    ]
-    assert redrawn
-    assert program.combee_report.best_score == 1.0
-
-
-def test_a_refused_child_that_no_operator_is_left_for_is_given_up(world: World) -> None:
-    asked: list[tuple[int, str]] = []
-
-    class Refusing(Scripted):
-        needs_lessons = True
-
-        async def apply(self, given: Any, context: Any) -> Any:
-            asked.append((context.update, self.texts[0]))
-            return Refusal("never")
-
-    # Two children are refused, and one operator is left for them.
-    world.compile(
-        operators=[Refusing((name,)) for name in "abc"],
-        search=Search(children=2),
-        budget=Budget(updates=1),
-        diversity=Diversity(max_draws=3),
-    )
-    assert sorted(asked) == [(0, "a"), (0, "b"), (0, "c")]
 
 
 def test_children_are_made_while_the_student_is_validated() -> None:
