@@ -55,7 +55,6 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     },
     "operator": {
         "insert": "Insert",
-        "delete": "Delete",
         "rephrase": "Rephrase",
         "reorder": "Reorder",
         "rewrite": "Rewrite",

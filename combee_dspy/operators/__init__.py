@@ -16,12 +16,11 @@ from combee_dspy.operators._components import (
 from combee_dspy.operators._few_shot_swap import FewShotSwap
 from combee_dspy.operators._insert import Insert
 from combee_dspy.operators._instruction_channel import InstructionChannel
-from combee_dspy.operators._lines import Delete, Reorder
+from combee_dspy.operators._lines import Reorder
 from combee_dspy.operators._rephrase import Rephrase
 from combee_dspy.operators._rewrite import Rewrite
 
 __all__ = [
-    "Delete",
     "FewShotSwap",
     "Insert",
     "InstructionChannel",

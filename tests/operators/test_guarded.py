@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from combee_dspy.guards import CopyIndex, Guards, check
 from combee_dspy.lessons import write_section
 from combee_dspy.operators import (
-    Delete,
     FewShotSwap,
     Insert,
     InstructionChannel,
@@ -34,7 +33,7 @@ VALUES = {
     "seed_instruction": SEED,
     "lessons": Lessons("route", (Lesson("Look twice. " * 9), Lesson("Use percent."))),
 }
-OPERATORS = (Insert(max_tokens=60), Rewrite(), Delete(), Rephrase(), Reorder(), FewShotSwap())
+OPERATORS = (Insert(max_tokens=60), Rewrite(), Rephrase(), Reorder(), FewShotSwap())
 OPERATORS = (*OPERATORS, InstructionChannel(), InstructionChannel(max_tokens=1))
 LEAK = (
     "Acme Holdings of Leeds asked on the third of May how much of its bridge loan had come back by"
@@ -52,7 +51,6 @@ NUMBERS = st.integers(-1, 6)
         {
             "reworded_passages": st.lists(TEXTS, min_size=3, max_size=3) | st.none(),
             "new_instruction": TEXTS | st.just(PARENT + " {x}"),
-            "lines_to_drop": st.lists(NUMBERS, max_size=3),
             "new_order": st.permutations([1, 2, 3]) | st.lists(NUMBERS, max_size=4),
             "destinations": st.lists(TEXTS, min_size=2, max_size=2),
             "shorter_lessons": st.lists(TEXTS, max_size=4),

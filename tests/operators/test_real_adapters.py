@@ -8,7 +8,7 @@ import pytest
 from dspy.utils import DummyLM
 
 from combee_dspy.lessons import write_section
-from combee_dspy.operators import Delete, InstructionChannel, Reorder, Rephrase
+from combee_dspy.operators import InstructionChannel, Reorder, Rephrase
 from combee_dspy.records import Edit, PredictorRun
 
 PARENT = write_section("Answer.", ["Give a unit.", "Write formula in lower case."])
@@ -16,10 +16,6 @@ RUNS = tuple(
     PredictorRun(f"{n:064x}", {"question": f"q{n}"}, {"formula": "roi"}, n % 2) for n in range(4)
 )
 ANSWERS = {
-    Delete(): (
-        {"lines_to_drop": [1]},
-        Edit(write_section("Answer.", ["Write formula in lower case."])),
-    ),
     Reorder(): (
         {"new_order": [2, 1]},
         Edit(write_section("Answer.", ["Write formula in lower case.", "Give a unit."])),

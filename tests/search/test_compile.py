@@ -205,7 +205,7 @@ def test_components_take_turns_while_updates_overlap(world: World, tmp_path: Pat
         reflection_minibatch_size=4,
         skip_perfect_score=False,
         use_merge=False,
-        operators=["delete"],
+        operators=["reorder"],
         train=48,
     )
     components = [one["components"] for one in events(tmp_path, "update")]

@@ -44,7 +44,7 @@ AGGREGATORS = ("union", "parallel-scan", "single-call")
 OPERATORS = (
     ("insert",),
     ("rewrite",),
-    ("rephrase", "delete"),
+    ("rephrase",),
     ("reorder", "few-shot-swap"),
     ("instruction-channel",),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from combee_simulator.capacity import CapacityModel
@@ -19,7 +19,6 @@ _NUMBERED = re.compile(r"\s*(\d{1,6})\. ")
 _WORDINGS = ("Keep to this: {}", "Always remember: {}", "In short: {}", "The rule is: {}")
 
 EDITING_FIELDS = (
-    "lines_to_drop",
     "new_order",
     "destinations",
     "worked_examples",
@@ -56,19 +55,14 @@ class Editor:
         self._capacity = capacity
         self._seed = seed
 
-    def answer(
-        self, field: str, user: str, most: Mapping[str, int], place: tuple[str, int, int]
-    ) -> list[Any]:
+    def answer(self, field: str, user: str, place: tuple[str, int, int]) -> list[Any]:
         """Return the value of one of :data:`EDITING_FIELDS`.
 
         Args:
             field: Which.
             user: The user message.
-            most: Stated limits by what they count.
             place: Where the draws derive from.
         """
-        if field == "lines_to_drop":
-            return self._useless(_items(user, "lines"))[: most.get("lines")]
         if field == "new_order":
             lessons = _items(user, "lessons")
             last = self._useless(lessons)

@@ -156,7 +156,7 @@ class LessonWriter:
         if field.is_text and "instruction" in field.name.lower():
             return self._rewritten(prompt)
         if field.is_list and field.name in EDITING_FIELDS:
-            return self._editor.answer(field.name, prompt.user, prompt.most, place)
+            return self._editor.answer(field.name, prompt.user, place)
         if field.name == "bullet_tags":
             return self._tagger.tags(prompt.playbook, attended)
         if field.is_text and field.name == "section":
