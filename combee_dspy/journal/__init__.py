@@ -18,8 +18,7 @@ and kept for people and trackers to read.
 
 Each row has a checksum (``crc``), and beside the file stands how many rows it must hold, so that a
 journal that was changed on disk, or cut off, is refused with what can be had of it, and never
-written over. Every commit ends with fsync. A journal of the format before is migrated when a run
-goes on with it.
+written over. Every commit ends with fsync.
 
 Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Reader`.
 """

@@ -205,8 +205,8 @@ def _written(counts: Sequence[int]) -> str:
     )  # as long whatever they are: written in place
 
 
-def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) -> int:
-    """Return a journal's format, 0 where it is empty, once every row is as it was written.
+def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) -> bool:
+    """Return whether a journal has been begun, once every row is as it was written.
 
     Args:
         connection: May read it.
@@ -217,33 +217,28 @@ def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) 
         JournalDamagedError: Something was changed or is missing.
         JournalError: It cannot be opened.
     """
-    version = VERSION
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not tables and not any(mark):
-            return 0
+            return False
         problems = _problems(connection, version, mark)
         if problems:
-            raise JournalDamagedError(
-                str(path), f"{'; '.join(problems)}; {_readable(connection, version)}"
-            )
+            raise JournalDamagedError(str(path), f"{'; '.join(problems)}; {_readable(connection)}")
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) in _NOT_DAMAGE:
             raise JournalError(f"{path} cannot be opened: {error}") from error
-        raise JournalDamagedError(
-            str(path), f"{error}; {_readable(connection, version)}"
-        ) from error
-    return version
+        raise JournalDamagedError(str(path), f"{error}; {_readable(connection)}") from error
+    return True
 
 
 def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int]) -> list[str]:
-    if version not in (1, VERSION):
+    if version != VERSION:
         return [f"its format is {version}, not {VERSION}"]
     if (answer := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
         return [_SPACES.sub(" ", answer)]
     problems = []
-    if version == VERSION and _tables(connection) != _tables_of_schema():
+    if _tables(connection) != _tables_of_schema():
         problems.append("its tables are not those of a journal")
         return problems
     for table in _TABLES:
@@ -256,7 +251,7 @@ def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int])
             problems.append(
                 f"{last - count} of {last} rows of {table!r} are missing, by what stands beside it"
             )
-        if changed := _changed(connection, table, version):
+        if changed := _changed(connection, table):
             problems.append(
                 f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0]!r}"
             )
@@ -265,21 +260,17 @@ def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int])
     return problems
 
 
-def _changed(connection: sqlite3.Connection, table: str, version: int) -> list[str]:
-    """Return the keys of rows that are not as they were written; before format 2 values of effects
-    had checksums.
-    """
+def _changed(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Return the keys of rows that are not as they were written."""
     source, columns, key = _TABLES[table]
-    if version == 1 and table != "effect":
-        return []
-    if version == VERSION and table in _DIFFERS:
+    if table in _DIFFERS:
         name, function = f"{table}_differs", _DIFFERS[table]
         connection.create_function(name, -1, function)
         columns = columns.removesuffix(", value")
         value = ", CAST(value AS BLOB)" if table == "effect" else ""
         differs = f"{name}({table}.crc, {columns}{value})"
     else:
-        differs = f"{table}.crc IS NOT {_sum(connection, columns, version)}"
+        differs = f"{table}.crc IS NOT {_sum(connection, columns)}"
     sql = f"SELECT {key} FROM {source} WHERE {differs}"  # noqa: S608 - constants
     return [str(row[0]) for row in connection.execute(sql)]
 
@@ -302,11 +293,8 @@ def _mistyped(connection: sqlite3.Connection, table: str) -> str:
     return row[0] if row else ""
 
 
-def _sum(connection: sqlite3.Connection, columns: str, version: int) -> str:
+def _sum(connection: sqlite3.Connection, columns: str) -> str:
     """Return SQL for the checksum of a row."""
-    if version == 1:
-        connection.create_function("checksum", 2, checksum)
-        return "checksum(key, value)"
     connection.create_function("row_sum", -1, row_sum)
     return f"row_sum({columns})"
 
@@ -322,12 +310,12 @@ def _tables_of_schema() -> list[str]:
         return _tables(scratch)
 
 
-def _readable(connection: sqlite3.Connection, version: int) -> str:
+def _readable(connection: sqlite3.Connection) -> str:
     """Say what can still be had: effects one by one, since what cannot be read may stand between
     them.
     """
     sound = count = last = 0
-    sql = f"SELECT crc IS {_sum(connection, SUMMED['effect'], version)} FROM effect WHERE id = ?"  # noqa: S608 - constants
+    sql = f"SELECT crc IS {_sum(connection, SUMMED['effect'])} FROM effect WHERE id = ?"  # noqa: S608 - constants
     try:
         for (number,) in connection.execute("SELECT id FROM effect NOT INDEXED"):
             if number <= last:
@@ -342,18 +330,3 @@ def _readable(connection: sqlite3.Connection, version: int) -> str:
         if count
         else "no effect can be read"
     )
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    """Turn a journal of format 1, which had checksums of effects' values alone, into one of
-    today.
-    """
-    connection.execute("BEGIN IMMEDIATE")
-    for table in ("run", "usage", "event"):
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
-    for table in ("run", "effect", "event"):
-        connection.execute(f"UPDATE {table} SET crc = row_sum({SUMMED[table]})")  # noqa: S608 - constants
-    usage = f"SELECT row_sum({_USAGE}) FROM effect WHERE effect.id = usage.effect"  # noqa: S608 - constants
-    connection.execute(f"UPDATE usage SET crc = ({usage})")  # noqa: S608 - constants
-    connection.execute(f"PRAGMA user_version={VERSION}")
-    connection.execute("COMMIT")

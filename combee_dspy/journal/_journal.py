@@ -27,7 +27,7 @@ from combee_dspy.exceptions import (
 )
 from combee_dspy.files import check_database, make_folder, open_lock
 from combee_dspy.journal._holder import name_holder, own_name
-from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, migrate, row_sum
+from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, row_sum
 from combee_dspy.journal._rows import (
     JOURNAL,
     Effect,
@@ -118,18 +118,16 @@ class Journal:
 
     def _prepare(self) -> None:
         check_database(self.path)
-        version, mark = 0, self._mark.read()[1]
+        is_begun, mark = False, self._mark.read()[1]
         if self.path.exists():
             with closing(open_read_only(self.path)) as connection:
-                version = check(connection, self.path, mark)
+                is_begun = check(connection, self.path, mark)
         else:
             mark = (0,) * len(mark)  # somebody has removed it
         self._mark.hold(own_name(), mark)
         with closing(connect(self.path, durable=not self._temporary)) as connection:
-            if version == 0:
+            if not is_begun:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-            elif version < VERSION:
-                migrate(connection)
             # Here, before anybody else has the file open: later it would have to wait for them.
             connection.execute("PRAGMA journal_mode=WAL")
 

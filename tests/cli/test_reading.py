@@ -124,9 +124,7 @@ def test_every_option_reaches_combee(folder):
     assert settings.validation.calibration.reference is settings.metric
     assert (settings.validation.draws, settings.validation.probe) == (2, False)
     assert settings.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
-    assert settings.diversity == Diversity(
-        "char-ngrams", 0.9, 8, Temperature(start=0.9), Restart()
-    )
+    assert settings.diversity == Diversity("char-ngrams", 0.9, 8, Temperature(start=0.9), Restart())
     budget = Budget(
         rollouts=9, calls=8, tokens=7, dollars=6, seconds=5, gpu_seconds=4, epochs=3, updates=2
     )
