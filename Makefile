@@ -22,7 +22,7 @@ STAMP := .venv/.combee-synced
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: help setup demo test test-slow test-all test-again test-versions test-plugins docs check bench format lock clean
+.PHONY: help setup demo test test-slow test-all test-again test-versions test-plugins docs check bench studies studies-run format lock clean
 
 help:
 	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples; then one scan"
@@ -33,6 +33,7 @@ help:
 	@echo "make docs    the site, into docs/_build: warnings are errors"
 	@echo "make check   lint and types only"
 	@echo "make bench   Combee against dspy.GEPA on the simulated service"
+	@echo "make studies the tables of the study on a real model, from what its runs came to (studies-run: run it)"
 	@echo "make clean   remove everything the commands above made"
 
 $(STAMP): uv.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
@@ -80,6 +81,13 @@ docs: setup
 
 bench: setup
 	$(BIN)/combee bench speed
+
+# The tables of studies whose results are committed, and the studies themselves: OPTIONS="--lm …".
+studies: setup
+	cd plugins/bench && ../../$(BIN)/python -m studies.real.tables studies/real/cells.jsonl
+
+studies-run: setup
+	cd plugins/bench && ../../$(BIN)/python -m studies real $(OPTIONS)
 
 format: setup
 	$(BIN)/ruff check --fix .

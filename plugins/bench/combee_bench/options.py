@@ -324,6 +324,8 @@ class RetentionOptions(ModelOptions):
         law: Law of one call of the simulated service: attention, writing, reading, collapse,
             dilution, platitudes, unlimited.
         temperature: Of a model by name.
+        constrained: Whether a model by name is held to a JSON schema, as embedded is: its service
+            must enforce it.
     """
 
     aggregators: Names = ("single-call", "parallel-scan", "union")
@@ -334,6 +336,7 @@ class RetentionOptions(ModelOptions):
     law: OverloadLaw = "attention"
     max_tokens: Count = 4_096
     temperature: float = 0.0
+    constrained: bool = False
 
 
 @parameters

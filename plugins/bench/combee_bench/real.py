@@ -35,10 +35,23 @@ from combee_dspy.costs import metered, totals
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import check_folder, read_plain, write_plain
 from combee_dspy.lms import ConstrainedJSONAdapter
+from combee_dspy.presets import paper
 from combee_dspy.reflections import normalised
 from combee_dspy.streams import derive
 
-__all__ = ["METHODS", "RealRun", "line", "run", "summary", "table"]
+__all__ = [
+    "METHODS",
+    "Learned",
+    "Method",
+    "RealRun",
+    "count_rules",
+    "learn",
+    "line",
+    "prompt_of",
+    "run",
+    "summary",
+    "table",
+]
 
 UNTOUCHED = "untouched"
 _NO_LIMIT = 1_000_000
@@ -46,6 +59,17 @@ _MARGIN = 2.0
 _PROBED = 8
 
 Spent = Callable[[], int]
+Method = Callable[[LoadedBenchmark, dspy.LM, int, RealOptions, Spent, str], Any]
+"""Makes an optimizer of rows, who writes, seed, options, tokens spent so far and its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a method came to: its program, the tokens of its search by role, its wall seconds."""
+
+    program: dspy.Module
+    tokens: Mapping[str, int]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +152,7 @@ def _combee(
 _PARETO = Search(keep="pareto")
 _OLD: Mapping[str, Any] = {"aggregator": "union", "search": _PARETO}  # 0.2's defaults
 
-METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
+METHODS: Mapping[str, tuple[str, Method | None]] = {
     UNTOUCHED: ("the program as it is", None),
     "gepa": ("dspy.GEPA, minibatches of 3", _gepa),
     "naive-40": ("dspy.GEPA, minibatches of 40", partial(_gepa, reflection_minibatch_size=40)),
@@ -166,6 +190,15 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
         "Combee, reference-scan, keep='trunk'",
         partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
     ),
+    "reference-pareto": (
+        "Combee, reference-scan, keep='pareto'",
+        partial(_combee, aggregator="reference-scan", search=_PARETO),
+    ),
+    "paper": ("Combee, the paper's algorithm", partial(_combee, **paper())),
+    **{
+        name: (f"Combee, its defaults, a {name}", partial(_combee, artifact=name))
+        for name in ("memory", "playbook")
+    },
     "few-shot": (
         "Combee, worked examples and no lessons",
         partial(_combee, search=_PARETO, operators=["few-shot-swap"]),
@@ -308,48 +341,22 @@ def _run(
     endpoint: Endpoint,
     before: tuple[float, ...] | None,
 ) -> RealRun:
-    student, make = rows.program(), METHODS[method][1]
-    learned, seconds, tokens = student, 0.0, {}
+    make = METHODS[method][1]
+    learned = Learned(rows.program(), {}, 0.0)
     if make is not None:
-        with (
-            dspy.context(**endpoint.settings()),
-            quietly(),
-            endpoint.counting() as counted,
-            metered() as meter,
-        ):
-
-            def spent() -> int:
-                total = totals(meter.usage()).total
-                return int(total.prompt_tokens + total.completion_tokens)
-
-            began = time.monotonic()
-            splits = {
-                "trainset": list(rows.train.examples),
-                "valset": list(rows.validation.examples),
-            }
-            logs = Path(options.folder) / "logs" / f"{method}-{seed}"
-            # What an interrupted run left would be counted in no budget.
-            if logs.exists():
-                shutil.rmtree(logs)
-            learned = make(rows, endpoint.reflection_lm, seed, options, spent, str(logs)).compile(
-                student, **splits
-            )
-            seconds = time.monotonic() - began
-        tokens = {
-            role: tally.prompt_tokens + tally.completion_tokens
-            for role, tally in counted.tallies.items()
-        }
-    after = scores_of(learned, rows, endpoint, options.slots)
-    prompt = _prompt(learned)
+        logs = Path(options.folder) / "logs" / f"{method}-{seed}"
+        learned = learn(make, rows, endpoint, seed, options, logs)
+    after = scores_of(learned.program, rows, endpoint, options.slots)
+    prompt = prompt_of(learned.program)
     versions = environment()["versions"]
-    rules_kept = _count_rules(prompt, rows.lessons)
+    rules_kept = count_rules(prompt, rows.lessons)
     return RealRun(
         method,
         seed,
         before or after,
         after,
-        tokens,
-        seconds,
+        learned.tokens,
+        learned.seconds,
         rules_kept,
         len(rows.lessons),
         prompt,
@@ -357,7 +364,55 @@ def _run(
     )
 
 
-def _prompt(program: dspy.Module) -> str:
+def learn(
+    make: Method,
+    rows: LoadedBenchmark,
+    endpoint: Endpoint,
+    seed: int,
+    options: RealOptions,
+    log_dir: Path,
+) -> Learned:
+    """Run one method until its budget in tokens is spent.
+
+    Args:
+        make: What makes the method.
+        rows: What it learns from.
+        endpoint: Who answers and writes.
+        seed: Its seed.
+        options: Its ``tokens`` and ``slots``.
+        log_dir: Its folder; what an interrupted run left there is deleted.
+    """
+    with (
+        dspy.context(**endpoint.settings()),
+        quietly(),
+        endpoint.counting() as counted,
+        metered() as meter,
+    ):
+
+        def spent() -> int:
+            total = totals(meter.usage()).total
+            return int(total.prompt_tokens + total.completion_tokens)
+
+        began = time.monotonic()
+        splits = {
+            "trainset": list(rows.train.examples),
+            "valset": list(rows.validation.examples),
+        }
+        # What an interrupted run left would be counted in no budget.
+        if log_dir.exists():
+            shutil.rmtree(log_dir)
+        search = make(rows, endpoint.reflection_lm, seed, options, spent, str(log_dir))
+        program = search.compile(rows.program(), **splits)
+        seconds = time.monotonic() - began
+    tokens = {
+        role: tally.prompt_tokens + tally.completion_tokens
+        for role, tally in counted.tallies.items()
+    }
+    return Learned(program, tokens, seconds)
+
+
+def prompt_of(program: dspy.Module) -> str:
+    """Return all that a program's predictors say, with their worked examples."""
     parts = []
     for predictor in program.predictors():
         parts.append(predictor.signature.instructions)
@@ -368,7 +423,7 @@ def _prompt(program: dspy.Module) -> str:
     return "\n".join(parts)
 
 
-def _count_rules(prompt: str, lessons: Sequence[str]) -> int:
+def count_rules(prompt: str, lessons: Sequence[str]) -> int:
     """Count the rules of which one line of the prompt has every word that no other rule has."""
     words = [set(normalised(lesson).split()) for lesson in lessons]
     own = [

@@ -120,13 +120,14 @@ def _model(
         with SimulatedService(config, planted_task(facts)) as service:
             yield service.lm(), dspy.JSONAdapter()
         return
+    # Room for every fact, or its two copies, in one list.
+    room = ConstrainedJSONAdapter(max_items=max(64, 2 * len(facts)))
     if options.lm == "embedded":
         lm, _ = model_lm("embedded", **options.settings())
-        # Room for every fact, or its two copies, in one list.
-        yield lm, ConstrainedJSONAdapter(max_items=max(64, 2 * len(facts)))
+        yield lm, room
         return
     lm, _ = model_lm(options.lm, temperature=options.temperature, **options.settings())
-    yield lm, dspy.JSONAdapter()
+    yield lm, room if options.constrained else dspy.JSONAdapter()
 
 
 async def _aggregated(

@@ -7,12 +7,15 @@ import typer
 from combee_bench.commands import command
 from studies import client, promises
 from studies.fortnight import study as fortnight
+from studies.real import study as real
+from studies.real.cells import StudyOptions
 
 app = typer.Typer(help="Measure this project's own parts.", no_args_is_help=True)
 for name, module, options in (
     ("client", client, client.ClientOptions),
     ("fortnight", fortnight, fortnight.FortnightOptions),
     ("promises", promises, promises.PromisesOptions),
+    ("real", real, StudyOptions),
 ):
     run = command(f"python -m studies {name}", options, module.__name__)
     app.command(name, help=f"{run.__doc__}\n\n{module.__doc__}")(run)

@@ -13,34 +13,15 @@ import pytest
 from combee_bench import real
 from combee_bench.options import RealOptions
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
-from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat, as_json
+from combee_dspy.testing import ScriptedLM, as_chat
+from plugins.bench.tests.obeying import RULE, obey
 
-_RULE = r"A message about an? \w+ [^.]*\."
 SIZES = {"train": 24, "validation": 24, "heldout": 24, "max_tokens": 64}
-
-
-def _answer(request: ScriptedRequest) -> str:
-    """Obey the rules in the prompt; learn those in the feedback."""
-    reply = as_chat if "[[ ## completed ## ]]" in request.text else as_json
-    learned = "\n".join(dict.fromkeys(re.findall(_RULE, request.text)))
-    if "[[ ## message ## ]]" not in request.last:
-        if "lessons" in request.text:
-            return reply({"lessons": learned.splitlines()})
-        return f"```\n{learned}\n```"
-    question = request.last.split("[[ ## message ## ]]", 1)[1]
-    for topic, rest in re.findall(r"A message about an? (\w+) (.*)", request.system):
-        if topic in question:
-            order = re.search(r"\d{4,}", question)
-            assert order is not None
-            mark = re.match(r"gets the letter (\w)", rest)
-            said = re.match(r"(?:gets the code|goes to the desk) (\w+)\.", rest)
-            return as_chat({"answer": mark[1] + order[0] if mark else said[1] if said else "?"})
-    return as_chat({"answer": "I do not know"})
 
 
 @pytest.fixture
 def lm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLM:
-    result = ScriptedLM(_answer)
+    result = ScriptedLM(obey)
     monkeypatch.setattr(real, "model_lm", lambda name, **where: (result, None))
     return result
 
@@ -85,14 +66,14 @@ def test_a_smaller_model_may_be_asked_fewer_rules(lm, tmp_path: Path) -> None:
 def test_another_rule_set_has_other_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     met = []
     for number, chosen in enumerate(({}, {"rule_set": 0}, {"rule_set": 101})):
-        lm = ScriptedLM(_answer)
+        lm = ScriptedLM(obey)
         monkeypatch.setattr(real, "model_lm", lambda name, lm=lm, **where: (lm, None))
         list(
             real.run(
                 options(tmp_path / str(number), methods=("gepa",), seeds=(0,), rules=6, **chosen)
             )
         )
-        met.append({rule for request in lm.requests for rule in re.findall(_RULE, request.text)})
+        met.append({rule for request in lm.requests for rule in re.findall(RULE, request.text)})
     default, first, other = met
     assert default == first
     assert first
@@ -200,10 +181,10 @@ def test_a_rule_counts_where_one_line_has_what_tells_it() -> None:
         "A message about a kettle gets the code X7.",
         "A message about a lamp goes to the desk Morvane.",
     ]
-    assert real._count_rules("kettle: X7\nlamp: Corwick", rules) == 0
-    assert real._count_rules("- message about a kettle gets the code X7", rules) == 1
+    assert real.count_rules("kettle: X7\nlamp: Corwick", rules) == 0
+    assert real.count_rules("- message about a kettle gets the code X7", rules) == 1
     assert (
-        real._count_rules(
+        real.count_rules(
             "A message about a kettle gets the code X7. The lamp: goes to desk Morvane", rules
         )
         == 2

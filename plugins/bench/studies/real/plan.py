@@ -1,0 +1,74 @@
+"""The cells of the study, in the order in which they are run: an end leaves the first whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+__all__ = ["PARTS", "Cell", "planned"]
+
+_SETS = range(611, 627)
+_WIDE_SETS = range(641, 644)
+_DRAWS = range(3)
+_SIZES = (5, 10, 20, 40, 80)
+# Equal budgets of a part, in tokens of both models.
+_TOKENS = {"wide": 90_000}
+_MOST = 30_000
+_FLOORS = ("floor", "ceiling")
+_BESIDE = {
+    "beside": ("memory", "traces", "traces-validated", "paper", "pxn"),
+    "parts": ("trunk", "reference-pareto", "gepa-sampling"),
+}
+
+PARTS = ("sets", "beside", "retention", "parts", "wide", "labels")
+"""Parts of the study, the most important first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run.
+
+    Attributes:
+        part: Which part it belongs to.
+        method: A method, or an aggregator in ``retention``.
+        size: Rules, labels, or planted facts.
+        number: Of the rule set or the draw of rows; seed of the planted facts.
+    """
+
+    part: str
+    method: str
+    size: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        return f"{self.part}-{self.size}-{self.number}-{self.method}"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a search may take."""
+        return _TOKENS.get(self.part, _MOST)
+
+
+def planned(part: str) -> Iterator[Cell]:
+    """Yield the cells of a part in their order."""
+    if part == "sets":
+        # The primary comparison first, set by set.
+        for number, method in product(_SETS, ("gepa", "combee", "union", *_FLOORS)):
+            yield Cell(part, method, 6, number)
+    elif part in _BESIDE:
+        for method, number in product(_BESIDE[part], _SETS[:8]):
+            yield Cell(part, method, 6, number)
+    elif part == "retention":
+        names = ("reference-scan", "parallel-scan", "union")
+        for seed, size, method in product(range(5), _SIZES, names):
+            yield Cell(part, method, size, seed)
+    elif part == "wide":
+        methods = ("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest")
+        for rules, number, method in product((24, 40), _WIDE_SETS, methods):
+            yield Cell(part, method, rules, number)
+    else:
+        for number, method in product(_DRAWS, ("gepa", "combee", "union", *_FLOORS)):
+            yield Cell(part, method, 6, number)

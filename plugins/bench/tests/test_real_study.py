@@ -1,0 +1,147 @@
+"""The study on a real model: its cells, its runner and its tables, with a scripted model."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_json
+from plugins.bench.tests.obeying import obey
+from studies.real import cells, study
+from studies.real.cells import StudyOptions
+from studies.real.labels import TAGS, load_labels
+from studies.real.plan import PARTS, Cell, planned
+from studies.real.tables import over_tasks, read_cells, tables
+
+
+def _in_json(request: ScriptedRequest) -> str:
+    """Obey the rules in the prompt with one of the codes, as a service that enforces schemas."""
+    answer = obey(request)
+    if "[[ ## answer ## ]]" not in answer:
+        return answer
+    code = answer.split("[[ ## answer ## ]]")[1].split("[[")[0].strip()
+    choices = re.search(r"one of: ([\w; ]+)", request.text)
+    assert choices is not None
+    codes = choices[1].split("; ")
+    return as_json({"answer": code if code in codes else codes[0]})
+
+
+@pytest.fixture
+def lm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "model_lm", lambda name, **where: (ScriptedLM(_in_json), None))
+
+
+def options(folder: Path, **chosen: object) -> StudyOptions:
+    return StudyOptions(lm="openai/m", folder=folder, tokens=6_000, **chosen)
+
+
+def run_cells(
+    monkeypatch: pytest.MonkeyPatch, chosen: StudyOptions, *names: str
+) -> list[study.Outcome]:
+    chosen_cells = [Cell("sets", name, 6, 611) for name in names]
+    monkeypatch.setattr(study, "planned", lambda part: iter(chosen_cells))
+    return list(study.run(StudyOptions(**{**vars_of(chosen), "parts": ("sets",)})))
+
+
+def vars_of(chosen: StudyOptions) -> dict[str, object]:
+    return {name: getattr(chosen, name) for name in StudyOptions.__dataclass_fields__}
+
+
+def test_each_cell_is_run_once_and_its_tables_are_drawn_again(
+    lm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ("combee", "ceiling", "floor")
+    first = run_cells(monkeypatch, options(tmp_path, cells=2), *names)
+    assert {outcome.cell.method: outcome.problem for outcome in first} == dict.fromkeys(names, "")
+    assert run_cells(monkeypatch, options(tmp_path, cells=2), *names) == []
+    finished = {done.cell.method: done.learned for done in read_cells(tmp_path / "cells.jsonl")}
+    ceiling, floor = finished["ceiling"], finished["floor"]
+    assert ceiling is not None
+    assert floor is not None
+    assert (sum(ceiling.scores), ceiling.kept, ceiling.calls) == (24.0, 6, 24)
+    assert sum(floor.scores) == 4.0
+    combee = finished["combee"]
+    assert combee is not None
+    assert 0 < sum(combee.tokens.values()) <= 7_000
+    page = tables(read_cells(tmp_path / "cells.jsonl"))
+    assert "| 611 | " in page
+    assert "1.000" in page
+
+
+def test_traces_teach_without_a_rollout(
+    lm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chosen = StudyOptions(**{**vars_of(options(tmp_path)), "tokens": 30_000})
+    (outcome,) = run_cells(monkeypatch, chosen, "traces")
+    assert outcome.finished is not None, outcome.problem
+    learned = outcome.finished.learned
+    assert learned is not None
+    # The sixth rule's code is what the model guesses.
+    assert (sum(learned.scores), learned.kept) == (24.0, 5)
+
+
+def test_a_cell_that_fails_or_takes_too_long_is_named_and_run_again(
+    lm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def break_down(cell: Cell, chosen: StudyOptions) -> object:
+        if cell.method == "floor":
+            raise OSError("no such service")
+        time.sleep(60)
+        return None
+
+    monkeypatch.setattr(study, "measure", break_down)
+    broken = run_cells(monkeypatch, options(tmp_path, cells=2, limit=1), "floor", "ceiling")
+    problems = {outcome.cell.method: outcome.problem for outcome in broken}
+    assert "no such service" in problems["floor"]
+    assert problems["ceiling"] == "took too long"
+    monkeypatch.setattr(study, "measure", cells.measure)
+    again = run_cells(monkeypatch, options(tmp_path), "floor", "ceiling")
+    assert [outcome.problem for outcome in again] == ["", ""]
+
+
+def test_the_plan_names_each_cell_once() -> None:
+    cells_of_all = [cell for part in PARTS for cell in planned(part)]
+    assert max(Counter(cell.name for cell in cells_of_all).values()) == 1
+    assert [cell.method for cell in cells_of_all[:3]] == ["gepa", "combee", "union"]
+    assert {cell.tokens for cell in planned("wide")} == {90_000}
+
+
+def test_unusable_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentValueError, match="no part of the study"):
+        list(study.run(options(tmp_path, parts=("nothing",))))
+    with pytest.raises(ArgumentValueError, match="FiNER"):
+        list(study.run(options(tmp_path, parts=("labels",))))
+
+
+def test_a_difference_is_over_tasks() -> None:
+    difference = over_tasks([0.1, 0.2, 0.3])
+    assert difference.interval.mean == pytest.approx(0.2)
+    # 4.303 standard errors of 0.1 / √3.
+    assert difference.interval.low == pytest.approx(0.2 - 0.2484, abs=1e-3)
+    assert (difference.chance, difference.ahead, difference.behind) == (0.25, 3, 0)
+
+
+def test_labels_are_dealt_evenly_under_drawn_codes(tmp_path: Path) -> None:
+    for split in ("train", "validation", "test"):
+        lines = []
+        for number in range(4):
+            questions = "\n".join(
+                f'{place}. What is best tag for entity "{number}{place}" in sentence: "{split}'
+                f' {number} {place}?"'
+                for place in range(1, 7)
+            )
+            lines.append(json.dumps({"context": questions, "target": ",".join(TAGS)}))
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    rows = load_labels(tmp_path, 0, 12, 6, 24)
+    for part, size in zip(rows.splits, (12, 6, 24), strict=True):
+        assert set(Counter(row.answer for row in part.examples).values()) == {size // 6}
+    assert "test" in rows.heldout.examples[0].sentence
+    assert rows.heldout.examples[0].rule in rows.lessons
+    others = [load_labels(tmp_path, number, 12, 6, 24).lessons for number in range(1, 4)]
+    assert any(lessons != rows.lessons for lessons in others)
