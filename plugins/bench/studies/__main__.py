@@ -6,6 +6,7 @@ import typer
 
 from combee_bench.commands import command
 from studies import client, promises
+from studies.fortnight import overhead
 from studies.fortnight import study as fortnight
 from studies.real import study as real
 from studies.real.cells import StudyOptions
@@ -14,6 +15,7 @@ app = typer.Typer(help="Measure this project's own parts.", no_args_is_help=True
 for name, module, options in (
     ("client", client, client.ClientOptions),
     ("fortnight", fortnight, fortnight.FortnightOptions),
+    ("overhead", overhead, overhead.OverheadOptions),
     ("promises", promises, promises.PromisesOptions),
     ("real", real, StudyOptions),
 ):

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from combee_dspy.strategies import parameters
+from studies.fortnight.live import run_live
 from studies.fortnight.peers import DayRow, compile_nightly, compile_once, run_peer
 from studies.fortnight.world import DAYS, DRIFT_DAY, make_world
 from studies.weighing.service import Service
@@ -31,7 +32,7 @@ class FortnightOptions:
     requests: Annotated[int, Field(ge=280)] = 20_000
     tokens: Annotated[int, Field(ge=1)] = 200_000
     seed: int = 0
-    contestants: tuple[str, ...] = ("untouched", "once", "gepa")
+    contestants: tuple[str, ...] = ("untouched", "once", "gepa", "live")
     poison_day: Annotated[int, Field(ge=0, le=DAYS)] = 0
 
 
@@ -50,9 +51,11 @@ def run(options: FortnightOptions) -> Iterator[DayRow]:
             yield from run_peer(name, world, world.program(), lm)
         elif name == "once":
             yield from run_peer(name, world, compiled, lm)
-        else:
+        elif name == "gepa":
             night = partial(compile_nightly, lm=lm, tokens=options.tokens)
             yield from run_peer(name, world, compiled, lm, night)
+        else:
+            yield from run_live(world, compiled, lm, options.tokens)
 
 
 def line(options: FortnightOptions, row: DayRow) -> str:
