@@ -41,6 +41,12 @@ PROMISES = {
         {"kills": 13},
         {"examples": 40, "validation": 10, "workers": 8},
     ),
+    "live": Promise(
+        "servers and a learner killed: no request lost, no trace learned twice",
+        f"{_TESTS}/test_live_kills.py",
+        {"kills": 30},
+        {},
+    ),
     "faults": Promise(
         "30 % of 25 faults: the same program",
         f"{_TESTS}/test_faults.py",
