@@ -114,7 +114,7 @@ def write_api(app: Sphinx) -> None:
     docstring.
     """
     folder = Path(app.srcdir) / "api"
-    rooms = []
+    rooms: dict[str, list[str]] = {}  # the names of each
     seen: set[int] = set()
     for module in _modules():
         names = [name for name in module.__all__ if id(getattr(module, name)) not in seen]
@@ -127,15 +127,15 @@ def write_api(app: Sphinx) -> None:
             if (inspect.isclass(thing) or inspect.isroutine(thing)) and not inspect.getdoc(thing):
                 logging.getLogger(__name__).warning("%s.%s has no docstring", module.__name__, name)
         if names:
-            rooms.append(module.__name__)
+            rooms[module.__name__] = names
             names.sort(key=lambda name: name != "Combee")  # which readers come for
             directive = (
                 f".. automodule:: {module.__name__}\n   :members: {', '.join(names)}\n"
                 "   :show-inheritance:"
             )
             _write(
-                folder / f"{rooms[-1]}.md",
-                f"# `{rooms[-1]}`\n\n```{{eval-rst}}\n{directive}\n```\n",
+                folder / f"{module.__name__}.md",
+                f"# `{module.__name__}`\n\n```{{eval-rst}}\n{directive}\n```\n",
             )
     for page in folder.glob("*.md"):
         if page.stem not in (*rooms, "index"):
@@ -143,25 +143,33 @@ def write_api(app: Sphinx) -> None:
     _write(folder / "index.md", "# API\n\nEvery public name, by task.\n" + _tasks(rooms))
 
 
-def _tasks(rooms: list[str]) -> str:
+def _tasks(rooms: dict[str, list[str]]) -> str:
     """Return the rooms by task, each once; a package brings the rooms below it."""
     text = ""
-    left = list(rooms)
-    for task, (said, packages) in TASKS.items():
-        chosen = [
-            room
+    left = dict(rooms)
+    for task, (summary, packages) in TASKS.items():
+        chosen = {
+            room: left[room]
             for package in packages
-            for room in left
+            for room in rooms
             if room == package or (room.startswith(f"{package}.") and package != "combee_dspy")
-        ]
-        left = [room for room in left if room not in chosen]
-        text += _chapter(task, said, chosen)
+            if room in left
+        }
+        left = {room: names for room, names in left.items() if room not in chosen}
+        text += _chapter(task, summary, chosen)
     return text + _chapter("Extend", "What strategies and their tests are made of.", left)
 
 
-def _chapter(task: str, said: str, rooms: list[str]) -> str:
-    listed = "\n".join(rooms)
-    return f"\n## {task}\n\n{said}\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+def _chapter(task: str, summary: str, rooms: dict[str, list[str]]) -> str:
+    lines = (
+        f"- [`{room}`]({room}.md): " + ", ".join(f"{{py:obj}}`~{room}.{name}`" for name in names)
+        for room, names in rooms.items()
+    )
+    listed, pages = "\n".join(lines), "\n".join(rooms)
+    return (
+        f"\n## {task}\n\n{summary}\n\n{listed}\n\n"
+        f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{pages}\n```\n"
+    )
 
 
 def write_llms(app: Sphinx, error: Exception | None) -> None:

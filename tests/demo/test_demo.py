@@ -38,6 +38,7 @@ def test_it_runs_and_says_what_it_did(tmp_path, monkeypatch):
         "--benchmark formula --path",
         "before",
         "the learned",
+        "Report: none. Add --log-dir",
     ):
         assert said in shown
     assert f"{report.heldout.before:.2f}" in shown
