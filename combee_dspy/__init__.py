@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from combee_dspy.evaluation import Heldout
     from combee_dspy.exceptions import CombeeError
     from combee_dspy.guards import Guards
-    from combee_dspy.learning import LearnedLessons, Proposal, learn_lessons, propose_program
+    from combee_dspy.learning import LearnedLessons, learn_lessons
     from combee_dspy.loading import candidates, load_candidate, load_skill
     from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.mlflow_prompts import CombeePromptOptimizer
@@ -43,7 +43,7 @@ _HOMES = {
     "evaluation": ("Heldout",),
     "exceptions": ("CombeeError",),
     "guards": ("Guards",),
-    "learning": ("LearnedLessons", "Proposal", "learn_lessons", "propose_program"),
+    "learning": ("LearnedLessons", "learn_lessons"),
     "loading": ("candidates", "load_candidate", "load_skill"),
     "many": ("Task", "TaskResult", "compile_many"),
     "mlflow_prompts": ("CombeePromptOptimizer",),
@@ -69,7 +69,6 @@ __all__ = [
     "LearnedLessons",
     "Price",
     "Privacy",
-    "Proposal",
     "Search",
     "Spec",
     "Task",
@@ -81,7 +80,6 @@ __all__ = [
     "load_benchmark",
     "load_candidate",
     "load_skill",
-    "propose_program",
 ]
 
 

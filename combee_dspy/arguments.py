@@ -31,6 +31,7 @@ __all__ = [
     "build",
     "build_all",
     "build_artifact",
+    "check_bounded",
     "check_budget",
     "check_cache",
     "check_diversity",
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound=Strategy)
+
+_GIVE_A_LIMIT = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
 
 _GROUPS: Mapping[str, type[object]] = {
     "validation": Validation,
@@ -298,6 +301,19 @@ def _unused_by_a_trunk(settings: Settings) -> Iterable[str]:
     return [name for name, present in is_set.items() if present]
 
 
+def check_bounded(settings: Settings) -> None:
+    """Refuse a search that would never stop.
+
+    Raises:
+        ArgumentValueError: Nothing limits it.
+    """
+    limits = (settings.auto, settings.max_full_evals, settings.max_metric_calls, settings.budget)
+    bounded = not settings.edits_instructions or settings.gepa.stop_callbacks
+    if limits == (None,) * 4 and not bounded:
+        problem = "is missing: the run would never stop"
+        raise ArgumentValueError("budget", None, problem, _GIVE_A_LIMIT)
+
+
 def check_together(settings: Settings) -> None:
     """Refuse arguments that contradict each other, or would be ignored in silence.
 
@@ -331,12 +347,9 @@ def _check_limits(settings: Settings) -> None:
         "max_metric_calls": settings.max_metric_calls,
     }
     limits = {name: value for name, value in limits.items() if value is not None}
-    remedy = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
     if len(limits) > 1:
-        raise ArgumentValueError(" and ".join(limits), limits, "cannot be given together", remedy)
-    bounded = not settings.edits_instructions or settings.gepa.stop_callbacks
-    if not limits and settings.budget is None and not bounded:
-        raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
+        problem = "cannot be given together"
+        raise ArgumentValueError(" and ".join(limits), limits, problem, _GIVE_A_LIMIT)
 
 
 def _check_trackers(settings: Settings) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import dspy
 
 from combee_dspy import registry
-from combee_dspy.aggregators import Aggregator, together
+from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import without_callbacks
 from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
@@ -39,35 +39,25 @@ from combee_dspy.strategies import EmitFn, StrategyContext
 from combee_dspy.traces import Selected, Selection, Traces, open_traces
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Learner", "Outcome", "Part", "make_learner"]
+__all__ = ["Learner", "Outcome", "make_learner"]
+
+_COMPONENT = "prompt"
 
 logger = logging.getLogger("combee_dspy")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One prompt of what answered: its name, its text, what readers see of the traces, and what was
-    learned about it before.
-    """
-
-    name: str
-    text: str
-    reflections: tuple[Reflection, ...]
-    book: Book = field(default_factory=Book)
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was learned, by the names of the parts.
+    """What was learned.
 
     Attributes:
-        books: Every lesson.
-        texts: The texts with the served lessons.
+        book: Every lesson.
+        text: The prompt with the served lessons.
         usage: What all parts of the run have spent, by role and model.
     """
 
-    books: Mapping[str, Book] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
+    book: Book
+    text: str
     usage: tuple[CallUsage, ...] = ()
 
 
@@ -110,72 +100,69 @@ class Learner:
     texts: Texts
     seed: int
 
-    def learn(self, parts: Sequence[Part], num_threads: int, log_dir: str | Path | None) -> Outcome:
-        """Read the traces of all parts at once, on a loop of its own."""
+    def learn(
+        self, text: str, before: Book, num_threads: int, log_dir: str | Path | None
+    ) -> Outcome:
+        """Read the traces on a loop of its own, from a prompt and what was learned before."""
         if num_threads < 1:
             remedy = "Give at least one worker."
             raise ArgumentValueError("num_threads", num_threads, "is below 1", remedy)
         # MLflow's autologging would record readers among the traces that the next call reads.
         callbacks = without_callbacks(lambda other: type(other).__module__.startswith("mlflow."))
         with dspy.context(callbacks=callbacks):
-            return in_own_loop(lambda: self._learn(parts, num_threads, log_dir))
+            return in_own_loop(lambda: self._learn(text, before, num_threads, log_dir))
 
     async def _learn(
-        self, parts: Sequence[Part], num_threads: int, log_dir: str | Path | None
+        self, text: str, before: Book, num_threads: int, log_dir: str | Path | None
     ) -> Outcome:
         journal = Journal(log_dir)
         try:
-            log = journal.run("learn", self.seed, self._identity(parts), self._description())
+            log = journal.run("learn", self.seed, self._identity(text), self._description())
             slots = Slots(Threads().start(num_threads), Fixed(num_threads))
             try:
-                asking = Asking(slots, log, self.lm, self.texts)
-                learned = await together(self._part(part, asking, log) for part in parts)
+                book = await self._read(text, before, Asking(slots, log, self.lm, self.texts), log)
             finally:
                 await slots.close()
-            served = sum(len(book.served) for book, _ in learned)
-            await log.finish("finished", {"lessons": served})
-            named = dict(zip((part.name for part in parts), learned, strict=True))
-            books = {name: book for name, (book, _) in named.items()}
-            texts = {name: text for name, (_, text) in named.items()}
-            outcome = Outcome(books, texts, log.usage())
+            await log.finish("finished", {"lessons": len(book.served)})
+            outcome = Outcome(book, Instruction().serve(text, book), log.usage())
             log.close()
             return outcome
         finally:
             journal.close()
 
-    async def _part(self, part: Part, asking: Asking, log: RunLog) -> tuple[Book, str]:
+    async def _read(self, text: str, before: Book, asking: Asking, log: RunLog) -> Book:
         def emit(event: Event) -> None:
             if isinstance(event, WarningRaised):
                 logger.warning("%s", event.text)
-            log.emit(event, step=0, component=part.name)
+            log.emit(event, step=0, component=_COMPONENT)
 
-        artifact = Instruction()
-        before = part.book.add(map(Taught, read_section(part.text)[1]), born=-1)
+        before = before.add(map(Taught, read_section(text)[1]), born=-1)
         words = Guards().max_copied_words
         context = StrategyContext(
-            part.name,
-            part.text,
+            _COMPONENT,
+            text,
             asking.ask,
             emit,
             seed=self.seed,
             longest_quote=words,
             book=before,
         )
-        lessons = await artifact.learn(_arrived(part.reflections), self.aggregator, context)
+        reflections = self.selected.reflections
+        lessons = await Instruction().learn(_arrived(reflections), self.aggregator, context)
         if words is not None:
             examples = (trace.inputs for trace in self.selected.traces)
-            lessons = _in_own_words(lessons, CopyIndex(examples, words), part.text, emit)
-        new = taught(lessons, part.reflections, 0)
+            lessons = _in_own_words(lessons, CopyIndex(examples, words), text, emit)
+        new = taught(lessons, reflections, 0)
         book = self.weigher.applied(before.add(new, 0).edit(lessons.edits).book)
         emit(BookChanged.of(book))
-        return book, artifact.serve(part.text, book)
+        return book
 
-    def _identity(self, parts: Sequence[Part]) -> dict[str, str]:
+    def _identity(self, text: str) -> dict[str, str]:
         strategies = [registry.Spec.of(self.aggregator), registry.Spec.of(self.weigher)]
-        records = [[reflection.record for reflection in part.reflections] for part in parts]
+        records = [[reflection.record for reflection in self.selected.reflections]]
         return {
             "traces": _digest(records),
-            "task": _digest([[part.name, part.text] for part in parts]),
+            "task": _digest([[_COMPONENT, text]]),
             "strategies": canonical_json([spec.to_dict() for spec in strategies]),
             "model": str(self.lm.model),
         }

@@ -11,7 +11,7 @@ from combee_dspy.aggregators import Aggregator
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import file_name, write_plain
 from combee_dspy.json_texts import sound
-from combee_dspy.learning._engine import Part, make_learner
+from combee_dspy.learning._engine import make_learner
 from combee_dspy.lessons import Book, encode_book, read_section
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage
@@ -20,8 +20,6 @@ from combee_dspy.traces import Selected, Selection, Traces
 from combee_dspy.weighers import Weigher
 
 __all__ = ["LearnedLessons", "learn_lessons"]
-
-_COMPONENT = "prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,5 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         InfrastructureError: The service kept failing; what was read is in the journal.
     """
     learner = make_learner(traces, reflection_lm, selection, (aggregator, weigher), privacy)
-    part = Part(_COMPONENT, task, learner.selected.reflections, book or Book())
-    outcome = learner.learn((part,), num_threads, log_dir)
-    texts, books = outcome.texts, outcome.books
-    return LearnedLessons(books[_COMPONENT], texts[_COMPONENT], learner.selected, outcome.usage)
+    outcome = learner.learn(task, book or Book(), num_threads, log_dir)
+    return LearnedLessons(outcome.book, outcome.text, learner.selected, outcome.usage)

@@ -350,10 +350,10 @@ class Compilation:
             rollouts = self._full_evaluations(settings.max_full_evals * splits.full_eval)
         if rollouts is not None:
             limits = limits | Limits(rollouts=rollouts)
-        if limits == Limits() and not self.edits_instructions:
-            limits = Limits(
-                epochs=1.0
-            )  # a playbook reads its trainset once, unless it is told otherwise
+        if limits == Limits() and not (self.edits_instructions and splits.validation):
+            # A playbook reads its trainset once, unless it is told otherwise; so does a run that
+            # learns from traces alone and compares nothing.
+            limits = Limits(epochs=1.0)
         return limits
 
     def _full_evaluations(self, rollouts: int) -> int:

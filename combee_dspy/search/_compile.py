@@ -11,7 +11,7 @@ from pathlib import Path
 import dspy
 
 from combee_dspy._private import flex_sources
-from combee_dspy.arguments import check_lm
+from combee_dspy.arguments import check_bounded, check_lm
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
 from combee_dspy.events import LimitChanged
@@ -101,6 +101,8 @@ def make_compilation(
         rows = examples_in("heldout", heldout)
         heldout = Heldout(tuple(rows)) if len(rows) else None
     splits = make_splits(data, heldout.rows if heldout else (), settings.guards.anchors)
+    if splits.validation:  # else it reads its traces once, and runs nothing
+        check_bounded(settings)
     learned, compared = ({row.hash for row in rows} for rows in (splits.train, splits.validation))
     require_validation(settings.budget, learned=learned, compared=compared)
     if settings.search.keep is None and settings.edits_instructions and flex_sources(student):

@@ -21,7 +21,7 @@ from combee_dspy.traces._fields import FieldPaths, records_as_traces
 from combee_dspy.traces._hugging_face import HuggingFace
 from combee_dspy.traces._journal import JournalTraces
 from combee_dspy.traces._json_lines import JsonLines
-from combee_dspy.traces._matching import TraceCoverage, make_matcher, match_trace, measure_coverage
+from combee_dspy.traces._matching import TraceCoverage, make_matcher, measure_coverage
 from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
 from combee_dspy.traces._opening import Traces, open_traces
 from combee_dspy.traces._otlp import OtlpFile
@@ -55,7 +55,6 @@ __all__ = [
     "hold_out_newest",
     "is_right",
     "make_matcher",
-    "match_trace",
     "measure_coverage",
     "open_traces",
     "read_call",

@@ -12,7 +12,7 @@ from combee_dspy.hashing import row_hash
 from combee_dspy.records import PredictorCall
 from combee_dspy.traces._records import Trace
 
-__all__ = ["TraceCoverage", "make_matcher", "match_trace", "measure_coverage"]
+__all__ = ["TraceCoverage", "make_matcher", "measure_coverage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,13 @@ class TraceCoverage:
         )
 
 
-def match_trace(trace: Trace, program: dspy.Module) -> Trace:
-    """Return a trace whose calls name the program's predictors.
+def make_matcher(program: dspy.Module) -> Callable[[Trace], Trace]:
+    """Return what gives a trace whose calls name the program's predictors.
 
     A call that the source stamped with a path in the program keeps it. Another belongs to every
     predictor whose input and output fields it has; the first is its ``predictor``, the others are
     in ``also``. A trace without calls is taken for a call of the predictor with its own fields.
     """
-    return make_matcher(program)(trace)
-
-
-def make_matcher(program: dspy.Module) -> Callable[[Trace], Trace]:
-    """Return :func:`match_trace` for one program: to look through it takes longer than a match."""
     signatures = {path: predictor.signature for path, predictor in program.named_predictors()}
 
     def match(trace: Trace) -> Trace:

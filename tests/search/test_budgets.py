@@ -627,7 +627,8 @@ def test_a_broken_rule_ends_the_run_with_its_error(world: World) -> None:
 
 def test_without_any_budget_nothing_begins(world: World) -> None:
     with pytest.raises(ArgumentValueError, match="the run would never stop"):
-        Combee(metric, reflection_lm=world.proposer_lm)
+        world.compile(max_metric_calls=None)
+    assert not world.asked
     with pytest.raises(ArgumentValueError, match="cannot be given together"):
         Combee(metric, reflection_lm=world.proposer_lm, auto="light", max_metric_calls=5)
     with pytest.raises(ArgumentValueError, match="no price is known for 'scripted/task'"):

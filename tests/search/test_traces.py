@@ -50,7 +50,7 @@ def compiled(world: World, **kwargs: Any) -> Any:
         if name in kwargs
     }
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        return world.combee(budget=Budget(epochs=1), **kwargs).compile(
+        return world.combee(**{"budget": Budget(epochs=1), **kwargs}).compile(
             dspy.Predict(PROGRAM), **{"traces": TRACES, **data}
         )
 
@@ -64,6 +64,16 @@ def test_nothing_is_run_to_learn_from_traces(tmp_path: Path) -> None:
     assert "not validated" in str(program.combee_report).splitlines()[0]
     assert not program.combee_report.supports_claims
     assert program.combee_report.rollouts == 0
+
+
+def test_no_budget_is_asked_for_where_nothing_is_bought() -> None:
+    unbounded = {"budget": None, "max_metric_calls": None}
+    program = compiled(World.made(), **unbounded)
+    bounded = compiled(World.made())
+    assert program.combee_report.recorded == len(TRACES)
+    assert program.signature.instructions == bounded.signature.instructions
+    with pytest.raises(ArgumentValueError, match="the run would never stop"):
+        compiled(World.made(), valset=examples(6, 100), **unbounded)
 
 
 def test_recorded_rollouts_are_effects_of_their_own(tmp_path: Path) -> None:
@@ -114,6 +124,7 @@ def test_traces_are_read_before_the_trainset(tmp_path: Path) -> None:
 def test_every_predictor_learns_from_every_trace() -> None:
     calls = (
         PredictorCall("first", {"question": "q"}, {"hint": "h"}),
+        PredictorCall("Tool.search", {"query": "q"}, {"output": "search failed"}),
         PredictorCall("second", {"question": "q", "hint": "h"}, {"answer": "unknown"}),
     )
     world = World.made()
@@ -124,6 +135,11 @@ def test_every_predictor_learns_from_every_trace() -> None:
     for _, predictor in program.named_predictors():
         text = predictor.signature.instructions
         assert all(f"the word for {animal} is {code_word(animal)}" in text for animal in ANIMALS)
+    readers = [request.text for request in world.proposer_lm.requests if '"Inputs"' in request.text]
+    assert readers
+    for text in readers:
+        assert "search failed" in text, "a reader sees what the other steps did"
+        assert "Result of the Whole Program" in text
 
 
 @pytest.mark.parametrize(
