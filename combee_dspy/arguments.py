@@ -337,7 +337,9 @@ def check_together(settings: Settings) -> None:
             "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0,"
             " max_tokens=32000)."
         )
-        raise ArgumentValueError("reflection_lm", None, "is missing: nobody would propose", remedy)
+        raise ArgumentValueError(
+            "reflection_lm", None, "is required: it writes the new prompts", remedy
+        )
 
 
 def _check_limits(settings: Settings) -> None:

@@ -97,9 +97,7 @@ def journal_file(place: Path | str) -> Path:
             )
         return below[0]
     if not file.is_file():
-        raise ArgumentValueError(
-            "journal", str(place), "holds no journal", "Give the log_dir of a run."
-        )
+        raise ArgumentValueError("log_dir", str(place), "holds no run", "Give the folder of a run.")
     return file
 
 

@@ -193,10 +193,8 @@ class Loop(Generic[P, C]):
             size = self.sizes.fitting(size)
             rows = self._batches.draw(size) if size else ()
         if not rows:
-            self.reason = (
-                f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update"
-                " may take"
-            )
+            left = self.effects.purse.room
+            self.reason = f"{left} rollouts left: not enough for another update"
             return False
         children = self.sizes.children(len(rows))
         recorded = rows[0].recorded is not None

@@ -26,13 +26,12 @@ _READS_VALIDATION = frozenset({"validation_history"})
 class Budget(StoppingRule):
     """Stops when any one of its limits is reached.
 
-    Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM
-    call comes to is known afterwards only, so it is granted for the most that it may come to: by
-    ``max_tokens`` and its prompt's length where its LM has a ``max_tokens``, else by what the
-    dearest of its kind came to so far, and of any kind where the run has seen none of its own. A
-    limit is passed only by what nobody knows beforehand: a rollout that makes more calls than any
-    before, what a tool adds to a prompt, or, without a ``max_tokens``, an effect dearer than any
-    before. A run that has passed one says by how much. A run that was resumed has one budget: what
+    The search begins nothing that would pass a limit. Each LM call reserves its maximum cost first:
+    by ``max_tokens`` and its prompt's length where its LM has a ``max_tokens``, else by the dearest
+    call of its kind so far, or of any kind where the run has seen none of its own. Only what nobody
+    knows beforehand passes a limit: a rollout that makes more calls than any before, what a tool
+    adds to a prompt, or, without a ``max_tokens``, an effect dearer than any before. A run that has
+    passed one says by how much. A run that was resumed has one budget: what
     its earlier parts spent counts. What was in flight when it was killed counts for the most that
     it may cost for as long as a service may work on it, twice its LM's timeout; then for what its
     kind costs on average. So does a call whose answer never arrived or could not be read, unless

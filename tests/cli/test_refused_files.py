@@ -36,7 +36,7 @@ from tests.cli.spoiled import JUDGED, RUN, refused
             "training score",
         ),
         ({"heldout": {"baseline": 17.0}}, "baseline"),
-        ({"heldout": {"baseline": "their-paper"}}, "holds no journal"),
+        ({"heldout": {"baseline": "their-paper"}}, "holds no run"),
         (JUDGED, "examiner"),
     ],
 )

@@ -460,7 +460,7 @@ def test_a_reader_cannot_write_and_names_what_it_is_not_given(tmp_path: Path) ->
             reader.rows("DELETE FROM effect")
         with pytest.raises(sqlite3.OperationalError, match="no such column"):
             reader.rows("SELECT absent FROM effect")
-    with pytest.raises(ArgumentValueError, match="holds no journal"):
+    with pytest.raises(ArgumentValueError, match="holds no run"):
         journal_file(tmp_path / "elsewhere")
 
 

@@ -518,7 +518,7 @@ def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Pa
         search=Search(keep="pareto"),
     ).combee_report
     assert [one["size"] for one in events(tmp_path, "batch")] == [8, 4]
-    assert report.reason == "the budget leaves 0 rollouts, fewer than another update may take"
+    assert report.reason == "0 rollouts left: not enough for another update"
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
@@ -537,7 +537,7 @@ def test_no_minibatch_is_cut_to_one_or_two_rows(
     assert sizes
     assert min(sizes) > 2
     assert report.rollouts <= limit
-    assert "fewer than another update may take" in report.reason
+    assert "not enough for another update" in report.reason
 
 
 def test_a_resumed_run_has_one_budget(world: World, tmp_path: Path) -> None:

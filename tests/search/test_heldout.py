@@ -242,7 +242,7 @@ def test_what_is_no_list_of_examples_is_refused(world: World) -> None:
 def test_what_a_run_learns_from_is_noted_though_its_first_attempt_was_refused(
     world: World, tmp_path: Path
 ) -> None:
-    with pytest.raises(ArgumentValueError, match="holds no journal"):
+    with pytest.raises(ArgumentValueError, match="holds no run"):
         world.compile(log_dir=tmp_path, search=Search(replay=str(tmp_path / "nowhere")))
     world.compile(log_dir=tmp_path)
     assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned"]

@@ -146,7 +146,7 @@ def test_what_cannot_be_loaded_is_said(world: World, tmp_path: Path) -> None:
         load_candidate(TwoSteps(), tmp_path, 0)
     with pytest.raises(ArgumentTypeError, match="is no DSPy program"):
         load_candidate("program", tmp_path, 0)  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ArgumentValueError, match="holds no journal"):
+    with pytest.raises(ArgumentValueError, match="holds no run"):
         candidates(tmp_path / "elsewhere")
     world.compile(log_dir=tmp_path / "another", max_metric_calls=40, reflection_minibatch_size=6)
     world.compile(log_dir=tmp_path / "third", max_metric_calls=40, reflection_minibatch_size=6)

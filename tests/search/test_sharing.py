@@ -108,7 +108,7 @@ def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
     assert again.dump_state() == first.dump_state()
     assert again.combee_report.reason == first.combee_report.reason
     assert again.combee_report.updates == first.combee_report.updates
-    with pytest.raises(ArgumentValueError, match="holds no journal"):
+    with pytest.raises(ArgumentValueError, match="holds no run"):
         World.made().compile(**given, search=Search(replay=str(tmp_path / "nowhere")))
 
 

@@ -232,5 +232,5 @@ def test_a_run_that_went_on_has_what_it_chose_last(place):
 
 def test_a_folder_without_a_journal_is_named(tmp_path):
     for query in (runs, rollouts, overview, candidates):
-        with pytest.raises(ArgumentValueError, match="holds no journal"):
+        with pytest.raises(ArgumentValueError, match="holds no run"):
             query(tmp_path)
