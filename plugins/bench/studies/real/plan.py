@@ -71,4 +71,4 @@ def planned(part: str) -> Iterator[Cell]:
             yield Cell(part, method, rules, number)
     else:
         for number, method in product(_DRAWS, ("gepa", "combee", "union", *_FLOORS)):
-            yield Cell(part, method, 6, number)
+            yield Cell(part, method, 4, number)

@@ -91,7 +91,7 @@ def tables(finished: Sequence[Finished]) -> str:
         ("Beside them, on the first eight sets", _beside(finished)),
         ("24 rules", _by_method(finished, "wide", 24)),
         ("40 rules", _by_method(finished, "wide", 40)),
-        ("Labels from filings", _by_method(finished, "labels", 6)),
+        ("Labels from filings", _by_method(finished, "labels", 4)),
     ]
     parts = []
     for title, methods in sections:
