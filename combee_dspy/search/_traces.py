@@ -39,6 +39,9 @@ __all__ = ["add_traces", "make_scrub"]
 
 _Values: TypeAlias = frozenset[tuple[str, str]]
 
+# Characters from which a text is taken for one row's, whatever its field is called.
+_TELLING = 40
+
 logger = logging.getLogger("combee_dspy")
 
 
@@ -162,27 +165,44 @@ class _Reserved:
 
     A trace is of a row where it carries the row's hash, or where its inputs are the row's: as
     texts, redacted or not, whatever case, space or JSON does to them. One of the two may have
-    further fields, and empty ones do not count.
+    further fields, and empty ones do not count. Their names do not matter where a text that they
+    share is long enough to tell rows apart. What is rewritten, or cut, and carries no hash of the
+    row as it is here, is not recognised.
     """
 
     def __init__(self, rows: Iterable[Row], scrub: Callable[[str], str]) -> None:
         self._hashes: set[str] = set()
         self._inputs: defaultdict[frozenset[str], list[Mapping[str, str]]] = defaultdict(list)
         self._seen: dict[tuple[frozenset[str], frozenset[str]], set[_Values]] = {}
+        self._by_text: defaultdict[str, list[frozenset[str]]] = defaultdict(list)
         for row in rows:
             self._hashes.add(row.hash)
             inputs = dict(row.example.inputs().items())
             redacted = {name: with_texts(value, scrub) for name, value in inputs.items()}
             for fields in map(_as_texts, (inputs, redacted)):
                 self._inputs[frozenset(fields)].append(fields)
+                texts = frozenset(fields.values())
+                for text in _long(texts):
+                    self._by_text[text].append(texts)
 
     def has(self, trace: Trace) -> bool:
         """Return whether a trace is of one of the rows."""
         fields = _as_texts(trace.inputs) if self._inputs else {}
-        return trace.row in self._hashes or any(
-            _values(fields, common) in self._values_of(names, common)
-            for names in self._inputs
-            if (common := names.intersection(fields)) and common in (names, fields.keys())
+        return (
+            trace.row in self._hashes
+            or any(
+                _values(fields, common) in self._values_of(names, common)
+                for names in self._inputs
+                if (common := names.intersection(fields)) and common in (names, fields.keys())
+            )
+            or self._has_renamed(frozenset(fields.values()))
+        )
+
+    def _has_renamed(self, texts: frozenset[str]) -> bool:
+        return any(
+            texts <= row or row <= texts
+            for text in _long(texts)
+            for row in self._by_text.get(text, ())
         )
 
     def _values_of(self, names: frozenset[str], common: frozenset[str]) -> set[_Values]:
@@ -191,6 +211,10 @@ class _Reserved:
             values = {_values(fields, common) for fields in self._inputs[names]}
             self._seen[names, common] = values
         return self._seen[names, common]
+
+
+def _long(texts: Iterable[str]) -> Iterator[str]:
+    return (text for text in texts if len(text) >= _TELLING)
 
 
 def _values(fields: Mapping[str, str], names: frozenset[str]) -> _Values:

@@ -161,6 +161,9 @@ def test_rows_that_decide_teach_nothing() -> None:
     assert program.combee_report.recorded == len(TRACES) - 8
 
 
+RENAMED = {"request": "A question so long that it tells rows apart", "count": 3, "user": "u1"}
+
+
 class Renaming(dspy.Module):
     """A program whose first predictor gives its input another name."""
 
@@ -172,6 +175,7 @@ class Renaming(dspy.Module):
         return self.reply(request=question)
 
 
+@pytest.mark.parametrize("relabelled", [{}, {"answer": "another label"}])
 @pytest.mark.parametrize(
     ("student", "beginning", "privacy"),
     [
@@ -180,7 +184,11 @@ class Renaming(dspy.Module):
     ],
 )
 def test_a_journal_tells_no_row_that_decides(
-    student: dspy.Module, beginning: str, privacy: Privacy | None, tmp_path: Path
+    student: dspy.Module,
+    beginning: str,
+    privacy: Privacy | None,
+    relabelled: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     def asked(first: int) -> list[dspy.Example]:
         return [
@@ -195,7 +203,11 @@ def test_a_journal_tells_no_row_that_decides(
         )
         report = (
             world.combee(budget=Budget(epochs=1))
-            .compile(student, traces=JournalTraces(str(tmp_path)), valset=valset)
+            .compile(
+                student,
+                traces=JournalTraces(str(tmp_path)),
+                valset=[row.copy(**relabelled).with_inputs("question") for row in valset],
+            )
             .combee_report
         )
     kept = rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND split = 'validation'")
@@ -212,6 +224,7 @@ def test_a_journal_tells_no_row_that_decides(
         ({"question": "Why?", "hint": ""}, {"question": "Why?"}),
         ({"question": "Why?", "hint": "As"}, {"question": "Why?"}),
         ({"question": dspy.History(messages=[])}, {"question": {"messages": []}}),
+        ({"question": "a question so long that it tells rows apart", "n": 3}, RENAMED),
     ],
 )
 def test_a_row_that_decides_is_recognised(row: dict[str, Any], inputs: dict[str, Any]) -> None:
@@ -224,6 +237,16 @@ def test_a_row_that_decides_is_recognised(row: dict[str, Any], inputs: dict[str,
     ).combee_report
     assert "1 have inputs of valset" in report.traces
     assert report.recorded == 1
+
+
+def test_another_question_about_the_same_text_is_another_row() -> None:
+    text = "a text that several rows ask about, each another thing"
+    row = dspy.Example(context=text, question="Who?", answer="TNA").with_inputs(
+        "context", "question"
+    )
+    other = replace(trace(0), inputs={"document": text, "question": "When?"})
+    report = compiled(World.made(), traces=(other, trace(1)), valset=[row]).combee_report
+    assert report.recorded == 2
 
 
 @pytest.mark.parametrize(
