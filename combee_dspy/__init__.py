@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from combee_dspy.learning import LearnedLessons, learn_lessons
     from combee_dspy.loading import candidates, load_candidate, load_skill
     from combee_dspy.many import Task, TaskResult, compile_many
-    from combee_dspy.mlflow_prompts import CombeePromptOptimizer
     from combee_dspy.options import Privacy, Search, Validation
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
@@ -46,7 +45,6 @@ _HOMES = {
     "learning": ("LearnedLessons", "learn_lessons"),
     "loading": ("candidates", "load_candidate", "load_skill"),
     "many": ("Task", "TaskResult", "compile_many"),
-    "mlflow_prompts": ("CombeePromptOptimizer",),
     "options": ("Privacy", "Search", "Validation"),
     "reducer": ("CombeeProposer", "CombeeReflection"),
     "registry": ("Spec",),
@@ -58,7 +56,6 @@ __all__ = [
     "Budget",
     "Combee",
     "CombeeError",
-    "CombeePromptOptimizer",
     "CombeeProposer",
     "CombeeReflection",
     "CombeeReport",

@@ -8,8 +8,7 @@
 
 All replace the one call that reads a whole minibatch by an aggregator: ``union``, a map and a join
 by code, or ``parallel-scan`` where it is named. Give the optimizer a larger minibatch
-(``reflection_minibatch_size=40``): with its default of 3 there is nothing to divide. In MLflow it
-is :class:`combee_dspy.CombeePromptOptimizer`.
+(``reflection_minibatch_size=40``): with its default of 3 there is nothing to divide.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ TASKS = {
         ("combee_strategist",),
     ),
     "Use parts of it elsewhere": (
-        "The reducer in dspy.GEPA, in gepa and in MLflow.",
-        ("combee_dspy.reducer", "combee_dspy.mlflow_prompts"),
+        "The reducer in dspy.GEPA and in gepa.",
+        ("combee_dspy.reducer",),
     ),
 }
 

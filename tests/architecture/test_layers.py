@@ -57,7 +57,7 @@ LAYERS = (
     ("gepa_arguments", "settings", "arguments"),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
-    ("combee", "learning", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
+    ("combee", "learning", "loading", "many", "presets", "reducer", ""),
     ("__main__", "cli", "demo", "testing"),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -13,7 +13,6 @@ PATH="$PATH:$PWD/.tools/bin"
 TESTS=(
 	tests/search/test_private_contract.py
 	tests/search/test_compile.py
-	tests/search/test_mlflow_prompts.py
 	tests/tracking/test_mlflow.py
 	tests/journeys/test_xml_adapter.py
 	plugins/strategist/tests/test_registry.py
