@@ -74,45 +74,45 @@ class Proposer:
         """Return up to ``count`` children of a candidate, each by another operator as far as there
         are others.
 
-        All operators work at once; what they made is judged in the order of the children. Where all
-        are refused, the first of those that were only too similar is returned: spelling cannot tell
-        a paraphrase from the next lesson of the same form ("a parcel goes to shipping", "a courier
-        goes to shipping"), and validation can.
+        Operators have their turns in a drawn order, as many at once as children are missing: where
+        one is refused, the next has its turn. Where all are refused, the first of those that were
+        only too similar is returned: spelling cannot tell a paraphrase from the next lesson of the
+        same form ("a parcel goes to shipping", "a courier goes to shipping"), and validation can.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
-        chosen = self._draw(count, step)
+        turns = list(enumerate(self._order(count, step)))
         self._archive.add(base.texts)
-        edits = await together(
-            self._edited(operator, inputs, base, step, number)
-            for number, operator in enumerate(chosen)
-        )
         children: list[Child] = []
         alike: list[Child] = []
-        for operator, texts in zip(chosen, edits, strict=True):
-            if not texts:
-                continue
-            child = self._child(operator, texts, base)
-            refusal = await self._refusal(operator, child, base)
-            if refusal is None:
-                self._archive.add(child.candidate.texts)
-                children.append(child)
-                continue
-            self._refused(operator, refusal, base, step)
-            if not self._archive.repeats(child.candidate.texts):
-                alike.append(child)
+        while turns and len(children) < count:
+            missing = count - len(children)
+            trying, turns = turns[:missing], turns[missing:]
+            edits = await together(
+                self._edited(operator, inputs, base, step, turn) for turn, operator in trying
+            )
+            for (_, operator), texts in zip(trying, edits, strict=True):
+                if not texts:
+                    continue
+                child = self._child(operator, texts, base)
+                refusal = await self._refusal(operator, child, base)
+                if refusal is None:
+                    self._archive.add(child.candidate.texts)
+                    children.append(child)
+                    continue
+                self._refused(operator, refusal, base, step)
+                if not self._archive.repeats(child.candidate.texts):
+                    alike.append(child)
         if not children:
             children = alike[:1]
             for child in children:
                 self._archive.add(child.candidate.texts)
         return children
 
-    def _draw(self, count: int, step: int) -> list[int]:
-        """Draw operators, none again before each has been drawn."""
+    def _order(self, count: int, step: int) -> list[int]:
+        """Draw the order of operators; where there are fewer than children, again and again."""
         stream, places = derive(self._settings.seed, "operators", step), range(len(self._operators))
-        drawn: list[int] = []
-        while len(drawn) < count:
-            drawn += stream.sample(places, min(count - len(drawn), len(places)))
-        return drawn
+        rounds = -(-count // len(places))
+        return [place for _ in range(rounds) for place in stream.sample(places, len(places))]
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate with the edits of all operators, one after the other; for a trunk."""
@@ -173,7 +173,7 @@ class Proposer:
         inputs: Mapping[str, OperatorInput],
         base: Candidate,
         step: int,
-        number: int,
+        turn: int,
     ) -> dict[str, str]:
         """Return the components that an operator changes, asked in a place of its own; what is
         refused is said.
@@ -181,7 +181,7 @@ class Proposer:
         outcomes = await together(
             self._operators[operator].apply(
                 material,
-                self.contexts.make(component, base, step).at("operator", operator, number),
+                self.contexts.make(component, base, step).at("operator", operator, turn),
             )
             for component, material in inputs.items()
         )

@@ -14,7 +14,7 @@ from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.diversity import Restart
 from combee_dspy.operators import Operator
-from combee_dspy.records import Edit, Lesson, Lessons
+from combee_dspy.records import Edit, Lesson, Lessons, Refusal
 from combee_dspy.search._trials import BLAMED
 from tests.slow import slow_but
 from tests.worlds import (
@@ -97,6 +97,37 @@ def test_each_operator_makes_a_child_unless_fewer_are_wanted(world: World, tmp_p
     )
     steps = [one["step"] for one in events(tmp_path / "one", "candidate") if one["step"] >= 0]
     assert len(steps) == len(set(steps))
+
+
+class Refusing(Scripted):
+    needs_lessons = True
+
+    async def apply(self, given: Any, context: Any) -> Any:
+        return Refusal(f"never, says {self.texts[0]}")
+
+
+def test_where_an_operator_is_refused_the_next_has_its_turn(world: World, tmp_path: Path) -> None:
+    world.compile(
+        operators=[Refusing(("a",)), "insert"],
+        search=Search(children=1),
+        log_dir=tmp_path,
+        budget=Budget(updates=2),
+        reflection_minibatch_size=6,
+    )
+    made = [one["operator"] for one in events(tmp_path, "candidate") if one["step"] >= 0]
+    assert made == ["insert", "insert"]
+    assert events(tmp_path, "refused")
+
+
+def test_each_operator_has_one_turn(world: World, tmp_path: Path) -> None:
+    world.compile(
+        operators=[Refusing((name,)) for name in "abc"],
+        search=Search(children=2),
+        budget=Budget(updates=1),
+        log_dir=tmp_path,
+    )
+    reasons = sorted(one["reason"] for one in events(tmp_path, "refused"))
+    assert reasons == [f"never, says {name}" for name in "abc"]
 
 
 def test_children_are_made_while_the_student_is_validated() -> None:
