@@ -364,21 +364,19 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class PowerLawFit:
-    """T(bs) = scale · bs^(−exponent) + floor, seconds an epoch (Combee §3.3).
+    """T(bs) = scale · bs^(−exponent), seconds an epoch (Combee §3.3).
 
     Attributes:
         scale: A, seconds.
         exponent: α, without unit.
         tau: τ, seconds an epoch that one more example a batch must save.
         plateau: (αA/τ)^(1/(α+1)), examples, before rounding and clamps.
-        floor: Seconds that no batch size saves; 0 where a law without them fits better.
     """
 
     scale: float
     exponent: float
     tau: float
     plateau: float
-    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

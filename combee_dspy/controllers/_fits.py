@@ -1,4 +1,4 @@
-"""Laws of an epoch's delay by batch size: fitted, compared, and their plateau. Pure."""
+"""The law of an epoch's delay by batch size, and its plateau. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,13 @@ from combee_dspy.records import Measurement
 
 # The largest exponent that math.exp takes is about 709; nothing near it is a batch size.
 _LOG_LIMIT = 700.0
-# Delays of a service spread by some percent at least: a fit that is nearer than this is no better
-# for it.
-_EXACT = 1e-6
-_FLOORED = (
-    4  # parameters of a law with a floor, its error included; the law without one has one less
-)
 
 
 class DelayLaw(NamedTuple):
-    """T(bs) = scale · bs^(−exponent) + floor, seconds an epoch."""
+    """T(bs) = scale · bs^(−exponent), seconds an epoch."""
 
     scale: float
     exponent: float
-    floor: float = 0.0
-
-    def delay(self, size: float) -> float:
-        """Return T(size)."""
-        return self.scale * size**-self.exponent + self.floor
 
     def slope(self, size: float) -> float:
         """Return −T′(bs) = αA·bs^(−α−1), the seconds that one more example saves; 0 for α ≤ 0."""
@@ -87,63 +76,6 @@ def fit_power_law(delays: Mapping[int, float]) -> DelayLaw | None:
     if not math.isfinite(line.slope) or not abs(line.intercept) <= _LOG_LIMIT:
         return None
     return DelayLaw(math.exp(line.intercept), -line.slope)
-
-
-def fit_law(measurements: Iterable[Measurement], trainset_size: int) -> DelayLaw | None:
-    """Fit the power law, or the one with a floor, A·bs^(−α) + B, where that is better by AICc.
-
-    The power law goes through the median of each size. The two are compared on all delays by their
-    squared errors of logarithms, AICc = n·ln(RSS / n) + 2k + 2k(k + 1) / (n − k − 1) (Hurvich and
-    Tsai 1989), with k = 3 and 4 parameters, so a floor needs six updates at least, of four sizes.
-    """
-    measured = tuple(measurements)
-    delays = epoch_delays(measured, trainset_size)
-    plain = fit_power_law(delays)
-    points = [
-        (measurement.batch_size, measurement.seconds * trainset_size / measurement.batch_size)
-        for measurement in measured
-        if measurement.batch_size in delays and 0 < measurement.seconds < math.inf
-    ]
-    # What is steeper than any service, or as extreme as a clock that is broken, has no floor worth
-    # finding.
-    if plain is None or not 0 < plain.exponent < 3 or not 1e-30 < plain.scale < 1e30:
-        return plain
-    if len(points) < _FLOORED + 2 or len(delays) < _FLOORED:
-        return plain
-    floored = _fit_floored(points, plain)
-    line = statistics.linear_regression(
-        [math.log(size) for size, _ in points], [math.log(measurement) for _, measurement in points]
-    )
-    straight = DelayLaw(math.exp(line.intercept), -line.slope)
-    return (
-        floored
-        if _aicc(points, floored, _FLOORED) < _aicc(points, straight, _FLOORED - 1)
-        else plain
-    )
-
-
-def _fit_floored(points: list[tuple[int, float]], near: DelayLaw) -> DelayLaw:
-    from scipy.optimize import least_squares
-
-    least = min(delay for _, delay in points)
-
-    def errors(parameters: tuple[float, float, float]) -> list[float]:
-        law = DelayLaw(_exp(parameters[0]), parameters[1], parameters[2] * least)
-        return [math.log(law.delay(size) / delay) for size, delay in points]
-
-    # The floor is a share of the shortest delay.
-    fitted = least_squares(
-        errors,
-        (math.log(near.scale), near.exponent + 0.1, 0.5),
-        bounds=((-100, 0.01, 0), (100, 10, 1)),
-    )
-    return DelayLaw(_exp(float(fitted.x[0])), float(fitted.x[1]), float(fitted.x[2]) * least)
-
-
-def _aicc(points: list[tuple[int, float]], law: DelayLaw, k: int) -> float:
-    n = len(points)
-    rss = sum(math.log(law.delay(size) / delay) ** 2 for size, delay in points)
-    return n * math.log(max(rss / n, _EXACT**2)) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
 def _exp(value: float) -> float:

@@ -18,7 +18,7 @@ from combee_dspy.controllers._base import (
     updates_bound,
     variance_bound,
 )
-from combee_dspy.controllers._fits import DelayLaw, epoch_delays, fit_law, fit_power_law
+from combee_dspy.controllers._fits import DelayLaw, epoch_delays, fit_power_law
 from combee_dspy.records import BatchDecision, Clamp, PowerLawFit
 from combee_dspy.strategies import parameters
 
@@ -40,9 +40,7 @@ class PowerLaw(BatchController):
 
     T(bs), the seconds an epoch takes at batch size bs, is modelled as A·bs^(−α). Each update fits A
     and α again to all delays measured (the median of each size) and picks the plateau bs =
-    (αA/τ)^(1/(α+1)), rounded down, between ``min_size`` and the bounds. Where a law with a floor,
-    A·bs^(−α) + B, is better by AICc (see :func:`~combee_dspy.controllers._fits.fit_law`), its A and
-    α are taken: what no batch size saves does not count.
+    (αA/τ)^(1/(α+1)), rounded down, between ``min_size`` and the bounds.
 
     **What τ is relative to.** The paper gives 1.6 % and leaves open of what. Here it is the slope
     of the law at b₀, τ = r·αA·b₀^(−α−1), fixed once three sizes are measured. The plateau is then
@@ -170,7 +168,7 @@ class PowerLaw(BatchController):
 
     def _fit(self, view: BatchView) -> tuple[PowerLawFit | None, int, str]:
         delays = epoch_delays(view.measurements, view.trainset_size)
-        law = fit_law(view.measurements, view.trainset_size)
+        law = fit_power_law(delays)
         if law is None or max(delays) < _APART * min(delays):
             measured = (
                 f"delays are known at batch size {', '.join(map(str, delays))} only"
@@ -180,17 +178,16 @@ class PowerLaw(BatchController):
             reason = f"not fitted: {measured}; as large as the bounds allow"
             return None, view.trainset_size, reason
         tau = self._tau(view, law)
-        fit = PowerLawFit(law.scale, law.exponent, tau, law.plateau(tau), law.floor)
+        fit = PowerLawFit(law.scale, law.exponent, tau, law.plateau(tau))
         if law.exponent <= 0:
             reason = (
                 f"larger batches save no time (α = {law.exponent:.3g}); the smallest measured is"
                 " taken"
             )
             return fit, min(delays), reason
-        floor = f" + {law.floor:.4g} s" if law.floor else ""
         reason = (
             f"plateau {fit.plateau:.4g} of T(bs) = {law.scale:.4g} s ·"
-            f" bs^(-{law.exponent:.3g}){floor} at τ = {tau:.3g} s an epoch, from {len(delays)}"
+            f" bs^(-{law.exponent:.3g}) at τ = {tau:.3g} s an epoch, from {len(delays)}"
             " sizes"
         )
         return fit, math.floor(min(fit.plateau, _LARGEST)), reason

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.controllers._fits import DelayLaw, epoch_delays, fit_law, fit_power_law
+from combee_dspy.controllers._fits import DelayLaw, epoch_delays, fit_power_law
 from combee_dspy.records import Measurement
 
 scales = st.floats(0.01, 1e6)
@@ -17,7 +17,7 @@ exponents = st.floats(0.05, 1.5)
 @given(scales, exponents, st.lists(st.integers(1, 500), min_size=2, max_size=8, unique=True))
 def test_exact_delays_give_back_the_law_they_came_from(scale, exponent, sizes):
     fitted = fit_power_law({size: scale * size**-exponent for size in sizes})
-    assert fitted[:2] == (pytest.approx(scale, rel=1e-5), pytest.approx(exponent, rel=1e-5))
+    assert fitted == (pytest.approx(scale, rel=1e-5), pytest.approx(exponent, rel=1e-5))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -26,7 +26,7 @@ def test_the_law_is_recovered_from_delays_that_are_ten_percent_off(seed):
     delays = {
         size: 4000 * size**-0.8 * math.exp(stream.gauss(0, 0.1)) for size in (3, 6, 11, 21, 40)
     }
-    scale, exponent, _ = fit_power_law(delays)
+    scale, exponent = fit_power_law(delays)
     # Standard error of the slope: 0.1 over the spread of log sizes (2.04) is 0.049; four of them.
     assert exponent == pytest.approx(0.8, abs=0.2)
     assert scale * 11**-exponent == pytest.approx(4000 * 11**-0.8, rel=0.2)
@@ -76,44 +76,3 @@ def test_there_is_no_plateau_where_larger_batches_save_nothing(exponent):
 def test_extreme_laws_stay_finite():
     assert math.isfinite(DelayLaw(1e300, 1e-9).plateau(1e-300))
     assert fit_power_law({2: 1e-300, 3: 1e300}) is None
-
-
-def measured_by(law, sizes, spread, seed=0):
-    stream = random.Random(seed)
-    return [
-        Measurement(size, law(size) * size / 240 * math.exp(stream.gauss(0, spread)))
-        for size in sizes
-    ]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_floor_is_found_where_there_is_one_and_its_exponent_is_not_flattened_by_it(seed):
-    sizes = (3, 6, 12, 24, 48, 96) * 2
-    measured = measured_by(lambda size: 4000 * size**-1.0 + 100, sizes, 0.02, seed)
-    law = fit_law(measured, 240)
-    assert law.floor == pytest.approx(100, rel=0.25)
-    assert law.exponent == pytest.approx(1.0, abs=0.1)
-    assert fit_power_law(epoch_delays(measured, 240)).exponent < 0.85
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_floor_must_be_worth_its_parameter(seed):
-    """By AICc a parameter that is not needed is taken in one case of ten or so; then it changes
-    little.
-    """
-    law = fit_law(
-        measured_by(lambda size: 4000 * size**-0.8, (3, 6, 12, 24, 48, 96) * 2, 0.05, seed), 240
-    )
-    assert law.exponent == pytest.approx(0.8, abs=0.12)
-    assert law.floor <= 0.5 * 4000 * 96**-0.8
-
-
-def test_five_updates_or_three_sizes_are_too_few_for_a_floor():
-    def law(size):
-        return 4000 / size + 100
-
-    assert fit_law(measured_by(law, (3, 6, 12, 24, 48), 0), 240).floor == 0
-    assert fit_law(measured_by(law, (3, 12, 48) * 4, 0), 240).floor == 0
-    assert fit_law(measured_by(law, (3, 6, 12, 24, 48, 96), 0), 240).floor == pytest.approx(
-        100, rel=0.01
-    )

@@ -132,7 +132,7 @@
   function law() {
     const sizes = d.delays.map((one) => one.size);
     const low = Math.min(...sizes), high = Math.max(...sizes, d.law.plateau);
-    const curve = Array.from({length: 60}, (_, i) => low + ((high - low) * i) / 59).map((size) => ({size, seconds: d.law.scale * size ** -d.law.exponent + d.law.floor}));
+    const curve = Array.from({length: 60}, (_, i) => low + ((high - low) * i) / 59).map((size) => ({size, seconds: d.law.scale * size ** -d.law.exponent}));
     put("law", {
       height: 240, marginLeft: 50, ariaLabel: "seconds an epoch by size of the minibatch", x: {label: "examples", type: "log", tickFormat: "~s"}, y: {label: "seconds an epoch", type: "log", grid: true, tickFormat: "~s"},
       marks: [Plot.line(curve, {x: "size", y: "seconds", stroke: orange, strokeWidth: 2}), Plot.dot(d.delays, {x: "size", y: "seconds", ...dots})],
