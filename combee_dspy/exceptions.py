@@ -221,7 +221,7 @@ class JournalMismatchError(JournalError):
     def __init__(self, path: str, differs: Iterable[str]) -> None:
         self.path, self.differs = path, tuple(differs)
         why = ""
-        if any(one.startswith("metric was ") for one in self.differs):
+        if any(difference.startswith("metric was ") for difference in self.differs):
             why = "Scores and feedback of one metric's code are not mixed with those of another's. "
         super().__init__(
             f"{path} was written by another run: {'; '.join(self.differs)}. {why}"

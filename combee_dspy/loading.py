@@ -64,24 +64,24 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
         ArgumentValueError: There is no journal, or it holds no candidates.
         JournalDamagedError: It cannot be read.
     """
-    found = tuple(map(_record, _recorded(place, None)))
-    if not found:
+    records = tuple(map(_record, _recorded(place, None)))
+    if not records:
         remedy = "Give the log_dir of a run that has validated its student."
         raise ArgumentValueError("run", os.fspath(place), "holds no candidates", remedy)
-    return found
+    return records
 
 
-def _record(one: Mapping[str, Any]) -> CandidateRecord:
-    parents = tuple(one["parents"])
+def _record(row: Mapping[str, Any]) -> CandidateRecord:
+    parents = tuple(row["parents"])
     return CandidateRecord(
-        one["candidate"],
-        one["index"],
-        one["step"],
-        one["operator"],
+        row["candidate"],
+        row["index"],
+        row["step"],
+        row["operator"],
         parents,
-        one["score"],
-        one["texts"],
-        one["name"],
+        row["score"],
+        row["texts"],
+        row["name"],
     )
 
 
@@ -91,9 +91,9 @@ def _recorded(place: str | os.PathLike[str], run: int | str | None) -> list[dict
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
         number = None if run is None else run_number(reader, run)
         return [
-            {**one, "name": names.get(one["run"], "")}
-            for one in recorded(reader, number)
-            if one["operator"]
+            {**row, "name": names.get(row["run"], "")}
+            for row in recorded(reader, number)
+            if row["operator"]
         ]
 
 
@@ -125,29 +125,29 @@ def load_candidate(
             program's, or ``artifact`` is not the run's.
         UnknownStrategyError: The artifact is or holds what no distribution publishes.
     """
-    given: object = student
-    if not isinstance(given, dspy.Module):
+    program: object = student
+    if not isinstance(program, dspy.Module):
         raise ArgumentTypeError(
-            "student", given, "is no DSPy program", "Give the program that was given to the run."
+            "student", program, "is no DSPy program", "Give the program that was given to the run."
         )
     if isinstance(id, bool) or not isinstance(id, (int, str)):
         raise ArgumentTypeError(
             "id", id, "is no candidate", "Give 'best', an index, or a content hash."
         )
-    known = _recorded(place, run)
-    found = candidate_named(known, id)
-    if found is None:
+    rows = _recorded(place, run)
+    row = candidate_named(rows, id)
+    if row is None:
         names = [
             "best",
             *(
-                str(one["candidate" if one["index"] is None else "index"])
-                for one in known[:_LISTED]
+                str(other["candidate" if other["index"] is None else "index"])
+                for other in rows[:_LISTED]
             ),
         ]
         raise ArgumentValueError(
             "id", id, "names no candidate of this run", f"There is: {', '.join(names)}."
         )
-    record = _record(found)
+    record = _record(row)
     artifact = _checked(artifact, _artifact_spec(place, record.run))
     wanted, own = set(visible(record.texts)), set(artifact.components(student))
     if wanted != own:

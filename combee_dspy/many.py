@@ -120,8 +120,8 @@ async def _all(tasks: Sequence[Task], settings: Settings, at_once: int) -> list[
     turns = asyncio.Semaphore(at_once)
     async with open_shared(settings) as shared:
         every = [
-            asyncio.ensure_future(_one(one, number, settings, shared, turns))
-            for number, one in enumerate(tasks)
+            asyncio.ensure_future(_compiled(task, number, settings, shared, turns))
+            for number, task in enumerate(tasks)
         ]
         try:
             return list(await asyncio.gather(*every))
@@ -130,7 +130,7 @@ async def _all(tasks: Sequence[Task], settings: Settings, at_once: int) -> list[
             raise
 
 
-async def _one(
+async def _compiled(
     task: Task,
     number: int,
     settings: Settings,
@@ -161,10 +161,10 @@ async def _one(
 def _check(tasks: Sequence[Task]) -> None:
     seen: set[str] = set()
     for task in tasks:
-        given: object = task
-        if not isinstance(given, Task):
+        entry: object = task
+        if not isinstance(entry, Task):
             raise ArgumentTypeError(
-                "tasks", given, "is no task", "Give combee_dspy.Task(name, student, trainset, …)."
+                "tasks", entry, "is no task", "Give combee_dspy.Task(name, student, trainset, …)."
             )
         if not isinstance(task.name, str) or not task.name.strip():
             raise ArgumentValueError("name", task.name, "is no name", "Name each task.")

@@ -32,11 +32,11 @@ class ForLMs(list[Any]):
         self.meters = meters
 
     def __add__(self, own: Any) -> Any:
-        found = [*self, *own]
+        callbacks = [*self, *own]
         # Where DSPy does not call it `instance`, the meter hears all there is, which only takes
         # longer.
         instance = sys._getframe(1).f_locals.get("instance")
-        return found if isinstance(instance, _NO_LM) else [*found, *self.meters]
+        return callbacks if isinstance(instance, _NO_LM) else [*callbacks, *self.meters]
 
 
 def count_failed(error: LMError) -> None:

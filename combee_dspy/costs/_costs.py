@@ -224,8 +224,8 @@ class Sums:
         """Return the sums on one line; dollars of what has a price where others have none."""
         spent = f"${self.known_dollars:.4f}"
         if self.dollars is None:
-            known = self.known_dollars > 0
-            spent = f"{spent} and calls without a price" if known else "dollars unknown"
+            has_price = self.known_dollars > 0
+            spent = f"{spent} and calls without a price" if has_price else "dollars unknown"
         failed = f", {self.errors} failed" if self.errors else ""
         return (
             f"{self.calls:,} calls{failed}, {self.prompt_tokens:,} tokens in,"
@@ -272,8 +272,8 @@ def totals(rows: Iterable[CallUsage]) -> CostTotals:
     )
     return CostTotals(
         _summed(rows),
-        {role: _summed(found) for role, found in roles.items()},
-        {key: _summed(found) for key, found in models.items()},
+        {role: _summed(usage) for role, usage in roles.items()},
+        {key: _summed(usage) for key, usage in models.items()},
     )
 
 
@@ -284,15 +284,15 @@ def merged(*usages: Iterable[CallUsage]) -> tuple[CallUsage, ...]:
     rows = tuple(chain(*usages))
     if len(rows) < 2:
         return rows
-    found = _grouped(rows, lambda row: (row.role, row.model))
-    return tuple(CallUsage(role, model, **_sums(rows)) for (role, model), rows in found.items())
+    groups = _grouped(rows, lambda row: (row.role, row.model))
+    return tuple(CallUsage(role, model, **_sums(rows)) for (role, model), rows in groups.items())
 
 
 def _grouped(rows: Iterable[CallUsage], key: Callable[[CallUsage], K]) -> dict[K, list[CallUsage]]:
-    found: dict[K, list[CallUsage]] = {}
+    groups: dict[K, list[CallUsage]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return dict(sorted(found.items()))
+        groups.setdefault(key(row), []).append(row)
+    return dict(sorted(groups.items()))
 
 
 def _summed(rows: Sequence[CallUsage]) -> Sums:

@@ -89,18 +89,18 @@ class Meter(BaseCallback):
     def settings(self) -> dict[str, Any]:
         """Return what to give to the ``dspy.context`` in which calls are to be counted."""
         settings = dspy.settings
-        found: dict[str, Any] = {
+        context: dict[str, Any] = {
             "callbacks": ForLMs(settings.callbacks, [*meters_in(settings.callbacks), self]),
             _ROLE: None,
         }
         if self.role is not None:
-            found[_FOR] = self.role
+            context[_FOR] = self.role
         self._outer = settings.usage_tracker
         if not settings.track_usage:
             # DSPy honours track_usage=True only where no tracker is set; each call then brings this
             # one along.
-            found["usage_tracker"] = self
-        return found
+            context["usage_tracker"] = self
+        return context
 
     def usage(self) -> tuple[CallUsage, ...]:
         """Return what has been counted so far, sorted by role and model."""
@@ -156,13 +156,13 @@ class Meter(BaseCallback):
 
     def _whose(self) -> Role:
         settings = dspy.settings
-        told: Role | None = settings.get(_ROLE) or self.role or settings.get(_FOR)
-        if told is not None:
-            return told
+        role: Role | None = settings.get(_ROLE) or self.role or settings.get(_FOR)
+        if role is not None:
+            return role
         # DSPy's own list of the modules that are being called here, the outermost first.
         return (
             "serving"
-            if any(_SERVES in vars(one) for one in settings.caller_modules or ())
+            if any(_SERVES in vars(module) for module in settings.caller_modules or ())
             else "task"
         )
 
@@ -255,11 +255,11 @@ class Meter(BaseCallback):
 
 
 def _digest(inputs: Mapping[str, Any]) -> int:
-    said = ""
+    text = ""
     for message in inputs.get("messages") or ({"content": inputs.get("prompt")},):
         content = message.get("content") if isinstance(message, dict) else message
-        said += f"{content if isinstance(content, str) else repr(content)}\0"
-    encoded = said.encode("utf-8", "surrogatepass")
+        text += f"{content if isinstance(content, str) else repr(content)}\0"
+    encoded = text.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(digest_size=8)
     # In parts too small for hashlib to let go of the GIL: with many threads it would take long to
     # get it back.

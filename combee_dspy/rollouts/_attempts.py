@@ -43,33 +43,33 @@ def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
         LMError: DSPy's own.
     """
     call = prepare(lm, prompt, messages, kwargs)
-    found = cached(lm, call, False)
-    if found is None or not _is_answer(lm, found):
+    result = cached(lm, call, False)
+    if result is None or not _is_answer(lm, result):
         with _service_at_fault(lm), whole_within(_longest(lm, kwargs)):
-            found = execute(_without_retries(lm), replace(call, cache=False))
-        _check(lm, found)
-        found = _cut(call, found)
-        store(lm, call, found, False)
-    return finalize(lm, call, _cut(call, found))
+            result = execute(_without_retries(lm), replace(call, cache=False))
+        _check(lm, result)
+        result = _cut(call, result)
+        store(lm, call, result, False)
+    return finalize(lm, call, _cut(call, result))
 
 
 async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
     """Do what :func:`ask` does on an event loop."""
     call = await asyncio.to_thread(prepare, lm, prompt, messages, kwargs, asynchronous=True)
-    found = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
-    if found is None or not _is_answer(lm, found):
+    result = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
+    if result is None or not _is_answer(lm, result):
         longest = _longest(lm, kwargs)
         try:
             with _service_at_fault(lm):
                 async with asyncio.timeout(longest):
-                    found = await aexecute(_without_retries(lm), replace(call, cache=False))
+                    result = await aexecute(_without_retries(lm), replace(call, cache=False))
         except TimeoutError:
             raise too_late(longest) from None
-        _check(lm, found)
-        found = _cut(call, found)
+        _check(lm, result)
+        result = _cut(call, result)
         if call.cache:
-            await asyncio.to_thread(store, lm, call, found, True)
-    return finalize(lm, call, _cut(call, found))
+            await asyncio.to_thread(store, lm, call, result, True)
+    return finalize(lm, call, _cut(call, result))
 
 
 def _without_retries(lm: dspy.LM) -> dspy.LM:
@@ -88,9 +88,9 @@ def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
         return 2 * lm.engine.options.timeout
     if not isinstance(lm.engine, str):
         return None
-    given = {**lm.kwargs, **kwargs}.get("timeout")
-    given = getattr(given, "read", given)  # httpx.Timeout
-    return 2 * (given if isinstance(given, (int, float)) else _SILENCE)
+    timeout = {**lm.kwargs, **kwargs}.get("timeout")
+    timeout = getattr(timeout, "read", timeout)  # httpx.Timeout
+    return 2 * (timeout if isinstance(timeout, (int, float)) else _SILENCE)
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def _is_answer(lm: Any, result: Any) -> bool:
     if not result.outputs:
         return False
     own = isinstance(lm.engine, (str, PooledEngine))
-    return not own or all(_is_body(one.provider_data) for one in result.responses)
+    return not own or all(_is_body(response.provider_data) for response in result.responses)
 
 
 def _is_body(body: Any) -> bool:
@@ -136,7 +136,11 @@ def _is_body(body: Any) -> bool:
     choices = body.get("choices")
     if choices is None:
         return any(name in body for name in _ANSWERS)
-    return isinstance(choices, list) and bool(choices) and all(_is_message(one) for one in choices)
+    return (
+        isinstance(choices, list)
+        and bool(choices)
+        and all(_is_message(choice) for choice in choices)
+    )
 
 
 def _is_message(choice: Any) -> bool:
@@ -164,17 +168,17 @@ def bounded(output: Any) -> Any:
     of any object five. What is cut was no answer, and fails to parse as it would have.
     """
     if isinstance(output, list):
-        return [bounded(one) for one in output]
+        return [bounded(part) for part in output]
     if isinstance(output, dict):
-        return {name: bounded(one) if name == "text" else one for name, one in output.items()}
+        return {name: bounded(part) if name == "text" else part for name, part in output.items()}
     if not isinstance(output, str):
         return output  # none, or a response as asked for by a request: no adapter parses it
     text, depth, doubles = output[:_LONGEST_ANSWER], 0, 0
-    for number, found in enumerate(_STRUCTURE.finditer(text)):
-        depth = max(0, depth + (found[0] in "{[") - (found[0] in "}]"))
-        doubles += depth == 1 and text.startswith("{{", found.start())
+    for number, bracket in enumerate(_STRUCTURE.finditer(text)):
+        depth = max(0, depth + (bracket[0] in "{[") - (bracket[0] in "}]"))
+        doubles += depth == 1 and text.startswith("{{", bracket.start())
         if number >= _MOST_MARKS or depth > _DEEPEST or doubles > _MOST_DOUBLE:
-            text = text[: found.start()]
+            text = text[: bracket.start()]
             break
     if len(text) < len(output):
         _logger.warning(

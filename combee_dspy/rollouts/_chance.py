@@ -45,7 +45,7 @@ class Chance:
         self.watching = False
         self._answers = self._refusals = 0
         self._size, self._opened = _WINDOW, 1
-        self._known = 0
+        self._counted = 0
 
     def cut(self, limit: int) -> None:
         """Hear that the limit was lowered for refusals and what was in flight above it has
@@ -82,19 +82,19 @@ class Chance:
         self.watching = False
         if refusals < _FEW or odds > _MOST:
             return None
-        self.odds, self._known = odds, answers
+        self.odds, self._counted = odds, answers
         return "by chance"
 
     def _compared(self, odds: float, answers: int, refusals: int) -> Finding | None:
         usual = self.odds or 0.0
         # Both numbers of repetitions are drawn: those of this window, and those that say what is
         # usual.
-        variance = usual * (1 + usual) * answers * (1 + answers / self._known)
+        variance = usual * (1 + usual) * answers * (1 + answers / self._counted)
         if refusals > usual * answers + _SIGMAS * math.sqrt(variance) + _FEW:
             self.odds = None
             return "too many"
-        self.odds = (usual * self._known + refusals) / (self._known + answers)
-        self._known += answers
+        self.odds = (usual * self._counted + refusals) / (self._counted + answers)
+        self._counted += answers
         if self.odds * answers < 1:
             self.odds = None  # they have ended
         return None

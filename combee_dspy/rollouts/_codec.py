@@ -185,32 +185,34 @@ def hashed(value: Mapping[str, Any], hash_of: Callable[[str], str]) -> dict[str,
     its texts.
     """
 
-    def one(item: Any) -> str:
+    def hashed_item(item: Any) -> str:
         return hash_of(item if isinstance(item, str) else json.dumps(item, sort_keys=True))
 
     def fields(items: Any) -> Any:
         return (
-            {name: one(item) for name, item in items.items()} if isinstance(items, dict) else items
+            {name: hashed_item(item) for name, item in items.items()}
+            if isinstance(items, dict)
+            else items
         )
 
-    found = {**value, "partial": True}
-    found |= {
-        name: one(value[name])
+    hidden = {**value, "partial": True}
+    hidden |= {
+        name: hashed_item(value[name])
         for name in ("feedback", "error", "inputs", "failed", "value")
         if name in value
     }
-    found |= {name: fields(value[name]) for name in ("prediction", "fields") if name in value}
+    hidden |= {name: fields(value[name]) for name in ("prediction", "fields") if name in value}
     if "calls" in value:
-        found["calls"] = [
+        hidden["calls"] = [
             {
                 "predictor": call["predictor"],
                 "inputs": fields(call["inputs"]),
                 "outputs": fields(call["outputs"]),
-                **({"completion": one(call["completion"])} if "completion" in call else {}),
+                **({"completion": hashed_item(call["completion"])} if "completion" in call else {}),
             }
             for call in value["calls"]
         ]
-    return found
+    return hidden
 
 
 def unkept_reason(value: object) -> str:

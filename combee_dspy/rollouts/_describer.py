@@ -123,8 +123,8 @@ class Describer:
         state = getattr(value, "__dict__", None)
         if not isinstance(state, dict) or isinstance(value, types.ModuleType):
             return _ADDRESS.sub("", canonical_json(value))
-        kept = {name: item for name, item in state.items() if name not in NO_EFFECT}
-        return [self.describe(type(value)), self._named(kept)]
+        lasting = {name: item for name, item in state.items() if name not in NO_EFFECT}
+        return [self.describe(type(value)), self._named(lasting)]
 
     def _class(self, kind: type) -> Any:
         parts = {}
@@ -140,8 +140,8 @@ class Describer:
         # Code that was executed without a module of its own claims to be built in.
         if function.__module__ != "builtins" and is_installed(function.__module__ or ""):
             return name_of(function)
-        known, names = function.__globals__, _names(function.__code__)
-        named = {name: known[name] for name in sorted(names & known.keys())}
+        variables, names = function.__globals__, _names(function.__code__)
+        named = {name: variables[name] for name in sorted(names & variables.keys())}
         used = {name: item for name, item in named.items() if isinstance(item, _NAMED)}
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closure = [(name, cell.cell_contents) for name, cell in cells if _bound(cell)]
@@ -161,7 +161,7 @@ class Describer:
 
 
 def describe_lm(lm: Any) -> Any:
-    said = getattr(lm, "cache_identity", None)
+    identity = getattr(lm, "cache_identity", None)
     kwargs = {
         name: item for name, item in (getattr(lm, "kwargs", None) or {}).items() if item is not None
     }
@@ -179,7 +179,9 @@ def describe_lm(lm: Any) -> Any:
             )
         ),
         "where": (
-            said if isinstance(said, str) else [*where, name_of(type(getattr(lm, "engine", None)))]
+            identity
+            if isinstance(identity, str)
+            else [*where, name_of(type(getattr(lm, "engine", None)))]
         ),
     }
 

@@ -224,7 +224,7 @@ class _LoopSession(ThreadSession):
         finally:
             loops = [*self._held_up, *([] if self._own is None else [self._own])]
             self._own, self._held_up = None, []
-            await asyncio.gather(*(one.close(_MOMENT) for one in loops))
+            await asyncio.gather(*(loop.close(_MOMENT) for loop in loops))
 
 
 @parameters

@@ -41,12 +41,16 @@ def fenced(
         and not isinstance(value, (int, float, dspy.Type))
         if value is not None and (not isinstance(value, (str, list, dict)) or value)
     }
-    said = "\0".join([signature.instructions, *(f"{name}\0{text}" for name, text in texts.items())])
-    mark = (
-        f"data-{hashlib.blake2b(said.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    whole = "\0".join(
+        [signature.instructions, *(f"{name}\0{text}" for name, text in texts.items())]
     )
-    told = signature.with_instructions(f"{signature.instructions}\n\n{_SENTENCE.format(mark=mark)}")
-    return told, {
+    mark = (
+        f"data-{hashlib.blake2b(whole.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    )
+    marked = signature.with_instructions(
+        f"{signature.instructions}\n\n{_SENTENCE.format(mark=mark)}"
+    )
+    return marked, {
         **inputs,
         **{name: f"<{mark}>\n{text}\n</{mark}>" for name, text in texts.items()},
     }
@@ -88,9 +92,9 @@ def _bare(value: Any) -> Any:
             CUSTOM_TYPE_START_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER.replace("-", " ")
         )
     if isinstance(value, Mapping):
-        return {_bare(str(key)): _bare(one) for key, one in value.items()}
+        return {_bare(str(key)): _bare(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_bare(one) for one in value]
+        return [_bare(part) for part in value]
     return (
         value
         if value is None or isinstance(value, (int, float, dspy.Type))

@@ -199,20 +199,20 @@ class Adaptive(Limit):
         """Do what refusals since the last cut, or beyond those by chance, ask for; return whether
         anything was done.
         """
-        found = self._chance.answered(calls, self.current)
-        if found == "by chance":
+        finding = self._chance.answered(calls, self.current)
+        if finding == "by chance":
             level, starting = self._before
             self.held_until = 0.0
             self._move(level, "refused by chance")
             self._roof, self._starting = max(self._roof, level), starting
-        elif found == "too many":
+        elif finding == "too many":
             # Half as many show what is by chance; of what was too much, three quarters are next.
             self._before = (self.current - max(1, self.current // 4), False)
             self._move(self.current // 2, "rejected")
             self._chance.cut(self.current)
             self._settle(by_latency=False)
             self._stride, self._pause = 1, FIRST_PAUSE
-        return found is not None
+        return finding is not None
 
     def _move(self, limit: int, reason: str) -> None:
         limit = max(1, min(limit, self._ceiling))

@@ -185,8 +185,8 @@ def carried() -> dict[str, Any]:
 
 
 def _surroundings() -> Surroundings:
-    found: Surroundings = SURROUNDINGS.get() or dspy.settings.get(_CARRIED) or _NONE
-    return found
+    here: Surroundings = SURROUNDINGS.get() or dspy.settings.get(_CARRIED) or _NONE
+    return here
 
 
 def note_meter(meter: Meter) -> None:
@@ -247,13 +247,13 @@ def pause_after(retry_after: float | None, count: int) -> float:
     """Return the seconds until the next attempt after so many failed ones: 1, 2, 4 … 60, or what
     was asked for.
     """
-    asked = (
+    pause = (
         min(2.0 ** min(count - 1, 6), 60.0)
         if retry_after is None
         else min(retry_after, LONGEST_WAIT)
     )
     # A service that asks for no time at all must not be asked without end in no time.
-    return max(asked, min(0.001 * 2.0 ** min(count, 11), 2.0))
+    return max(pause, min(0.001 * 2.0 ** min(count, 11), 2.0))
 
 
 class PatientLM(dspy.LM):
@@ -279,9 +279,9 @@ class PatientLM(dspy.LM):
         patience = Patience(self.num_retries, here.deadline)
         while True:
             try:
-                found = ask(self, prompt, messages, kwargs)
+                answer = ask(self, prompt, messages, kwargs)
                 patience.answered()
-                return found
+                return answer
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or not here.repeats.allow() or here.wait(seconds):
@@ -299,9 +299,9 @@ class PatientLM(dspy.LM):
         patience = Patience(self.num_retries, here.deadline)
         while True:
             try:
-                found = await aask(self, prompt, messages, kwargs)
+                answer = await aask(self, prompt, messages, kwargs)
                 patience.answered()
-                return found
+                return answer
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or not here.repeats.allow() or await here.sleep(seconds):
@@ -339,10 +339,10 @@ def patient(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
     """
     if lm is None or type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
-    made = object.__new__(PatientLM)
+    copied = object.__new__(PatientLM)
     # What dspy.LM's own __copy__ does: every attribute is shared, the history too.
-    made.__dict__.update(vars(lm))
-    return made
+    copied.__dict__.update(vars(lm))
+    return copied
 
 
 def patient_program(program: dspy.Module) -> dspy.Module:
@@ -368,18 +368,18 @@ def lms_of(program: dspy.Module) -> list[dspy.BaseLM]:
 
 def _predictors(program: dspy.Module) -> list[Any]:
     """Return every predictor of a program, those of frozen parts too, each once."""
-    found: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
     queue: list[Any] = [program]
     while queue:
         item = queue.pop()
-        if id(item) in found:
+        if id(item) in seen:
             continue
-        found[id(item)] = item
+        seen[id(item)] = item
         if isinstance(item, dspy.Module):
             queue.extend(value for name, value in vars(item).items() if name not in _RECORDS)
         elif isinstance(item, (list, tuple, dict)):
             queue.extend(item.values() if isinstance(item, dict) else item)
-    return [item for item in found.values() if isinstance(item, dspy.Predict)]
+    return [item for item in seen.values() if isinstance(item, dspy.Predict)]
 
 
 def seconds_after(fault: InfrastructureFaultError, patience: Patience) -> float | None:

@@ -270,24 +270,26 @@ def raise_fault(
     """
     causes = tuple(_causes(error))
     named = next(
-        (one for one in causes if isinstance(one, (LMError, InfrastructureFaultError))), None
+        (cause for cause in causes if isinstance(cause, (LMError, InfrastructureFaultError))), None
     )
     if isinstance(named, InfrastructureFaultError):
         named.usage = meter.usage()
         raise named
-    found = meter.failure if named is None and scored is not None else named
-    if found is None:
+    failure = meter.failure if named is None and scored is not None else named
+    if failure is None:
         return
-    fatal = isinstance(named, _FATAL) or any(isinstance(one, LocalModelError) for one in causes)
-    outage = is_passing(found) and named is not None
-    unknown = not (fatal or outage) and (is_passing(found) or isinstance(found, LMUnexpectedError))
+    fatal = isinstance(named, _FATAL) or any(isinstance(cause, LocalModelError) for cause in causes)
+    outage = is_passing(failure) and named is not None
+    unknown = not (fatal or outage) and (
+        is_passing(failure) or isinstance(failure, LMUnexpectedError)
+    )
     if fatal or outage or unknown:
         raise InfrastructureFaultError(
-            described_safely(found, meter),
+            described_safely(failure, meter),
             retryable=not fatal,
-            rejected=outage and isinstance(found, LMRateLimitError),
+            rejected=outage and isinstance(failure, LMRateLimitError),
             outage=outage,
-            retry_after=found.retry_after,
+            retry_after=failure.retry_after,
             usage=meter.usage(),
             rollout=scored() if unknown and scored is not None else None,
         ) from error
@@ -301,7 +303,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     for _ in range(_MOST_CAUSES):
         if not waiting:
             return
-        found = waiting.popleft()
-        yield found
-        waiting.extend(found.exceptions if isinstance(found, BaseExceptionGroup) else ())
-        waiting.extend([] if found.__cause__ is None else [found.__cause__])
+        error = waiting.popleft()
+        yield error
+        waiting.extend(error.exceptions if isinstance(error, BaseExceptionGroup) else ())
+        waiting.extend([] if error.__cause__ is None else [error.__cause__])

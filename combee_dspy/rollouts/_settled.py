@@ -134,20 +134,20 @@ class _Settled(Describer):
         return super()._function(function)
 
     def _closure(self, variables: Sequence[tuple[str, Any]]) -> Any:
-        kept = [(name, item) for name, item in variables if name not in self._changing]
-        return super()._closure(kept)
+        steady = [(name, item) for name, item in variables if name not in self._changing]
+        return super()._closure(steady)
 
     def _globals(self, variables: Mapping[str, Any]) -> Any:
-        kept = {name: item for name, item in variables.items() if name not in self._changing}
-        return super()._globals(kept)
+        steady = {name: item for name, item in variables.items() if name not in self._changing}
+        return super()._globals(steady)
 
 
 def _state(value: Any) -> dict[str, Any]:
     """Return the attributes of an object by name."""
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    values = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     own = getattr(value, "__dict__", None)
-    return {**found, **own} if isinstance(own, dict) else found
+    return {**values, **own} if isinstance(own, dict) else values
 
 
 def _slots(kind: type) -> Sequence[str]:

@@ -38,20 +38,20 @@ def run_on_own_loop(work: Callable[[], Coroutine[object, object, T]]) -> T:
     """Carry out a coroutine on an event loop in a thread of its own, as :func:`run_in_daemon` does,
     whether the caller has a loop that runs or none. An interrupt cancels it.
     """
-    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+    beginning: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
 
     async def carry_out() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         loop.set_default_executor(DaemonPool())
         if task is not None:
-            begun.set_result((loop, task))
+            beginning.set_result((loop, task))
         return await work()
 
     try:
         return run_in_daemon(lambda: asyncio.run(carry_out()))
     except BaseException:
-        if not begun.cancel():  # what has not begun fails to
-            loop, task = begun.result()
+        if not beginning.cancel():  # what has not begun fails to
+            loop, task = beginning.result()
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(task.cancel)
         raise

@@ -60,8 +60,8 @@ class Predictors:
 
     def _by_signature(self, signature: type[dspy.Signature] | None) -> tuple[str, ...]:
         items = self._signatures.items()
-        identical = tuple(path for path, known in items if known is signature)
-        return identical or tuple(path for path, known in items if known.equals(signature))
+        identical = tuple(path for path, own in items if own is signature)
+        return identical or tuple(path for path, own in items if own.equals(signature))
 
 
 def _signature_of(caller: object) -> type[dspy.Signature] | None:
@@ -85,9 +85,9 @@ _KNOWN: WeakKeyDictionary[dspy.Module, Predictors] = WeakKeyDictionary()
 def predictors_of(program: dspy.Module) -> Predictors:
     """Return the predictors of a program, looked up once: programs that run are never changed."""
     try:
-        known = _KNOWN.get(program)
-        if known is None:
-            known = _KNOWN[program] = Predictors(program)
+        predictors = _KNOWN.get(program)
+        if predictors is None:
+            predictors = _KNOWN[program] = Predictors(program)
     except TypeError:  # a class that compares programs by what they hold cannot be hashed
         return Predictors(program)
-    return known
+    return predictors

@@ -173,10 +173,10 @@ def _decode_dataclass(data: Mapping[str, Any]) -> Any:
     kind = _loaded(data["class"], object)
     if {item.name for item in dataclasses.fields(kind)} != set(data["fields"]):
         raise NotStorableError(f"{data['class']} has other fields now")
-    made: Any = object.__new__(kind)
+    instance: Any = object.__new__(kind)
     for name, item in data["fields"].items():
-        object.__setattr__(made, name, decode_value(item))
-    return made
+        object.__setattr__(instance, name, decode_value(item))
+    return instance
 
 
 def _decode_model(data: Mapping[str, Any]) -> Any:
@@ -185,30 +185,30 @@ def _decode_model(data: Mapping[str, Any]) -> Any:
     private = decode_value(data.get("private"))
     if set(values) != set(kind.model_fields) or set(private or ()) - {*kind.__private_attributes__}:
         raise NotStorableError(f"{data['class']} has other fields now")
-    made = kind.__new__(kind)
+    model = kind.__new__(kind)
     # What model_construct() does, without calling what the class hooks into it.
-    object.__setattr__(made, "__dict__", values)
-    object.__setattr__(made, "__pydantic_fields_set__", set(data["set"]))
-    object.__setattr__(made, "__pydantic_private__", private)
+    object.__setattr__(model, "__dict__", values)
+    object.__setattr__(model, "__pydantic_fields_set__", set(data["set"]))
+    object.__setattr__(model, "__pydantic_private__", private)
     object.__setattr__(
-        made, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None
+        model, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None
     )
-    return made
+    return model
 
 
 def with_fields(kind: type[E], fields: Iterable[tuple[str, Any]]) -> E:
     # One by one: as an argument of the class, `base` would be another example, and `self` no
     # argument at all.
-    made = kind()
+    example = kind()
     for name, item in fields:
-        made[name] = decode_value(item)
-    return made
+        example[name] = decode_value(item)
+    return example
 
 
 def _decode_fields(data: Mapping[str, Any]) -> Any:
     kinds: dict[str, type[dspy.Example]] = {"Prediction": dspy.Prediction, "Example": dspy.Example}
-    made = with_fields(kinds[data["class"]], data["fields"])
-    return made if data["inputs"] is None else made.with_inputs(*data["inputs"])
+    example = with_fields(kinds[data["class"]], data["fields"])
+    return example if data["inputs"] is None else example.with_inputs(*data["inputs"])
 
 
 def _decode_by_codec(data: Mapping[str, Any]) -> Any:

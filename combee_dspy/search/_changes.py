@@ -43,12 +43,12 @@ def open_changes(books: Books, text: Candidate, *, serve: bool) -> list[Change]:
     state: State = "waiting" if serve else "served"
     changes: list[Change] = []
     for component, book in books.now.items():
-        shown = _shown(books, text, component)
+        lines_of = _lines_by_lesson(books, text, component)
         for lesson in book.lessons:
             is_open = lesson.state == state and lesson.born >= 0 and not lesson.decided
             if serve and any((rival := book.find(name)) and rival.own for name in lesson.rivals):
                 continue
-            if is_open and (lesson.id in shown) is not serve:
+            if is_open and (lesson.id in lines_of) is not serve:
                 changes.append(Change(component, lesson, serve))
     return changes
 
@@ -84,14 +84,14 @@ def follow(books: Books, text: Candidate, before: Mapping[str, Book]) -> Candida
     return text.edited(texts)
 
 
-def _shown(books: Books, text: Candidate, component: str) -> dict[str, list[str]]:
+def _lines_by_lesson(books: Books, text: Candidate, component: str) -> dict[str, list[str]]:
     """Return the lessons that a text shows: the ids of their lines, by the book's id."""
     book = books.now[component]
-    shown: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     for line in books.artifact.read(text.texts[component]).lessons:
         held = book.find(line.id)
-        shown.setdefault(line.id if held is None else held.id, []).append(line.id)
-    return shown
+        lines_of.setdefault(line.id if held is None else held.id, []).append(line.id)
+    return lines_of
 
 
 def _with_states(books: Books, base: Candidate, component: str, states: Mapping[str, State]) -> str:
@@ -101,16 +101,16 @@ def _with_states(books: Books, base: Candidate, component: str, states: Mapping[
     Of lines that the book holds for the same lesson, the first is left.
     """
     text = base.texts[component]
-    shown = _shown(books, base, component)
+    lines_of = _lines_by_lesson(books, base, component)
     gone: dict[str, tuple[State, str]] = {
         line: ("retired", "")
-        for lesson, lines in shown.items()
+        for lesson, lines in lines_of.items()
         for line in lines[states.get(lesson, "served") == "served" :]
     }
     more = [
         replace(lesson, state="served")
         for lesson in books.now[component].lessons
-        if states.get(lesson.id) == "served" and lesson.id not in shown
+        if states.get(lesson.id) == "served" and lesson.id not in lines_of
     ]
     if not gone and not more:
         return text

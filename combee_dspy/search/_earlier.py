@@ -49,10 +49,10 @@ def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]
         " e.id",
         (run,),
     )
-    found: dict[tuple[int, str], list[CallUsage]] = {}
+    costs: dict[tuple[int, str], list[CallUsage]] = {}
     for row in rows:
-        found.setdefault((row[0], row[1]), []).append(CallUsage(*row[2:]))
-    return [(kind, usage) for (_, kind), usage in found.items()]
+        costs.setdefault((row[0], row[1]), []).append(CallUsage(*row[2:]))
+    return [(kind, usage) for (_, kind), usage in costs.items()]
 
 
 def longest_call(task: Compilation) -> float:
@@ -97,5 +97,5 @@ def replayed_decisions(place: str | None, name: str) -> Callable[[str], Any | No
             raise ArgumentValueError("search.replay", place, f"holds no run named {name!r}", remedy)
         sql = "SELECT key, value FROM effect WHERE run = ? AND kind = 'decision'"
         rows = reader.rows(sql, (runs[-1],))
-    found = {row["key"]: orjson.loads(row["value"]) for row in rows}
-    return found.get
+    decisions = {row["key"]: orjson.loads(row["value"]) for row in rows}
+    return decisions.get

@@ -34,13 +34,13 @@ class Spent:
 
     def add(self, usage: Iterable[CallUsage]) -> None:
         """Add the calls of one effect."""
-        for one in usage:
-            self.calls += one.calls - one.cached
-            self.tokens += one.prompt_tokens + one.completion_tokens
+        for row in usage:
+            self.calls += row.calls - row.cached
+            self.tokens += row.prompt_tokens + row.completion_tokens
             if self.dollars is not None:
-                self.dollars = None if one.dollars is None else self.dollars + one.dollars
-            if one.gpu_seconds is not None:
-                self.gpu_seconds = (self.gpu_seconds or 0.0) + one.gpu_seconds
+                self.dollars = None if row.dollars is None else self.dollars + row.dollars
+            if row.gpu_seconds is not None:
+                self.gpu_seconds = (self.gpu_seconds or 0.0) + row.gpu_seconds
 
     def lose(self, granted: Mapping[str, float]) -> None:
         """Add what an effect of which nobody knows the cost was granted."""
@@ -110,11 +110,11 @@ def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping
     # No token is less than a byte.
     size = _FRAME + sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     for lm in lms:
-        given = getattr(lm, "kwargs", {})
-        longest = given.get("max_tokens") or given.get("max_completion_tokens")
+        options = getattr(lm, "kwargs", {})
+        longest = options.get("max_tokens") or options.get("max_completion_tokens")
         if longest is None:
             return {}
-        longest *= given.get("n") or 1
+        longest *= options.get("n") or 1
         price = tariff.price(lm.model)
         tokens, dollars = (
             max(tokens, size + longest),
