@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -90,7 +91,7 @@ class Mending:
 
         if changes and await is_mended([]):
             return []
-        suspects = self._suspects(trials, index, {change.lesson.id for change in changes})
+        suspects = await self._suspects(trials, index, {change.lesson.id for change in changes})
         more: Sequence[Change] = []
         if self._is_lost(index):
             more = await halved(suspects, is_mended)
@@ -131,7 +132,7 @@ class Mending:
             }
         )
 
-    def _suspects(self, trials: Trials, index: int, taken: set[str]) -> list[Change]:
+    async def _suspects(self, trials: Trials, index: int, taken: set[str]) -> list[Change]:
         """Return the changes that may mend a failing row.
 
         Where the student has it right, any line that was learned may spoil it. Else those nearest
@@ -145,7 +146,9 @@ class Mending:
             ]
             for serve in (False, True)
         )
-        served = [change for change in served if self._is_shown(change, index)]
+        served = await asyncio.to_thread(
+            lambda: [change for change in served if self._is_shown(change, index)]
+        )
         if self._is_lost(index):
             return served
         text = trials.inputs(index)

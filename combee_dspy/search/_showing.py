@@ -14,7 +14,8 @@ __all__ = ["Showing"]
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """A text and its rollouts on validation rows.
+    """A text and its rollouts on validation rows. What is looked up in it may wait for a service:
+    ask in a thread, not on the loop.
 
     Attributes:
         scores: By row.

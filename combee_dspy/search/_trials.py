@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -184,22 +185,23 @@ async def _culprits(
     if any(mended):
         return suspects[mended.index(True)]
     gone = {line for lines in suspects for line in lines}
-    others = [
-        line
-        for line in added
-        if line not in gone and showing.is_shown(line.component, line.lesson, index)
-    ]
+    others = await asyncio.to_thread(
+        lambda: [
+            line
+            for line in added
+            if line not in gone and showing.is_shown(line.component, line.lesson, index)
+        ]
+    )
     return tuple(await halved(others, is_mended))
 
 
 async def _missed(trials: Trials, showing: Showing, lines: Sequence[_Line]) -> int:
     """Return how many rows that are nearest to lines get worse without them."""
     without, after = _without(showing.artifact, showing.text, lines), showing.scores
-    right = [
-        index
-        for index in sorted(after)
-        if after[index] >= max(after.values()) and showing.differs(without, index)
-    ]
+    best = [index for index in sorted(after) if after[index] >= max(after.values())]
+    right = await asyncio.to_thread(
+        lambda: [index for index in best if showing.differs(without, index)]
+    )
     words = " ".join(line.text for line in lines)
     near = nearest(words, [trials.inputs(index) for index in right], _MISSED)
     scores = await together(trials.score(without, right[place]) for place in near)

@@ -16,7 +16,15 @@ from combee_dspy import load_candidate, load_skill
 from combee_dspy.artifacts import Memory
 from combee_dspy.diversity import CharNgrams, Embedder, Vectors
 from combee_dspy.exceptions import ArgumentValueError, UnknownStrategyError
-from combee_dspy.memory import BM25, Embeddings, Lookup, Retriever, load_memory, read_memory
+from combee_dspy.memory import (
+    BM25,
+    Embeddings,
+    Lookup,
+    Retriever,
+    _embeddings,
+    load_memory,
+    read_memory,
+)
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import ScriptedRequest
 from tests.worlds import (
@@ -105,8 +113,12 @@ class Hosted(Embedder):
         return CharNgrams().embed(texts)
 
 
-def test_no_vector_holds_the_searchs_loop_up() -> None:
-    World.made().compile(artifact=Memory(k=2, retriever=Embeddings(Hosted())))
+def test_no_vector_holds_the_searchs_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where none is at hand any more, as in a run that goes on."""
+    monkeypatch.setattr(_embeddings, "_HELD", 0)
+    World.made(in_capitals, read_harm).compile(
+        artifact=Memory(k=2, retriever=Embeddings(Hosted())), max_metric_calls=200
+    )
     assert Hosted.asked
     assert not Hosted.held_up
 
@@ -120,8 +132,10 @@ def test_each_predictor_has_a_memory_of_its_own(tmp_path: Path) -> None:
 
 def in_capitals(request: ScriptedRequest) -> str:
     """Know the codes of all animals, and write them as the prompt says."""
-    capitals = "capital letters" in request.system
-    word = code_word(animal_of(request.last))
+    animal = animal_of(request.last)
+    spoilt = f"small letters for the {animal}" in request.system
+    capitals = "capital letters" in request.system and not spoilt
+    word = code_word(animal)
     return in_kind(request, {"answer": word if capitals else word.lower()})
 
 
@@ -133,6 +147,14 @@ def read_capitals(request: ScriptedRequest) -> str:
         line for animal in ANIMALS if (line := f"Mind the {animal}.") and animal in request.text
     ]
     return in_kind(request, {"lessons": [*animals, "Write capital letters."]})
+
+
+def read_harm(request: ScriptedRequest) -> str:
+    """Teach what helps, and what spoils the answers to some questions."""
+    if "contradictory" in request.text:
+        return proposer_answer(request)
+    bad = [f"Use small letters for the {animal}." for animal in ANIMALS if animal in request.text]
+    return in_kind(request, {"lessons": ["Write capital letters.", *bad]})
 
 
 def test_a_rule_that_no_word_points_to_is_learned(tmp_path: Path) -> None:
