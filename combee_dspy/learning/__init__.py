@@ -8,6 +8,7 @@ validated. :meth:`combee_dspy.Combee.compile` learns from traces for each predic
 and validates where it has rows.
 """
 
+from combee_dspy.learning._engine import Allowance
 from combee_dspy.learning._lessons import LearnedLessons, learn_lessons
 
-__all__ = ["LearnedLessons", "learn_lessons"]
+__all__ = ["Allowance", "LearnedLessons", "learn_lessons"]

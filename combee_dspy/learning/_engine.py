@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import dspy
 
@@ -17,7 +17,11 @@ from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import without_callbacks
 from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    InfrastructureError,
+)
 from combee_dspy.guards import CopyIndex, Guards
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, Journal, RunLog
@@ -26,7 +30,9 @@ from combee_dspy.lms import adapter_for
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage, FailedCall, Lessons, Reflection, Role
+from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import (
+    Answer,
     CallJob,
     Fixed,
     Slots,
@@ -39,11 +45,24 @@ from combee_dspy.strategies import EmitFn, StrategyContext
 from combee_dspy.traces import Selected, Selection, Traces, open_traces
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Learner", "Outcome", "make_learner"]
+__all__ = ["Allowance", "Learner", "Outcome", "make_learner"]
 
 _COMPONENT = "prompt"
 
 logger = logging.getLogger("combee_dspy")
+
+# Tokens of a call beside its question: what says how to answer, and an answer without a limit.
+_FORMAT, _ANSWER = 1_000, 4_000
+
+
+class Allowance(Protocol):
+    """Says what may still be spent. Belongs to whoever pays; called from one event loop."""
+
+    def reserve(self, tokens: int) -> None:
+        """Set aside what a call may take; raise where that is too much, and nothing is sent."""
+
+    def settle(self, tokens: int, usage: Sequence[CallUsage]) -> None:
+        """Give back what was set aside, and take what the call has cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +118,7 @@ class Learner:
     selected: Selected
     texts: Texts
     seed: int
+    allowance: Allowance | None = None
 
     def learn(
         self, text: str, before: Book, num_threads: int, log_dir: str | Path | None
@@ -120,7 +140,7 @@ class Learner:
             log = journal.run("learn", self.seed, self._identity(text), self._description())
             slots = Slots(Threads().start(num_threads), Fixed(num_threads))
             try:
-                book = await self._read(text, before, Asking(slots, log, self.lm, self.texts), log)
+                book = await self._read(text, before, self._asking(slots, log), log)
             finally:
                 await slots.close()
             await log.finish("finished", {"lessons": len(book.served)})
@@ -129,6 +149,9 @@ class Learner:
             return outcome
         finally:
             journal.close()
+
+    def _asking(self, slots: Slots, log: RunLog) -> Asking:
+        return Asking(slots, log, self.lm, self.texts, self.allowance)
 
     async def _read(self, text: str, before: Book, asking: Asking, log: RunLog) -> Book:
         def emit(event: Event) -> None:
@@ -183,6 +206,7 @@ class Asking:
     log: RunLog
     lm: dspy.BaseLM
     texts: Texts
+    allowance: Allowance | None
 
     async def ask(
         self,
@@ -199,7 +223,7 @@ class Asking:
         if answer is None:
             self.log.check_room()
             job = CallJob(signature, inputs, self.lm, adapter_for(self.lm), role)
-            answer = await self.slots.call(job, (0,))
+            answer = await self._paid(job, estimate_tokens(question))
             value = self.texts.scrubbed(encode_answer(answer))
             error = answer.outcome.error if isinstance(answer.outcome, FailedCall) else None
             purpose, usage = signature.__name__, answer.usage
@@ -207,6 +231,23 @@ class Asking:
             await self.log.keep(replace(effect, usage=usage))
             answer = decode_answer(value) or answer
         return answer.outcome
+
+    async def _paid(self, job: CallJob, prompt: int) -> Answer:
+        if self.allowance is None:
+            return await self.slots.call(job, (0,))
+        # The format of the answer is part of the prompt; a model may write as much as it is let.
+        most = prompt + _FORMAT + int(self.lm.kwargs.get("max_tokens") or _ANSWER)
+        self.allowance.reserve(most)
+        usage: tuple[CallUsage, ...] = ()
+        try:
+            answer = await self.slots.call(job, (0,))
+            usage = answer.usage
+        except InfrastructureError as error:
+            usage = tuple(error.usage)
+            raise
+        finally:
+            self.allowance.settle(most, usage)
+        return answer
 
 
 def _arrived(reflections: Iterable[Reflection]) -> list[asyncio.Future[Reflection | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dspy
@@ -11,7 +11,7 @@ from combee_dspy.aggregators import Aggregator
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import file_name, write_plain
 from combee_dspy.json_texts import sound
-from combee_dspy.learning._engine import make_learner
+from combee_dspy.learning._engine import Allowance, make_learner
 from combee_dspy.lessons import Book, encode_book, read_section
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage
@@ -80,6 +80,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
     num_threads: int = 16,
     log_dir: str | Path | None = None,
     book: Book | None = None,
+    allowance: Allowance | None = None,
 ) -> LearnedLessons:
     """Learn lessons from recorded rollouts, and run nothing.
 
@@ -99,6 +100,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         log_dir: Where the journal lies. With it, a run that was killed reads nothing twice.
         book: What was learned before, such as ``read_skill("skills/codes").book``: its examples go
             on to count.
+        allowance: Is asked before each call, and told what it has cost.
 
     Returns:
         The book, and the prompt that serves it.
@@ -111,5 +113,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         InfrastructureError: The service kept failing; what was read is in the journal.
     """
     learner = make_learner(traces, reflection_lm, selection, (aggregator, weigher), privacy)
-    outcome = learner.learn(task, book or Book(), num_threads, log_dir)
+    outcome = replace(learner, allowance=allowance).learn(
+        task, book or Book(), num_threads, log_dir
+    )
     return LearnedLessons(outcome.book, outcome.text, learner.selected, outcome.usage)

@@ -19,7 +19,7 @@ Texts of traces are hostile: they are parsed and redacted, and nothing in them i
 from combee_dspy.traces._base import TraceSource
 from combee_dspy.traces._fields import FieldPaths, records_as_traces
 from combee_dspy.traces._hugging_face import HuggingFace
-from combee_dspy.traces._journal import JournalTraces
+from combee_dspy.traces._journal import ROLLOUTS, JournalTraces, trace_of_rollout
 from combee_dspy.traces._json_lines import JsonLines
 from combee_dspy.traces._matching import TraceCoverage, make_matcher, measure_coverage
 from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
@@ -37,6 +37,7 @@ from combee_dspy.traces._selection import Selected, Selection
 from combee_dspy.traces._splitting import as_example, hold_out_newest
 
 __all__ = [
+    "ROLLOUTS",
     "FieldPaths",
     "HuggingFace",
     "JournalTraces",
@@ -62,4 +63,5 @@ __all__ = [
     "records_as_traces",
     "redact_trace",
     "trace_of_mlflow",
+    "trace_of_rollout",
 ]

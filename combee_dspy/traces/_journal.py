@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -17,11 +18,13 @@ from combee_dspy.traces._records import Trace, as_fields
 
 # How many rows are held at a time.
 _PAGE = 500
-_ROWS = """
+ROLLOUTS = """
     SELECT effect.id, run.name AS run, key, purpose, candidate, example, split, score, error,
         started, value, (SELECT model FROM usage WHERE usage.effect = effect.id AND usage.role IN
         ('task', 'serving') LIMIT 1) AS model
     FROM effect JOIN run ON run.id = effect.run
+"""
+_ROWS = f"""{ROLLOUTS}
     WHERE effect.kind = 'rollout' AND split != 'heldout' AND effect.id > ? AND (? IN ('', run.name))
     ORDER BY effect.id LIMIT ?
 """
@@ -53,36 +56,44 @@ class JournalTraces(TraceSource):
         last = int(after or 0)
         with Reader(journal_file(self.path)) as reader:
             while rows := reader.rows(_ROWS, (last, self.run, _PAGE)):
-                for row in rows:
-                    value = orjson.loads(row["value"])
-                    inputs = value.pop("inputs", None)
-                    rollout = decode_rollout(value)
-                    last = row["id"]
-                    if rollout is None:
-                        continue  # some of its values had no JSON form
-                    if isinstance(inputs, str) and inputs.startswith("hash:"):
-                        problem = "keeps hashes alone (Privacy.texts): there is nothing to read"
-                        raise ArgumentValueError("path", self.path, problem, "Use another journal.")
-                    fields = _fields_of(inputs)
-                    if fields is None:  # cut, since people alone were to read it
-                        fields = dict(rollout.calls[0].inputs) if rollout.calls else {}
-                    if not fields:
-                        continue
-                    yield Trace(
-                        f"{row['run']}/{row['key']}",
-                        fields,
-                        rollout.prediction,
-                        rollout.calls,
-                        row["score"],
-                        rollout.feedback,
-                        error=row["error"] or "",
-                        time=row["started"] or None,
-                        prompt=row["candidate"],
-                        model=row["model"] or "",
-                        tags={"purpose": row["purpose"], "split": row["split"]},
-                        cursor=str(last),
-                        row=row["example"],
-                    )
+                last = rows[-1]["id"]
+                yield from filter(None, (trace_of_rollout(row, self.path) for row in rows))
+
+
+def trace_of_rollout(row: sqlite3.Row, path: str) -> Trace | None:
+    """Return a row of ``ROLLOUTS`` as a trace; ``None`` where it has no values that JSON has.
+
+    Raises:
+        ArgumentValueError: The journal at ``path`` keeps hashes alone.
+    """
+    value = orjson.loads(row["value"])
+    inputs = value.pop("inputs", None)
+    rollout = decode_rollout(value)
+    if rollout is None:
+        return None
+    if isinstance(inputs, str) and inputs.startswith("hash:"):
+        problem = "keeps hashes alone (Privacy.texts): there is nothing to read"
+        raise ArgumentValueError("path", path, problem, "Use another journal.")
+    fields = _fields_of(inputs)
+    if fields is None:  # cut, since people alone were to read it
+        fields = dict(rollout.calls[0].inputs) if rollout.calls else {}
+    if not fields:
+        return None
+    return Trace(
+        f"{row['run']}/{row['key']}",
+        fields,
+        rollout.prediction,
+        rollout.calls,
+        row["score"],
+        rollout.feedback,
+        error=row["error"] or "",
+        time=row["started"] or None,
+        prompt=row["candidate"],
+        model=row["model"] or "",
+        tags={"purpose": row["purpose"], "split": row["split"]},
+        cursor=str(row["id"]),
+        row=row["example"],
+    )
 
 
 def _fields_of(inputs: object) -> dict[str, object] | None:

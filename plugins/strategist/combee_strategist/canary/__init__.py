@@ -25,12 +25,27 @@ from combee_strategist.canary._decide import (
 )
 from combee_strategist.canary._events import RequestLabelled
 from combee_strategist.canary._options import Clock, Serving
-from combee_strategist.canary._publish import LEAST_HOURS, publish, seed_production
-from combee_strategist.canary._registry import CanaryPlan, Registry, Version
+from combee_strategist.canary._publish import (
+    LEAST_HOURS,
+    propose_texts,
+    publish,
+    seed_production,
+)
+from combee_strategist.canary._registry import (
+    AUTOMATIC,
+    CHALLENGER,
+    PRODUCTION,
+    CanaryPlan,
+    Registry,
+    Version,
+)
 from combee_strategist.canary._serving import CanaryProgram
 
 __all__ = [
+    "AUTOMATIC",
+    "CHALLENGER",
     "LEAST_HOURS",
+    "PRODUCTION",
     "CanaryPlan",
     "CanaryProgram",
     "CanaryStatus",
@@ -41,6 +56,7 @@ __all__ = [
     "Version",
     "interval",
     "promote",
+    "propose_texts",
     "publish",
     "rollback",
     "seed_production",

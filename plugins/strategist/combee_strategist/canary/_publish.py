@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from combee_dspy.artifacts import Artifact
+from combee_dspy.artifacts import Instruction
 from combee_dspy.evaluation import Receipt
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.journal import Reader, RunHistory, journal_file
@@ -18,7 +18,7 @@ from combee_dspy.search import Candidate
 from combee_dspy.tracking import run_number
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 
-__all__ = ["LEAST_HOURS", "publish", "seed_production"]
+__all__ = ["LEAST_HOURS", "propose_texts", "publish", "seed_production"]
 
 LEAST_HOURS = 24.0
 """Hours of a canary below which its publication needs a reason: a day has every hour's traffic."""
@@ -91,10 +91,7 @@ def publish(
     registry = Registry(name, uri)
     production, waiting = registry.at(PRODUCTION), registry.at(CHALLENGER)
     if waiting not in (None, production):
-        remedy = f"Promote it, or: combee canary rollback {name} --challenger"
-        raise ArgumentValueError(
-            "name", name, f"has a challenger already, version {waiting}", remedy
-        )
+        raise _waits(name, waiting)
     if production is None:
         registry.add(
             _document(before, origin, artifact, plan), PRODUCTION, who, f"what {origin} began with"
@@ -107,18 +104,50 @@ def publish(
     )
 
 
-def seed_production(
-    registry: Registry, artifact: Artifact, texts: Mapping[str, str], plan: CanaryPlan
-) -> None:
+def seed_production(registry: Registry, texts: Mapping[str, str], plan: CanaryPlan) -> None:
     """Put a program's own texts into production, where nothing is there yet.
 
     Raises:
         RegistryError: The registry does not answer.
     """
     if registry.at(PRODUCTION) is None:
-        spec = Spec.of(artifact).to_dict()
+        spec = Spec.of(Instruction()).to_dict()
         document = _document(Candidate(texts), registry.name, spec, plan)
         registry.add(document, PRODUCTION, None, "the program as it was given")
+
+
+def propose_texts(
+    registry: Registry,
+    texts: Mapping[str, str],
+    receipt: Receipt | None,
+    plan: CanaryPlan,
+    why: str,
+) -> int:
+    """Register texts as the challenger, with what was read of them, and return their version.
+
+    Without a receipt they can be put into production by hand alone.
+
+    A challenger with these texts that is there already is returned as it is: whoever was killed
+    after it had published publishes once.
+
+    Raises:
+        ArgumentValueError: Another challenger waits.
+        RegistryError: The registry does not answer.
+    """
+    candidate, waiting = Candidate(texts), registry.at(CHALLENGER)
+    if waiting not in (None, registry.at(PRODUCTION)):
+        if registry.version(waiting).candidate == candidate.id:
+            return waiting
+        raise _waits(registry.name, waiting)
+    spec = Spec.of(Instruction()).to_dict()
+    run = registry.name if receipt is None else receipt.run
+    document = _document(candidate, run, spec, plan, receipt)
+    return registry.add(document, CHALLENGER, None, why)
+
+
+def _waits(name: str, version: int) -> ArgumentValueError:
+    remedy = f"Promote it, or: combee canary rollback {name} --challenger"
+    return ArgumentValueError("name", name, f"has a challenger already, version {version}", remedy)
 
 
 def _document(

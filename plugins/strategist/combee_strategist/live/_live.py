@@ -10,7 +10,6 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.artifacts import Instruction
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.files import file_name, make_folder, open_lock
 from combee_dspy.journal import JOURNAL, Reader, RunHistory
@@ -18,10 +17,10 @@ from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
 from combee_dspy.search import user
 from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
-from combee_strategist.live._learner import Learner
+from combee_strategist.live._learner import LiveLearner
 from combee_strategist.live._options import Gate, Learning
-from combee_strategist.live._people import Answer, write_answer
-from combee_strategist.live._records import Decision
+from combee_strategist.live._people import PersonAnswer, write_answer
+from combee_strategist.live._records import LiveDecision
 from combee_strategist.live._serving import LiveProgram
 from combee_strategist.live._setup import Approve, Setup, Slices
 
@@ -120,7 +119,7 @@ class Live:
             privacy or Privacy(),
             clock,
         )
-        self._learner: Learner | None = None
+        self._learner: LiveLearner | None = None
 
     def serve(self, prometheus: Any = None) -> LiveProgram:
         """Return a server; the first one puts the program into production, as it is.
@@ -136,10 +135,10 @@ class Live:
         setup = self._setup
         make_folder(setup.home)
         with open_lock(setup.home / "first.lock"):
-            seed_production(setup.registry(), Instruction(), setup.texts(), setup.plan)
+            seed_production(setup.registry(), setup.texts(), setup.plan)
         return LiveProgram(setup, prometheus)
 
-    def tick(self) -> tuple[Decision, ...]:
+    def tick(self) -> tuple[LiveDecision, ...]:
         """Do what is due by the clock, and return what was decided; nothing due, nothing done.
 
         Blocks while it learns and gates. For one thread of one process.
@@ -149,7 +148,7 @@ class Live:
             RegistryError: The registry does not answer. The next tick goes on.
         """
         if self._learner is None:
-            self._learner = Learner(self._setup)
+            self._learner = LiveLearner(self._setup)
         return self._learner.tick()
 
     def run(self, stop: threading.Event, seconds: float = 60.0) -> None:
@@ -159,25 +158,25 @@ class Live:
             if stop.wait(seconds):
                 return
 
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[LiveDecision, ...]:
         """Return all decisions so far, oldest first; from any process."""
         path = self._setup.journal / JOURNAL
         if not path.exists():
             return ()
         with Reader(path) as reader:
-            return tuple(entry.event for entry in RunHistory(reader).entries(Decision))
+            return tuple(entry.event for entry in RunHistory(reader).entries(LiveDecision))
 
     def approve(self, version: int, *, who: str | None = None, why: str = "") -> None:
         """Say that a challenger may serve once its trial allows it; from any process."""
-        self._say(Answer("approve", who or user() or "unknown", why, version))
+        self._say(PersonAnswer("approve", who or user() or "unknown", why, version))
 
     def reject(self, version: int, *, who: str | None = None, why: str = "") -> None:
         """Say that a challenger shall not serve; from any process."""
-        self._say(Answer("reject", who or user() or "unknown", why, version))
+        self._say(PersonAnswer("reject", who or user() or "unknown", why, version))
 
     def remove(self, text: str, *, who: str | None = None, why: str = "") -> None:
         """Remove a lesson, which never returns, in other words neither; from any process."""
-        self._say(Answer("remove", who or user() or "unknown", why, text=text))
+        self._say(PersonAnswer("remove", who or user() or "unknown", why, text=text))
 
     def close(self) -> None:
         """Let go of the learner's journal. Servers are closed by whoever made them."""
@@ -185,5 +184,5 @@ class Live:
             self._learner.close()
             self._learner = None
 
-    def _say(self, answer: Answer) -> None:
+    def _say(self, answer: PersonAnswer) -> None:
         write_answer(self._setup.home, answer)

@@ -50,6 +50,7 @@ class Gate:
         rows: Held-out rows at most, the newest.
         retain: Rows of the retain set at most, the same number of each slice.
         margin: How much worse, in score units, the lower end of an interval may be on either set.
+        trial: Days after which a trial that is undecided ends.
         seed: Draws rows and resamples.
     """
 
@@ -58,4 +59,5 @@ class Gate:
     rows: Annotated[int, Field(ge=1)] = 60
     retain: Annotated[int, Field(ge=0)] = 60
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    trial: Annotated[float, Field(gt=0)] = 7.0
     seed: int = 0

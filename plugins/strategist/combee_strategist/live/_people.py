@@ -11,13 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from combee_dspy.files import append_plain, make_folder, read_plain
 
-__all__ = ["Answer", "read_answers", "write_answer"]
+__all__ = ["PersonAnswer", "read_answers", "write_answer"]
 
 _FILE = "people.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PersonAnswer:
     """What a person said of a version, or of a lesson."""
 
     action: Literal["approve", "reject", "remove"]
@@ -27,10 +27,10 @@ class Answer:
     text: str = ""
 
 
-_ANSWER = TypeAdapter(Answer)
+_ANSWER = TypeAdapter(PersonAnswer)
 
 
-def write_answer(home: Path, answer: Answer) -> None:
+def write_answer(home: Path, answer: PersonAnswer) -> None:
     """Append what a person said; the learner takes it up with its next tick.
 
     Raises:
@@ -40,7 +40,7 @@ def write_answer(home: Path, answer: Answer) -> None:
     append_plain(home / _FILE, orjson.dumps(asdict(answer)) + b"\n")
 
 
-def read_answers(home: Path, after: int) -> list[tuple[int, Answer | None]]:
+def read_answers(home: Path, after: int) -> list[tuple[int, PersonAnswer | None]]:
     """Return what came behind a line, with its number from 1; ``None`` for a line that cannot be
     read. One that is still being written is left for later.
     """
@@ -50,7 +50,7 @@ def read_answers(home: Path, after: int) -> list[tuple[int, Answer | None]]:
     return [(number, _read(line)) for number, line in enumerate(lines, 1) if number > after]
 
 
-def _read(line: bytes) -> Answer | None:
+def _read(line: bytes) -> PersonAnswer | None:
     try:
         return _ANSWER.validate_json(line)
     except ValidationError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from combee_dspy.events import Event
 
-__all__ = ["Action", "Decision"]
+__all__ = ["Action", "LineEvidence", "LiveDecision", "SessionBegun", "SessionEnded", "SetScores"]
 
 Action = Literal[
     "learn",
@@ -27,26 +28,116 @@ Action = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Event):
+class LiveDecision(Event):
     """One decision: a line of the audit.
 
     Attributes:
-        at: Unix time by the clock.
-        session: The learning session that it is about, from 1; 0 for none.
         action: What was decided.
         why: The reason, in a sentence.
+        session: The learning session that it is about, from 1; 0 for none.
         version: The version in the registry that it is about; ``None`` for none.
         who: Who decided, where it was a person; else empty.
         text: The lesson that it is about; empty for none.
         line: The line of ``people.jsonl`` that it carries out; 0 for none.
+        since: From when on it holds: rows of a slice that drifted are dated before.
+        at: Unix time by the clock, which the learner fills in.
     """
 
     kind: ClassVar[str] = "live"
-    at: float
-    session: int
     action: Action
     why: str
+    session: int = 0
     version: int | None = None
     who: str = ""
     text: str = ""
     line: int = 0
+    since: float = 0.0
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBegun(Event):
+    """A learning session began; all that it does follows from this, and from what was bought.
+
+    Attributes:
+        at: Unix time by the clock.
+        number: From 1.
+        after: Labels up to here were learned from before, by server.
+        upto: Labels up to here are read now.
+        production: The version that served.
+        tokens: How much readers may be shown.
+    """
+
+    kind: ClassVar[str] = "live_begun"
+    single: ClassVar[bool] = True
+    at: float
+    number: int
+    after: Mapping[str, int]
+    upto: Mapping[str, int]
+    production: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineEvidence:
+    """A line that a session wanted to bring in, or to take out.
+
+    Attributes:
+        component: The predictor.
+        lesson: Its id in the book.
+        text: The line.
+        sources: Requests that teach it.
+        new: Whether it comes in; else it leaves.
+        wins: Trusted rows that it alone mends.
+        losses: Trusted rows that it alone spoils.
+        passed: Whether it did so.
+        why: Why it did not, or why it leaves.
+    """
+
+    component: str
+    lesson: str
+    text: str
+    sources: tuple[str, ...]
+    new: bool
+    wins: int = 0
+    losses: int = 0
+    passed: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetScores:
+    """Mean scores on one set of rows, before and after."""
+
+    rows: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded(Event):
+    """What a session came to.
+
+    Attributes:
+        at: Unix time by the clock.
+        number: The session's.
+        taught: Requests that were read.
+        texts: What goes on trial, by component; empty where nothing does.
+        refused: Why nothing does.
+        person: Whether a person must approve, whatever the rules are.
+        lines: What it wanted to change.
+        sets: By name, scores on held-out rows and on the retain set.
+        receipt: The held-out receipt as JSON; empty where nothing goes on trial.
+    """
+
+    kind: ClassVar[str] = "live_ended"
+    single: ClassVar[bool] = True
+    at: float
+    number: int
+    taught: int
+    texts: Mapping[str, str]
+    refused: str
+    person: bool
+    lines: tuple[LineEvidence, ...]
+    sets: Mapping[str, SetScores]
+    receipt: str = ""

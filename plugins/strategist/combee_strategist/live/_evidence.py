@@ -1,0 +1,137 @@
+"""What served requests say of lessons and of slices. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from combee_dspy.lessons import Book, BookLesson, Retire, certainty, word_vectors
+from combee_dspy.weighers import Posterior
+from combee_strategist.live._served import ServedRow
+
+__all__ = ["Drift", "contradicted", "drifted", "weighed"]
+
+# The latest requests about a lesson, or of a slice, by which it is judged; and how clearly.
+_LATEST, _CLEAR = 8, 0.95
+_RIGHT = 0.5  # a score from which a request counts as right
+
+
+def contradicted(book: Book, rows: Sequence[ServedRow]) -> list[Retire]:
+    """Return the served lessons that live evidence speaks against, with what it weighs.
+
+    A request speaks of the served lesson that shares most words with its inputs. A lesson's latest
+    four to eight requests decide: of r right and w wrong ones, where P(θ > ½ | Beta(1 + w, 1 + r))
+    ≥ 0.95. So what was right for months and is wrong since Monday leaves, and a wrong label here
+    and there takes nothing away.
+
+    Args:
+        book: Of one predictor.
+        rows: Requests in the order of their labels, those of the gate left out.
+    """
+    served = [lesson for lesson in book.served if not lesson.own]
+    edits = []
+    for lesson, about in _by_lesson(served, rows).items():
+        for size in range(4, min(_LATEST, len(about)) + 1):
+            wrong = size - _right(about[-size:])
+            if certainty(wrong, size - wrong) >= _CLEAR:
+                reason = f"of the last {size} requests about it {wrong} went wrong"
+                edits.append(Retire(served[lesson].id, reason, rows=wrong))
+                break
+    return edits
+
+
+def weighed(book: Book, dated: Collection[str]) -> Book:
+    """Return a book in which every lesson has the state that its evidence comes to.
+
+    Requests of before a slice's drift teach what was right: where lessons contradict each other
+    they have no vote.
+
+    Args:
+        book: Of one predictor.
+        dated: These requests.
+    """
+    current = (
+        replace(lesson, sources=tuple(name for name in lesson.sources if name not in dated))
+        for lesson in book.lessons
+    )
+    states = Posterior().applied(Book(tuple(current)))
+    return Book(
+        tuple(
+            replace(lesson, sources=before.sources)
+            for lesson, before in zip(states.lessons, book.lessons, strict=True)
+        )
+    )
+
+
+def _by_lesson(
+    served: Sequence[BookLesson], rows: Sequence[ServedRow]
+) -> Mapping[int, Sequence[ServedRow]]:
+    """Return the latest rows about each lesson, by the lesson's position."""
+    about: dict[int, list[ServedRow]] = defaultdict(list)
+    if not served or not rows:
+        return about
+    texts = [" ".join(map(str, row.trace.inputs.values())) for row in rows]
+    vectors = word_vectors([*(lesson.text for lesson in served), *texts])
+    near = (vectors[len(served) :] @ vectors[: len(served)].T).toarray()
+    for row, likeness in zip(rows, near, strict=True):
+        if likeness.max() > 0:
+            about[int(likeness.argmax())].append(row)
+    return {lesson: found[-_LATEST:] for lesson, found in about.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A slice in which what was right is right no longer.
+
+    Attributes:
+        slice: Its name.
+        since: When the first of its latest wrong answers was labelled; rows from before are dated.
+        why: What speaks for it, in a sentence.
+    """
+
+    slice: str
+    since: float
+    why: str
+
+
+def drifted(rows: Sequence[ServedRow], dated: Mapping[str, float]) -> list[Drift]:
+    """Return the slices whose latest scores have clearly fallen.
+
+    Of a slice's latest requests w went wrong and r right; of the earlier ones since its last drift
+    a share p was right. It has drifted where a share as high as p is refuted: P(at most r of w + r
+    right | p) ≤ 0.01, and most of them went wrong.
+
+    Args:
+        rows: Requests in the order of their labels.
+        dated: When each slice last drifted.
+    """
+    from scipy import stats
+
+    by_slice: dict[str, list[ServedRow]] = defaultdict(list)
+    for row in rows:
+        if row.at >= dated.get(row.slice, 0.0):
+            by_slice[row.slice].append(row)
+    drifts = []
+    for name, members in sorted(by_slice.items()):
+        for size in range(3, _LATEST + 1):
+            latest, earlier = members[-size:], members[:-size]
+            right, before = _right(latest), _right(earlier)
+            if len(earlier) < size or 2 * right >= size:
+                continue
+            # The rule of succession: a few right answers are no certainty.
+            share = (before + 1) / (len(earlier) + 2)
+            if stats.binom.cdf(right, size, share) <= 0.01:
+                since = next(row.at for row in latest if _is_wrong(row))
+                why = f"{right} of the last {size} are right, {before} of {len(earlier)} before"
+                drifts.append(Drift(name, since, why))
+                break
+    return drifts
+
+
+def _right(rows: Collection[ServedRow]) -> int:
+    return sum(not _is_wrong(row) for row in rows)
+
+
+def _is_wrong(row: ServedRow) -> bool:
+    return row.trace.score is None or row.trace.score < _RIGHT

@@ -1,0 +1,138 @@
+"""The learner's journal: what was decided, what was learned, and what stands open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import dspy
+from pydantic import JsonValue
+
+from combee_dspy.costs import Tariff, metered
+from combee_dspy.events import BookChanged, Event
+from combee_dspy.hashing import row_hash
+from combee_dspy.journal import Effect, Journal, Reader, RunHistory, RunLog
+from combee_dspy.lessons import Book
+from combee_dspy.lms.redact import scrub
+from combee_dspy.rollouts import await_here, read_score
+from combee_dspy.traces import Trace, as_example
+from combee_strategist.live._records import LiveDecision, SessionBegun, SessionEnded
+from combee_strategist.live._setup import Setup
+
+__all__ = ["LearnerLog"]
+
+logger = logging.getLogger("combee_dspy")
+
+
+class LearnerLog:
+    """The learner's journal. For one thread.
+
+    Attributes:
+        decisions: All so far, oldest first.
+        begun: The last session that began; ``None`` before the first.
+        ended: All that ended, oldest first.
+        books: By predictor, as the last of these left them.
+
+    Raises:
+        JournalHeldError: Another process learns.
+        JournalError: The journal cannot be written.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._tariff = setup, Tariff()
+        self._scores: dict[str, Mapping[str, JsonValue]] = {}
+        self._journal = Journal(setup.journal)
+        about = {"live": setup.name}
+        self.run: RunLog = self._journal.run("live", setup.gate.seed, about, about)
+        with Reader(self._journal.path) as reader:
+            history = RunHistory(reader)
+            self.decisions = [entry.event for entry in history.entries(LiveDecision)]
+            self.begun = history.last(SessionBegun)
+            self.ended = [entry.event for entry in history.entries(SessionEnded)]
+            last = self.ended[-1].number if self.ended else 0
+            self.books: Mapping[str, Book] = {
+                entry.component: entry.event.book
+                for entry in history.entries(BookChanged, last_step=last)
+            }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a session has begun and not ended."""
+        last = self.ended[-1].number if self.ended else 0
+        return self.begun is not None and self.begun.number > last
+
+    def decide(self, decision: LiveDecision) -> None:
+        """Put a decision into the journal, with the time; it is on disk when this returns."""
+        decision = replace(decision, at=self._setup.clock())
+        self._write(decision, decision.session)
+        self.decisions.append(decision)
+
+    def begin(self, begun: SessionBegun) -> None:
+        """Put the beginning of a session into the journal."""
+        self._write(begun, begun.number)
+        self.begun = begun
+
+    def end(self, ended: SessionEnded, books: Mapping[str, Book]) -> None:
+        """Put a session's books and its end into the journal: all of it counts, or nothing."""
+        self._keep_books(books, ended.number)
+        self._write(ended, ended.number)
+        self.ended.append(ended)
+        self.books = books
+
+    def change_books(self, books: Mapping[str, Book]) -> None:
+        """Keep books that something other than a session has changed."""
+        self._keep_books(books, self.ended[-1].number)
+        self.run.wait()
+        self.books = books
+
+    def score(self, trace: Trace) -> Trace:
+        """Return a trace with the metric's score and feedback, where it has expected answers.
+
+        The metric is asked once about an answer and its labels; of one that fails, what people
+        said remains.
+        """
+        if not trace.expected or trace.outputs is None:
+            return replace(trace, score=0.0) if trace.outputs is None else trace
+        key = f"score/{trace.id}/{row_hash(trace.expected)[:16]}"
+        value = self._scores.get(key) or self.run.find(key)
+        if value is None:
+            value = self._measure(key, trace)
+        if "score" not in value:
+            return trace
+        feedback = "\n".join(filter(None, (str(value["feedback"]), trace.feedback)))
+        return replace(trace, score=float(str(value["score"])), feedback=feedback)
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        self.run.close()
+        self._journal.close()
+
+    def _measure(self, key: str, trace: Trace) -> Mapping[str, JsonValue]:
+        setup, now = self._setup, self._setup.clock()
+        prediction = dspy.Prediction(**trace.outputs or {})
+        value: dict[str, JsonValue] = {}
+        with metered(self._tariff, "evaluator") as meter:
+            try:
+                example = as_example(trace)
+                output = await_here(setup.metric(example, prediction, None, None, None))
+                score, feedback, _ = read_score(output)
+                value = {"score": score, "feedback": feedback}
+            except Exception as error:  # noqa: BLE001 - a metric of the user's, on a hostile text
+                logger.warning(
+                    "live %s: a label was not scored: %s", setup.name, scrub(repr(error))
+                )
+        usage = meter.usage()
+        effect = Effect(key, "feedback", value, "evaluator", "score", started=now, usage=usage)
+        self.run.put(effect)
+        self._scores[key] = value
+        return value
+
+    def _keep_books(self, books: Mapping[str, Book], session: int) -> None:
+        for name, book in books.items():
+            if book != self.books.get(name):
+                self.run.emit(BookChanged.of(book), step=session, component=name)
+
+    def _write(self, event: Event, session: int) -> None:
+        self.run.emit(event, step=session)
+        self.run.wait()

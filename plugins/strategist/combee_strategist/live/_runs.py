@@ -1,0 +1,115 @@
+"""Runs texts on rows for the gate: nothing is bought twice, and nothing that the day cannot pay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import dspy
+
+from combee_dspy.artifacts import Instruction
+from combee_dspy.costs import Tariff
+from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.journal import Effect, RunLog
+from combee_dspy.records import CallUsage
+from combee_dspy.rollouts import Fixed, RolloutJob, Slots, Threads
+from combee_dspy.search import Candidate, in_own_loop
+from combee_strategist.live._allowance import SessionAllowance
+from combee_strategist.live._setup import Setup
+from combee_strategist.live._verdict import GateRow
+
+__all__ = ["GateRuns"]
+
+_FIRST = 4_000
+"""Tokens that are set aside for a rollout before any was seen."""
+
+
+class GateRuns:
+    """Scores of texts on rows, each bought once in the life of a journal."""
+
+    def __init__(
+        self, setup: Setup, log: RunLog, session: int, allowance: SessionAllowance
+    ) -> None:
+        self._setup, self._log, self._session = setup, log, session
+        self._allowance, self._largest = allowance, 0
+
+    def score(self, texts: Mapping[str, str], rows: Sequence[GateRow]) -> list[float]:
+        """Return the score of each row.
+
+        Raises:
+            DaySpentError: The day cannot pay for it; what was bought is kept.
+            InfrastructureError: The service kept failing.
+        """
+        candidate = Candidate(texts)
+        keys = [f"gate/{candidate.id}/{row.id}" for row in rows]
+        missing = {
+            key: row for key, row in zip(keys, rows, strict=True) if self._log.find(key) is None
+        }
+        if missing:
+            program = Instruction().build(self._setup.program, candidate.texts)
+            lm = self._setup.lm or dspy.settings.lm
+            with dspy.context(lm=lm):
+                in_own_loop(lambda: self._buy(program, candidate.id, missing))
+        return [self._read(key) for key in keys]
+
+    def _read(self, key: str) -> float:
+        value = self._log.find(key) or {}
+        return float(str(value["score"]))
+
+    async def _buy(
+        self, program: dspy.Module, candidate: str, missing: Mapping[str, GateRow]
+    ) -> None:
+        threads = self._setup.learning.num_threads
+        slots = Slots(Threads().start(threads), Fixed(threads))
+        tariff = Tariff()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for key, row in missing.items():
+                    job = RolloutJob(
+                        program, row.example, row.id, self._setup.metric, tariff=tariff
+                    )
+                    group.create_task(self._rollout(slots, job, key, candidate))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        finally:
+            await slots.close()
+
+    async def _rollout(self, slots: Slots, job: RolloutJob, key: str, candidate: str) -> None:
+        reserved: list[int] = []
+
+        async def reserve() -> None:
+            size = self._largest or _FIRST
+            self._allowance.reserve(size)
+            reserved.append(size)
+
+        usage: tuple[CallUsage, ...] = ()
+        try:
+            rollout = await slots.rollout(job, (0,), reserve)
+            usage = rollout.usage
+        except InfrastructureError as error:
+            usage = tuple(error.usage)
+            raise
+        finally:
+            self._allowance.give_back(sum(reserved), usage)
+        tokens = sum(call.prompt_tokens + call.completion_tokens for call in usage)
+        self._largest = max(self._largest, tokens)
+        now = self._setup.clock()
+        await self._log.keep(
+            Effect(
+                key,
+                "rollout",
+                {"score": rollout.score, "feedback": rollout.feedback},
+                "task",
+                "gate",
+                self._session,
+                candidate=candidate,
+                example=job.example_id,
+                split="gate",
+                score=rollout.score,
+                error=rollout.error,
+                failed_in=rollout.failed_in,
+                started=now,
+                ended=now + rollout.seconds,
+                usage=usage,
+            )
+        )
