@@ -71,7 +71,7 @@ def decode_rollout(
     """Return what :func:`encode_rollout` was given; ``None`` where it cannot be had again.
 
     Args:
-        data: What it returned; ``inputs`` may stand beside it, for people.
+        data: What it returned; ``inputs`` and ``expected`` may stand beside it, for people.
         row: The fields of the rollout's example, where they are at hand.
     """
     if data is None or data.get("partial"):
@@ -80,7 +80,7 @@ def decode_rollout(
         fields = {
             name: _decoded(value, row)
             for name, value in data.items()
-            if name not in ("usage", "calls", "inputs")
+            if name not in ("usage", "calls", "inputs", "expected")
         }
         calls = tuple(
             PredictorCall(**{name: _decoded(part, row) for name, part in call.items()})
@@ -198,7 +198,7 @@ def hashed(value: Mapping[str, Any], hash_of: Callable[[str], str]) -> dict[str,
     hidden = {**value, "partial": True}
     hidden |= {
         name: hashed_item(value[name])
-        for name in ("feedback", "error", "inputs", "failed", "value")
+        for name in ("feedback", "error", "inputs", "expected", "failed", "value")
         if name in value
     }
     hidden |= {name: fields(value[name]) for name in ("prediction", "fields") if name in value}

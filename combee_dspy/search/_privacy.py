@@ -25,7 +25,7 @@ from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import hashed, with_texts
 
-__all__ = ["NOT_KEPT", "Texts", "audit", "inputs_text", "user"]
+__all__ = ["NOT_KEPT", "Texts", "audit", "inputs_text", "labels_text", "user"]
 
 T = TypeVar("T")
 
@@ -106,7 +106,18 @@ class Texts:
 
 def inputs_text(example: dspy.Example, most: int | None = _SHOWN) -> str:
     """Return an example's inputs as people read them, of so many characters at most."""
-    fields = example.inputs().toDict() if len(example) else {}
+    return _text_of(example.inputs().toDict() if len(example) else {}, most)
+
+
+def labels_text(example: dspy.Example) -> str:
+    """Return what an example holds beside its inputs, as people read it; empty where it holds
+    nothing.
+    """
+    fields = example.labels().toDict() if len(example) else {}
+    return _text_of(fields, _SHOWN) if fields else ""
+
+
+def _text_of(fields: Mapping[str, object], most: int | None) -> str:
     try:
         text = json.dumps(fields, default=str, ensure_ascii=False)
     except TypeError:  # keys that JSON lacks

@@ -35,7 +35,7 @@ from combee_dspy.search._candidates import (
     SharedParts,
     another_draw,
 )
-from combee_dspy.search._privacy import Texts, inputs_text
+from combee_dspy.search._privacy import Texts, inputs_text, labels_text
 
 __all__ = ["CALLS", "ROLLOUTS", "VALIDATION", "Rolling", "queued"]
 
@@ -161,7 +161,8 @@ class Rolling:
     def _filled(self, effect: Effect, rollout: Rollout, row: Row) -> Effect:
         value = encode_rollout(rollout, row.fields)
         if row.split != "heldout":
-            value["inputs"] = inputs_text(self.texts.example(row.example))
+            example = self.texts.example(row.example)
+            value["inputs"], value["expected"] = inputs_text(example), labels_text(example)
         return replace(
             effect,
             value=value,

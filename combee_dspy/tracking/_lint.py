@@ -8,6 +8,7 @@ from typing import Any
 
 from combee_dspy.guards import CopyIndex
 from combee_dspy.lms.redact import MASK, mask, personal
+from combee_dspy.records import is_hidden
 from combee_dspy.tracking._learned import lines_of
 from combee_dspy.tracking._text import cut
 
@@ -86,7 +87,8 @@ def suspicious(
         for part, text in texts.items()
         for number, line in enumerate(lines_of(part, text), start=1)
         if line.strip() and (part, line) not in old_lines
-        for reason in _reasons(line, index.copied)
+        # A demonstration is a training row, and says so.
+        for reason in _reasons(line, _no_copy if is_hidden(part) else index.copied)
     ]
 
 
@@ -103,6 +105,10 @@ def _reasons(line: str, copied: Callable[[str], str]) -> Iterator[str]:
         yield "personal data"
     if stretch := copied(line):
         yield f"copied from a training row: {cut(stretch, 80)}"
+
+
+def _no_copy(line: str) -> str:
+    return ""
 
 
 def _visible(line: str) -> str:

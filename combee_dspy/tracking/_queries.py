@@ -233,7 +233,7 @@ def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
         value = {
             name: item
             for name, item in value.items()
-            if name not in ("inputs", "prediction", "calls", "feedback")
+            if name not in ("inputs", "expected", "prediction", "calls", "feedback")
         }
     usage = reader.rows("SELECT * FROM usage WHERE effect = ? ORDER BY role, model", (row["id"],))
     columns = {name: item for name, item in dict(row).items() if name != "crc"}

@@ -164,7 +164,8 @@ def budget_use(paid: Spending, candidates: Sequence[_Row], figures: RunFigures) 
         return f"{figures.rollouts:,} of {allowed} rollouts reached nothing better than the student"
     reached = paid.until[at].rollouts
     after = figures.rollouts - reached
-    return f"best reached at {reached:,} of {allowed} rollouts; {after:,} more changed nothing"
+    tail = f"; {after:,} more changed nothing" if after else ""
+    return f"best reached at {reached:,} of {allowed} rollouts{tail}"
 
 
 def spent_of(reader: Reader, run: int) -> dict[str, float | None]:

@@ -52,7 +52,10 @@ _COLUMNS = {
     **{f"tokens_{role}": _TOKENS_OF.format(role) for role in ("task", "evaluator")},
     "dollars": _OF_EFFECT.format(_DOLLARS),
     "gpu_seconds": _OF_EFFECT.format("sum(u.gpu_seconds)"),
-    **{name: _SHOWN.format(name) for name in ("inputs", "prediction", "feedback", "origin")},
+    **{
+        name: _SHOWN.format(name)
+        for name in ("inputs", "expected", "prediction", "feedback", "origin")
+    },
 }
 ROLLOUT_COLUMNS = tuple(_COLUMNS)
 """Columns of a rollout, which a condition may name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from combee_dspy.tracking._lint import suspicious
@@ -66,3 +68,10 @@ def test_plain_lessons_and_an_attack_in_plain_words_are_not_named(line: str) -> 
 def test_what_was_given_is_not_named() -> None:
     assert suspicious({"a": "See https://ours.test."}, {"a": "See https://ours.test."}) == []
     assert len(suspicious({"b": "See https://ours.test."}, {"a": "See https://ours.test."})) == 1
+
+
+def test_a_demonstration_is_a_training_row_and_no_alarm():
+    row = {"inputs": dict(ROW), "outputs": {"answer": "yes"}}
+    text = json.dumps({"demonstrations": [row], "version": 1})
+    assert suspicious({"answer::demonstrations": text}, {}, [ROW]) == []
+    assert suspicious({"answer": next(iter(ROW.values()))}, {}, [ROW]) != []

@@ -87,6 +87,7 @@ RIVER = lesson(
     rivals=["a1"],
     state="retired",
     reason="9 rows are right without it",
+    against=["train-0"],
     effect={"difference": -0.5, "low": -0.9, "high": 0.1, "rows": 4},
 )
 
@@ -246,6 +247,7 @@ class Story:
         }
         if split != "heldout":
             value["inputs"] = '{"question": "What is the net margin?"}'
+            value["expected"] = '{"answer": "3"}'
         usage = (CallUsage("task", "openai/simulated", 1, 0, 0, 10, 5, 0.001, None, 0.2),)
         error = (
             {"error": "ValueError: no number", "failed_in": "program"}

@@ -26,20 +26,27 @@ def test_each_lesson_is_shown_with_its_state_its_examples_and_what_speaks_agains
         "removed_by_user": 0,
         "void": 2,
     }
-    assert [(row["state"], row["examples"], row["born"]) for row in result["rows"]] == [
-        ("served", 2, 0),
-        ("served", 1, 1),
-        ("retired", 1, 0),
+    assert [(row["state"], row["for"], row["against"], row["born"]) for row in result["rows"]] == [
+        ("served", 2, 0, 0),
+        ("served", 1, 0, 1),
+        ("retired", 1, 1, 0),
     ]
     assert (
-        "Name the city. served not in the chosen text 2 0 contradicts “ Name the river" in page.text
+        "Name the city. served not in the chosen text 2 none not measured 0 contradicts “ Name the"
+        " river" in page.text
     )
     assert "exception to “ Name the city. ” (served)" in page.text
     assert (
         "tested: put into the prompt with 1 more: 2 better, 0 worse of 4 validation rows, accepted"
         in page.text
     )
-    assert "tested: serving it moves the score by -0.50 (-0.90 to +0.10) on 4 rows" in page.text
+    shown = page.text.replace("\N{NO-BREAK SPACE}", " ")
+    assert "1 1 -50 points -90 points to +10 points, n = 4" in shown, "for, against, effect"
+    against = [trace["id"] for row in result["rows"] for trace in row["traces"]]
+    assert len(against) == 1, "one row has a rollout, the one that speaks against the river"
+    assert f"against effect/{against[0]} question: What is the net margin? expected answer: 3" in (
+        page.text
+    )
     assert "9 rows are right without it" in page.text
     assert "The text that was chosen lacks 2 of the lessons that the book serves" in page.text
 

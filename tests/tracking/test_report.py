@@ -83,7 +83,16 @@ def rolls_of(page):
     """Return the page's rollouts as rows; texts stand there once each."""
     rolls, words = (
         page.data["rolls"],
-        {"purpose", "candidate", "example", "inputs", "prediction", "feedback", "error"},
+        {
+            "purpose",
+            "candidate",
+            "example",
+            "inputs",
+            "expected",
+            "prediction",
+            "feedback",
+            "error",
+        },
     )
     named = [dict(zip(rolls["columns"], row, strict=True)) for row in rolls["rows"]]
     return [
@@ -164,6 +173,53 @@ def test_the_headline_needs_no_script(page):
     assert "validation is small" in shown
 
 
+def test_what_it_got_wrong_and_right_is_told_in_full(page):
+    answers = page.data["answers"]
+    assert [(one["kind"], one["old"], one["new"]) for one in answers] == [
+        *[("fixed", 0.0, 1.0)] * 3,
+        ("right", 1.0, 1.0),
+    ]
+    assert {one["expected"] for one in answers} == {"answer: 3"}
+    assert "expected answer: 3 answer answer: validation 1 feedback" in page.text
+    assert "heldout" not in json.dumps(answers)
+
+
+def test_the_budget_and_what_each_part_cost_agree(page):
+    run, search = page.data["run"], page.data["search"]
+    assert "best reached at 18 of 100 rollouts" in page.text
+    assert search["rollouts"] == run["rollouts"] == 18
+    held = run["tokens"] - search["tokens"]
+    assert held == 8 * 15
+    assert f"the held-out rows took 8 rollouts and {held} tokens more" in page.text
+
+
+def test_how_long_rollouts_reads_and_updates_took(page):
+    rows = {one["what"]: one for one in page.data["latency"]}
+    assert {name: row["n"] for name, row in rows.items()} == {
+        "rollouts": 26,
+        "reads": 2,
+        "updates": 2,
+    }
+    assert {row["p50"] for row in rows.values()} == {0.5, 2.5}
+    assert [rows["rollouts"][name] for name in ("p95", "p99")] == [0.5, 0.5]
+
+
+def test_a_metrics_feedback_is_no_work_of_a_judge(tmp_path):
+    class Felt(Story):
+        async def feedback(self, log):
+            await log.keep(self._timed("feedback/1", "feedback", {"value": 1}, role="evaluator"))
+
+    page = page_of(Felt(tmp_path).write("begin", "feedback"))
+    assert set(page.data["work"]) == {"task: checking"}
+
+
+def test_candidates_that_differ_on_no_row_need_no_grid(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.tracking.journals.SCORES", {SEED: 0.5, CHILD: 0.5, SWAPPED: 0.5})
+    page = page_of(Story(tmp_path).write("begin", "first"))
+    assert "grid" not in page.ids
+    assert "All candidates are right and wrong on the same questions." in page.text
+
+
 def test_each_line_names_the_update_it_came_from(page):
     lines = {
         one["text"]: (one["step"], one["operator"], one["gain"]) for one in page.data["learned"]
@@ -234,8 +290,8 @@ def test_sizes_have_their_reasons_and_the_law(page):
     )
     assert data["law"]["plateau"] == 12.4
     assert "9 → 2: the budget leaves no more" in page.text
-    assert "sizes" in page.ids
-    assert "law" not in page.ids, "one size gives no curve"
+    assert "Minibatches of 2, 4 examples." in page.text
+    assert not {"sizes", "law"} & page.ids, "two sizes give no curve"
 
 
 def test_a_chart_with_fewer_than_two_points_is_a_sentence(tmp_path):
@@ -251,7 +307,6 @@ def test_a_chart_with_fewer_than_two_points_is_a_sentence(tmp_path):
         assert said in page.text
     page = page_of(story.write("first"))
     assert "One minibatch, of 2 examples: the ladder." in page.text
-    assert "sizes" not in page.ids
     assert "search" in page.ids
 
 
@@ -425,7 +480,7 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(place, tmp_path, s
 
     said, drawn, width, text = asyncio.run(look())
     assert said == []
-    assert {"search", "scan", "cost", "sizes", "time"} <= {name for name, _ in drawn}
+    assert {"search", "scan", "cost", "grid", "time"} <= {name for name, _ in drawn}
     assert all(found for _, found in drawn), drawn
     assert width <= size[0]
     assert "18 of 18" in text or "18 rollouts" in text

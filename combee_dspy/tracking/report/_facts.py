@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from combee_dspy.evaluation import Receipt
@@ -24,14 +25,16 @@ from combee_dspy.tracking._learned import diffs, learned
 from combee_dspy.tracking._params import title
 from combee_dspy.tracking._queries import audit_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._runs import RunFigures, figures_of
-from combee_dspy.tracking._spending import read_spending, spending_rows, times_of
+from combee_dspy.tracking._spending import budget_use, read_spending, spending_rows, times_of
 from combee_dspy.tracking._sql import COSTS
 from combee_dspy.tracking._text import dollars
 from combee_dspy.tracking.report._effects import (
     WHAT,
     Place,
-    count_work,
+    answers_of,
     flips_of,
+    grid_of,
+    latency_of,
     rollouts_behind,
     table_of_rollouts,
     work_of,
@@ -44,6 +47,7 @@ from combee_dspy.tracking.report._search import candidate_facts, operator_facts
 __all__ = ["facts"]
 
 _MOST_BEHIND = 5
+_MOST_DRAWN = 40
 _Row = Mapping[str, Any]
 
 
@@ -51,7 +55,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     """Return the facts of one run. A run that is going on has fewer."""
     history = RunHistory(reader, run)
     about, figures = history.about, figures_of(reader, run)
-    row = figures.columns()
+    row = {**figures.columns(), "began": _date(figures.created), "ended": _date(figures.finished)}
     updates = list(history.entries(UpdateEnded))
     candidates = recorded(reader, run)
     chosen = chosen_of(candidates)
@@ -59,6 +63,8 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     spent, paid = _spent(reader, run), read_spending(reader, run, times_of(candidates))
     scores = [candidate["score"] for candidate in candidates if candidate["score"] is not None]
     heldout = _heldout(history, figures)
+    seconds = [update.event.seconds for update in updates]
+    work_total, latency = latency_of(reader, run, seconds)
     scans = sorted(history.entries(ScanEnded), key=lambda scan: scan.step)
     lines = learned(chosen, candidates) if chosen else []
     return {
@@ -86,6 +92,13 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
             else {}
         ),
         "chosen": chosen,
+        "answers": (
+            answers_of(reader, run, candidates[0]["candidate"], chosen["candidate"])
+            if chosen
+            else []
+        ),
+        "budget": budget_use(paid, candidates, figures),
+        "search": paid.total.columns(),
         "learned": _with_reasons(lines, scans, updates, reader, run),
         "suspicious": suspicious_in(reader, run, chosen["candidate"]) if chosen else [],
         "diffs": diffs(candidates[0]["texts"], chosen["texts"]) if chosen else {},
@@ -93,7 +106,8 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "operators": operator_facts(candidates, history),
         "validated": len(scores),
         "scans": [scan_facts(scan) for scan in scans],
-        "lessons": lesson_facts(history, chosen.get("texts", {})),
+        "grid": grid_of(reader, run, _drawn(candidates)),
+        "lessons": lesson_facts(reader, run, chosen.get("texts", {})),
         "looked_up": lookup_facts(history, chosen, candidates),
         "spent": spent,
         "updates_with_cost": len({amount["when"] for amount in spent}),
@@ -103,10 +117,29 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         **_batches(history, updates),
         "rolls": table_of_rollouts(reader, run, figures.created),
         "work": work_of(reader, run, figures.created),
-        "work_total": count_work(reader, run),
+        "work_total": work_total,
+        "latency": latency,
         "commits": [
             update.event.started + update.event.seconds - figures.created for update in updates
         ],
+    }
+
+
+def _date(at: float | None) -> str:
+    """Return a Unix time in UTC: a page is read anywhere."""
+    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _drawn(candidates: Sequence[_Row]) -> dict[str, str]:
+    """Return what the grid calls the student, the newest validated candidates and the chosen one,
+    by hash.
+    """
+    validated = [row for row in candidates if row["index"] is not None]
+    newest = validated[:1] + validated[1:][-_MOST_DRAWN:]
+    return {
+        row["candidate"]: f"{row['index']} {row['operator']}"
+        for row in validated
+        if row in newest or row["selected"]
     }
 
 
@@ -167,7 +200,7 @@ def _with_reasons(
         for line in lines
     ]
     quoted = {place for behind in places for place in behind[:_MOST_BEHIND]}
-    rollouts = rollouts_behind(reader, run, quoted) if quoted else {}
+    rollouts = rollouts_behind(reader, run, quoted)
     for line, behind in zip(lines, places, strict=True):
         of_line = behind[:_MOST_BEHIND]
         line["behind"] = [rollouts[place] for place in of_line if place in rollouts]

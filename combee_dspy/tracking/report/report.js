@@ -1,15 +1,15 @@
 (() => {
   const d = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
-  // Okabe and Ito's colours, told apart by everyone, with one meaning each.
-  const good = "#009e73", bad = "#d55e00", orange = "#e69f00", blue = "#0072b2", grey = "#999999";
-  const kinds = {"task: learning": blue, "task: checking": "#56b4e9", "task: held-out": grey, reflector: "#f0e442", proposer: "#cc79a7", evaluator: "var(--ink)", serving: blue, failed: bad};
+  // Okabe and Ito's colours, told apart by everyone, with one meaning each; in grey by how dark they are.
+  const good = "#00805c", bad = "#ffab66", orange = "#e69f00", blue = "#0072b2", grey = "#999999";
+  const kinds = {"task: learning": "#00507d", "task: checking": "#56b4e9", "task: held-out": "#c4c4c4", reflector: "#f0e442", proposer: "#b8629a", evaluator: "var(--ink)", serving: blue, failed: bad};
   const kindsOf = (names) => { const domain = Object.keys(kinds).filter((name) => names.includes(name)); return {domain, range: domain.map((name) => kinds[name]), legend: true}; };
   const distinct = (rows, key) => [...new Set(rows.map((row) => row[key]))];
   const number = new Intl.NumberFormat("en");
   const score = (value) => (value == null ? "" : d.percent ? `${+(100 * value).toFixed(1)} %` : value.toPrecision(4));
-  const scores = {label: "validation", grid: true, nice: true, tickFormat: d.percent ? ".0%" : "~g"};
-  const {columns, texts} = d.rolls, words = new Set(["purpose", "candidate", "example", "inputs", "prediction", "feedback", "error"]);
+  const scores = {label: "validation", grid: true, nice: true, zero: true, ...(d.percent && {domain: [0, 1]}), tickFormat: d.percent ? ".0%" : "~g"};
+  const {columns, texts} = d.rolls, words = new Set(["purpose", "candidate", "example", "inputs", "expected", "prediction", "feedback", "error"]);
   const rolls = d.rolls.rows.map((row) => Object.fromEntries(columns.map((name, i) => [name, words.has(name) ? texts[row[i]] : row[i]])));
 
   function put(id, options) {
@@ -28,7 +28,7 @@
     const best = dots.map((one) => ({x: one[x], y: (top = Math.max(top, one.score))}));
     put("search", {
       height: 320, ariaLabel: `validation score of each candidate over ${x}`,
-      x: {label: x, tickFormat: "~s", nice: true}, y: scores, symbol: {domain: distinct(dots, "operator"), legend: true}, r: {type: "identity"},
+      x: {label: x, tickFormat: "~s", nice: true, zero: true}, y: scores, symbol: {domain: distinct(dots, "operator"), legend: true}, r: {type: "identity"},
       marks: [
         Plot.link(links, {x1: (l) => l[0][x], y1: (l) => l[0].score, x2: (l) => l[1][x], y2: (l) => l[1].score, stroke: "currentColor", strokeOpacity: 0.25}),
         Plot.line(best, {x: "x", y: "y", curve: "step-after", stroke: orange, strokeWidth: 2}),
@@ -38,44 +38,22 @@
   }
 
   function grid() {
-    const known = new Map(d.candidates.filter((one) => one.index != null).map((one) => [one.id, `${one.index} ${one.operator}`]));
-    const sums = new Map();
-    for (const row of rolls) {
-      if (!/^(validation|final)$/.test(row.purpose) || !known.has(row.candidate)) continue;
-      const key = `${row.candidate} ${row.example}`, sum = sums.get(key) ?? {question: row.example, candidate: known.get(row.candidate), total: 0, draws: 0};
-      sums.set(key, sum);
-      sum.total += row.score;
-      sum.draws += 1;
-    }
-    const cells = [...sums.values()].map((one) => ({...one, score: one.total / one.draws}));
-    const ease = new Map();
-    for (const one of cells) ease.set(one.question, (ease.get(one.question) ?? 0) + one.score);
-    const low = Math.min(0, ...cells.map((one) => one.score)), high = cells.reduce((top, one) => Math.max(top, one.score), low + 1e-9);
-    const names = [...known.values()], step = Math.max(6, Math.min(20, 400 / names.length));
+    const {names} = d.grid, cells = d.grid.cells.map(([question, candidate, score]) => ({question, candidate, score}));
+    const low = cells.reduce((least, one) => Math.min(least, one.score), 0), high = cells.reduce((top, one) => Math.max(top, one.score), low + 1e-9);
+    const step = Math.max(6, Math.min(20, 400 / names.length)), phone = innerWidth < 600;
+    const questions = distinct(cells, "question").sort((a, b) => a - b);
     put("grid", {
-      height: 40 + names.length * step, marginLeft: 100, ariaLabel: "score of each candidate on each question of validation",
-      x: {axis: null, domain: [...ease.keys()].sort((a, b) => ease.get(b) - ease.get(a))}, y: {label: null, domain: names, tickFormat: (name, i) => (i % Math.ceil(12 / step) ? "" : name)},
-      color: {type: "linear", domain: [low, (low + high) / 2, high], range: [bad, "#e8e8e8", good]},
-      marks: [Plot.cell(cells, {x: "question", y: "candidate", fill: "score", inset: ease.size > 150 ? 0 : 0.5, tip: true})],
-    });
-  }
-
-  function gains() {
-    const dots = d.operators.flatMap((one) => one.gains.map((gain) => ({operator: one.operator, gain})));
-    put("gains", {
-      height: 50 + 36 * distinct(dots, "operator").length, marginLeft: 130, ariaLabel: "gain on validation of each operator's children", x: {label: "gain →", grid: true, nice: true, tickFormat: d.percent ? "+.0%" : "+~g"}, y: {label: null},
-      marks: [
-        Plot.link([0], {x1: 0, x2: 0, y1: dots[0].operator, y2: dots.at(-1).operator, stroke: "currentColor", strokeOpacity: 0.3}),
-        Plot.dot(dots, {x: "gain", y: "operator", fill: (one) => (one.gain > 0 ? good : one.gain < 0 ? bad : grey), r: 5, fillOpacity: 0.7, tip: true}),
-        Plot.text(d.operators.filter((one) => one.mean != null), {x: "mean", y: "operator", text: () => "|", fontSize: 26, fill: "currentColor"}),
-      ],
+      height: 40 + names.length * step, marginLeft: phone ? 24 : 100, ariaLabel: "score of each candidate on each question of validation",
+      x: {axis: null, domain: questions}, y: {label: null, domain: names, tickFormat: (name, i) => (i % Math.ceil(12 / step) ? "" : phone ? name.split(" ")[0] : name)},
+      color: {type: "linear", domain: [low, high], range: [bad, good]},
+      marks: [Plot.cell(cells, {x: "question", y: "candidate", fill: "score", inset: questions.length > (phone ? 60 : 150) ? 0 : 0.5, tip: true})],
     });
   }
 
   function scan() {
     const one = d.scans[Number(at("scan-pick").value)];
     const states = ["kept", "lost here", "lost on the way", "not in the result", "not measurable"];
-    const shades = [good, bad, `color-mix(in srgb, ${bad} 35%, var(--card))`, "var(--line)", grey];
+    const shades = [good, bad, `color-mix(in srgb, ${bad} 40%, var(--card))`, "var(--line)", grey];
     const cells = one.nodes.flatMap((node) => node.cells.map(([reflection, state]) => ({node: node.name, reflection, state: states[state]})));
     const used = states.filter((state) => cells.some((cell) => cell.state === state));
     const reflections = distinct(cells, "reflection").sort((a, b) => a - b);
@@ -83,14 +61,21 @@
       height: 50 + one.nodes.length * 24, marginLeft: 70, ariaLabel: "which call kept or lost which reflection",
       x: {axis: null, domain: reflections}, y: {label: null, domain: one.nodes.map((node) => node.name)},
       color: {domain: used, range: used.map((state) => shades[states.indexOf(state)]), legend: true},
-      marks: [Plot.cell(cells, {x: "reflection", y: "node", fill: "state", inset: reflections.length > 120 ? 0 : 0.7, rx: 2, tip: true})],
+      marks: [
+        Plot.cell(cells, {x: "reflection", y: "node", fill: "state", inset: reflections.length > 120 ? 0 : 0.7, rx: 2, tip: true}),
+        Plot.text(cells.filter((cell) => cell.state === states[1]), {x: "reflection", y: "node", text: () => "×", fill: "#000"}),
+      ],
     });
-    const show = (node) => at("lessons").replaceChildren(...node.lessons.map((text) => Object.assign(document.createElement("li"), {textContent: text})));
-    show({lessons: one.lessons});
+    const pick = at("node-pick"), calls = [{name: "all calls", lessons: one.lessons}, ...one.nodes];
+    const show = () => at("lessons").replaceChildren(...calls[pick.value].lessons.map((text) => Object.assign(document.createElement("li"), {textContent: text})));
+    pick.replaceChildren(...calls.map((node, i) => new Option(`${node.name}: ${node.lessons.length} lessons`, i)));
+    pick.oninput = show;
+    show();
     chart.addEventListener("click", () => {
       const value = chart.value ?? chart.querySelector("svg")?.value;
-      const node = value && one.nodes.find((found) => found.name === value.node);
-      if (node) show(node);
+      if (!value) return;
+      pick.value = calls.findIndex((node) => node.name === value.node);
+      show();
     });
   }
 
@@ -103,7 +88,7 @@
     }
     const step = Math.max(2, Math.min(8, 400 / lanes.length));
     put("time", {
-      height: 50 + lanes.length * step, ariaLabel: "when each rollout and call ran, and in which slot", x: {label: "seconds"}, y: {axis: null, domain: [0, lanes.length]}, color: kindsOf(Object.keys(d.work)),
+      height: 50 + lanes.length * step, ariaLabel: "when each rollout and call ran, and in which slot", x: {label: "seconds", zero: true}, y: {axis: null, domain: [0, lanes.length]}, color: kindsOf(Object.keys(d.work)),
       marks: [
         Plot.rect(bars, {x1: "start", x2: (one) => one.start + one.seconds, y1: "slot", y2: (one) => one.slot + 1, fill: "what", insetTop: step > 4 ? 1 : 0, tip: bars.length < 3000, channels: {update: (one) => (one.update < 0 ? "" : String(one.update))}}),
         Plot.link(d.commits, {x1: (end) => end, x2: (end) => end, y1: 0, y2: lanes.length, stroke: "currentColor", strokeOpacity: 0.5, strokeDasharray: "3 4"}),
@@ -124,7 +109,7 @@
 
   function sizes() {
     put("sizes", {
-      height: 240, ariaLabel: "examples in each minibatch", x: {label: "update", tickFormat: "d", ticks: Math.min(10, d.batches.length)}, y: {label: "examples", grid: true, zero: true},
+      height: 240, ariaLabel: "examples in each minibatch", x: {label: "update", tickFormat: "d", interval: 1, ticks: Math.min(10, d.batches.length)}, y: {label: "examples", grid: true, zero: true},
       marks: [Plot.line(d.batches, {x: "step", y: "size", stroke: blue}), Plot.dot(d.batches, {x: "step", y: "size", ...dots})],
     });
   }
@@ -179,7 +164,7 @@
       const more = document.createElement("tr"), cell = more.insertCell();
       more.className = "more";
       cell.colSpan = shownColumns.length;
-      cell.textContent = [`effect/${row.id}`, row.inputs, row.prediction, row.feedback, row.error].filter(Boolean).join("\n\n");
+      cell.textContent = [`effect/${row.id}`, row.inputs, row.expected && `expected: ${row.expected}`, row.prediction, row.feedback, row.error].filter(Boolean).join("\n\n");
       line.after(more);
     };
     line.onkeydown = (event) => { if (event.key === "Enter") line.onclick(); };
@@ -210,7 +195,7 @@
     text.select();
     try { await navigator.clipboard.writeText(text.value); button.textContent = "copied"; } catch { button.textContent = "selected"; }
   };
-  const charts = Object.entries({search, grid, gains, scan, time, cost: costs, sizes, law}).filter(([id]) => at(id));
+  const charts = Object.entries({search, grid, scan, time, cost: costs, sizes, law}).filter(([id]) => at(id));
   const seen = new IntersectionObserver((found) => found.forEach((one) => {
     if (!one.isIntersecting) return;
     seen.unobserve(one.target);
@@ -221,7 +206,22 @@
   at("axis")?.addEventListener("input", search);
   at("measure")?.addEventListener("input", costs);
   at("scan-pick")?.addEventListener("input", scan);
-  at("which")?.addEventListener("input", ({target}) => { for (const row of at("book").tBodies[0].rows) row.hidden = target.value && !row.classList.contains(target.value); });
+  for (const pick of document.querySelectorAll("[data-of]")) pick.addEventListener("input", () => {
+    const place = at(pick.dataset.of);
+    for (const row of place.tBodies?.[0].rows ?? place.children) row.hidden = pick.value && !row.classList.contains(pick.value);
+  });
+  // The squares by arrow keys, as a mouse reads their titles.
+  const flips = document.querySelector(".flips");
+  let square = -1;
+  flips?.addEventListener("keydown", (event) => {
+    const step = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1}[event.key];
+    if (!step) return;
+    event.preventDefault();
+    square = (square + step + flips.children.length) % flips.children.length;
+    const now = flips.children[square];
+    for (const one of flips.children) one.toggleAttribute("data-now", one === now);
+    at("square").textContent = `${now.className}: ${now.title}`;
+  });
   let width = innerWidth;
   addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
   addEventListener("beforeprint", () => charts.forEach(([, chart]) => chart()));
