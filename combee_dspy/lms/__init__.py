@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
     from combee_dspy.lms._server import EmbeddedOptions
-    from combee_dspy.lms._whole import guard, too_late, whole_within
+    from combee_dspy.lms._whole import (
+        WholeAsyncTransport,
+        WholeTransport,
+        whole_within,
+        whole_within_on_loop,
+    )
 
 _HOMES = {
     "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
@@ -25,7 +30,12 @@ _HOMES = {
     "_pool": ("PooledEngine", "PooledOptions", "pooled"),
     "_probe": ("probe",),
     "_server": ("EmbeddedOptions",),
-    "_whole": ("guard", "too_late", "whole_within"),
+    "_whole": (
+        "WholeAsyncTransport",
+        "WholeTransport",
+        "whole_within",
+        "whole_within_on_loop",
+    ),
 }
 
 __all__ = [
@@ -35,13 +45,14 @@ __all__ = [
     "EmbeddedOptions",
     "PooledEngine",
     "PooledOptions",
+    "WholeAsyncTransport",
+    "WholeTransport",
     "adapter_for",
     "embedded",
-    "guard",
     "pooled",
     "probe",
-    "too_late",
     "whole_within",
+    "whole_within_on_loop",
 ]
 
 

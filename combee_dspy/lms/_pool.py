@@ -23,12 +23,11 @@ from dspy.lm15 import (
     Request,
     Response,
     RouterConfig,
-    Timeouts,
 )
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms._whole import guard
+from combee_dspy.lms._whole import WholeAsyncTransport, WholeTransport
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
@@ -150,19 +149,22 @@ class _Client(Shared):
         key = self._key or os.environ.get(_KEY_VARIABLE)
         if not key and base == _DEFAULT_BASE:
             raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
+        transport = WholeTransport if kind is LMRouter else WholeAsyncTransport
         config = RouterConfig(
             env={},
             # A service on one's own machine asks for no key, and ignores this one.
             api_keys={_DIALECT: key or "none"},
             base_urls={_DIALECT: base},
-            # Requests above the number of connections wait for one, however long that takes.
-            timeouts=Timeouts(read=self.options.timeout, write=self.options.timeout, pool=None),
-            max_connections=self.options.max_connections,
+            transport=transport(
+                read_timeout=self.options.timeout,
+                write_timeout=self.options.timeout,
+                # Requests above the number of connections wait for one, however long that takes.
+                pool_timeout=None,
+                max_connections=self.options.max_connections,
+            ),
         )
         router = kind(config)
         provider: Any = router.lm(_ANY)
-        if kind is LMRouter:  # tasks can be cancelled
-            guard(provider.transport)
         provider.transport = _WithHeaders(provider.transport, self._headers)
         return router
 

@@ -17,7 +17,13 @@ import dspy
 from dspy.utils.exceptions import LMProviderError, LMUnexpectedError
 
 from combee_dspy._private import Engines, aexecute, cached, execute, finalize, prepare, store
-from combee_dspy.lms import PooledEngine, guard, too_late, whole_within
+from combee_dspy.lms import (
+    PooledEngine,
+    WholeAsyncTransport,
+    WholeTransport,
+    whole_within,
+    whole_within_on_loop,
+)
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -36,8 +42,8 @@ def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
     Raises:
         LMTimeoutError: A reply took twice the LM's ``timeout``, which bounds silence alone: a
             service that sends a byte now and then would hold a call for ever. The wait for a free
-            connection is not in it, except on an event loop. LiteLLM in a thread is held to silence
-            alone.
+            connection is not in it. LiteLLM on an event loop is held to it from the start of the
+            call, and in a thread to silence alone.
         LMProviderError: The reply is none of the API's, such as ``{}``, no choices, or counts that
             are no numbers.
         LMError: DSPy's own.
@@ -58,13 +64,9 @@ async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -
     call = await asyncio.to_thread(prepare, lm, prompt, messages, kwargs, asynchronous=True)
     result = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
     if result is None or not _is_answer(lm, result):
-        longest = _longest(lm, kwargs)
-        try:
-            with _service_at_fault(lm):
-                async with asyncio.timeout(longest):
-                    result = await aexecute(_without_retries(lm), replace(call, cache=False))
-        except TimeoutError:
-            raise too_late(longest) from None
+        with _service_at_fault(lm):
+            async with whole_within_on_loop(_longest(lm, kwargs)):
+                result = await aexecute(_without_retries(lm), replace(call, cache=False))
         _check(lm, result)
         result = _cut(call, result)
         if call.cache:
@@ -73,9 +75,9 @@ async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -
 
 
 def _without_retries(lm: dspy.LM) -> dspy.LM:
-    """Return an LM of the same clients, guarded, that makes one attempt."""
+    """Return an LM of the same clients that makes one attempt, and holds replies to a limit."""
     once = object.__new__(dspy.LM)
-    engines = Engines(lm._engine_store, guard)
+    engines = Engines(lm._engine_store, WholeTransport, WholeAsyncTransport)
     once.__dict__.update(vars(lm), num_retries=0, _engine_store=engines)
     return once
 

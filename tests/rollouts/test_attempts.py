@@ -13,6 +13,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy._vendor.lm15.transports._async import _AsyncConnectionPool as AsyncPool
 from dspy.clients.cache import Cache
 from dspy.utils.exceptions import LMProviderError, LMTimeoutError
 
@@ -211,6 +212,10 @@ def test_the_users_own_lm_and_its_copies_keep_their_clients(service: Service) ->
     assert service.connections == 2, "closing one releases what all share"
 
 
+class _Clock:
+    ahead = 0.0
+
+
 def test_the_wait_for_a_connection_is_not_the_services(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,3 +227,28 @@ def test_the_wait_for_a_connection_is_not_the_services(
     monkeypatch.setattr(_whole, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr("dspy._vendor.lm15.transports._sync._ConnectionPool.acquire_slot", busy)
     assert patient(fast(service, timeout=30.0))("q")
+
+
+@pytest.mark.parametrize("made", [fast, plain])
+def test_nor_is_it_on_a_loop(
+    service: Service, made: Callable[..., dspy.LM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, clock = "dspy._vendor.lm15.transports._async._AsyncConnectionPool", _Clock()
+    acquire = AsyncPool.acquire_slot
+
+    async def busy(pool: Any, timeout: float | None = None) -> None:
+        clock.ahead += 100  # as the loop sees it
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await acquire(pool, timeout)
+
+    monkeypatch.setattr(f"{pool}.acquire_slot", busy)
+
+    async def ask() -> Any:
+        loop = asyncio.get_running_loop()
+        time = loop.time
+        monkeypatch.setattr(loop, "time", lambda: time() + clock.ahead, raising=False)
+        return await patient(made(service, timeout=30.0)).acall("q")
+
+    assert asyncio.run(ask())
+    assert clock.ahead == 100

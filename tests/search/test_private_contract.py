@@ -20,7 +20,13 @@ from gepa.core.state import GEPAState, ValsetEvaluation
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from combee_dspy._private import StdlibTransport, detailed_results, list_prices, new_state
+from combee_dspy._private import (
+    StdlibAsyncTransport,
+    StdlibTransport,
+    detailed_results,
+    list_prices,
+    new_state,
+)
 from combee_dspy.search import _telling
 
 
@@ -97,6 +103,8 @@ def test_a_connection_is_held_when_its_request_is_sent_and_read_by_its_socket() 
     for part in (StdlibTransport._read_head, StdlibTransport._iter_body):
         assert "conn.sock.settimeout(" in inspect.getsource(part)
         assert "conn.sock.recv(" in inspect.getsource(part)
+    on_a_loop = inspect.getsource(StdlibAsyncTransport._do_stream)
+    assert on_a_loop.index("acquire_slot(") < on_a_loop.index("_send_request(")
     assert "_engine_store" in inspect.getsource(execution)
 
 
