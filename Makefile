@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 .PHONY: help setup demo test test-slow test-all test-again test-versions test-plugins docs check bench studies studies-run format lock clean
 
 help:
-	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples; then one scan"
+	@echo "make demo    a recorded run of a real model; then a real, tiny one gets better on held-out examples"
 	@echo "make test    lint, types and all tests but the slow ones (WORKERS=2 processes)"
 	@echo "make test-all  the same, and then the slow ones"
 	@echo "make test-versions  what we rely on of DSPy, gepa and MLflow, with the oldest and the newest of each"
@@ -43,8 +43,8 @@ $(STAMP): uv.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
 setup: $(STAMP)
 
 demo: setup
+	$(BIN)/combee demo --recorded
 	$(BIN)/combee demo --log-dir "$$(mktemp -d)/demo"
-	$(BIN)/combee bench scan
 
 check: setup
 	$(BIN)/ruff check .

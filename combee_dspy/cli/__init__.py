@@ -30,7 +30,7 @@ app = typer.Typer(
     help="""Learn a DSPy program's prompts from many rollouts at once.
 
 \b
-    combee demo                watch a small model's prompt get better, in five minutes
+    combee demo                watch a small model's prompt get better; --recorded asks none
     combee run CONFIG.yaml     your program, data and models; see combee run --help
     combee learn LOGS          lessons from recorded rollouts, none run again
     combee skill RUN           what a run learned, as a folder that coding agents read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,14 +38,18 @@ def demo(  # noqa: PLR0913 - one parameter an option
     seconds: Annotated[float | None, _option("Budget: at most so many seconds.")] = None,
     log_dir: Annotated[Path | None, _option("Folder to keep the run's journal in.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Record the run in MLflow.")] = False,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Show a recorded run of a larger model; ask none.")
+    ] = False,
 ) -> None:
     """Watch Combee teach a language model, on examples it has not seen.
 
     Without options: which of some finance formulas does a question call for, with a
-    tiny model that runs inside this process, in at most five minutes on two cores.
+    tiny model that runs inside this process, in about three minutes on two idle cores.
 
     \b
         combee demo
+        combee demo --recorded
         combee demo --seed 3 --seconds 120 --log-dir runs/demo
         combee demo --model-file qwen.gguf
         combee demo --lm openai/gpt-5-nano
@@ -55,6 +60,10 @@ def demo(  # noqa: PLR0913 - one parameter an option
     If the prompt did not get better, it says so.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     options = dict(locals())
+    del options["recorded"]
+    if recorded:
+        _show_recorded(log_dir)
+        return
     if lm is None and (api_base or api_key_env):
         option = "--api-base" if api_base else "--api-key-env"
         problem = "says where a model is, but no model is named"
@@ -70,3 +79,13 @@ def demo(  # noqa: PLR0913 - one parameter an option
     from combee_dspy.demo import DemoOptions, run_demo
 
     run_demo(DemoOptions(**options))
+
+
+def _show_recorded(log_dir: Path | None) -> None:
+    from rich.console import Console
+
+    from combee_dspy.recorded import show_recorded
+
+    folder = Path(tempfile.mkdtemp(), "recorded") if log_dir is None else log_dir
+    page = show_recorded(folder, Console())
+    print(f"Report: {page} (combee report {folder} --open)")  # noqa: T201 - the command's answer

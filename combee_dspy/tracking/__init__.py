@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from combee_dspy.tracking._caller import callbacks_beside, note_caller
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
     from combee_dspy.tracking._mlflow_store import make_store
+    from combee_dspy.tracking._narration import narrate
     from combee_dspy.tracking._overview import overview
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import (
@@ -38,6 +39,7 @@ __all__ = [
     "candidates",
     "default_trackers",
     "make_store",
+    "narrate",
     "note_caller",
     "overview",
     "page_file",
@@ -57,6 +59,7 @@ _HOMES = {
     "ROLLOUT_COLUMNS": "_sql",
     "callbacks_beside": "_caller",
     "make_store": "_mlflow_store",
+    "narrate": "_narration",
     "note_caller": "_caller",
     "overview": "_overview",
     "replay": "_mlflow",
