@@ -62,11 +62,6 @@ class MLflowTracker(Tracker):
             training rows.
         parent: Id of an MLflow run in the same store that each run is nested in; by default the
             one that is active where ``compile`` is called.
-        register: Whether the chosen texts become versions in MLflow's prompt registry, under the
-            name of the program's class and the component, such as ``QA.answer``. A text that is the
-            latest version already makes no other. The program becomes a version of the registered
-            model of its class; its alias ``best`` goes to the version with the best validation
-            score on the same rows, and to the newest where the rows are others.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -75,7 +70,6 @@ class MLflowTracker(Tracker):
     tracking_uri: str | None = None
     run_name: str | None = None
     parent: str | None = None
-    register: bool = False
 
     def check(self) -> None:
         """Refuse to begin without MLflow.

@@ -1,13 +1,10 @@
-"""What a run leaves in MLflow when it is over: its program, its prompts in the registry, and its
-telling rollouts.
-"""
+"""What a run leaves in MLflow when it is over: its books, its program, and its telling rollouts."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from combee_dspy.tracking._text import clean_values
 
 __all__ = ["Legacy", "datasets_of", "registered"]
 
-_BEST = "best"
 _TABLES = "mlflow.loggedArtifacts"
 _DECISIONS = "decisions.json"
 _TRACES = 10
@@ -120,13 +116,8 @@ class Legacy:
     def _text(self, name: str, text: str) -> None:
         self._client.log_text(self._id, text, name)
 
-    def program(self, chosen: Mapping[str, Any], *, register: bool) -> None:
-        """Log the returned program, and give it and its prompts a version in the registry where
-        that is asked for.
-        """
-        if register:
-            for component, text in chosen.get("texts", {}).items():
-                self._prompt(component, text)
+    def program(self, chosen: Mapping[str, Any]) -> None:
+        """Log the returned program."""
         returned = self._history.last(ProgramReturned)
         mlflow_run = self._client.get_run(self._id)
         if returned is None or mlflow_run.outputs.model_outputs:
@@ -150,35 +141,7 @@ class Legacy:
             write_plain(file, json.dumps(state, indent=2))
             self._client.log_model_artifact(model.model_id, str(file))
         self._client.finalize_logged_model(model.model_id, "READY")
-        if register:
-            self._version(name, model.artifact_location, tags)
         self._client.log_outputs(self._id, models=[LoggedModelOutput(model.model_id, 0)])
-
-    def _prompt(self, component: str, text: str) -> None:
-        name = registered(f"{self._about.program}.{component}")
-        latest = f"prompts:/{name}@latest"
-        if (
-            self._client.get_prompt(name) is None
-            or self._client.load_prompt(latest).template != text
-        ):
-            self._client.register_prompt(
-                name, text, commit_message=f"combee run {self._id}", tags={"combee.run": self._id}
-            )
-
-    def _version(self, name: str, source: str, tags: Mapping[str, str]) -> None:
-        from mlflow.exceptions import MlflowException
-
-        with suppress(MlflowException):  # it is there already
-            self._client.create_registered_model(name)
-        version = self._client.create_model_version(name, source, self._id, dict(tags))
-        try:
-            best = self._client.get_model_version_by_alias(name, _BEST).tags
-        except MlflowException:
-            best = {}  # none has it
-        if best.get("validation") != tags["validation"] or float(best["score"]) <= float(
-            tags["score"]
-        ):
-            self._client.set_registered_model_alias(name, _BEST, version.version)
 
     def traces(self, candidate: str) -> None:
         """Record the rollouts that tell most of what was learned."""

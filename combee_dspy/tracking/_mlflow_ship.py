@@ -229,7 +229,7 @@ class Shipper(Follower):
             self._client.log_text(self._id, text, f"prompts/{registered(component)}.txt")
         left = Legacy(self._client, self._reader, self._run, self._id, self._clean)
         left.lessons()
-        left.program(chosen, register=self._tracker.register)
+        left.program(chosen)
         left.traces(chosen.get("candidate", ""))
         note = self._clean(description(self._reader, self._run))
         verdict = figures_of(self._reader, self._run).verdict

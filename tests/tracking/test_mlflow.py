@@ -21,7 +21,6 @@ from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, Missing
 from combee_dspy.journal import Journal, Reader, RunHistory, journal_file
 from combee_dspy.traces import Trace
 from combee_dspy.tracking import MLflowTracker, _mlflow_store, replay, rollouts
-from combee_dspy.tracking._candidates import candidates_of, chosen_of
 from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._mlflow_traces import TraceRecorder
 from combee_dspy.tracking._params import MAX_PARAM, params
@@ -631,20 +630,6 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         Path(client.download_artifacts(run.info.run_id, "books/predict.json")).read_text()
     )
     assert [lesson["state"] for lesson in book["lessons"]] == ["served", "served", "retired"]
-    # The registry is written to where that was asked for, under the program's name, and once.
-    assert not client.search_prompts()
-    for _ in range(2):
-        client.set_tag(run.info.run_id, "mlflow.combee.run", "another")
-        followed(path, MLflowTracker(tracking_uri=uri, register=True))
-    registered = {
-        search_prompt.name: client.load_prompt(f"prompts:/{search_prompt.name}@latest")
-        for search_prompt in client.search_prompts()
-    }
-    texts = chosen_of(candidates_of(Reader(path), 1))["texts"]
-    assert {name: one.template for name, one in registered.items()} == {
-        f"Sort.{name}": text for name, text in texts.items()
-    }
-    assert {one.version for one in registered.values()} == {1}
 
 
 def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch):
@@ -738,9 +723,7 @@ def test_beside_autologging_the_same_traces_are_kept_and_runs_are_nested(world, 
 
 
 @pytest.mark.usefixtures("patient_runs")
-def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
-    world, tmp_path, monkeypatch
-):
+def test_a_program_and_its_telling_rollouts_are_kept_without_a_key(world, tmp_path, monkeypatch):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: uri)
     before = mlflow.tracking.get_tracking_uri()
@@ -752,7 +735,7 @@ def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
         for number, most in enumerate((60, 90)):
             with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
                 combee = world.combee(
-                    tracker=MLflowTracker(register=True),
+                    tracker=MLflowTracker(),
                     log_dir=tmp_path / str(number),
                     max_metric_calls=most,
                 )
@@ -772,13 +755,6 @@ def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(
         again.load(files[1])
         assert again.signature.instructions == learned.signature.instructions
         assert again.lm is None
-        versions = {
-            search_model_version.version: search_model_version.tags["score"]
-            for search_model_version in client.search_model_versions("name='Predict'")
-        }
-        best = client.get_model_version_by_alias("Predict", "best").version
-        assert sorted(versions) == ["1", "2"] or sorted(versions) == [1, 2]
-        assert float(versions[best]) == max(map(float, versions.values()))
         traces = client.search_traces(locations=[experiment], run_id=newest.info.run_id)
         assert 0 < len(traces) <= 10
         for trace in traces:

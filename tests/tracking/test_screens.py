@@ -178,7 +178,7 @@ def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPa
     store = f"sqlite:///{tmp_path / 'store.db'}"
     monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # traces go nowhere else
-    learned(tmp_path, tracker=[MLflowTracker(register=True)])
+    learned(tmp_path, tracker=[MLflowTracker()])
     client = mlflow.MlflowClient(store)
     (experiment,) = [
         search_experiment.experiment_id
