@@ -21,7 +21,6 @@ from combee_dspy.artifacts._insights import (
     lessons_in,
 )
 from combee_dspy.artifacts._reflecting import bullets_for, reflect_on
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Book, BookLesson, lesson_id
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
@@ -67,13 +66,6 @@ class Playbook(Artifact):
         sections: Its sections, the last one for what fits nowhere else. Those that a program's own
             playbook has besides stand before them.
         ground_truth: Whether the reflector sees the examples' labels.
-        rounds: How often the reflector looks at a trajectory that teaches something; from the
-            second time on it sees what it said before.
-        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites or,
-            where it cites none, those most like it.
-        field: An input field that takes the playbook in place of the instruction's end. It must be
-            one that the program does not fill itself: the playbook becomes its default value, which
-            ``program.save`` keeps with ``save_program=True`` only.
     """
 
     name: ClassVar[str] = "playbook"
@@ -81,9 +73,6 @@ class Playbook(Artifact):
     max_tokens: Annotated[int, Field(ge=64)] = 8_000
     sections: tuple[str, ...] = SECTIONS
     ground_truth: bool = True
-    rounds: Annotated[int, Field(ge=1)] = 1
-    most_bullets: Annotated[int, Field(ge=0)] = 8
-    field: str | None = None
 
     def __post_init__(self) -> None:
         BulletText((), self.sections)
@@ -93,28 +82,11 @@ class Playbook(Artifact):
 
         Of a program that a run has returned it is the whole one, bullets beyond the budget
         included.
-
-        Raises:
-            ArgumentValueError: No predictor has the input field that is named.
         """
         named = dict(student.named_predictors())
         standing = [
             self._take_apart(predictor.signature.instructions)[1] for predictor in named.values()
         ]
-        if self.field is not None:
-            fields = [
-                predictor.signature.input_fields.get(self.field) for predictor in named.values()
-            ]
-            if not any(fields):
-                remedy = "Name an input field of one of the program's predictors, or leave it out."
-                raise ArgumentValueError(
-                    "field", self.field, "is no input field of the program", remedy
-                )
-            standing += [
-                self._read(field.default)
-                for field in fields
-                if field is not None and isinstance(field.default, str)
-            ]
         whole = next((read for read in standing if read.bullets), BulletText((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
@@ -133,11 +105,9 @@ class Playbook(Artifact):
         program: Any = student.deepcopy()
         for _, predictor in program.named_predictors():
             task, _ = self._take_apart(predictor.signature.instructions)
-            if self.field is None and advice:
+            if advice:
                 task = f"{task}\n\n{_BEGIN}\n{_HOW}\n\n{advice}\n{_END}"
             predictor.signature = predictor.signature.with_instructions(task)
-            if self.field is not None and self.field in predictor.signature.input_fields:
-                predictor.signature = _with_default(predictor.signature, self.field, advice)
         setattr(program, _WHOLE, text)
         setattr(program, _SEEN, tuple(bullet.id for bullet in within.bullets))
         return program
@@ -163,7 +133,7 @@ class Playbook(Artifact):
         self, trajectory: Trajectory, component: str, context: StrategyContext
     ) -> Reflection | None:
         """Ask a reflector for a trajectory's key insight, and to judge the bullets it used."""
-        bullets = bullets_for(trajectory, context.text, self.max_tokens, self.most_bullets)
+        bullets = bullets_for(trajectory, context.text, self.max_tokens)
         sections = self._read(context.text).sections
         return await reflect_on(
             trajectory,
@@ -171,7 +141,6 @@ class Playbook(Artifact):
             sections,
             context,
             ground_truth=self.ground_truth,
-            rounds=self.rounds,
         )
 
     async def learn(
@@ -262,12 +231,3 @@ class Playbook(Artifact):
 def _as_shown(bullet: Bullet) -> str:
     # DSPy makes spaces of the tabs in an instruction.
     return f"## {bullet.section}\n{bullet.line}".expandtabs()
-
-
-def _with_default(signature: Any, field: str, text: str) -> Any:
-    # A copy: DSPy hands out the same field objects to signatures that share them.
-    changed = signature.with_updated_fields(field)
-    info = changed.input_fields[field]
-    fresh = dspy.InputField(desc=(info.json_schema_extra or {}).get("desc"), default=text)
-    order = list(changed.input_fields).index(field)
-    return changed.delete(field).insert(order, field, fresh, type_=info.annotation)

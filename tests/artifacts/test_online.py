@@ -155,7 +155,7 @@ def test_an_answer_that_failed_is_none_and_is_learned_from() -> None:
 def test_the_same_stream_teaches_the_same_whatever_runs_at_once() -> None:
     texts = set()
     for threads in (1, 8):
-        server = serving(num_threads=threads, seed=3, artifact=Playbook(rounds=2))
+        server = serving(num_threads=threads, seed=3, artifact=Playbook())
         for batch in (examples("lynx", "wolf", "hare", "mole"), examples("lynx", "stoat")):
             server.predict(batch)
             server.learn()

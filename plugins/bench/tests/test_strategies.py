@@ -203,7 +203,6 @@ def test_a_reflector_states_the_lesson_and_tags_bullets(service: Any, adapter: A
             feedback="Wrong.",
             bullets_used=[f"[a-{n}] helpful=0 harmful=0 :: {LINES[n]}" for n in (6, 7)],
             sections=list(SECTIONS),
-            earlier_reflection="",
             ground_truth={"answer": "7"},
         )
     assert LINES[7] in answer.key_insight

@@ -28,7 +28,6 @@ class Ace(Baseline):
     the best is returned.
 
     Args:
-        rounds: How often the reflector looks at a trajectory.
         ground_truth: Whether the reflector sees the examples' labels.
         max_tokens: Estimated tokens that the program sees of the playbook.
     """
@@ -36,7 +35,6 @@ class Ace(Baseline):
     name: ClassVar[str] = "ace"
     distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy")
     ends_by: ClassVar[tuple[str, ...]] = ALL_LIMITS
-    rounds: Annotated[int, Field(ge=1)] = 1
     ground_truth: bool = True
     max_tokens: Annotated[int, Field(ge=64)] = 8_000
 
@@ -47,9 +45,7 @@ class Ace(Baseline):
             task.student,
             rows.metric,
             reflection_lm=task.reflection_lm,
-            artifact=Playbook(
-                max_tokens=self.max_tokens, ground_truth=self.ground_truth, rounds=self.rounds
-            ),
+            artifact=Playbook(max_tokens=self.max_tokens, ground_truth=self.ground_truth),
             aggregator=Union(copies=1),
             num_threads=task.threads,
             seed=task.seed,
