@@ -30,13 +30,11 @@ class Search:
     Args:
         keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on
             a few examples, validated, and joins the front. ``"trunk"`` serves the book of all
-            updates in one text: where a validation loses rows, the new lines are searched for the
-            one to blame. By default ``"trunk"``, and ``"pareto"`` beside what only GEPA's search
-            can use: anchors, an ``instruction_proposer``, a selector of candidates or a component
-            selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
-            ``children``, ``screen``, ``restart``, an embedder or threshold of one's own,
-            and the code of a ``dspy.Flex``. A playbook is always a
-            trunk.
+            updates in one text, whose lines are tested. By default ``"trunk"``, and ``"pareto"``
+            beside what only GEPA's search can use: anchors, an ``instruction_proposer``, a selector
+            of candidates or a component selector of one's own, ``gepa_kwargs``, operators that do
+            not serve the book, ``children``, ``screen``, ``restart``, an embedder or threshold of
+            one's own, and the code of a ``dspy.Flex``. A playbook is always a trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
             overlap. Results depend on it; on the number of workers and on timing only by what the

@@ -24,8 +24,8 @@ from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._showing import Showing
-from combee_dspy.search._spare import blamed, spare
-from combee_dspy.search._trials import Trials, blame
+from combee_dspy.search._spare import spare
+from combee_dspy.search._trials import BLAMED, Trials, blame
 
 __all__ = ["Growing"]
 
@@ -71,10 +71,13 @@ class Growing(Keeper[Candidate, Rollouts | None]):
     Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make
     the next text from the one before and the book. A text is validated, beside the updates that
     follow, once the minibatches since the last validation have half as many rows as it: what a text
-    of few new rows can show is not worth it. Where validation rows are lost, the new lines are
-    searched for the one to blame; the text of update i lacks what the tests of updates up to i − 1
-    − staleness retired. Where a version is clearly worse and no line is to blame, the next text is
-    made from the best version instead.
+    of few new rows can show is not worth it. Where a version is clearly worse and no line is to
+    blame, the next text is made from the best version instead.
+
+    Lines are tested after the last update where rollouts are limited, which leaves some for it.
+    Else they are tested as the run goes: where validation rows are lost, the new lines are searched
+    for the one to blame, and the text of update i lacks what the tests of updates up to i − 1 −
+    staleness retired.
     """
 
     task: Compilation
@@ -88,7 +91,6 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
         self._due: set[int] = set()  # updates whose text is validated
         self._read = 0  # versions whose tests the book knows
-        self._blamed = 0  # rollouts that the search for lines to blame may take in one update
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
         self._rows = RowScores(self.task.settings.perfect_score)
         self._validated = self.task.seed
@@ -107,9 +109,13 @@ class Growing(Keeper[Candidate, Rollouts | None]):
     def begin(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
         purse = self.effects.purse
-        judged, limit = self.books.artifact.judges, purse.limits.rollouts
-        purse.set_aside = spare(limit, self.pool.size, judged=judged)
-        self._blamed = blamed(limit, self.pool.size, judged=judged)
+        purse.set_aside = spare(
+            purse.limits.rollouts, self.pool.size, judged=self.books.artifact.judges
+        )
+
+    @property
+    def _tests_at_end(self) -> bool:
+        return self.effects.purse.limits.rollouts is not None
 
     def ended(self, error: Exception | None) -> None:
         """Let go of validations that nobody waits for any more."""
@@ -121,8 +127,10 @@ class Growing(Keeper[Candidate, Rollouts | None]):
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
-        tested = self.pool.size + self._blamed if self._is_due(size) else 0
-        return self.pool.beside_validation(size) + tested
+        rows = self.pool.beside_validation(size)
+        if not self._is_due(size):
+            return rows
+        return rows + self.pool.size + (0 if self._tests_at_end else BLAMED)
 
     def _is_due(self, size: int) -> bool:
         """Return whether a text is validated after another minibatch of so many rows."""
@@ -224,7 +232,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
                 return rollouts
             earlier = next((past for past in self._versions[:step][::-1] if past.validation), None)
             before, after = await self._scored(earlier), await self._scored(version)
-            trials = Trials(self.effects, self.pool, step, self._blamed)
+            trials = Trials(self.effects, self.pool, step, BLAMED)
             books = {component: self.books.after(component, step) for component in self.books.now}
             showing = Showing(self.books.artifact, *after, rollouts)
             edits = await blame(trials, showing, books, *before)
@@ -234,17 +242,16 @@ class Growing(Keeper[Candidate, Rollouts | None]):
                 version.tested.set_result(edits)
 
     async def _is_read(self, version: _Version, turn: Callable[[], Awaitable[None]]) -> bool:
-        """Return whether anything follows from the tests of a version's lines.
+        """Return whether the text of a later update must know of the tests of a version's lines.
 
-        Where rollouts are limited the lines are proven at the end, and always need them. Else the
-        text of a later update must know of them, which has begun before it is this one's turn.
+        Such an update has begun before it is this one's turn.
         """
-        if self.effects.purse.limits.rollouts is None:
-            last = asyncio.ensure_future(turn())
-            last.add_done_callback(silence)
-            await asyncio.wait({version.read, last}, return_when=asyncio.FIRST_COMPLETED)
-            return version.read.done()
-        return True
+        if self._tests_at_end:
+            return False
+        last = asyncio.ensure_future(turn())
+        last.add_done_callback(silence)
+        await asyncio.wait({version.read, last}, return_when=asyncio.FIRST_COMPLETED)
+        return version.read.done()
 
     async def commit(self, learned: Learned, checked: Rollouts | None) -> None:
         """Join the new text to the pool."""

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book, Effect, Retire
+from combee_dspy.lessons import Book, Effect
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
@@ -26,7 +26,7 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._mending import Mending
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._showing import Showing
-from combee_dspy.search._trials import BLAMED, Trials, blame, measured
+from combee_dspy.search._trials import Trials, measured
 
 __all__ = ["Proving"]
 
@@ -78,8 +78,6 @@ class Proving:
         trials = Trials(self.effects, self.pool, version.step, left)
         try:
             proven = await self._newest(trials, version, self._up_to_date(newest, asked))
-            if proven is not version:
-                proven = await self._without_blamed(trials, version, proven)
             proven = await self._mended(trials, await self._with_doubtful(trials, proven))
             if room is None:
                 trials.left = _ARRANGEMENTS * self.pool.size
@@ -104,29 +102,6 @@ class Proving:
         trials.left -= len(rows) * self.pool.draws
         return self._joined(
             version, text, await self.pool.validate(text, rows, version.step), list(self.books.now)
-        )
-
-    async def _without_blamed(self, trials: Trials, version: Member, newest: Member) -> Member:
-        """Return the newest version without the lines that spoil rows which the version before had
-        right.
-        """
-        own = trials.apart(BLAMED)
-        edits = await blame(
-            own,
-            self.showing(newest),
-            self.books.now,
-            version.candidate,
-            version.scores,
-        )
-        trials.left += own.left
-        changes = [
-            Change(component, lesson, serve=False)
-            for component, edit in edits
-            if isinstance(edit, Retire)
-            and (lesson := self.books.now[component].find(edit.lesson)) is not None
-        ]
-        return await self._confirmed(
-            trials, newest, changes, "lines that spoil rows, left out together"
         )
 
     async def _with_doubtful(self, trials: Trials, version: Member) -> Member:

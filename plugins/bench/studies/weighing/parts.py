@@ -26,11 +26,6 @@ def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     return _spare.spare(limit, validation, judged=judged) and validation
 
 
-def _take_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
-    """Leave no rollouts to the search for lines to blame."""
-    return 0
-
-
 async def _only_validate(
     proving: _proving.Proving,
     version: Member,
@@ -58,11 +53,9 @@ async def _compare_nothing(*_: object, **__: object) -> None:
 _REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any]]]] = {
     "tests": (
         (_growing, "blame", _no_blame),
-        (_growing, "blamed", _take_nothing),
         (_growing, "spare", _spare_nothing),
         (_proving.Proving, "prove", _only_validate),
     ),
-    "blame": ((_growing, "blame", _no_blame), (_growing, "blamed", _take_nothing)),
     "never worse": (
         (_growing, "choose_version", _return_newest),
         (_growing.Growing, "_compare", _compare_nothing),
@@ -72,7 +65,7 @@ _REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any]]]] = {
 
 @contextmanager
 def without(parts: Sequence[str]) -> Iterator[None]:
-    """Switch parts off: ``tests``, ``blame`` (of lines while a run goes on), ``never worse``."""
+    """Switch parts off: ``tests``, ``never worse``."""
     with ExitStack() as stack:
         for part in parts:
             for owner, name, instead in _REPLACED[part]:
