@@ -29,8 +29,9 @@ from combee_dspy.events import Event, WarningRaised
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
 from combee_dspy.lms import adapter_for
 from combee_dspy.operators import Operator, OperatorInput
+from combee_dspy.options import positive
 from combee_dspy.records import Edit, FailedCall, Lessons, Reflection, Refusal, Role
-from combee_dspy.rollouts import CallJob, Fixed, Slots, Threads
+from combee_dspy.rollouts import CallJob, Slots, open_slots
 from combee_dspy.search import in_own_loop
 from combee_dspy.strategies import StrategyContext
 
@@ -62,7 +63,7 @@ class _Reducer:
         aggregator: str | Aggregator = "union",
         operator: str | Operator = "insert",
         seed: int = 0,
-        num_threads: int = 16,
+        num_threads: int | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         self._aggregator = cast("Aggregator", registry.resolve("aggregator", aggregator))
@@ -73,10 +74,7 @@ class _Reducer:
                 "Use combee_dspy.Combee, whose candidates hold the rest too, or operator='insert'."
             )
             raise ArgumentValueError("operator", operator, problem, remedy)
-        if num_threads < 1:
-            raise ArgumentValueError(
-                "num_threads", num_threads, "is below 1", "Give at least one worker."
-            )
+        positive("num_threads", num_threads)
         self._seed, self._num_threads, self._adapter = seed, num_threads, adapter
 
     def _reduced(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[_Outcome]:
@@ -90,11 +88,8 @@ class _Reducer:
         ]
 
         async def every() -> None:
-            slots = Slots(Threads().start(self._num_threads), Fixed(self._num_threads))
-            try:
+            async with open_slots(self._num_threads) as slots:
                 await asyncio.gather(*(self._component(*task, slots, lm) for task in tasks))
-            finally:
-                await slots.close()
 
         if tasks:
             in_own_loop(every)
@@ -181,7 +176,7 @@ class CombeeProposer(_Reducer):
         aggregator: Name or object.
         operator: Name or object; it must edit instructions.
         seed: Where chance comes from: the same seed, text and records give the same plan.
-        num_threads: LM calls in flight at once.
+        num_threads: LM calls in flight at once; ``None`` for as many as the service takes.
         adapter: For the proposer's calls; ``None`` for the one in DSPy's settings, else its
             default.
 
@@ -212,7 +207,8 @@ class CombeeReflection(_Reducer):
         aggregator: As for :class:`CombeeProposer`.
         operator: As for :class:`CombeeProposer`.
         seed: As for :class:`CombeeProposer`.
-        num_threads: LM calls in flight at once, over all jobs and components.
+        num_threads: LM calls in flight at once, over all jobs and components; ``None`` for as many
+            as the service takes.
         adapter: As for :class:`CombeeProposer`.
 
     Raises:
@@ -226,7 +222,7 @@ class CombeeReflection(_Reducer):
         aggregator: str | Aggregator = "union",
         operator: str | Operator = "insert",
         seed: int = 0,
-        num_threads: int = 16,
+        num_threads: int | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         if not isinstance(lm, (str, dspy.BaseLM)):

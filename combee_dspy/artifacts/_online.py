@@ -25,10 +25,9 @@ from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Metric, Role, Rollout
 from combee_dspy.rollouts import (
     CallJob,
-    Fixed,
     RolloutJob,
     Slots,
-    Threads,
+    open_slots,
     output_of,
     run_on_own_loop,
     takes_trace,
@@ -63,7 +62,7 @@ class OnlinePlaybook:
         reflection_lm: Reflects and reads; DSPy's setting by default.
         artifact: What is learned, and how.
         aggregator: Turns key insights into lessons; ``union`` by default.
-        num_threads: Calls in flight at most.
+        num_threads: Calls in flight at most; ``None`` for as many as the service takes.
         path: A file that keeps the playbook after each batch; the next server goes on with it. One
             that holds anything else is refused, and stays as it is.
         failure_score: The score of an answer that failed.
@@ -82,7 +81,7 @@ class OnlinePlaybook:
         reflection_lm: dspy.BaseLM | None = None,
         artifact: Playbook | None = None,
         aggregator: Aggregator | None = None,
-        num_threads: int = 8,
+        num_threads: int | None = None,
         path: str | Path | None = None,
         failure_score: float = 0.0,
         seed: int = 0,
@@ -202,11 +201,8 @@ class OnlinePlaybook:
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:
         async def run_in_slots() -> T:
-            slots = Slots(Threads().start(self._num_threads), Fixed(self._num_threads))
-            try:
+            async with open_slots(self._num_threads) as slots:
                 return await work(slots)
-            finally:
-                await slots.close()
 
         return run_on_own_loop(run_in_slots)
 

@@ -19,7 +19,6 @@ from combee_dspy.costs import without_callbacks
 from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
 from combee_dspy.exceptions import (
     ArgumentTypeError,
-    ArgumentValueError,
     InfrastructureError,
 )
 from combee_dspy.guards import CopyIndex, Guards
@@ -28,18 +27,10 @@ from combee_dspy.journal import Effect, Journal, RunLog
 from combee_dspy.lessons import Book, Taught, read_section, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
-from combee_dspy.options import Privacy
+from combee_dspy.options import Privacy, positive
 from combee_dspy.records import CallUsage, FailedCall, Lessons, Reflection, Role
 from combee_dspy.reflections import estimate_tokens
-from combee_dspy.rollouts import (
-    Answer,
-    CallJob,
-    Fixed,
-    Slots,
-    Threads,
-    decode_answer,
-    encode_answer,
-)
+from combee_dspy.rollouts import Answer, CallJob, Slots, decode_answer, encode_answer, open_slots
 from combee_dspy.search import Texts, in_own_loop
 from combee_dspy.strategies import EmitFn, StrategyContext
 from combee_dspy.traces import Selected, Selection, Traces, open_traces
@@ -121,28 +112,23 @@ class Learner:
     allowance: Allowance | None = None
 
     def learn(
-        self, text: str, before: Book, num_threads: int, log_dir: str | Path | None
+        self, text: str, before: Book, num_threads: int | None, log_dir: str | Path | None
     ) -> Outcome:
         """Read the traces on a loop of its own, from a prompt and what was learned before."""
-        if num_threads < 1:
-            remedy = "Give at least one worker."
-            raise ArgumentValueError("num_threads", num_threads, "is below 1", remedy)
+        positive("num_threads", num_threads)
         # MLflow's autologging would record readers among the traces that the next call reads.
         callbacks = without_callbacks(lambda other: type(other).__module__.startswith("mlflow."))
         with dspy.context(callbacks=callbacks):
             return in_own_loop(lambda: self._learn(text, before, num_threads, log_dir))
 
     async def _learn(
-        self, text: str, before: Book, num_threads: int, log_dir: str | Path | None
+        self, text: str, before: Book, num_threads: int | None, log_dir: str | Path | None
     ) -> Outcome:
         journal = Journal(log_dir)
         try:
             log = journal.run("learn", self.seed, self._identity(text), self._description())
-            slots = Slots(Threads().start(num_threads), Fixed(num_threads))
-            try:
+            async with open_slots(num_threads) as slots:
                 book = await self._read(text, before, self._asking(slots, log), log)
-            finally:
-                await slots.close()
             await log.finish("finished", {"lessons": len(book.served)})
             outcome = Outcome(book, Instruction().serve(text, book), log.usage())
             log.close()

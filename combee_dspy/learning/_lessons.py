@@ -77,7 +77,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
     aggregator: str | Aggregator = "reference-scan",
     weigher: str | Weigher = "posterior",
     privacy: Privacy | None = None,
-    num_threads: int = 16,
+    num_threads: int | None = None,
     log_dir: str | Path | None = None,
     book: Book | None = None,
     allowance: Allowance | None = None,
@@ -96,7 +96,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         aggregator: Name or object: how readers learn.
         weigher: Name or object: which lessons are served.
         privacy: What no reader sees; ``None`` for keys and personal data.
-        num_threads: LM calls in flight at once.
+        num_threads: LM calls in flight at once; ``None`` for as many as the service takes.
         log_dir: Where the journal lies. With it, a run that was killed reads nothing twice.
         book: What was learned before, such as ``read_skill("skills/codes").book``: its examples go
             on to count.

@@ -39,6 +39,7 @@ from combee_dspy.rollouts._jobs import (
     is_late,
 )
 from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
+from combee_dspy.rollouts._open import open_slots
 from combee_dspy.rollouts._outputs import output_of
 from combee_dspy.rollouts._patient import (
     PATIENCE,
@@ -109,6 +110,7 @@ __all__ = [
     "metric_state",
     "note_classes",
     "note_meter",
+    "open_slots",
     "output_of",
     "patient",
     "patient_program",

@@ -55,8 +55,8 @@ class CallJob:
         adapter: How the prompt is written and the answer read; ``None`` for DSPy's setting.
         temperature: Where it is not the LM's own.
         tariff: What it is charged by.
-        seconds: How long an attempt may take, waits for a service that is full left out; ``None``
-            for no limit.
+        seconds: How long an attempt may take, waits for a service that is full left out; an hour by
+            default, ``None`` for no limit.
     """
 
     signature: type[dspy.Signature]
@@ -66,7 +66,7 @@ class CallJob:
     role: Role = "proposer"
     temperature: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
-    seconds: float | None = None
+    seconds: float | None = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import pytest
 from dspy.lm15 import AuthError, RateLimitError, ServerError
 
 from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.options import Validation
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts import (
     Adaptive,
@@ -30,6 +31,7 @@ from combee_dspy.rollouts import (
     Threads,
     _patient,
     _slots,
+    open_slots,
     patient,
 )
 from combee_dspy.rollouts._limits import Dispatch
@@ -733,3 +735,17 @@ def test_answer_that_does_not_parse_is_asked_for_once_more_and_then_failed(scrip
     assert second.usage[0].calls == 3
     assert failed.outcome.error.startswith("AdapterParseError")
     assert failed.usage[0].calls == lm.engine.attempts == 4
+
+
+def test_without_a_number_more_go_as_long_as_the_service_takes_them() -> None:
+    async def level(num_threads: int | None) -> int:
+        async with open_slots(num_threads) as slots:
+            await asyncio.gather(*(slots.run(lambda: None, (0,)) for _ in range(64)))
+            return slots.capacity
+
+    assert asyncio.run(level(3)) == 3
+    assert asyncio.run(level(None)) > 16
+
+
+def test_a_call_outside_of_a_search_has_the_limit_of_one_in_it() -> None:
+    assert CallJob(dspy.Signature("a -> b"), {}).seconds == Validation().rollout_seconds
