@@ -27,7 +27,6 @@ from combee_bench.options import (
     CompareOptions,
     RealOptions,
     RetentionOptions,
-    ScanOptions,
     SpeedOptions,
     TuneScanOptions,
 )
@@ -258,7 +257,6 @@ concluded, and what was learned."""
 bench = typer.Typer(help="Measure Combee against its peers.", no_args_is_help=True)
 for _name, _options, _epilog in (
     ("speed", SpeedOptions, _SPEED),
-    ("scan", ScanOptions, ""),
     ("retention", RetentionOptions, _RETENTION),
     ("real", RealOptions, _REAL),
     ("ceiling", CeilingOptions, ""),

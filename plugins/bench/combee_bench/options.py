@@ -16,7 +16,6 @@ __all__ = [
     "CompareOptions",
     "RealOptions",
     "RetentionOptions",
-    "ScanOptions",
     "SpeedOptions",
     "TuneScanOptions",
     "check_budget",
@@ -287,26 +286,6 @@ class CeilingOptions(ModelOptions):
     lm: str = "embedded"
     context: Annotated[int, Field(ge=128)] = 2048
     max_tokens: Count = 256
-
-
-@parameters
-class ScanOptions:
-    """Show one scan: which reflections each call read, what it wrote, and where lessons were lost.
-
-    Args:
-        reflections: How many rollouts the update has.
-        aggregator: parallel-scan, or union.
-        law: Law of one call: attention, writing, reading, collapse, dilution, platitudes,
-            unlimited.
-        log_dir: Where the run's journal and page are kept; by default a temporary folder.
-        seed: Seed of everything random.
-    """
-
-    reflections: Annotated[int, Field(ge=4)] = 40
-    aggregator: Literal["parallel-scan", "union"] = "parallel-scan"
-    law: OverloadLaw = "reading"
-    log_dir: str | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters

@@ -79,7 +79,6 @@ def test_a_switch_is_repeated_as_it_is_given(
     [
         ("bench speed --seeds one", "--seeds"),
         ("bench speed --json no/such/folder/x.json", "--json"),
-        ("bench scan --law nothing", "ScanOptions.law"),
         ("compare --prices 1,x", "--prices"),
         ("tune-scan --fan-in 1,8", "TuneScanOptions.fan_in"),
         ("tune-scan --api-base http://gpu:8000", "lm"),

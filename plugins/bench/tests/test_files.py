@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 
 from combee_bench.commands import _measure
-from combee_bench.options import ScanOptions
+from combee_bench.options import CeilingOptions
 from combee_bench.real import _page, _read, _written
 from combee_dspy.exceptions import NotPlainFileError
 
@@ -26,12 +26,12 @@ def link(tmp_path: Path) -> Path:
 
 def test_figures_as_json_follow_no_link(link):
     module = SimpleNamespace(
-        run=lambda options: iter([ScanOptions()]),
+        run=lambda options: iter([CeilingOptions()]),
         line=lambda *_: "",
         table=lambda *_: Table("none"),
     )
     with pytest.raises(NotPlainFileError, match=r"out\.json is a link"):
-        _measure("scan", ScanOptions(), module, link)
+        _measure("ceiling", CeilingOptions(), module, link)
 
 
 def test_a_study_follows_no_link(link):
