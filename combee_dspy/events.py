@@ -19,7 +19,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from combee_dspy.edits import Effect
 from combee_dspy.exceptions import JournalDamagedError
 from combee_dspy.json_texts import dump
-from combee_dspy.lessons import Book, BookLesson, State
+from combee_dspy.lessons import Book, BookLesson, Decision, State
 from combee_dspy.records import Clamp, NodeOutput, PowerLawFit
 
 
@@ -289,6 +289,8 @@ class BookLine:
     rule: str = ""
     rivals: tuple[str, ...] = ()
     wordings: tuple[str, ...] = ()
+    own: bool = False
+    decision: Decision | None = None
 
 
 _OF_LINE = tuple(BookLine.__dataclass_fields__)

@@ -74,7 +74,7 @@ class Memory(Artifact):
         examples: Whether rollouts that were right become entries too: a call is shown the ``k``
             nearest of them as demonstrations, with their reasoning where the program gives any,
             within ``budget_tokens`` besides those of lessons. The saved program then holds those
-            rows.
+            rows. Without it, those that the student holds from a memory before are left out.
     """
 
     name: ClassVar[str] = "memory"
@@ -94,7 +94,8 @@ class Memory(Artifact):
             ArgumentTypeError: A predictor is of a class of its own.
         """
         check_predictors(student)
-        return seed_components(student)
+        texts = seed_components(student)
+        return texts if self.examples else {name: _bare(text) for name, text in texts.items()}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student whose predictors look up a candidate's lessons."""
@@ -254,3 +255,9 @@ class Memory(Artifact):
 
     def _read(self, text: str) -> MemoryText:
         return read_memory(text, self.k or _FIRST_K)
+
+
+def _bare(text: str) -> str:
+    """Return a memory's text without worked examples; any other as it is."""
+    memory = read_memory(text, _FIRST_K)
+    return str(replace(memory, examples=())) if memory.examples else text

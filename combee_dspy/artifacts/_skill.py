@@ -75,9 +75,11 @@ class Skill(Instruction):
         return {**texts, home: self.serve(texts[home], Book(self._in_sight(book)))}
 
     def begin(self, text: str) -> Book:
-        """Return the skill's book and the lines beside it, where the text shows the skill."""
+        """Return the skill's book and the lines beside it, where the text shows the skill, or the
+        skill has nothing to show.
+        """
         lines, book = read_section(text)[1], decode_book(self.book)
-        if not any(book.find(lesson_id(line)) for line in lines):
+        if book.served and not any(book.find(lesson_id(line)) for line in lines):
             return self.read(text)
         return book.add(map(Taught, lines), born=-1)
 

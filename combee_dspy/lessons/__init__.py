@@ -28,6 +28,7 @@ from combee_dspy.lessons._codec import decode_book, encode_book
 from combee_dspy.lessons._likeness import deal_alike, nearest, word_vectors
 from combee_dspy.lessons._records import (
     BookLesson,
+    Decision,
     State,
     Taught,
     certainty,
@@ -47,6 +48,7 @@ __all__ = [
     "BookEdit",
     "BookLesson",
     "Contradict",
+    "Decision",
     "Edited",
     "Effect",
     "Judge",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import dspy
+
 from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Memory
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.memory import BM25, read_example, read_memory, shelf_of
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import estimate_tokens, fit_reflections
-from combee_dspy.testing import ScriptedAsk, arriving, context
+from combee_dspy.testing import ScriptedAsk, ScriptedLM, arriving, as_chat, context
 
 COMMON = "Write every answer in capital letters."
 RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
@@ -187,6 +189,18 @@ def test_a_row_that_was_cut_is_no_worked_example() -> None:
     memory = Memory(examples=True)
     (line,) = read_memory(memory.arranged("Answer.", Book(), rows), 1).examples
     assert read_example(line) == {"question": "Which code?", "code": "L3"}
+
+
+def test_without_examples_none_of_an_earlier_memory_are_shown() -> None:
+    rows = {"a": asked("Say apples.", "A7")}
+    text = Memory(examples=True).arranged("Answer.", Book(), rows)
+    student = dspy.Predict(dspy.Signature("question -> code", text))
+    seeds = {examples: Memory(examples=examples).seed(student) for examples in (True, False)}
+    assert seeds == {True: {"self": text}, False: {"self": "Answer."}}
+    lm = ScriptedLM(lambda request: as_chat({"code": "A7"}))
+    with dspy.context(lm=lm):
+        Memory().build(student, seeds[False])(question="Say apples.")
+    assert "A7" not in lm.requests[0].text
 
 
 def test_readers_see_what_their_examples_were_shown() -> None:

@@ -11,7 +11,7 @@ import pytest
 from combee_dspy import Combee, learn_lessons, load_skill
 from combee_dspy.artifacts import Skill
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lessons import Book, Taught, encode_book
+from combee_dspy.lessons import Book, Remove, Taught, encode_book
 from combee_dspy.skills import read_skill, write_skill
 from combee_dspy.testing import ScriptedLM
 from tests.cli.conftest import shell  # noqa: F401 - a fixture
@@ -74,6 +74,28 @@ def test_a_run_goes_on_from_a_skill(finished: Path, tmp_path: Path) -> None:
     earlier = learned.find(known.lessons[-1].id)
     assert earlier is not None
     assert set(before[earlier.id].sources) <= set(earlier.sources)
+
+
+def test_what_people_decided_stays_so_in_the_next_run(finished: Path, tmp_path: Path) -> None:
+    book = load_skill(finished).book
+    removed = next(lesson for lesson in book.served if lesson.text == RULES[5])
+    book = book.edit([Remove(removed.id)]).book.add([Taught("Ask Ann about foxes.")], born=-1)
+    program = run(tmp_path, artifact=Skill(book=encode_book(book)))
+    assert RULES[5] not in program.signature.instructions
+    assert RULES[6] in program.signature.instructions
+    kept = load_skill(tmp_path).book
+    assert [lesson.text for lesson in kept.served if lesson.own] == ["Ask Ann about foxes."]
+    again = kept.find(removed.id)
+    assert again is not None
+    assert again.state == "removed_by_user"
+
+
+def test_a_book_of_removed_lessons_alone_still_counts() -> None:
+    book = Book().add([Taught("Be brief.", ("a",))], born=0)
+    book = book.edit([Remove(book.lessons[0].id)]).book
+    artifact = Skill(book=encode_book(book))
+    seed = artifact.seed(dspy.Predict("question -> answer"))["self"]
+    assert [lesson.state for lesson in artifact.begin(seed).lessons] == ["removed_by_user"]
 
 
 def test_a_program_reads_no_more_than_the_limit() -> None:
