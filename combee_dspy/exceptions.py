@@ -1,36 +1,37 @@
 """Every error that combee_dspy raises on purpose, in one tree.
 
     CombeeError
-    ├── ArgumentError               an argument cannot be used: names it, its value and the remedy
-    │   ├── ArgumentTypeError       … also a TypeError
-    │   └── ArgumentValueError      … also a ValueError
-    │       ├── EmptyTrainsetError      there is nothing to learn from; also an AssertionError, as
-    dspy.GEPA's is │       ├── UnknownStrategyError    no strategy of that kind and name is
-    installed │       ├── SplitOverlapError       two splits that must be disjoint share rows │
-    └── HeldoutMovedError       the held-out rows have changed since they were pinned or read ├──
-    PluginError                 an entry point is there but cannot be loaded ├──
-    MissingDistributionError    a command or benchmark lives in a distribution that is not installed
-    ├── JournalError                a journal cannot be used │   ├── JournalMismatchError        it
-    belongs to another program, data, metric or settings: lists what differs │   ├──
-    JournalDamagedError         it is not as it was written: says what can be recovered │   └──
-    JournalHeldError            another process is writing to it: says which ├── ServiceError
-    an LM service cannot be used │   ├── LMUnreachableError          the probe before the run
-    failed: nothing was spent │   └── InfrastructureError         rollouts kept failing for reasons
-    that are not the program's ├── EvaluationError             a figure cannot be had, or cannot be
-    trusted │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends │
-    ├── TooManyFailuresError        nearly everything of one kind fails, so nothing can be learned:
-    the run ends │   └── JudgeVerdictError           a judge LM gave no verdict that can be read ├──
-    CanaryError                 a version cannot be served, promoted or rolled back │   ├──
-    PromotionRefusedError       lists everything that is missing │   └── RegistryError
-    it does not answer, or does not hold what was published ├── TaskCancelledError          one
-    of several tasks was not finished, for a reason outside of it ├── PlanGapsError               a
-    specification is not complete: lists everything that is missing ├── RefusedError
-    a choice or a claim that would not be honest: names the reason and the way out ├──
-    NotPlainFileError           a link, a pipe or another special thing lies where a plain file
-    belongs ├── DataSourceError             a benchmark's rows cannot be read from the source named
-    ├── TraceSourceError            recorded rollouts cannot be read where they lie
-    │   └── TraceFieldError             a record is no trace by the mapping: shows it and the field
-    └── LocalModelError             the embedded model cannot be started
+    ├── ArgumentError                 an argument cannot be used: it, its value and the remedy
+    │   ├── ArgumentTypeError         … also a TypeError
+    │   └── ArgumentValueError        … also a ValueError
+    │       ├── EmptyTrainsetError    there is nothing to learn from
+    │       ├── UnknownStrategyError  no strategy of that kind and name is installed
+    │       ├── SplitOverlapError     two splits that must be disjoint share rows
+    │       └── HeldoutMovedError     the held-out rows have changed since they were pinned or read
+    ├── PluginError                   an entry point is there but cannot be loaded
+    ├── MissingDistributionError      what was asked for lives in a distribution that is missing
+    ├── JournalError                  a journal cannot be used
+    │   ├── JournalMismatchError      it belongs to another run: lists what differs
+    │   ├── JournalDamagedError       it is not as it was written: says what can be recovered
+    │   └── JournalHeldError          another process is writing to it: says which
+    ├── ServiceError                  an LM service cannot be used
+    │   ├── LMUnreachableError        the probe before the run failed: nothing was spent
+    │   └── InfrastructureError       rollouts kept failing for reasons that are not the program's
+    ├── EvaluationError               a figure cannot be had, or cannot be trusted
+    │   ├── CalibrationFailedError    two ways of judging do not agree: the run ends
+    │   ├── TooManyFailuresError      nearly everything of one kind fails: the run ends
+    │   └── JudgeVerdictError         a judge LM gave no verdict that can be read
+    ├── CanaryError                   a version cannot be served, promoted or rolled back
+    │   ├── PromotionRefusedError     lists everything that is missing
+    │   └── RegistryError             it does not answer, or lacks what was published
+    ├── TaskCancelledError            one of several tasks was not finished, by no fault of its own
+    ├── PlanGapsError                 a specification is not complete: lists what is missing
+    ├── RefusedError                  a choice or a claim that would not be honest: says why
+    ├── NotPlainFileError             a link or a pipe lies where a plain file belongs
+    ├── DataSourceError               a benchmark's rows cannot be read from the source named
+    ├── TraceSourceError              recorded rollouts cannot be read where they lie
+    │   └── TraceFieldError           a record is no trace by the mapping: shows it and the field
+    └── LocalModelError               the embedded model cannot be started
 
 Catch ``CombeeError`` for all of them. Errors of user code (a metric or a
 program that raises) are never wrapped: they become feedback of the rollout.
