@@ -286,7 +286,6 @@ def _unused_by_a_trunk(settings: Settings) -> Iterable[str]:
         Diversity(), temperature=diversity.temperature, restart=diversity.restart
     )
     is_set = {
-        "guards.anchors": bool(settings.guards.anchors),
         "instruction_proposer": settings.instruction_proposer is not None,
         "candidate_selection_strategy": settings.candidate_selection_strategy != "pareto",
         "component_selector": not isinstance(settings.component_selector, str),

@@ -31,7 +31,7 @@ class Search:
         keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on
             a few examples, validated, and joins the front. ``"trunk"`` serves the book of all
             updates in one text, whose lines are tested. By default ``"trunk"``, and ``"pareto"``
-            beside what only GEPA's search can use: anchors, an ``instruction_proposer``, a selector
+            beside what only GEPA's search can use: an ``instruction_proposer``, a selector
             of candidates or a component selector of one's own, ``gepa_kwargs``, operators that do
             not serve the book, ``children``, ``screen``, ``restart``, an embedder or threshold of
             one's own, and the code of a ``dspy.Flex``. A playbook is always a trunk.

@@ -119,7 +119,7 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
     well.
     """
     add_module_folders(folder)
-    config = checked(data, folder)
+    config = checked(data)
     if config.tasks:
         tasks = tuple(_named_task(name, config.of_task(name), folder) for name in config.tasks)
     else:

@@ -72,7 +72,7 @@ def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     return mapping
 
 
-def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
+def checked(data: Mapping[str, Any]) -> RunConfig:
     """Return the configuration that a file's mapping holds; of several problems the first is told,
     and their number.
     """
@@ -80,14 +80,6 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
     match values:
         case {"validation": {"calibration": {"reference": str(target)} as calibration}}:
             calibration["reference"] = load_object("validation.calibration.reference", target)
-    match values:
-        case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": [*inputs]}}:
-            guards["anchors"] = tuple(read_examples("guards.anchors", folder / file, inputs))
-        case {"guards": {"anchors": str(file)}}:
-            remedy = "Name the fields that the program is given in data.inputs."
-            raise ArgumentValueError(
-                "guards.anchors", file, "needs examples from files beside it", remedy
-            )
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
@@ -96,12 +88,7 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a file."""
-    whole = RunConfig.model_json_schema(schema_generator=_FileSchema)
-    _at(whole, ["guards"], whole)["properties"]["anchors"] = {
-        "type": "string",
-        "description": "A file of examples.",
-    }
-    return whole
+    return RunConfig.model_json_schema(schema_generator=_FileSchema)
 
 
 class _FileSchema(GenerateJsonSchema):

@@ -64,7 +64,7 @@ def run(
           aggregator: {name: parallel-scan, params: {copies: 3}}
           operators: [insert, few-shot-swap]
           stopping: [{name: patience, params: {updates: 5}}]   # beside the budget
-        guards: {max_tokens: 1500, anchors: data/anchors.jsonl}
+        guards: {max_tokens: 1500}
         budget: {rollouts: 2000, dollars: 5}
         costs: {prices: {openai/my-model: {prompt: 0.1, completion: 0.4}}}
         tracker: [progress, mlflow]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import dspy
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -54,7 +53,6 @@ class Guards:
             share with a training example; a longer one is a copy. 12 makes a run of 13 words a
             copy, the length by which GPT-3's authors told test examples seen in training from
             chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
-        anchors: Examples that every minibatch holds and that no child may lose.
         removed: Lessons that no text serves, in these words or in others that a comparison unites
             with them: what you read in a report and do not want back. Lines of the student's own
             section of lessons may be among them; where no new text is better, the student comes
@@ -64,7 +62,6 @@ class Guards:
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     keep: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
     max_copied_words: Annotated[int, Field(ge=1)] | None = 12
-    anchors: tuple[dspy.Example, ...] = ()
     removed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

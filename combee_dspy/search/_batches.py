@@ -39,7 +39,7 @@ class Minibatches:
     """Draws minibatches. Called in the order of updates.
 
     Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no
-    minibatch crosses the end of an epoch. Anchors are in every one. Before the first epoch come the
+    minibatch crosses the end of an epoch. Before the first epoch come the
     traces, each once, in the order in which they were chosen.
 
     Attributes:
@@ -140,7 +140,7 @@ class Minibatches:
         """Return the rows of the next minibatch.
 
         Args:
-            size: How many, anchors left out; at most :attr:`left`.
+            size: How many, at most :attr:`left`.
         """
         if self.reads_traces:
             chosen = self._traces[self._read : self._read + size]
@@ -150,8 +150,7 @@ class Minibatches:
         rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
         self.seen += len(rows)
         self._planned.append(len(rows))
-        hashes = {row.hash for row in rows}
-        return rows + tuple(row for row in self._task.anchors if row.hash not in hashes)
+        return rows
 
     def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
         """Note how long an update took, and its parent's rollouts."""

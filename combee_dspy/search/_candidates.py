@@ -97,7 +97,7 @@ class Row:
     """One example of a split, not to be changed.
 
     Attributes:
-        index: Its position there, which is gepa's id of it; below 0 for what is no row of a split.
+        index: Its position there, which is gepa's id of it.
         hash: SHA-256 of its content.
         recorded: What answers for its rollout, where that happened elsewhere.
     """
@@ -283,15 +283,6 @@ class Compilation:
         """Components that are the source code of a ``dspy.Flex``."""
         return frozenset(flex_sources(self.student))
 
-    @cached_property
-    def anchors(self) -> tuple[Row, ...]:
-        """Rows that are in every minibatch."""
-        anchors = self.settings.guards.anchors
-        return tuple(
-            Row("train", -1 - place, example, row_hash(example))
-            for place, example in enumerate(anchors)
-        )
-
     @property
     def edits_instructions(self) -> bool:
         """Whether operators or proposers edit what is learned; otherwise the artifact applies
@@ -366,7 +357,7 @@ class Compilation:
         if rollouts <= validation:
             return rollouts
         size = self.settings.reflection_minibatch_size or GEPA_MINIBATCH
-        minibatch = min(size, len(self.splits.train)) + len(self.anchors)
+        minibatch = min(size, len(self.splits.train))
         return max(rollouts, 2 * (validation + minibatch))
 
 

@@ -42,17 +42,13 @@ class Verdict:
     parent_score: float
 
 
-def draw_screen(
-    size: int, screen: int, anchored: Sequence[int], stream: random.Random
-) -> tuple[int, ...]:
+def draw_screen(size: int, screen: int, stream: random.Random) -> tuple[int, ...]:
     """Return which positions of a minibatch a child runs on, ascending; all of a minibatch no
     larger than a screen.
-
-    Those of anchors are always among them; ``stream`` draws the others.
     """
     if size <= screen:
         return tuple(range(size))
-    return tuple(sorted({*stream.sample(range(size), screen), *anchored}))
+    return tuple(sorted(stream.sample(range(size), screen)))
 
 
 def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> Verdict:

@@ -100,7 +100,7 @@ def make_compilation(
     if heldout is not None and not isinstance(heldout, Heldout):
         rows = examples_in("heldout", heldout)
         heldout = Heldout(tuple(rows)) if len(rows) else None
-    splits = make_splits(data, heldout.rows if heldout else (), settings.guards.anchors)
+    splits = make_splits(data, heldout.rows if heldout else ())
     if splits.validation:  # else it reads its traces once, and runs nothing
         check_bounded(settings)
     learned, compared = ({row.hash for row in rows} for rows in (splits.train, splits.validation))

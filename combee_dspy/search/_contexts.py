@@ -35,7 +35,7 @@ class Contexts:
         most = self.task.settings.guards.max_copied_words
         if not self.task.edits_instructions or most is None:
             return None
-        return CopyIndex(self.examples((*self.task.splits.learned, *self.task.anchors)), most)
+        return CopyIndex(self.examples(self.task.splits.learned), most)
 
     def examples(self, rows: Sequence[Row]) -> list[dspy.Example]:
         """Return examples as strategies may see them."""

@@ -13,7 +13,6 @@ from typing import Any
 import dspy
 
 from combee_dspy.evaluation import evaluator_lms
-from combee_dspy.hashing import row_hash
 from combee_dspy.lms.redact import SECRET_NAME, mask
 from combee_dspy.options import Search
 from combee_dspy.records import Role
@@ -119,9 +118,9 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     """Return what a run may be resumed with: everything that its effects or their order follow
     from.
     """
-    settings, guards = task.settings, task.settings.guards
+    settings = task.settings
     groups = {
-        "guards": dataclasses.replace(guards, anchors=()),
+        "guards": settings.guards,
         "search": _search(settings),
         "validation": settings.validation,
         "privacy": settings.privacy,
@@ -133,7 +132,6 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
             for group, each in groups.items()
         },
         "gepa_kwargs": _gepa_kwargs(settings),
-        "anchors": [row_hash(example) for example in guards.anchors],
         "memo": settings.cache is not False,
         "reflection_lm": _settings_of(settings.reflection_lm),
     }
@@ -223,7 +221,6 @@ def plain_settings(settings: Settings) -> dict[str, Any]:
     for group in _GROUPED:
         options = _fields(getattr(settings, group))
         named |= {f"{group}.{name}": value for name, value in options.items()}
-    named["guards.anchors"] = len(settings.guards.anchors)  # examples are nobody's setting
     return {
         name: value if _is_plain(value) else mask(stable_repr(value))
         for name, value in named.items()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import UpdateView
@@ -45,8 +45,6 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         task, settings = self.task, self.task.settings
         self._seed, self._settings = task.seed, settings
         self._selects, self._screen = settings.component_selector, settings.search.screen
-        # No child may score lower than its parent on any of these rows, by hash.
-        self._anchors = frozenset(row.hash for row in task.anchors)
         self._turns = Turns(visible(task.seed.texts), self._selects, self.pool.members)
         self.telling = Telling(self.effects, self.pool, self.gepa, task.splits.train)
         self._progress: list[UpdateView] = []
@@ -61,7 +59,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
         rows = self.pool.beside_validation(size)
-        screen = rows if size <= self._screen else min(rows, self._screen + len(self._anchors))
+        screen = rows if size <= self._screen else min(rows, self._screen)
         return rows + children * (screen + self.pool.size)
 
     async def parent(self, step: int) -> Parent:
@@ -153,15 +151,6 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             [rollout.score for rollout in after],
             whole=len(places) == len(rows),
         )
-        lost = [
-            place
-            for place, old, new in zip(places, before, after, strict=True)
-            if rows[place].hash in self._anchors and new.score < old.score
-        ]
-        if lost:
-            judged = replace(
-                judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors"
-            )
         event = CandidateScreened(
             candidate=child.candidate.id,
             parent=parent.candidate.id,
@@ -179,10 +168,8 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
 
     def _screened(self, learned: Learned) -> tuple[int, ...]:
         """Return which positions of the minibatch children run on."""
-        rows = learned.plan.rows
-        anchored = [place for place, row in enumerate(rows) if row.hash in self._anchors]
         stream = derive(self._settings.seed, "screen", learned.plan.step)
-        return draw_screen(len(rows), self._screen, anchored, stream)
+        return draw_screen(len(learned.plan.rows), self._screen, stream)
 
     async def commit(self, learned: Learned, checked: Sequence[Checked]) -> None:
         """Join the children that were validated, in order."""

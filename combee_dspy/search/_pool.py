@@ -41,7 +41,7 @@ class CandidatePool:
         # again.
         self._unseen = sys.maxsize
         if self.task.settings.cache is not False:
-            rows = {row.hash for row in (*self.task.splits.train, *self.task.anchors)}
+            rows = {row.hash for row in self.task.splits.train}
             self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
 

@@ -76,8 +76,8 @@ class Sizes:
         """Return whether the budget leaves less room than an update beside those under way may
         take.
         """
-        size = decision.size + len(self.task.anchors)
-        purse, rollouts = self.effects.purse, self.rollouts(size, max(1, self.task.children))
+        purse = self.effects.purse
+        rollouts = self.rollouts(decision.size, max(1, self.task.children))
         if any(clamp.name == "budget" for clamp in decision.clamps) or (
             purse.room is not None and rollouts > purse.room
         ):
@@ -93,8 +93,7 @@ class Sizes:
 
     def fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
-        anchors = len(self.task.anchors)
-        return self._affordable(size, 0, lambda rows: self.rollouts(rows + anchors, 1))
+        return self._affordable(size, 0, lambda rows: self.rollouts(rows, 1))
 
     def children(self, rows: int) -> int:
         """Return how many children of an update of so many rows the budget has room for."""

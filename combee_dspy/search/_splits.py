@@ -43,9 +43,7 @@ class Data:
 _logger = logging.getLogger("combee_dspy")
 
 
-def make_splits(
-    data: Data, heldout: Sequence[dspy.Example], anchors: Sequence[dspy.Example]
-) -> Splits:
+def make_splits(data: Data, heldout: Sequence[dspy.Example]) -> Splits:
     """Pin the rows of a run by their hashes; without a valset the trainset is validated on, as in
     GEPA.
     """
@@ -69,11 +67,7 @@ def make_splits(
             f"valset and trainset share {shared} rows: validation scores are biased upwards, "
             "so this run supports no claim about unseen examples."
         )
-    for argument, rows in (
-        ("trainset", train),
-        ("valset", validation),
-        ("anchors", _rows("anchors", anchors, "train")),
-    ):
+    for argument, rows in (("trainset", train), ("valset", validation)):
         if overlap := _shared(held, rows):
             raise SplitOverlapError("heldout", argument, overlap)
     if not held:

@@ -58,8 +58,8 @@ def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Setti
     if settings.keep != "trunk":
         problem = "teach one text that grows, and this search keeps several"
         remedy = (
-            "Leave out what only GEPA's search can use: Search(keep='pareto'), anchors, proposers"
-            " and selectors of your own, gepa_kwargs, parts of dspy.Flex."
+            "Leave out what only GEPA's search can use: Search(keep='pareto'), proposers and"
+            " selectors of your own, gepa_kwargs, parts of dspy.Flex."
         )
         raise ArgumentValueError("traces", settings.keep, problem, remedy)
     selection = data.selection or Selection(perfect=settings.perfect_score)

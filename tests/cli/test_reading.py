@@ -53,7 +53,7 @@ search: {staleness: 0, children: 2, screen: 5, weigher: trusting, keep: pareto, 
 validation:
   {draws: 2, probe: false,
    calibration: {reference: "their_task:metric", share: 0.5}}
-guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
+guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9}
 diversity:
   {embedder: char-ngrams, threshold: 0.9, recent: 8,
    temperature: {start: 0.9}, restart: {}}
@@ -123,7 +123,7 @@ def test_every_option_reaches_combee(folder):
     assert settings.search == Search("pareto", 0, 2, 5, "trusting", str(folder / "old"))
     assert settings.validation.calibration.reference is settings.metric
     assert (settings.validation.draws, settings.validation.probe) == (2, False)
-    assert settings.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
+    assert settings.guards == Guards(500, ("Answer.",), 9)
     assert settings.diversity == Diversity("char-ngrams", 0.9, 8, Temperature(start=0.9), Restart())
     budget = Budget(
         rollouts=9, calls=8, tokens=7, dollars=6, seconds=5, gpu_seconds=4, epochs=3, updates=2
@@ -147,7 +147,7 @@ def test_every_option_reaches_combee(folder):
 
 def test_lessons_to_be_removed_reach_combee(folder):
     text = EVERYTHING.replace("operators: [insert, few-shot-swap]", "operators: [insert]")
-    text = text.replace("anchors: rows.jsonl}", "removed: [Old line.]}")
+    text = text.replace("max_copied_words: 9}", "removed: [Old line.]}")
     assert planned(folder, text).combee(DummyLM([])).settings.guards.removed == ("Old line.",)
 
 
@@ -210,14 +210,12 @@ def test_the_examples_of_the_help_are_read(folder):
     ]
     from combee_dspy.cli._reading import checked
 
-    whole, *others = [
-        yaml.safe_load(text.replace(", anchors: data/anchors.jsonl", "")) for text in blocks
-    ]
+    whole, *others = [yaml.safe_load(text) for text in blocks]
     assert len(others) == 3
-    checked(whole, folder)
+    checked(whole)
     for values in others:
         # Traces are shown by themselves.
-        checked({**whole, **values} if "program" not in values else values, folder)
+        checked({**whole, **values} if "program" not in values else values)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +320,6 @@ def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
         ({"search": {"staleness": 9}}, "search.staleness", "less than or equal to 2"),
         ({"guards": {"keep": [" "]}}, "Guards.keep", "empty rule"),
         ({"auto": "huge"}, "auto", "'light'"),
-        ({"guards": {"anchors": "rows.jsonl"}}, "guards.anchors", "data.inputs"),
         ({"output": "learned.pkl"}, "output", ".json"),
         ({"program": "their_task"}, "program", "module:object"),
         ({"program": "no_such_module:x"}, "program", "ModuleNotFoundError"),

@@ -226,14 +226,11 @@ def test_limits_out_of_range_are_errors(changes):
         Guards(**changes)
 
 
-def test_anchors_are_examples_and_a_list_that_changes_later_changes_no_guard():
+def test_a_list_that_changes_later_changes_no_guard():
     rules = [RULE]
-    guards = Guards(keep=rules, anchors=[dspy.Example(question="q")])
+    guards = Guards(keep=rules)
     rules.clear()
     assert guards.rules("route") == (RULE,)
-    assert len(guards.anchors) == 1
-    with pytest.raises(ArgumentTypeError, match="anchors"):
-        Guards(anchors=[{"question": "q"}])
 
 
 def test_a_rule_that_is_nowhere_is_a_user_error():

@@ -14,10 +14,9 @@ from combee_dspy.controllers import PowerLaw
 from combee_dspy.diversity import CharNgrams, Restart, Temperature
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.presets import brief, paper
-from tests.worlds import World, examples, metric, rows
+from tests.worlds import World, metric, rows
 
 ONLY_GEPAS: dict[str, dict[str, Any]] = {
-    "anchors": {"guards": Guards(anchors=examples(2))},
     "proposer": {"instruction_proposer": lambda **_: {}},
     "selector by name": {"candidate_selection_strategy": "current_best"},
     "selector": {"candidate_selection_strategy": CurrentBestCandidateSelector()},
@@ -78,7 +77,6 @@ def test_what_only_gepas_search_can_use_gets_it(world: World, arguments: dict[st
 
 
 IGNORED = {
-    "anchors": "guards.anchors",
     "proposer": "instruction_proposer",
     "selector by name": "candidate_selection_strategy",
     "selector": "candidate_selection_strategy",

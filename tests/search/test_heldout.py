@@ -182,19 +182,12 @@ def test_the_same_rows_may_be_read_again_and_that_is_counted(world: World, tmp_p
     assert not second.supports_claims
 
 
-@pytest.mark.parametrize("split", ["trainset", "valset", "anchors"])
+@pytest.mark.parametrize("split", ["trainset", "valset"])
 def test_overlap_is_refused(world: World, split: str) -> None:
-    from combee_dspy import Guards
-
-    shared = examples(1, 200)
     sets = {"trainset": examples(12), "valset": examples(6, 100)}
-    guards = Guards(anchors=tuple(shared)) if split == "anchors" else Guards()
-    if split != "anchors":
-        sets[split] = [*sets[split], *shared]
+    sets[split] += examples(1, 200)
     with dspy.context(lm=world.task_lm), pytest.raises(SplitOverlapError, match=split):
-        world.combee(guards=guards).compile(
-            dspy.Predict("question -> answer"), **sets, heldout=examples(8, 200)
-        )
+        world.combee().compile(dspy.Predict("question -> answer"), **sets, heldout=examples(8, 200))
     assert not world.asked
 
 
