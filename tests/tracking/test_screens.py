@@ -43,7 +43,17 @@ COMMANDS = (
 )
 TOLD = {"runs {parent}": "simulated", "show {run}": time.strftime("%Y-")}
 COMBEE = "from combee_dspy.cli import main; main()"
-PAGES = ("index", "quickstart", "reading_the_report", "results/speed", "api/combee_dspy", "cli")
+PAGES = (
+    "index",
+    "quickstart",
+    "gallery",
+    "reading_the_report",
+    "results",
+    "results/speed",
+    "api/index",
+    "api/combee_dspy",
+    "cli",
+)
 
 
 @pytest.fixture
