@@ -54,6 +54,7 @@ class Description:
         digests: SHA-256 by split; ``None`` for an empty one.
         sizes: Rows by split.
         traces: Which recorded rollouts are read, in words; empty where there are none.
+        traces_seen: How many recorded rollouts the source held; ``None`` where there are none.
         versions: Version by package.
         limits: The budget's limits; ``None`` for none.
         simulated: Whether a model is simulated.
@@ -69,6 +70,7 @@ class Description:
     digests: Mapping[str, str | None] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     traces: str = ""
+    traces_seen: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
     simulated: bool = False

@@ -161,6 +161,7 @@ class TraceRows:
         selection: How they were chosen.
         selected: Those, and why others were not chosen.
         coverage: Which predictors the chosen ones call, and who had answered them.
+        seen: How many the source held.
         shared: Traces that were left out since valset or heldout has their inputs.
         unmatched: Traces that were left out since they call no predictor.
         foreign: Chosen ones that another prompt or model answered: they teach, and are compared
@@ -172,6 +173,7 @@ class TraceRows:
     selection: Selection
     selected: Selected
     coverage: TraceCoverage
+    seen: int
     shared: int = 0
     unmatched: int = 0
     foreign: int = 0

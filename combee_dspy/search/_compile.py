@@ -108,7 +108,7 @@ def make_compilation(
     if settings.search.keep is None and settings.edits_instructions and flex_sources(student):
         # Code does not grow by lessons, so it gets GEPA's search.
         settings = replace(settings, keep="pareto")
-    splits = add_traces(splits, data, student, settings)
+    splits = add_traces(splits, data, student, settings, name)
     task = Compilation(settings, student, splits, heldout, name, number)
     if task.is_trunk and task.edits_instructions and task.code:
         problem = "has dspy.Flex parts, whose code no trunk can grow"

@@ -187,7 +187,11 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
             **{name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
             **({} if splits.traces is None else {"traces": len(splits.traces.rows)}),
         },
-        **({} if splits.traces is None else {"traces": str(splits.traces)}),
+        **(
+            {"traces": str(splits.traces), "traces_seen": splits.traces.seen}
+            if splits.traces
+            else {}
+        ),
         "settings": plain_settings(settings),
         "keep": settings.keep,
         "search": {

@@ -7,6 +7,8 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import TypeAlias
 
 import dspy
@@ -15,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.journal import JOURNAL, Reader, RunHistory, journal_file
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import with_texts
@@ -45,8 +48,13 @@ _TELLING = 40
 logger = logging.getLogger("combee_dspy")
 
 
-def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Settings) -> Splits:
+def add_traces(
+    splits: Splits, data: Data, student: dspy.Module, settings: Settings, run: str
+) -> Splits:
     """Return the data of a run with the traces that it learns from.
+
+    A run of this name that began and has not ended goes on with the traces that its source held
+    then: what a source has got since is left to the next run.
 
     Raises:
         ArgumentError: They cannot be used, would have to be compared with, or teach nothing where
@@ -73,6 +81,7 @@ def add_traces(splits: Splits, data: Data, student: dspy.Module, settings: Setti
         (*compared, *splits.heldout),
         make_scrub(settings),
         by_call=settings.edits_instructions,
+        most=_seen_before(settings.log_dir, run),
     )
     own = (Candidate(settings.artifact.seed(student)).id, models_by_role(settings).get("task", ""))
     chosen = _with_answerers(chosen, own)
@@ -106,6 +115,7 @@ def _read_traces(
     scrub: Callable[[str], str],
     *,
     by_call: bool,
+    most: int | None,
 ) -> TraceRows:
     """Choose the traces that a run learns from.
 
@@ -116,6 +126,7 @@ def _read_traces(
         reserved: Rows that candidates are compared on: nothing is learned from them.
         scrub: Takes out of a text what no reader may see.
         by_call: Whether only calls of the program's predictors teach, and not whole trajectories.
+        most: How many are read at most; ``None`` for all.
 
     Raises:
         ArgumentError: The traces cannot be used.
@@ -126,7 +137,8 @@ def _read_traces(
     compared, match = _Reserved(reserved, scrub), make_matcher(student)
 
     def teaching() -> Iterator[Trace]:
-        for trace in open_traces(traces):
+        for trace in islice(open_traces(traces), most):
+            counts["seen"] += 1
             if compared.has(trace):
                 counts["shared"] += 1
                 continue
@@ -138,8 +150,24 @@ def _read_traces(
 
     selected = selection.choose(teaching(), scrub)
     rows = tuple(_make_row(number, item) for number, item in enumerate(selected.recordings))
-    coverage = measure_coverage(selected.traces, student)
-    return TraceRows(rows, selection, selected, coverage, counts["shared"], counts["unmatched"])
+    return TraceRows(
+        rows,
+        selection,
+        selected,
+        measure_coverage(selected.traces, student),
+        counts["seen"],
+        counts["shared"],
+        counts["unmatched"],
+    )
+
+
+def _seen_before(log_dir: str | None, run: str) -> int | None:
+    """Return how many traces a run that goes on saw when it began; ``None`` where none does."""
+    if log_dir is None or not (Path(log_dir) / JOURNAL).is_file():
+        return None
+    with Reader(journal_file(log_dir)) as reader:
+        begun = reader.rows("SELECT id FROM run WHERE name = ? AND state != 'finished'", (run,))
+        return RunHistory(reader, begun[0]["id"]).about.traces_seen if begun else None
 
 
 def _make_row(number: int, recording: Recording) -> Row:

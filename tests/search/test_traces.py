@@ -13,8 +13,9 @@ import pytest
 
 from combee_dspy import Budget, Privacy, Search, Task, compile_many
 from combee_dspy.evaluation import Judge
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, JournalMismatchError
 from combee_dspy.records import PredictorCall
+from combee_dspy.search._recorded import Recorded
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
 from combee_dspy.traces import JournalTraces, Selection, Trace
 from tests.worlds import (
@@ -330,6 +331,23 @@ def test_a_run_that_goes_on_reads_nothing_twice(tmp_path: Path) -> None:
     again = compiled(world, log_dir=tmp_path)
     assert world.asked == spent
     assert again.signature.instructions == first.signature.instructions
+
+
+def test_a_run_that_goes_on_leaves_what_its_source_has_got_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled_from(traces: tuple[Trace, ...]) -> Any:
+        return compiled(World.made(), traces=traces, log_dir=tmp_path)
+
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        broken.setattr(Recorded, "_score", lambda *_: 1 / 0)
+        compiled_from(TRACES)
+    grown = (*TRACES, *map(trace, range(24, 30)))
+    program = compiled_from(grown)
+    assert program.combee_report.recorded == len(TRACES)
+    with pytest.raises(JournalMismatchError, match="traces"):
+        compiled_from(grown)
+    assert compiled_from(TRACES).combee_report.recorded == len(TRACES)
 
 
 def test_several_texts_cannot_be_compared_on_traces() -> None:
