@@ -30,6 +30,7 @@ _BEYOND: Mapping[str, str] = {
     "canary": "Try, promote and roll back a program.",
     "compare": "Methods side by side: held-out against seconds, tokens, dollars.",
     "diagnose": "Decide whether serial search has converged, so that going wide can pay.",
+    "live": "Learn from what was served and said, and ship what is proven.",
     "plan": "Write the plan of a wide search from a specification without gaps.",
     "publish": "Register what a run returned as the challenger.",
     "tune-scan": "Which copies and fan-in keep most lessons, on your model.",

@@ -50,6 +50,7 @@ ELSEWHERE = (
     "combee track replay",
     "combee publish",
     "combee canary",
+    "combee live",
 )
 
 
@@ -167,6 +168,7 @@ def each(pages, *slow):
         ".claude/skills/combee-dspy/SKILL.md",
         "docs/concepts.md",
         "docs/how_to/costs.md",
+        "docs/how_to/live.md",
         "docs/how_to/mlflow.md",
         "docs/how_to/playbooks.md",
         "docs/how_to/tasks.md",

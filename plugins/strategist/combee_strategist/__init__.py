@@ -5,5 +5,6 @@
 | ``diagnosis`` | whether serial search has converged |
 | ``planning`` | a specification, a plan, what is refused, whether a claim survives |
 | ``canary`` | publishing, serving with a shadow, promotion and rollback |
-| ``commands`` | ``combee diagnose``, ``plan``, ``verify``, ``publish`` and ``canary`` |
+| ``live`` | an agent that improves while it serves |
+| ``commands`` | ``combee diagnose``, ``plan``, ``verify``, ``publish``, ``canary`` and ``live`` |
 """

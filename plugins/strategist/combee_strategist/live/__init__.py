@@ -14,6 +14,7 @@
 | ``_log`` | the learner's journal, and what stands open in it | journal |
 | ``_shipping``, ``_shipper`` | what becomes of a challenger | canary |
 | ``_learner`` | the one process that decides: a tick | everything above |
+| ``_page``, ``_prometheus`` | what people and monitors see | journals |
 | ``_live`` | :class:`Live`: the door | everything above |
 
 Servers write journals of their own. The learner reads them, and writes one. A crash loses nothing:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from combee_dspy.lessons import Book, BookLesson, Retire, certainty, word_vector
 from combee_dspy.weighers import Posterior
 from combee_strategist.live._served import ServedRow
 
-__all__ = ["Drift", "contradicted", "drifted", "weighed"]
+__all__ = ["Drift", "contradicted", "drifted", "moved", "weighed"]
 
 # The latest requests about a lesson, or of a slice, by which it is judged; and how clearly.
 _LATEST, _CLEAR = 8, 0.95
@@ -127,6 +128,41 @@ def drifted(rows: Sequence[ServedRow], dated: Mapping[str, float]) -> list[Drift
                 drifts.append(Drift(name, since, why))
                 break
     return drifts
+
+
+def moved(rows: Sequence[ServedRow], since: float) -> list[str]:
+    """Return what of the mix of requests and of failures has moved, in sentences.
+
+    The population stability index, Σ (q − p) ln(q / p) over slices, compares shares p before a
+    moment with shares q after it; 0.2 is what credit scoring calls a shift (Siddiqi, "Credit Risk
+    Scorecards", 2006). A χ² test at 0.001 says that it is no chance.
+
+    Args:
+        rows: Labelled requests.
+        since: The moment.
+    """
+    sentences = []
+    for name, part in (("requests", rows), ("failures", [row for row in rows if _is_wrong(row)])):
+        before = Counter(row.slice for row in part if row.at < since)
+        after = Counter(row.slice for row in part if row.at >= since)
+        index, chance = _stability(before, after)
+        if index >= 0.2 and chance <= 0.001:
+            sentences.append(f"the mix of {name} has moved: PSI {index:.2f}, p {chance:.1g}")
+    return sentences
+
+
+def _stability(before: Counter[str], after: Counter[str]) -> tuple[float, float]:
+    """Return the index, and how likely chance gives so much."""
+    from scipy import stats
+
+    names = sorted({*before, *after})
+    if len(names) < 2 or not before or not after:
+        return 0.0, 1.0
+    # Half a request each, so that no share is 0.
+    counts = [[side[name] + 0.5 for name in names] for side in (before, after)]
+    first, second = ([count / sum(side) for count in side] for side in counts)
+    index = sum((q - p) * math.log(q / p) for p, q in zip(first, second, strict=True))
+    return index, float(stats.chi2_contingency(counts).pvalue)
 
 
 def _right(rows: Collection[ServedRow]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import dspy
 
@@ -10,7 +11,7 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.traces import is_right
 from combee_strategist.canary import PRODUCTION, Registry
 from combee_strategist.live._allowance import DAY, DaySpentError, SessionAllowance, check_prices
-from combee_strategist.live._evidence import drifted
+from combee_strategist.live._evidence import drifted, moved
 from combee_strategist.live._log import LearnerLog
 from combee_strategist.live._people import read_answers
 from combee_strategist.live._records import LiveDecision, SessionBegun
@@ -67,7 +68,14 @@ class LiveLearner:
         if self._log.is_open:
             self._go_on(self._registry)
         shipper.conclude()
-        return tuple(self._log.decisions[before:])
+        decided = tuple(self._log.decisions[before:])
+        if decided:
+            self._log.write_page()
+        return decided
+
+    def write_page(self) -> Path:
+        """Write the page; return it."""
+        return self._log.write_page()
 
     def close(self) -> None:
         """Let go of the journal."""
@@ -115,9 +123,8 @@ class LiveLearner:
             self._skip("the day's budget is spent")
             return
         tokens = max(1_000, min(setup.learning.selection.tokens, left // 4))
-        log.begin(SessionBegun(setup.clock(), number, after, upto, production, tokens))
         why = f"{len(new)} new labelled requests, of which {wrong} ask for a lesson"
-        self._log.decide(LiveDecision("learn", why, session=number))
+        log.begin(SessionBegun(setup.clock(), number, after, upto, production, tokens, why))
 
     def _is_due(self, wrong: int) -> bool:
         learning, begun = self._setup.learning, self._log.begun
@@ -141,6 +148,8 @@ class LiveLearner:
         setup, log, begun = self._setup, self._log, self._log.begun
         if begun is None or self._waits(begun):
             return
+        if not any(item.session == begun.number for item in log.decisions):
+            log.decide(LiveDecision("learn", begun.why, begun.number))
         rows = read_served(setup, log.score, {}, begun.upto)
         self._tell_drift(rows, begun)
         drifts = {item.text: item.since for item in log.decisions if item.action == "drift"}
@@ -167,23 +176,26 @@ class LiveLearner:
 
     def _waits(self, begun: SessionBegun) -> bool:
         """Return whether an open session waits: an hour after a failure, else for the next day."""
-        last = self._log.decisions[-1]
         now = self._setup.clock()
-        if last.session != begun.number or last.action not in ("fail", "skip"):
-            return False
-        return now < last.at + _HOUR if last.action == "fail" else now // DAY == last.at // DAY
+        for last in self._log.decisions[-1:]:
+            if last.session == begun.number and last.action == "fail":
+                return now < last.at + _HOUR
+            if last.session == begun.number and last.action == "skip":
+                return now // DAY == last.at // DAY
+        return False
 
     def _tell_drift(self, rows: Sequence[ServedRow], begun: SessionBegun) -> None:
-        """Say which slices have drifted, once for a session."""
-        drifts = [item for item in self._log.decisions if item.action == "drift"]
-        if any(item.session == begun.number for item in drifts):
-            return
+        """Say which slices have drifted, and what else has moved, once for a session."""
+        number, log = begun.number, self._log
+        drifts = [item for item in log.decisions if item.action == "drift"]
         for drift in drifted(rows, {item.text: item.since for item in drifts}):
-            self._log.decide(
-                LiveDecision(
-                    "drift", drift.why, session=begun.number, text=drift.slice, since=drift.since
-                )
+            log.decide(
+                LiveDecision("drift", drift.why, number, text=drift.slice, since=drift.since)
             )
+        said = {item.why for item in drifts if item.session == number}
+        for why in moved(rows, begun.at - self._setup.gate.recent * DAY):
+            if why not in said:
+                log.decide(LiveDecision("drift", why, number))
 
 
 def _count_wrong(rows: Sequence[ServedRow], production: int) -> int:

@@ -20,6 +20,7 @@ from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
 from combee_strategist.live._learner import LiveLearner
 from combee_strategist.live._options import Gate, Learning
 from combee_strategist.live._people import PersonAnswer, write_answer
+from combee_strategist.live._prometheus import LiveCollector
 from combee_strategist.live._records import LiveDecision
 from combee_strategist.live._serving import LiveProgram
 from combee_strategist.live._setup import Approve, Setup, Slices
@@ -136,7 +137,10 @@ class Live:
         make_folder(setup.home)
         with open_lock(setup.home / "first.lock"):
             seed_production(setup.registry(), setup.texts(), setup.plan)
-        return LiveProgram(setup, prometheus)
+        server = LiveProgram(setup, prometheus)
+        if prometheus is not None:
+            prometheus.register(LiveCollector(setup.name, self.decisions))
+        return server
 
     def tick(self) -> tuple[LiveDecision, ...]:
         """Do what is due by the clock, and return what was decided; nothing due, nothing done.
@@ -147,9 +151,7 @@ class Live:
             JournalHeldError: Another process learns.
             RegistryError: The registry does not answer. The next tick goes on.
         """
-        if self._learner is None:
-            self._learner = LiveLearner(self._setup)
-        return self._learner.tick()
+        return self._learning().tick()
 
     def run(self, stop: threading.Event, seconds: float = 60.0) -> None:
         """Tick every so many seconds of real time until ``stop`` is set."""
@@ -165,6 +167,14 @@ class Live:
             return ()
         with Reader(path) as reader:
             return tuple(entry.event for entry in RunHistory(reader).entries(LiveDecision))
+
+    def write_page(self) -> Path:
+        """Write the page as it is now, and return it; a tick that decides something writes it.
+
+        Raises:
+            JournalHeldError: Another process learns.
+        """
+        return self._learning().write_page()
 
     def approve(self, version: int, *, who: str | None = None, why: str = "") -> None:
         """Say that a challenger may serve once its trial allows it; from any process."""
@@ -183,6 +193,11 @@ class Live:
         if self._learner is not None:
             self._learner.close()
             self._learner = None
+
+    def _learning(self) -> LiveLearner:
+        if self._learner is None:
+            self._learner = LiveLearner(self._setup)
+        return self._learner
 
     def _say(self, answer: PersonAnswer) -> None:
         write_answer(self._setup.home, answer)

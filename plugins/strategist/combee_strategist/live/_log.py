@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import dspy
 from pydantic import JsonValue
@@ -17,6 +18,7 @@ from combee_dspy.lessons import Book
 from combee_dspy.lms.redact import scrub
 from combee_dspy.rollouts import await_here, read_score
 from combee_dspy.traces import Trace, as_example
+from combee_strategist.live._page import write_live_page
 from combee_strategist.live._records import LiveDecision, SessionBegun, SessionEnded
 from combee_strategist.live._setup import Setup
 
@@ -103,6 +105,11 @@ class LearnerLog:
         feedback = "\n".join(filter(None, (str(value["feedback"]), trace.feedback)))
         return replace(trace, score=float(str(value["score"])), feedback=feedback)
 
+    def write_page(self) -> Path:
+        """Write the page; return it."""
+        path = self._journal.path
+        return write_live_page(self._setup, path, self.decisions, self.ended, self.books)
+
     def close(self) -> None:
         """Let go of the journal."""
         self.run.close()
@@ -112,6 +119,7 @@ class LearnerLog:
         setup, now = self._setup, self._setup.clock()
         prediction = dspy.Prediction(**trace.outputs or {})
         value: dict[str, JsonValue] = {}
+        score: float | None = None
         with metered(self._tariff, "evaluator") as meter:
             try:
                 example = as_example(trace)
@@ -123,7 +131,17 @@ class LearnerLog:
                     "live %s: a label was not scored: %s", setup.name, scrub(repr(error))
                 )
         usage = meter.usage()
-        effect = Effect(key, "feedback", value, "evaluator", "score", started=now, usage=usage)
+        effect = Effect(
+            key,
+            "feedback",
+            value,
+            "evaluator",
+            "score",
+            candidate=trace.prompt,
+            score=score,
+            started=now,
+            usage=usage,
+        )
         self.run.put(effect)
         self._scores[key] = value
         return value

@@ -66,6 +66,7 @@ class SessionBegun(Event):
         upto: Labels up to here are read now.
         production: The version that served.
         tokens: How much readers may be shown.
+        why: The reason, in a sentence.
     """
 
     kind: ClassVar[str] = "live_begun"
@@ -76,6 +77,7 @@ class SessionBegun(Event):
     upto: Mapping[str, int]
     production: int
     tokens: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

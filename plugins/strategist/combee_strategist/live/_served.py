@@ -21,6 +21,7 @@ __all__ = [
     "end_of_labels",
     "failures_since",
     "is_behind",
+    "journals",
     "read_served",
     "views",
 ]
@@ -57,14 +58,15 @@ class ServedRow:
     teaches: bool
 
 
-def _journals(setup: Setup) -> list[Path]:
+def journals(setup: Setup) -> list[Path]:
+    """Return the journals of all servers, oldest first."""
     return sorted(setup.requests.glob("*/journal.sqlite"))
 
 
 def end_of_labels(setup: Setup) -> Cursor:
     """Return the cursor behind every label so far."""
     ends: dict[str, int] = {}
-    for path in _journals(setup):
+    for path in journals(setup):
         with Reader(path) as reader:
             ends[path.parent.name] = reader.rows(_LAST_LABEL)[0][0] or 0
     return ends
@@ -79,7 +81,7 @@ def is_behind(cursor: Cursor, row: ServedRow) -> bool:
 def failures_since(setup: Setup, since: float) -> tuple[int, int]:
     """Return how many requests were served since then, and how many of them failed."""
     served = failed = 0
-    for path in _journals(setup):
+    for path in journals(setup):
         with Reader(path) as reader:
             counts = reader.rows(_HEALTH, (since,))[0]
             served, failed = served + counts[0], failed + counts[1]
@@ -98,7 +100,7 @@ def read_served(
         upto: Nor those behind this one.
     """
     labels: dict[str, list[tuple[str, int, RequestLabelled]]] = {}
-    readers = {path.parent.name: Reader(path) for path in _journals(setup)}
+    readers = {path.parent.name: Reader(path) for path in journals(setup)}
     try:
         for folder, reader in readers.items():
             start, end = after.get(folder, 0), upto.get(folder, 0)

@@ -7,6 +7,7 @@ from combee_dspy.search import Candidate
 from combee_strategist.canary import PRODUCTION, Registry
 from combee_strategist.live._lines import Lines
 from combee_strategist.live._log import LearnerLog
+from combee_strategist.live._page import write_review
 from combee_strategist.live._records import Action, LiveDecision
 from combee_strategist.live._setup import Setup
 from combee_strategist.live._shipping import (
@@ -125,6 +126,9 @@ class Shipper:
         if refused:
             self._log.decide(LiveDecision("refuse", refused, session=ended.number))
             return
+        begun = log.begun.production if log.begun else 1
+        before = self._registry.version(begun).texts
         version = propose(self._setup, self._registry, ended)
+        write_review(self._setup, version, before, ended)
         why = f"{sum(line.passed for line in ended.lines)} lines change"
         self._log.decide(LiveDecision("propose", why, session=ended.number, version=version))

@@ -1,0 +1,219 @@
+"""One page of all that was learned and shipped, and a file for review of each version."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from combee_dspy.events import PairScored
+from combee_dspy.files import make_folder
+from combee_dspy.journal import Reader, RunHistory
+from combee_dspy.lessons import Book
+from combee_strategist.diagnosis.page import write_page
+from combee_strategist.live._allowance import DAY
+from combee_strategist.live._records import LineEvidence, LiveDecision, SessionEnded
+from combee_strategist.live._served import journals
+from combee_strategist.live._setup import Setup
+
+__all__ = ["write_live_page", "write_review"]
+
+_PACKAGE = "combee_strategist.live"
+_SPENT = (
+    "SELECT e.started, u.prompt_tokens + u.completion_tokens, u.dollars"
+    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.started IS NOT NULL"
+)
+_SCORED = "SELECT started, score FROM effect WHERE purpose = 'score' AND score IS NOT NULL"
+_SOURCES = 5
+
+
+@dataclass(slots=True)
+class _Day:
+    """Sums of a day; means are for the page."""
+
+    name: str
+    sums: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    dollars: float = 0.0
+
+    @property
+    def labelled(self) -> int:
+        return self.sums["labelled"]
+
+    @property
+    def pairs(self) -> int:
+        return self.sums["pairs"]
+
+    @property
+    def score(self) -> str:
+        return self._mean("score", self.labelled)
+
+    @property
+    def incumbent(self) -> str:
+        return self._mean("incumbent", self.pairs)
+
+    @property
+    def challenger(self) -> str:
+        return self._mean("challenger", self.pairs)
+
+    def _mean(self, name: str, count: int) -> str:
+        return f"{self.sums[name] / count:.3f}" if count else ""
+
+
+def write_live_page(
+    setup: Setup,
+    journal: Path,
+    decisions: Sequence[LiveDecision],
+    ended: Sequence[SessionEnded],
+    books: Mapping[str, Book],
+) -> Path:
+    """Write the page as ``live.html`` and ``live.md``; return the first.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    ships = [item for item in decisions if item.action in ("promote", "roll back")]
+    page = {
+        "name": setup.name,
+        "headline": (
+            f"{len(ended)} sessions, {sum(item.action == 'promote' for item in ships)} promotions."
+            + (f" The last: {ships[-1].action}, {_when(ships[-1].at)}." if ships else "")
+        ),
+        "open": _open_decisions(setup, decisions, ended),
+        "days": _days(setup, journal),
+        "sessions": [
+            {
+                "number": session.number,
+                "when": _when(session.at),
+                "what": _outcome(session),
+                "lines": [_line(line) for line in session.lines],
+            }
+            for session in reversed(ended)
+        ],
+        "book": [
+            {
+                "text": lesson.text,
+                "state": lesson.state,
+                "requests": len(lesson.sources),
+                "why": lesson.reason,
+            }
+            for book in books.values()
+            for lesson in book.lessons
+        ],
+        "audit": [
+            {
+                "when": _when(item.at),
+                "action": item.action,
+                "version": item.version or "",
+                "session": item.session or "",
+                "who": item.who,
+                "why": ": ".join(filter(None, (item.text, item.why))),
+            }
+            for item in reversed(decisions)
+        ],
+    }
+    write_page(setup.home / "live", _PACKAGE, "live.md.j2", p=page)
+    return setup.home / "live.html"
+
+
+def write_review(
+    setup: Setup, version: int, before: Mapping[str, str], ended: SessionEnded
+) -> Path:
+    """Write what a version changes, with the evidence of each line, for a person to read.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder = setup.home / "review"
+    make_folder(folder)
+    review = {
+        "name": setup.name,
+        "version": version,
+        "headline": f"Learned from {ended.taught} requests in session {ended.number}.",
+        "sets": [
+            {
+                "name": name,
+                "rows": scores.rows,
+                "before": f"{scores.before:.3f}",
+                "after": f"{scores.after:.3f}",
+            }
+            for name, scores in ended.sets.items()
+        ],
+        "diffs": [
+            (name, _diff(before[name], text))
+            for name, text in ended.texts.items()
+            if text != before[name]
+        ],
+        "lines": [_line(line) for line in ended.lines if line.passed],
+    }
+    write_page(folder / f"v{version}", _PACKAGE, "review.md.j2", r=review)
+    return folder / f"v{version}.md"
+
+
+def _diff(before: str, after: str) -> list[tuple[str, str]]:
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    signs = {"+ ": "+", "- ": "−", "  ": ""}
+    return [(signs[line[:2]], line[2:]) for line in lines if line[:2] in signs]
+
+
+def _line(line: LineEvidence) -> dict[str, str]:
+    more = len(line.sources) - _SOURCES
+    return {
+        "sign": "+" if line.new else "−",
+        "text": line.text,
+        "sources": ", ".join(line.sources[:_SOURCES]) + (f" and {more} more" if more > 0 else ""),
+        "alone": f"mends {line.wins}, spoils {line.losses}" if line.new else line.why,
+        "outcome": "passed" if line.passed else line.why or "stays",
+    }
+
+
+def _outcome(session: SessionEnded) -> str:
+    sets = "; ".join(
+        f"{name} {scores.before:.3f} → {scores.after:.3f} on {scores.rows} rows"
+        for name, scores in session.sets.items()
+    )
+    verdict = f"refused: {session.refused}" if session.refused else "goes on trial"
+    return f"{session.taught} requests were read. {sets or 'No row was run'}. It {verdict}."
+
+
+def _open_decisions(
+    setup: Setup, decisions: Sequence[LiveDecision], ended: Sequence[SessionEnded]
+) -> list[str]:
+    proposals = [item for item in decisions if item.action in ("propose", "promote", "withdraw")]
+    if not proposals or proposals[-1].action != "propose":
+        return []
+    version = proposals[-1].version
+    said = [item.action for item in decisions if item.version == version and item.line]
+    needs = setup.approve == "human" or ended[-1].person
+    waits = needs and "approve" not in said
+    person = f"a person must approve it: review/v{version}.md" if waits else "its trial decides"
+    return [f"Version {version} is on trial since {_when(proposals[-1].at)}; {person}."]
+
+
+def _days(setup: Setup, journal: Path) -> list[_Day]:
+    days: dict[int, _Day] = {}
+
+    def day(at: float) -> _Day:
+        number = int(at // DAY)
+        return days.setdefault(number, _Day(f"{datetime.fromtimestamp(number * DAY, UTC):%d %b}"))
+
+    with Reader(journal) as reader:
+        for started, tokens, dollars in reader.rows(_SPENT):
+            day(started).tokens += tokens
+            day(started).dollars += dollars or 0.0
+        for started, score in reader.rows(_SCORED):
+            day(started).sums.update({"labelled": 1, "score": score})
+    for path in journals(setup):
+        with Reader(path) as reader:
+            for entry in RunHistory(reader).entries(PairScored):
+                pair = entry.event
+                sums = {"pairs": 1, "incumbent": pair.before, "challenger": pair.after}
+                day(pair.at).sums.update(sums)
+    return [days[number] for number in sorted(days)]
+
+
+def _when(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"

@@ -1,0 +1,119 @@
+"""What people see: the page, a file for review, the command, and counters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from combee_dspy.cli import _lms
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.testing import ScriptedLM
+from combee_strategist.commands.live import live
+from plugins.strategist.tests.lives import GOODS, desk_answer, reader_answer
+from plugins.strategist.tests.test_live_learning import trial
+
+
+def test_the_page_says_what_was_learned_from_what_and_what_waits(desk):
+    here = desk(approve="human")
+    here.label(*GOODS)
+    here.live.tick()
+    home = here.live._setup.home
+    page = (home / "live.md").read_text()
+    assert "Version 2 is on trial" in page
+    assert "review/v2.md" in page
+    assert "the code for cup is K2" in page
+    assert "<script" not in (home / "live.html").read_text()
+    trial(here)
+    here.live.tick()
+    here.live.approve(2, who="ada", why="read it")
+    here.live.tick()
+    page = here.live.write_page().with_suffix(".md").read_text()
+    assert "Version 2 is on trial" not in page
+    (day,) = [line for line in page.splitlines() if line.startswith("| 15 Nov |")]
+    # 8 labels before the trial and 16 in it; none was right, and the challenger mostly.
+    _, _, labelled, score, pairs, incumbent, challenger, tokens, _, _ = day.split("|")
+    assert (labelled.strip(), score.strip()) == ("24", "0.000")
+    assert (pairs.strip(), incumbent.strip()) == ("16", "0.000")
+    assert float(challenger) > 0.3
+    assert int(tokens.replace(",", "")) > 0
+
+
+def test_a_review_shows_the_diff_and_the_requests_behind_each_line(desk):
+    here = desk(approve="human")
+    here.label(*GOODS)
+    here.live.tick()
+    review = (here.live._setup.home / "review" / "v2.md").read_text()
+    (line,) = [line for line in here.live._learner._log.ended[-1].lines if "cup" in line.text]
+    assert "| + | - the code for cup is K2 |" in review
+    assert line.sources[0] in review
+    assert "mends 1, spoils 0" in review
+
+
+def test_what_is_hostile_is_text_on_the_page(desk):
+    evil = "the code for <img src=x onerror=alert> is **K2** | [a](http://b)"
+
+    def reader(request):
+        return reader_answer(request).replace("the code for cup is K2", evil)
+
+    here = desk(reader=reader)
+    here.label(*GOODS)
+    here.live.tick()
+    page = (here.live._setup.home / "live.html").read_text()
+    assert "<img" not in page
+    assert "href" not in page
+    assert "&lt;img src=x" in page
+
+
+def test_counters_say_what_was_decided(desk):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    here, registry = desk(), prometheus_client.CollectorRegistry()
+    other = here.remake().serve(registry)
+    here.label(*GOODS)
+    here.live.tick()
+    text = prometheus_client.generate_latest(registry).decode()
+    other.close(0.05)
+    name = here.live._setup.name
+    assert f'combee_live_decisions_total{{action="propose",program="{name}"}} 1.0' in text
+    assert f'combee_live_open_trials{{program="{name}"}} 1.0' in text
+
+
+def test_the_command_learns_and_hears_people(desk, monkeypatch, tmp_path):
+
+    here = desk()
+    here.label(*GOODS)
+    answers = {"task": desk_answer, "proposer": reader_answer}
+    monkeypatch.setattr(
+        _lms, "make_lm", lambda config, *more: ScriptedLM(answers[config.model], cache=False)
+    )
+    rows = [
+        {"question": f"Row: code for {goods}?", "code": code} for goods, code in here.rules.items()
+    ]
+    (tmp_path / "trusted.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = tmp_path / "live.yaml"
+    setup = here.live._setup
+    config.write_text(
+        f"""
+program: plugins.strategist.tests.lives:DESK
+metric: plugins.strategist.tests.lives:metric
+lms: {{task: task, proposer: proposer}}
+trusted: trusted.jsonl
+inputs: [question]
+learning: {{least: 4, hours: 1}}
+log_dir: {setup.home}
+registry: {setup.uri}
+"""
+    )
+    app = typer.Typer()
+    app.command()(live)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [setup.name, str(config), *arguments])
+
+    assert "propose" in run("--once").output
+    assert "next look" in run("--reject", "2", "--who", "ada").output
+    assert "ada rejected it" in run("--once").output
+    config.write_text("program: a:b\nmetric: c:d\nlms: {task: x}\nlearn: 1\n")
+    assert isinstance(run("--once").exception, ArgumentValueError)
