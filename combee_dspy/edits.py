@@ -9,8 +9,8 @@ from dataclasses import dataclass
 __all__ = [
     "BookEdit",
     "Contradict",
-    "Effect",
-    "Judge",
+    "Credit",
+    "LessonEffect",
     "Narrow",
     "Remove",
     "Restore",
@@ -20,7 +20,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class LessonEffect:
     """What serving a lesson does to the score, on the rows that were run with it and without it.
 
     Attributes:
@@ -80,7 +80,7 @@ class Retire:
     lesson: str
     reason: str
     rows: int = 1
-    effect: Effect | None = None
+    effect: LessonEffect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Restore:
     lesson: str
     reason: str
     rows: int = 1
-    effect: Effect | None = None
+    effect: LessonEffect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Credit:
     """A lesson that was shown helped with some examples and harmed others. One on both sides tells
     nothing.
     """
@@ -111,5 +111,5 @@ class Judge:
     harmed: tuple[str, ...] = ()
 
 
-BookEdit = Unite | Contradict | Narrow | Retire | Restore | Remove | Judge
+BookEdit = Unite | Contradict | Narrow | Retire | Restore | Remove | Credit
 """An edit names lessons by their ids (see :func:`combee_dspy.lessons.lesson_id`)."""

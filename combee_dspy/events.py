@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-from combee_dspy.edits import Effect
+from combee_dspy.edits import LessonEffect
 from combee_dspy.exceptions import JournalDamagedError
 from combee_dspy.json_texts import dump
 from combee_dspy.lessons import Book, BookLesson, Decision, State
@@ -285,7 +285,7 @@ class BookLine:
     born: int = 0
     state: State = "served"
     reason: str = ""
-    effect: Effect | None = None
+    effect: LessonEffect | None = None
     rule: str = ""
     rivals: tuple[str, ...] = ()
     wordings: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class Artifact(Strategy):
 
     Attributes:
         judges: Whether its reflections judge the lessons that their trajectories were shown (see
-            :class:`combee_dspy.edits.Judge`), so that tests of lessons need fewer rollouts.
+            :class:`combee_dspy.edits.Credit`), so that tests of lessons need fewer rollouts.
         looks_up: Whether a call is shown a part of a text's lessons, by its inputs.
     """
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from combee_dspy.aggregators import parse_lessons
 from combee_dspy.artifacts._reflecting import INSIGHT, SECTION, TAGS
-from combee_dspy.edits import Judge
+from combee_dspy.edits import Credit
 from combee_dspy.lessons import lesson_id, word_vectors
 from combee_dspy.records import Lesson, Reflection
 
@@ -27,14 +27,14 @@ async def extract_insight(reflection: Awaitable[Reflection | None]) -> Reflectio
     return replace(read, record={INSIGHT: read.record[INSIGHT]})
 
 
-def collect_judgements(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
+def collect_judgements(reflections: Iterable[Reflection], update: int) -> tuple[Credit, ...]:
     """Return what reflections say about the bullets that they were shown."""
     votes: dict[str, dict[str, list[str]]] = {}
     for reflection in reflections:
         for bullet, tag in reflection.record.get(TAGS, {}).items():
             votes.setdefault(bullet, {}).setdefault(tag, []).append(reflection.source(update))
     edits = (
-        Judge(bullet, tuple(tags.get("helpful", ())), tuple(tags.get("harmful", ())))
+        Credit(bullet, tuple(tags.get("helpful", ())), tuple(tags.get("harmful", ())))
         for bullet, tags in sorted(votes.items())
     )
     return tuple(edit for edit in edits if edit.helped or edit.harmed)

@@ -9,7 +9,7 @@ from itertools import combinations
 from combee_dspy.edits import (
     BookEdit,
     Contradict,
-    Judge,
+    Credit,
     Narrow,
     Remove,
     Restore,
@@ -111,8 +111,8 @@ class Changes:
                 rivals = _distinct((*lesson.rivals, *_without(ids, [lesson.id])))
                 self._put(replace(lesson, rivals=rivals))
             return ""
-        if isinstance(edit, Judge):
-            return self._judge(lessons[0], edit)
+        if isinstance(edit, Credit):
+            return self._credit(lessons[0], edit)
         return self._decide(lessons[0], edit)
 
     def _unite(self, members: Sequence[BookLesson]) -> str:
@@ -208,7 +208,7 @@ class Changes:
             lesson = self._lessons[lesson].rule
         return False
 
-    def _judge(self, lesson: BookLesson, edit: Judge) -> str:
+    def _credit(self, lesson: BookLesson, edit: Credit) -> str:
         """Move judged examples to their side; the latest judgement of an example counts."""
         helped, harmed = _without(edit.helped, edit.harmed), _without(edit.harmed, edit.helped)
         sources = _distinct((*_without(lesson.sources, harmed), *helped))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from combee_dspy.edits import Effect
+from combee_dspy.edits import LessonEffect
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.texts import normalised
 
@@ -117,7 +117,7 @@ class BookLesson:
     state: State = "served"
     reason: str = ""
     decision: Decision | None = None
-    effect: Effect | None = None
+    effect: LessonEffect | None = None
     rule: str = ""
     rivals: tuple[str, ...] = ()
     wordings: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from math import inf
 from combee_dspy.records import CallUsage
 from combee_dspy.search._lost import Lost, describe_doubts, describe_held
 from combee_dspy.search._rollout_budget import RolloutBudget
-from combee_dspy.search._spent import COUNTED, Kind, Spent, at_most
+from combee_dspy.search._spent import COUNTED, EffectKind, Spent, at_most
 from combee_dspy.stopping import Limits
 
 __all__ = ["BudgetReached", "Purse", "at_most"]
@@ -82,7 +82,7 @@ class Purse(RolloutBudget):
     ) -> None:
         super().__init__(limits)
         self._known = Spent()
-        self._kinds: defaultdict[str, Kind] = defaultdict(Kind)
+        self._kinds: defaultdict[str, EffectKind] = defaultdict(EffectKind)
         for kind, usage in earlier:
             self._kinds[kind].land(usage)
             self._known.add(usage)

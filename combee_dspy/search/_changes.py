@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from combee_dspy.lessons import Book, BookEdit, BookLesson, Effect, Restore, Retire, State
+from combee_dspy.lessons import Book, BookEdit, BookLesson, LessonEffect, Restore, Retire, State
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate
 
@@ -27,7 +27,7 @@ class Change:
     serve: bool
     chosen_on: int | None = field(default=None, compare=False)
 
-    def edit(self, reason: str, rows: int, effect: Effect | None) -> BookEdit:
+    def edit(self, reason: str, rows: int, effect: LessonEffect | None) -> BookEdit:
         """Return the edit that makes the change in the book."""
         decision = Restore if self.serve else Retire
         return decision(self.lesson.id, reason, rows, effect)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from combee_dspy.search._spent import COUNTED, Kind, Spent
+from combee_dspy.search._spent import COUNTED, EffectKind, Spent
 from combee_dspy.stopping import Limits
 
 __all__ = ["Lost", "describe_doubts", "describe_held"]
@@ -49,13 +49,13 @@ class Lost:
         """Whether a service may work on it still."""
         return self.until > time.time()
 
-    def charged(self, kinds: Mapping[str, Kind]) -> Mapping[str, float]:
+    def charged(self, kinds: Mapping[str, EffectKind]) -> Mapping[str, float]:
         """Return what a purse counts for them: the most while they may be running, then what is
         likely.
         """
         return self.most if self.is_running else self.likely(kinds)
 
-    def likely(self, kinds: Mapping[str, Kind]) -> Mapping[str, float]:
+    def likely(self, kinds: Mapping[str, EffectKind]) -> Mapping[str, float]:
         """Return what they have likely cost: the mean of those of its kind that have ended, and the
         most where there is none.
         """
@@ -84,7 +84,7 @@ def describe_held(lost: Sequence[Lost], name: str) -> str:
 
 
 def describe_doubts(
-    lost: Sequence[Lost], kinds: Mapping[str, Kind], limits: Limits, spent: Spent
+    lost: Sequence[Lost], kinds: Mapping[str, EffectKind], limits: Limits, spent: Spent
 ) -> list[str]:
     """Return by how much limits may be passed by what nobody knows the cost of, a sentence each."""
     sentences = []

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book, Effect
+from combee_dspy.lessons import Book, LessonEffect
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
@@ -221,7 +221,9 @@ class Proving:
         scores = dict(sorted(version.scores.items()))
         return Showing(self.books.artifact, version.candidate, scores, rollouts)
 
-    def _effect(self, changes: Sequence[Change], before: Scores, after: Scores) -> Effect | None:
+    def _effect(
+        self, changes: Sequence[Change], before: Scores, after: Scores
+    ) -> LessonEffect | None:
         """Return what a test of a single lesson measured; ``None`` for several, whose effects
         nobody can tell apart.
         """

@@ -10,7 +10,7 @@ from typing import Any
 from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
 
-__all__ = ["COUNTED", "Kind", "Spent", "at_most"]
+__all__ = ["COUNTED", "EffectKind", "Spent", "at_most"]
 
 _FRAME = (
     256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
@@ -50,7 +50,7 @@ class Spent:
 
 
 @dataclass(slots=True)
-class Kind:
+class EffectKind:
     """Effects of one kind: how many are in flight, how many have ended, what these cost, and the
     dearest of them.
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from combee_dspy.aggregators import together
 from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
-from combee_dspy.lessons import Book, BookEdit, Effect, Retire, State, nearest
+from combee_dspy.lessons import Book, BookEdit, LessonEffect, Retire, State, nearest
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import Candidate, EffectPlace, Scores
 from combee_dspy.search._effects import VALIDATION, Effects
@@ -154,7 +154,7 @@ async def blame(
     return edits
 
 
-def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None:
+def measured(without: Sequence[float], served: Sequence[float]) -> LessonEffect | None:
     """Return the effect of a line on rows that were run without it and with it; ``None`` without
     such rows.
     """
@@ -162,7 +162,7 @@ def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None
     if not pairs:
         return None
     pair = paired_difference(*zip(*pairs, strict=True))
-    return Effect(pair.difference, pair.low, pair.high, pair.n)
+    return LessonEffect(pair.difference, pair.low, pair.high, pair.n)
 
 
 async def _culprits(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.artifacts import Bullet, BulletText, Playbook, read_text
-from combee_dspy.edits import Judge, Retire
+from combee_dspy.edits import Credit, Retire
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Book, Taught
 from combee_dspy.reflections import estimate_tokens
@@ -107,9 +107,9 @@ def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted(
     playbook = Playbook()
     book = playbook.read(ACE_LINES)
     votes = [
-        Judge("cal-00003", ("row 1", "row 2"), ("row 3",)),
-        Judge("cal-00003", ("row 2",)),
-        Judge("ghost", ("x",)),
+        Credit("cal-00003", ("row 1", "row 2"), ("row 3",)),
+        Credit("cal-00003", ("row 2",)),
+        Credit("ghost", ("x",)),
     ]
     edited = book.add(
         [Taught("Round last.", ("row 1", "row 4"), "FORMULAS & CALCULATIONS")], 0

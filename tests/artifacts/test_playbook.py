@@ -14,7 +14,7 @@ import pytest
 
 from combee_dspy.aggregators import Aggregator, ReferenceScan, SingleCall, Union
 from combee_dspy.artifacts import Bullet, BulletText, Playbook, Trajectory, read_text
-from combee_dspy.edits import BookEdit, Judge, Unite
+from combee_dspy.edits import BookEdit, Credit, Unite
 from combee_dspy.events import ErrorRaised, Event, WarningRaised
 from combee_dspy.exceptions import ArgumentError, InfrastructureError
 from combee_dspy.lessons import Book
@@ -432,14 +432,14 @@ def test_judgements_of_successes_count() -> None:
     service = Service(AddLessons={"lessons": []})
     (own,) = taught(1, **{"str-1": "helpful"})
     lessons = learn(service, [replace(own, perfect=True)], Union(), str(BOOK))
-    assert lessons.edits == (Judge("str-1", ("hash-0",)),)
+    assert lessons.edits == (Credit("str-1", ("hash-0",)),)
 
 
 def test_an_aggregators_edits_of_the_book_come_before_the_judgements() -> None:
     united = Unite(("str-2", "str-1"))
     read = taught(1, **{"str-2": "helpful"})
     lessons = learn(Service(), read, Mine(edits=(united,)), str(BOOK))
-    assert lessons.edits == (united, Judge("str-2", ("hash-0",)))
+    assert lessons.edits == (united, Credit("str-2", ("hash-0",)))
     held = book_after(lessons, read, str(BOOK)).find("str-2")
     assert (held.id, held.text, held.helpful) == ("str-1", "=== END OF PLAYBOOK ===", 5)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from combee_dspy.edits import (
     BookEdit,
     Contradict,
-    Effect,
-    Judge,
+    Credit,
+    LessonEffect,
     Narrow,
     Remove,
     Restore,
@@ -61,7 +61,7 @@ edits: st.SearchStrategy[list[BookEdit]] = st.lists(
         st.builds(Retire, lesson, st.just("a test")),
         st.builds(Restore, lesson, st.just("a test")),
         st.builds(Remove, lesson),
-        st.builds(Judge, lesson, rows, rows),
+        st.builds(Credit, lesson, rows, rows),
     ),
     max_size=12,
 )
@@ -154,7 +154,7 @@ def test_an_exception_is_no_rival_of_its_rule_and_no_rule_of_it() -> None:
 
 
 def test_a_lesson_has_the_effect_that_the_last_test_of_it_alone_measured() -> None:
-    alone, group = Effect(-0.5, -0.9, 0.1, 4), None
+    alone, group = LessonEffect(-0.5, -0.9, 0.1, 4), None
     (lesson,) = (
         book_of("Go east.").edit([Retire(lesson_id("Go east."), "a test", 2, alone)]).book.lessons
     )
@@ -200,8 +200,8 @@ def test_an_example_stands_once_and_on_one_side(
 def test_the_last_judgement_of_an_example_counts_and_judging_again_changes_nothing(
     judged: str, helped: tuple[str, ...], harmed: tuple[str, ...]
 ) -> None:
-    edit = Judge(judged, helped, harmed)
-    book = book_of(*TEXTS).edit([Judge(judged, harmed, helped), edit]).book
+    edit = Credit(judged, helped, harmed)
+    book = book_of(*TEXTS).edit([Credit(judged, harmed, helped), edit]).book
     assert book.edit([edit]).book == book
     held = book.find(judged)
     if held is not None:
@@ -210,7 +210,7 @@ def test_the_last_judgement_of_an_example_counts_and_judging_again_changes_nothi
 
 
 def test_a_lesson_that_is_taught_again_by_an_example_that_it_harmed_has_it_for_itself() -> None:
-    book = book_of(TEXTS[0]).edit([Judge(IDS[0], (), ("row 0.0", "row 7"))]).book
+    book = book_of(TEXTS[0]).edit([Credit(IDS[0], (), ("row 0.0", "row 7"))]).book
     again = book.add([Taught(TEXTS[0], ("row 7",))], 1).lessons[0]
     assert (again.sources, again.against) == (("row 7",), ("row 0.0",))
 
@@ -254,7 +254,7 @@ def owned(*more: str) -> Book:
                 Retire(lesson_id(OWN), "it is empty", 9),
                 Retire(lesson_id(NEW), "a test"),
                 Contradict((lesson_id(OWN), lesson_id(NEW))),
-                Judge(lesson_id(OWN), (), tuple("abcdefgh")),
+                Credit(lesson_id(OWN), (), tuple("abcdefgh")),
             ]
         )
     )

@@ -11,7 +11,7 @@ from dspy.teleprompt.gepa import InstructionProposer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.edits import Effect, Narrow, Retire
+from combee_dspy.edits import LessonEffect, Narrow, Retire
 from combee_dspy.exceptions import ArgumentValueError, NotPlainFileError
 from combee_dspy.json_texts import sound
 from combee_dspy.lessons import Book, Taught, decode_book, encode_book
@@ -42,7 +42,7 @@ def learned(draw: st.DrawFn) -> Book:
     book = Book().add((Taught(" ".join(text.split()), draw(names)) for text in texts), born=2)
     ids = [lesson.id for lesson in book.lessons]
     if len(ids) > 2:
-        effect = Effect(-0.25, -0.4, -0.1, 12)
+        effect = LessonEffect(-0.25, -0.4, -0.1, 12)
         book = book.edit([Narrow(ids[0], ids[1]), Retire(ids[2], "it harms", 2, effect)]).book
     return book
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
-from combee_dspy.edits import Effect as Measured
+from combee_dspy.edits import LessonEffect
 from combee_dspy.evaluation import HeldoutIdentity, PairedDifference, Receipt
 from combee_dspy.events import (
     AnswersIgnored,
@@ -183,7 +183,9 @@ class Story:
 
     def _learn(self, log: RunLog, step: int, *lessons: dict[str, Any]) -> None:
         lines = (
-            BookLine(**{**line, "effect": Measured(**line["effect"]) if "effect" in line else None})
+            BookLine(
+                **{**line, "effect": LessonEffect(**line["effect"]) if "effect" in line else None}
+            )
             for line in lessons
         )
         log.emit(BookChanged(tuple(lines)), step=step, component="predict")
