@@ -170,8 +170,22 @@ def _likeness(first: Mapping[str, float], second: Mapping[str, float]) -> float:
 
 
 def _share_subject(group: Sequence[int], subjects: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether each lesson shares a word that tells a subject with the first."""
-    return all(subjects[group[0]].keys() & subjects[member].keys() for member in group[1:])
+    """Return whether each lesson is about what the first is about.
+
+    A lesson is about its two rarest words. What one form of words brings into every lesson of a
+    small book, such as "code", tells no subject.
+    """
+    first = subjects[group[0]]
+    return all(
+        _rarest(first) & subjects[member].keys() or _rarest(subjects[member]) & first.keys()
+        for member in group[1:]
+    )
+
+
+def _rarest(subject: Mapping[str, float]) -> set[str]:
+    """Return the two rarest words of a lesson, and those that are as rare as the second."""
+    least = min(sorted(subject.values())[-2:], default=0.0)
+    return {word for word, weight in subject.items() if weight >= least}
 
 
 def _coherent(

@@ -41,8 +41,9 @@ class CopyIndex:
     """The runs of words in training examples, as 64-bit hashes. Immutable, safe to share.
 
     A text copies an example when it shares more than ``max_words`` consecutive words with one of
-    its values, inputs or labels, or contains a value of at least eight words as a whole. Case,
-    punctuation, markup and white space do not count.
+    its values, inputs or labels, or contains a value of at least eight words as a whole. A label
+    of an example whose inputs are marked may be said as a whole: it may be the very rule that is to
+    be learned. Case, punctuation, markup and white space do not count.
 
     Text that recurs is the task's own, not a copy of one example: lists of labels, boilerplate of a
     template, a formula that some of the questions are about. A run counts as such when at least a
@@ -67,10 +68,11 @@ class CopyIndex:
         count = 0
         for count, example in enumerate(examples, start=1):  # noqa: B007 - how many there were
             runs: defaultdict[int, list[Hashes]] = defaultdict(list)
-            for words in map(_words, _values(example)):
-                size = min(len(words), max_words + 1)
-                if size >= min(max_words + 1, _WHOLE):
-                    runs[size].append(_run_hashes(words, size))
+            for value, least in _parts(example):
+                for words in map(_words, _values(value)):
+                    size = min(len(words), max_words + 1)
+                    if size >= min(max_words + 1, least):
+                        runs[size].append(_run_hashes(words, size))
             for size, parts in runs.items():
                 # An example that repeats itself is still one example.
                 by_size[size].append(np.unique(np.concatenate(parts)))
@@ -190,6 +192,19 @@ def _run_hashes(words: Sequence[str], size: int) -> Hashes:
         runs += hashes[offset : offset + count] * np.uint64(factor)
         factor = factor * _BASE & _MASK
     return runs
+
+
+def _parts(example: object) -> Iterator[tuple[object, float]]:
+    """Yield parts of an example, each with the words from which a value is copied as a whole."""
+    if not isinstance(example, dspy.Example):
+        yield example, _WHOLE
+        return
+    try:
+        yield example.inputs(), _WHOLE
+    except ValueError:  # nobody has marked them
+        yield example, _WHOLE
+    else:
+        yield example.labels(), math.inf
 
 
 def _values(value: object) -> Iterator[str]:

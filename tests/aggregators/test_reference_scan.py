@@ -242,6 +242,28 @@ def test_unlike_lessons_are_not_united_in_whatever_groups_they_are_named(texts, 
     assert book.edit(relations.edits).book == book and relations.void
 
 
+CODES = [
+    *(f"A message about a {name} gets the code {name[:1]}7." for name in ("tent", "lamp", "sofa")),
+    "The code for a kettle is K1.",
+    "The correct code for a message about a mirror is M2.",
+]
+
+
+@pytest.mark.parametrize("texts", [CODES, CODES[:3], CODES[2:]])
+def test_lessons_in_one_form_of_words_are_no_contradiction(texts):
+    everything = list(range(1, len(texts) + 1))
+    relations, book = related({"contradictory": [everything, [1, 2]], "narrower": [[2, 3]]}, texts)
+    assert book.edit(relations.edits).book == book and relations.void
+
+
+@pytest.mark.parametrize(
+    "rival", ["The code for a kettle is K9.", "A message about a kettle gets the correct code K9."]
+)
+def test_what_says_another_thing_of_one_subject_is_a_contradiction(rival):
+    relations, _ = related({"contradictory": [[4, 6]]}, [*CODES, rival])
+    assert relations.edits == (Contradict((lesson_id(CODES[3]), lesson_id(rival))),)
+
+
 def test_a_chain_unites_no_more_than_is_like_its_first_lesson():
     rules = [
         "Every anchor gets code 7.",

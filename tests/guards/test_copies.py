@@ -37,6 +37,16 @@ def test_a_short_value_is_copied_as_a_whole_only():
     assert not copies.copied(" ".join(words(7, seed=2)))
 
 
+def test_a_short_label_may_be_said_as_a_whole_and_a_short_input_may_not():
+    question, rule = "My tent of order 81465 has not come yet.", "Who asks for a tent gets code J4."
+    row = dspy.Example(question=question, rule=rule)
+    copies = CopyIndex([row.with_inputs("question")], max_words=12)
+    assert not copies.copied(rule)
+    assert copies.copied(question)
+    assert CopyIndex([row], max_words=12).copied(rule)
+    assert CopyIndex([row.with_inputs("question")], max_words=4).copied(rule)
+
+
 def test_what_recurs_is_the_tasks_own():
     shared = " ".join(words(15, seed=3))
     three = [
