@@ -24,7 +24,8 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
 
     A mistake can teach where its feedback says something in words that the program's text does not
     say already. It did where a lesson cites it, or has a word that tells its feedback from most
-    others in the call. An answer without any such word passed over all of them, whatever it cites:
+    others in the call: one that its inputs do not hold, since to repeat a question teaches nothing.
+    An answer without any such word passed over all of them, whatever it cites:
     a small model also cites examples behind lines that say nothing of them. One with two lessons
     for each mistake did not stop reading.
 
@@ -37,8 +38,12 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
     if len(lessons) >= 2 * max(len(teaching), 1):
         return False
-    words = {word for lesson in lessons for word in normalised(lesson.text).split()}
+    words = {word for lesson in lessons for word in _words(lesson.text)}
     telling = _telling_words(teaching)
+    for item in items:
+        new = telling.get(item.index, set()) - _words(str(item.record.get("Inputs", "")))
+        if new:
+            telling[item.index] = new
     named = {index for index, own in telling.items() if own & words}
     if named or (lessons and not any(telling.values())):
         named |= {source for lesson in lessons for source in lesson.sources}
@@ -57,7 +62,7 @@ def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
 
     A number is none: it is the answer to a single example, which a good lesson leaves out.
     """
-    words = {index: set(normalised(comment).split()) for index, comment in feedback.items()}
+    words = {index: _words(comment) for index, comment in feedback.items()}
     holders = Counter(word for own in words.values() for word in own)
     return {
         index: {
@@ -67,3 +72,7 @@ def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
         }
         for index, own in words.items()
     }
+
+
+def _words(text: str) -> set[str]:
+    return set(normalised(text).split())

@@ -141,6 +141,26 @@ def test_a_citation_is_believed_where_the_answer_is_about_an_example(
     assert reads(world) == sorted(SHARDS * read, reverse=True)
 
 
+def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback() -> None:
+    asked = [
+        Reflection(
+            place, {"Inputs": {"message": f"My {product} is late."}, "Feedback": f"Wrong. {rule}"}
+        )
+        for place, (product, rule) in enumerate(zip(PRODUCTS.split(), RULES, strict=True))
+    ]
+
+    def repeating(name: str, inputs: Mapping[str, Any]) -> Any:
+        records = inputs["examples_with_feedback"]
+        if len(records) == 1:
+            return {"lessons": lines(inputs)}
+        return {"lessons": [f"[{each['Example']}] {each['Inputs']['message']}" for each in records]}
+
+    world = World.of(repeating)
+    lessons = world.run(ReferenceScan(copies=1, levels=0), asked)
+    assert reads(world) == sorted(SHARDS * [4, 2, 2, 1, 1, 1, 1], reverse=True)
+    assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
+
+
 def test_an_answer_stays_where_its_halves_fail() -> None:
     def failing(name: str, inputs: Mapping[str, Any]) -> Any:
         whole = len(inputs["examples_with_feedback"]) == SHARD
