@@ -15,6 +15,7 @@ __all__ = ["Drift", "contradicted", "drifted", "moved", "weighed"]
 
 # The latest requests about a lesson, or of a slice, by which it is judged; and how clearly.
 _LATEST, _CLEAR = 8, 0.95
+_AGED_PER_VOTE = 4
 _RIGHT = 0.5  # a score from which a request counts as right
 
 
@@ -42,27 +43,31 @@ def contradicted(book: Book, rows: Sequence[ServedRow]) -> list[Retire]:
     return edits
 
 
-def weighed(book: Book, dated: Collection[str]) -> Book:
+def weighed(book: Book, dated: Collection[str], aged: Collection[str]) -> Book:
     """Return a book in which every lesson has the state that its evidence comes to.
 
     Requests of before a slice's drift teach what was right: where lessons contradict each other
-    they have no vote.
+    they have no vote. Four that are merely old have one: a line that is served and right is taught
+    no more, so how many taught it long ago does not say that it still holds. Of equals, what recent
+    requests teach comes first.
 
     Args:
         book: Of one predictor.
-        dated: These requests.
+        dated: Requests of before a drift of their slice.
+        aged: Requests that are old.
     """
-    current = (
-        replace(lesson, sources=tuple(name for name in lesson.sources if name not in dated))
-        for lesson in book.lessons
-    )
-    states = Posterior().applied(Book(tuple(current)))
-    return Book(
-        tuple(
-            replace(lesson, sources=before.sources)
-            for lesson, before in zip(states.lessons, book.lessons, strict=True)
-        )
-    )
+    current = []
+    for lesson in book.lessons:
+        valid = [name for name in lesson.sources if name not in dated]
+        old = [name for name in valid if name in aged]
+        votes = {*valid} - {*old[len(old) // _AGED_PER_VOTE :]}
+        is_old = bool(lesson.rivals) and len(old) == len(valid)
+        sources = tuple(sorted(votes)) if lesson.rivals else lesson.sources
+        current.append((is_old, replace(lesson, sources=sources)))
+    current.sort(key=lambda item: item[0])
+    states = Posterior().applied(Book(tuple(lesson for _, lesson in current)))
+    by_id = {lesson.id: lesson for lesson in states.lessons}
+    return Book(tuple(replace(by_id[lesson.id], sources=lesson.sources) for lesson in book.lessons))
 
 
 def _by_lesson(

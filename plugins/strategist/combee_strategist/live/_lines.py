@@ -56,6 +56,21 @@ class Lines:
         name, lesson = line
         return next(held for held in self.books[name].lessons if held.id == lesson)
 
+    def swapped(self, base: Collection[Line], new: Collection[Line]) -> set[Line]:
+        """Return lines with new ones in the place of those that they contradict."""
+        rivals = {(line[0], rival) for line in new for rival in self.lesson(line).rivals}
+        return (set(base) - rivals) | set(new)
+
+    def unreplaced(self, lines: Collection[Line]) -> set[Line]:
+        """Return those of the lines that others outvote, none of which is among the lines."""
+        unreplaced = set()
+        for line in lines:
+            lesson = self.lesson(line)
+            rivals = {(line[0], rival) for rival in lesson.rivals}
+            if rivals and not lesson.decided and rivals.isdisjoint(lines):
+                unreplaced.add(line)
+        return unreplaced
+
     def texts(self, lines: Collection[Line]) -> dict[str, str]:
         """Return the program's texts with these lines and no others of the books."""
         texts = dict(self.own)

@@ -94,6 +94,8 @@ class LineEvidence:
         losses: Trusted rows that it alone spoils.
         passed: Whether it did so.
         why: Why it did not, or why it leaves.
+        since: When the first of its recent sources came, where it contradicts what is served: what
+            was right before says nothing against it. Else 0.
     """
 
     component: str
@@ -105,6 +107,7 @@ class LineEvidence:
     losses: int = 0
     passed: bool = True
     why: str = ""
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.evaluation import Receipt, heldout_identity
 from combee_dspy.files import file_name
 from combee_dspy.learning import learn_lessons
-from combee_dspy.lessons import Book, Retire
+from combee_dspy.lessons import Book, BookLesson, Retire
 from combee_dspy.records import Metric
 from combee_dspy.rollouts import fingerprint
 from combee_dspy.search import Candidate
@@ -24,7 +24,7 @@ from combee_strategist.canary import Version
 from combee_strategist.live._allowance import SessionAllowance
 from combee_strategist.live._evidence import contradicted, weighed
 from combee_strategist.live._lines import Line, Lines
-from combee_strategist.live._proving import prove
+from combee_strategist.live._proving import prove, stale_rows
 from combee_strategist.live._records import LineEvidence, SessionBegun, SessionEnded, SetScores
 from combee_strategist.live._runs import GateRuns
 from combee_strategist.live._served import ServedRow, is_behind, views
@@ -32,6 +32,15 @@ from combee_strategist.live._setup import Setup
 from combee_strategist.live._verdict import GateRow, GateRows, choose_rows, compare, refusal
 
 __all__ = ["Session"]
+
+_FRESH = 3 * 86_400.0
+"""Seconds in which a request is recent: what contradicts older ones may be the news."""
+
+
+def _worth(ended: SessionEnded) -> tuple[bool, float]:
+    rows = sum(scores.rows for scores in ended.sets.values())
+    right = sum(scores.rows * scores.after for scores in ended.sets.values())
+    return not ended.refused, right / rows if rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +92,14 @@ class Session:
             if row.teaches and row.trace.prompt == f"v{self.production.number}"
         ]
         dated = {row.trace.id for row in self.rows if row.at < self.drifts.get(row.slice, 0.0)}
+        aged = {row.trace.id for row in self.rows if row.at < self.begun.at - _FRESH}
         forgotten = []
         shows = Lines(own, books).of(self.production.texts)
         for name, book in books.items():
             here = Book(tuple(held for held in book.lessons if (name, held.id) in shows))
             edits = contradicted(here, live)
             forgotten += [(name, edit) for edit in edits]
-            books[name] = weighed(book.edit(edits).book, dated)
+            books[name] = weighed(book.edit(edits).book, dated, aged)
         return books, forgotten
 
     def gate(self, books: Mapping[str, Book], runs: GateRuns) -> SessionEnded:
@@ -111,28 +121,30 @@ class Session:
         if not rows:
             return self._ended("no labelled row is there to gate on", [*new, *gone])
         before = runs.score(lines.texts(base), rows)
-        changed = [
-            (row, old)
-            for row, old, now in zip(
-                rows, before, runs.score(lines.texts(wanted), rows), strict=True
-            )
-            if old != now
-        ]
         trusted = any(row.trusted for row in rows)
-        proof = [(row, old) for row, old in changed if row.trusted or not trusted]
+        scored = list(zip(rows, before, strict=True))
+        proof = [(row, score) for row, score in scored if row.trusted or not trusted]
         new = prove(lines, new, base, proof, runs)
         passed = {(line.component, line.lesson) for line in new if line.passed}
-        ended = self._ended("no new line mends a trusted row, and none leaves", new)
-        for text in ((base & wanted) | passed, base | passed):
-            if text == serves:
-                continue
-            leaves = [
-                replace(line, passed=(line.component, line.lesson) not in text) for line in gone
-            ]
-            ended = self._judged(lines.texts(text), [*new, *leaves], chosen, before, runs)
-            if not ended.refused:
-                return replace(ended, person=not trusted)
-        return ended
+        full = lines.swapped(base, passed)
+        stale = stale_rows(lines, new, base, scored, runs)
+        judged = chosen.without(stale)
+        scores = [score for row, score in scored if row.id not in stale]
+        verdicts = []
+        # Without what live evidence speaks against, and with it: it may have been something else.
+        lean = full & (wanted | passed | lines.unreplaced(full))
+        for text in dict.fromkeys((frozenset(lean), frozenset(full))):
+            if text != serves:
+                leaves = [
+                    replace(line, passed=(line.component, line.lesson) not in text) for line in gone
+                ]
+                verdicts.append(
+                    self._judged(lines.texts(text), [*new, *leaves], judged, scores, runs)
+                )
+        best = max(verdicts, key=_worth, default=None)
+        if best is None:
+            return self._ended("no new line mends a trusted row, and none leaves", new)
+        return best if best.refused else replace(best, person=not trusted)
 
     def _judged(
         self,
@@ -173,7 +185,17 @@ class Session:
 
     def _evidence(self, lines: Lines, line: Line, *, new: bool) -> LineEvidence:
         held = lines.lesson(line)
-        return LineEvidence(*line, held.text, held.sources, new, why="" if new else held.reason)
+        since = self._since(held) if new else 0.0
+        why = "" if new else held.reason
+        return LineEvidence(*line, held.text, held.sources, new, why=why, since=since)
+
+    def _since(self, lesson: BookLesson) -> float:
+        """Return when the first recent request taught what contradicts others; else 0."""
+        if not lesson.rivals and not lesson.rule:
+            return 0.0
+        times = [row.at for row in self.rows if row.trace.id in lesson.sources]
+        fresh = [at for at in times if at >= self.begun.at - _FRESH]
+        return min(fresh or times, default=0.0)
 
     def _ended(self, refused: str, lines: Sequence[LineEvidence] = ()) -> SessionEnded:
         taught = sum(row.teaches and is_behind(self.begun.after, row) for row in self.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dspy
@@ -41,6 +41,11 @@ class GateRow:
         """Hash of inputs and labels."""
         return row_hash(self.example)[:16]
 
+    @property
+    def words(self) -> str:
+        """All that it says."""
+        return " ".join(map(str, self.example.toDict().values()))
+
 
 @dataclass(frozen=True, slots=True)
 class GateRows:
@@ -60,6 +65,13 @@ class GateRows:
     def all(self) -> tuple[GateRow, ...]:
         """Both sets."""
         return (*self.heldout, *self.retain)
+
+    def without(self, rows: Collection[str]) -> GateRows:
+        """Return the rows but those of these ids, which count as dated."""
+        heldout, retain = (
+            tuple(row for row in part if row.id not in rows) for part in (self.heldout, self.retain)
+        )
+        return GateRows(heldout, retain, self.dated + len(rows))
 
 
 def choose_rows(
