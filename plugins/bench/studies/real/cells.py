@@ -149,7 +149,7 @@ def _learned(cell: Cell, options: StudyOptions) -> Learning:
 
 def _rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
     if cell.part == "labels":
-        return load_labels(options.labels or Path(), cell.number, 24, 12, 32)
+        return load_labels(options.labels or Path(), cell.number, 24, 12, 28)
     wide = cell.part == "wide"
     sizes = {
         "train": 2 * cell.size if wide else 24,

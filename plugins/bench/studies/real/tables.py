@@ -26,6 +26,7 @@ __all__ = ["Difference", "compare", "over_tasks", "read_cells", "tables"]
 
 _RECORDS = TypeAdapter(Finished)
 Scores = Mapping[int, Learning]
+_FIRST = ("floor", "gepa", "combee", "union")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,11 @@ def _share(learned: Learning) -> float:
 def _by_method(
     finished: Sequence[Finished], part: str, size: int
 ) -> dict[str, dict[int, Learning]]:
-    methods: dict[str, dict[int, Learning]] = {}
-    for done in sorted(finished, key=lambda done: done.cell.number):
+    methods: dict[str, dict[int, Learning]] = {name: {} for name in _FIRST}
+    for done in sorted(finished, key=lambda done: (done.cell.number, done.cell.method)):
         if (done.cell.part, done.cell.size) == (part, size) and done.learned is not None:
             methods.setdefault(done.cell.method, {})[done.cell.number] = done.learned
-    return methods
+    return {name: own for name, own in methods.items() if own}
 
 
 def _row(*texts: object) -> str:
