@@ -145,3 +145,15 @@ def test_labels_are_dealt_evenly_under_drawn_codes(tmp_path: Path) -> None:
     assert rows.heldout.examples[0].rule in rows.lessons
     others = [load_labels(tmp_path, number, 12, 4, 16).lessons for number in range(1, 4)]
     assert any(lessons != rows.lessons for lessons in others)
+
+
+def test_the_published_figures_are_those_of_the_committed_cells() -> None:
+    finished = read_cells(Path(cells.__file__).with_name("cells.jsonl"))
+    page = (Path(__file__).parents[3] / "docs/results/models.md").read_text(encoding="utf-8")
+    drawn = tables(finished).splitlines()
+    published = [line for line in drawn if re.match(r"\| 6\d\d \| .* \|$", line)][:16]
+    assert len(published) == 16
+    for line in published:
+        assert line in page
+    assert any("| `combee` | 16 | 0.518 | +0.299 (+0.189 to +0.410)" in line for line in drawn)
+    assert "+0.299 (95 % over sets +0.189 to +0.410)" in page
