@@ -6,7 +6,7 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -144,8 +144,8 @@ class Archive:
     """The candidates of a run, to tell a new one from them.
 
     Deterministic: what it says depends on what was added before, in order, and on nothing else.
-    Made once a run; asks the embedder inside :meth:`refuses` and :meth:`similarity`, so call these
-    in a worker thread, one at a time.
+    Made once a run; asks the embedder inside :meth:`refuses`, so call it in a worker
+    thread, once at a time.
 
     Raises:
         ArgumentError: The embedder cannot be used, or its threshold is not known.
@@ -195,14 +195,6 @@ class Archive:
         if added and tuple(added) not in self._seen:
             self._seen.add(tuple(added))
             self._recent.append(added)
-
-    def similarity(self, candidates: Sequence[Mapping[str, str]]) -> float | None:
-        """Return the mean similarity of each two candidates; ``None`` where there are no pairs."""
-        if self._compared is None:
-            return None
-        pairs = combinations(map(statements, candidates), 2)
-        similarities = [likeness(*pair, self._vectors) for pair in pairs]
-        return sum(similarities) / len(similarities) if similarities else None
 
     def _vectors(self, texts: Collection[str]) -> Mapping[str, Vectors]:
         """Return the vector of each text, embedding those that are new in one go."""

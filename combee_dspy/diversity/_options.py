@@ -65,13 +65,10 @@ class UpdateView:
 
     Attributes:
         best_score: Best mean validation score so far.
-        similarity: Mean pairwise similarity of the best candidates, 0 to 1 (see
-            :meth:`~combee_dspy.diversity.Archive.similarity`); ``None`` where it was not measured.
         restarted: Whether this update's children were made from the seed's text.
     """
 
     best_score: float
-    similarity: float | None = None
     restarted: bool = False
 
 
@@ -80,10 +77,8 @@ class Restart:
     """Starts the next children from the seed's text when the search has run dry.
 
     It does when for ``patience`` updates in a row the best mean validation score has risen by less
-    than ``min_progress`` in all, or the front's diversity (1 − mean pairwise similarity) has been
-    below ``min_diversity`` in each; one of the two may be ``None``. The best candidates stay in the
-    pool, so nothing that was learned is lost. After a restart the count begins anew: never twice
-    within ``patience`` updates.
+    than ``min_progress`` in all. The best candidates stay in the pool, so nothing that was learned
+    is lost. After a restart the count begins anew: never twice within ``patience`` updates.
 
     Example:
         >>> from combee_dspy.diversity import Restart, UpdateView
@@ -92,13 +87,7 @@ class Restart:
     """
 
     patience: Annotated[int, Field(ge=1)] = 5
-    min_progress: Share | None = 0.005
-    min_diversity: Share | None = 0.1
-
-    def __post_init__(self) -> None:
-        if self.min_progress is None and self.min_diversity is None:
-            remedy = "Give min_progress or min_diversity, or leave restart out."
-            raise ArgumentValueError("Restart.min_progress", None, "leaves no bound", remedy)
+    min_progress: Share = 0.005
 
     def due(self, history: Sequence[UpdateView]) -> str | None:
         """Return the reason to start again, or ``None``, from every finished update. Pure."""
@@ -106,23 +95,16 @@ class Restart:
         # The update that was restarted is the first one of a new search.
         if len(history) - since < self.patience:
             return None
-        window = history[-self.patience :]
         before = len(history) - self.patience - 1
-        if self.min_progress is not None and before >= 0:
-            progress = window[-1].best_score - history[before].best_score
-            if progress < self.min_progress:
-                rose = (
-                    f"the best validation score rose by {progress:.4f} in {self.patience} updates"
-                )
-                return f"{rose}, less than {self.min_progress:g}"
-        if self.min_diversity is not None:
-            diversities = [1 - view.similarity for view in window if view.similarity is not None]
-            if len(diversities) == len(window) and max(diversities) < self.min_diversity:
-                return (
-                    f"the front's diversity was {max(diversities):.3f} at most in {self.patience}"
-                    f" updates, below {self.min_diversity:g}"
-                )
-        return None
+        if before < 0:
+            return None
+        progress = history[-1].best_score - history[before].best_score
+        if progress >= self.min_progress:
+            return None
+        return (
+            f"the best validation score rose by {progress:.4f} in {self.patience} updates,"
+            f" less than {self.min_progress:g}"
+        )
 
 
 @parameters

@@ -185,12 +185,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
                 self._turns.turn(member.index)
                 accepted = True
                 self.telling.accepted(step, member, result.after)
-        if self._settings.diversity.restart is not None:
-            front = [self.pool.members[index].candidate for index in sorted(self.gepa.front)]
-            similarity = await self.proposer.similarity(front)
-            self._progress.append(
-                UpdateView(self.pool.best.mean, similarity, step in self._restarted)
-            )
+        self._progress.append(UpdateView(self.pool.best.mean, step in self._restarted))
         self.telling.end(step, accepted=accepted)
 
     async def result(self) -> Member:

@@ -233,14 +233,6 @@ class Proposer:
         event = ChildRefused(self.labels[operator], refusal.reason, parent.id)
         self._emit(event, step=step, component=component)
 
-    async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
-        """Return how alike candidates are, 0 to 1; see
-        :meth:`combee_dspy.diversity.Archive.similarity`.
-        """
-        return await asyncio.to_thread(
-            self._archive.similarity, [candidate.texts for candidate in candidates]
-        )
-
 
 def _labels(operators: Sequence[Operator]) -> tuple[str, ...]:
     """Return one label per operator: its name, numbered from the second of that name."""

@@ -1,11 +1,11 @@
 from typing import ClassVar
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from combee_dspy.diversity import Archive, CharNgrams, Diversity, Embedder
+from combee_dspy.diversity._likeness import likeness, statements
 from combee_dspy.operators import encode_demonstrations, encode_fields
 from combee_dspy.records import Demonstration, Refusal
 
@@ -38,7 +38,7 @@ def judged(text, *others, parent=PARENT, near_parent=False, options=None):
 
 
 def alike(first, second):
-    return Archive(Diversity()).similarity([first, second])
+    return likeness(*map(statements, (first, second)), Archive(Diversity())._vectors)
 
 
 class Spy(Embedder):
@@ -145,11 +145,10 @@ def test_a_threshold_and_an_embedder_that_are_given_are_used():
     )
 
 
-def test_off_refuses_and_measures_nothing():
+def test_off_refuses_nothing():
     archive = Archive(Diversity.off())
     archive.add({"a": PARENT})
     assert archive.refuses({"a": PARENT}, {"a": PARENT}) is None
-    assert archive.similarity([{"a": PARENT}, {"a": PARENT}]) is None
 
 
 DEMOS = [
@@ -215,19 +214,6 @@ def test_punctuation_case_and_bullets_say_nothing_new(text):
 )
 def test_numbers_formulas_units_and_negations_turn_the_meaning(one, other, same):
     assert (alike({"a": one}, {"a": other}) > 0.5) == same
-
-
-def test_similarity_is_the_mean_over_the_pairs():
-    archive = Archive(Diversity())
-    texts = [
-        {"a": text}
-        for text in (PARENT, PARENT.upper(), with_lessons("Check the result against a table."))
-    ]
-    assert archive.similarity(texts[:1]) is None
-    assert archive.similarity(texts[:2]) == 1
-    pairs = [archive.similarity([texts[i], texts[j]]) for i, j in ((0, 1), (0, 2), (1, 2))]
-    assert archive.similarity(texts) == pytest.approx(np.mean(pairs))
-    assert 0 < pairs[1] < 1
 
 
 @settings(max_examples=40, deadline=None)

@@ -110,16 +110,11 @@ def test_temperatures_out_of_range_are_refused(changes):
         Temperature(**changes)
 
 
-def history(scores, similarities=None, restarted=()):
-    result = zip(scores, similarities or [None] * len(scores), strict=True)
-    return [
-        UpdateView(score, similarity, number in restarted)
-        for number, (score, similarity) in enumerate(result)
-    ]
+def history(scores, restarted=()):
+    return [UpdateView(score, number in restarted) for number, score in enumerate(scores)]
 
 
-PROGRESS = Restart(patience=3, min_progress=0.01, min_diversity=None)
-DIVERSITY = Restart(patience=3, min_progress=None, min_diversity=0.2)
+PROGRESS = Restart(patience=3, min_progress=0.01)
 
 
 def test_no_progress_for_the_patience_starts_again():
@@ -129,38 +124,18 @@ def test_no_progress_for_the_patience_starts_again():
     assert PROGRESS.due(history([0.4, 0.5, 0.5, 0.5])) is None
 
 
-def test_little_diversity_in_every_update_of_the_patience_starts_again():
-    scores = [0.1, 0.2, 0.3, 0.4]
-    assert "0.150" in DIVERSITY.due(history(scores, [0.1, 0.85, 0.9, 0.95]))
-    assert DIVERSITY.due(history(scores, [0.9, 0.9, 0.7, 0.9])) is None
-    assert DIVERSITY.due(history(scores[:2], [0.9, 0.9])) is None
-    assert DIVERSITY.due(history(scores[:3], [0.9, None, 0.9])) is None
-
-
-def test_one_bound_is_enough():
-    both = Restart(patience=2, min_progress=0.01, min_diversity=0.2)
-    assert "diversity" in both.due(history([0.1, 0.2, 0.3], [0.9] * 3))
-    assert "score" in both.due(history([0.1, 0.1, 0.1], [0.1] * 3))
-    assert both.due(history([0.1, 0.2, 0.3], [0.1] * 3)) is None
-
-
 def test_after_a_restart_the_count_begins_anew():
     assert PROGRESS.due(history([0.5] * 6, restarted=(4,))) is None
     assert PROGRESS.due(history([0.5] * 7, restarted=(4,))) is not None
-    assert DIVERSITY.due(history([0.5] * 6, [0.9] * 6, restarted=(4,))) is None
-    assert DIVERSITY.due(history([0.5] * 7, [0.9] * 7, restarted=(4,))) is not None
 
 
-@given(
-    st.integers(1, 6),
-    st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 1)), max_size=40),
-)
-def test_it_never_starts_again_twice_within_the_patience(patience, found):
-    rule = Restart(patience, 0.3, 0.3)
+@given(st.integers(1, 6), st.lists(st.floats(0, 1), max_size=40))
+def test_it_never_starts_again_twice_within_the_patience(patience, scores):
+    rule = Restart(patience, 0.3)
     views, starts, best, again = [], [], 0.0, False
-    for number, (score, similarity) in enumerate(found, start=1):
+    for number, score in enumerate(scores, start=1):
         best = max(best, score)
-        views.append(UpdateView(best, similarity, again))
+        views.append(UpdateView(best, again))
         again = rule.due(views) is not None
         if again:
             starts.append(number)
@@ -173,10 +148,8 @@ def test_it_never_starts_again_twice_within_the_patience(patience, found):
     [
         {"patience": 0},
         {"min_progress": 0},
-        {"min_diversity": 1.1},
-        {"min_progress": None, "min_diversity": None},
     ],
 )
-def test_restarts_without_a_bound_or_out_of_range_are_refused(changes):
+def test_restarts_out_of_range_are_refused(changes):
     with pytest.raises(ArgumentValueError, match="Restart"):
         Restart(**changes)

@@ -275,7 +275,7 @@ def _patience(n: int) -> Study:
 
 
 def _restarted(n: int, lift: float) -> Study:
-    rule = Restart(min_diversity=None)
+    rule = Restart()
 
     def study(generator: Generator) -> bool:
         scores = [
@@ -284,7 +284,7 @@ def _restarted(n: int, lift: float) -> Study:
                 _texts(generator, n, [0.5 + lift * number for number in range(11)])
             )
         ]
-        views = [UpdateView(best, None, restarted=False) for best in accumulate(scores, max)]
+        views = [UpdateView(best) for best in accumulate(scores, max)]
         return any(rule.due(views[: k + 1]) for k in range(1, 11))
 
     return study

@@ -147,8 +147,8 @@ class Tables:
             f"{schedule.highest:g}"
         )
         again = (
-            f"after {restart.patience} updates with less than {restart.min_progress:g} gained, or "
-            f"a front less than {restart.min_diversity:g} diverse: from the seed's text"
+            f"after {restart.patience} updates with less than {restart.min_progress:g} gained:"
+            " from the seed's text"
         )
         if self.choices.patience <= restart.patience:
             again = (
@@ -157,7 +157,7 @@ class Tables:
             )
         scale = "default: what 0.92 is in the scale of char-ngrams, as measured"
         return [
-            self._choice("operators, uniform weights at first", "operators", ", ".join),
+            self._choice("operators, in turns that the seed draws", "operators", ", ".join),
             self._choice("refused above a similarity of", "similarity", default=scale),
             ("temperature of the proposer", course, "default"),
             ("re-initialisation", again, "default"),
