@@ -41,6 +41,10 @@ _NEW = (
     "SELECT kind, purpose, started, ended, key, step, candidate, example FROM effect"
     " WHERE run = ? AND id <= ? AND id > ?"
 )
+_STUDENT = (
+    "SELECT candidate, count(DISTINCT example), count(DISTINCT replicate), count(*), avg(score)"
+    " FROM effect WHERE run = ? AND purpose = 'validation' AND step < 0 GROUP BY candidate"
+)
 _FOLLOWED: tuple[type[Event], ...] = (
     BatchPlanned,
     CandidateScreened,
@@ -101,7 +105,7 @@ class News:
         newest = self._reader.rows(sql, (self._run,))[0][0] or 0
         self._add_effects(newest)
         self._effect = newest
-        lines = []
+        lines = self._student_lines()
         for entry in self.history.entries(*_FOLLOWED, after=self._event):
             self._event = entry.id
             self.doing.event(entry.step, entry.event)
@@ -109,6 +113,20 @@ class News:
             if line:
                 lines.append((entry.event, line, level))
         return lines
+
+    def _student_lines(self) -> list[tuple[Event, str, int]]:
+        """Return the line about the student's score once its last validation rollout is there.
+
+        Its event follows with the first update.
+        """
+        if self._scores:
+            return []
+        for candidate, rows, draws, rollouts, score in self._reader.rows(_STUDENT, (self._run,)):
+            if score is not None and rollouts == draws * self.history.about.sizes.get("validation"):
+                event = CandidateValidated(candidate, 0, score, rows, best=True)
+                line, level = self._validation("", event)
+                return [(event, line, level)]
+        return []
 
     def _add_effects(self, newest: int) -> None:
         new = (self._run, newest, self._effect)
@@ -172,11 +190,11 @@ class News:
         )
 
     def _validation(self, update: str, event: CandidateValidated) -> tuple[str, int]:
-        score = _written(event.score)
+        score, is_new = _written(event.score), event.candidate not in self._scores
         if event.score is not None:
             self._scores[event.candidate] = event.index, event.score
         if not event.index:
-            return f"seed: validation {score}", logging.INFO
+            return (f"seed: validation {score}" if is_new else ""), logging.INFO
         best = ", best so far" if event.best else ""
         return f"{update}: candidate {event.index}: validation {score}{best}", logging.DEBUG
 

@@ -14,7 +14,7 @@ from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
 from combee_dspy.tracking._progress import Display, Progress
 from combee_dspy.tracking._text import amount, cut, dollars, one_line
-from tests.tracking.journals import BEGAN, KEY, Story
+from tests.tracking.journals import BEGAN, KEY, SEED, Story
 
 
 class Screen:
@@ -87,6 +87,29 @@ def test_updates_of_a_long_search_that_change_nothing_are_folded(tmp_path):
     display.follow()
     updates = re.findall(r"update (\d+):", screen.stream.getvalue())
     assert list(map(int, updates)) == [*range(10), 10, 20, 30]
+
+
+def test_the_students_score_is_told_once_its_last_row_is_there(tmp_path):
+    class Early(Story):
+        async def three(self, log):
+            for row in range(3):
+                await self._roll(log, SEED, "validation", row, float(row == 0), -1)
+
+        async def fourth(self, log):
+            await self._roll(log, SEED, "validation", 3, 0.0, -1)
+
+        async def event(self, log):
+            log.emit(CandidateValidated(SEED, 0, 0.25, 4, best=True))
+
+    story = Early(tmp_path)
+    screen = Screen(story.write())
+    display = screen.display()
+    told = []
+    for step in ("three", "fourth", "event"):
+        story.write(step)
+        display.follow()
+        told.append(screen.stream.getvalue().count("seed: validation 0.250"))
+    assert told == [0, 1, 1]
 
 
 def test_nothing_passes_what_it_is_a_part_of(tmp_path):
