@@ -45,6 +45,11 @@ class RolloutJob:
     role: Role = "task"
     seconds: float | None = None
 
+    @property
+    def lane(self) -> str:
+        """Its kind, whose seconds compare."""
+        return "rollout"
+
 
 @dataclass(frozen=True, slots=True)
 class CallJob:
@@ -67,6 +72,11 @@ class CallJob:
     temperature: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
     seconds: float | None = 3600.0
+
+    @property
+    def lane(self) -> str:
+        """Its kind, whose seconds compare."""
+        return self.signature.__name__
 
 
 @dataclass(frozen=True, slots=True)

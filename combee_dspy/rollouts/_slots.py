@@ -38,7 +38,7 @@ from combee_dspy.rollouts._patient import (
     Surroundings,
     seconds_after,
 )
-from combee_dspy.rollouts._repeats import may_repeat
+from combee_dspy.rollouts._repeats import may_repeat, unbooked
 
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
@@ -124,17 +124,13 @@ class Slots:
             InfrastructureError: The service is to blame; carries the usage spent.
             Exception: What ``check`` raised.
         """
-        return await self._bought(
-            partial(self.session.rollout, job), priority, "rollout", job, check
-        )
+        return await self._bought(partial(self.session.rollout, job), priority, job, check)
 
     async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
         """Carry out an LM call in the same way; may raise the same. One that takes longer than
         ``job.seconds`` has failed.
         """
-        return await self._bought(
-            partial(self.session.call, job), priority, job.signature.__name__, job, check
-        )
+        return await self._bought(partial(self.session.call, job), priority, job, check)
 
     async def run(
         self,
@@ -149,7 +145,7 @@ class Slots:
             RolloutTimeoutError: It took longer than so many seconds, if any were given.
         """
         carry_out = partial(run_within, seconds, partial(self.session.run, work))
-        return (await self._once(carry_out, priority, "work", None, check))[0]
+        return (await self._once(carry_out, priority, None, check))[0]
 
     @contextmanager
     def refusing(self, search: int) -> Iterator[None]:
@@ -184,26 +180,27 @@ class Slots:
         self,
         work: Callable[[], Awaitable[R]],
         priority: Priority,
-        lane: str,
         job: RolloutJob | CallJob,
         check: Check | None,
     ) -> R:
         """Carry out an effect until an attempt ends well or no other is worth it."""
         started, deadline = time.monotonic(), Deadline(self._patience)
         patience, halt = Patience(self._attempts - 1, deadline), self._halts[priority[-1]]
-        spent: list[tuple[CallUsage, ...]] = []
+        spent: list[tuple[CallUsage, ...]] = []  # and in no book yet
         seconds: float | None = None
+        attempts = 0
         while True:
             try:
-                if spent and (not may_repeat(spent[-1]) or await halt.sleep(seconds or 0.0)):
+                if attempts and (not may_repeat(*spent[-1:]) or await halt.sleep(seconds or 0.0)):
                     break
                 result, began = await self._once(
-                    work, priority, lane, job, None if spent else check, deadline
+                    work, priority, job, None if attempts else check, deadline
                 )
             except InfrastructureFaultError as error:
                 fault = error
-                spent.append(fault.usage)
+                attempts += 1
                 seconds = seconds_after(fault, patience)
+                spent += await unbooked(fault.usage, str(fault), goes_on=seconds is not None)
                 if seconds is None:
                     if fault.rollout is None:
                         break
@@ -211,23 +208,22 @@ class Slots:
                     return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
             except asyncio.CancelledError as cancelled:
                 more = cancelled.usage if isinstance(cancelled, AbandonedError) else ()
-                if spent and not more and halt.is_set():
+                if attempts and not more and halt.is_set():
                     break
                 raise AbandonedError(merged(*spent, more)) from None
             else:
                 self._queue.note(job, result)
-                usage = merged(*spent, result.usage) if spent else result.usage
+                usage = merged(*spent, result.usage)
                 return replace(result, usage=usage, queue_seconds=began - started)
         reason = str(fault)
         if fault.retryable and not halt.is_set():
             reason += f" (Search(patience={self._patience:g}) seconds have passed)"
-        raise InfrastructureError(1, len(spent), reason, merged(*spent)) from fault
+        raise InfrastructureError(1, attempts, reason, merged(*spent)) from fault
 
     async def _once(
         self,
         work: Callable[[], Awaitable[T]],
         priority: Priority,
-        lane: str,
         job: RolloutJob | CallJob | None,
         check: Check | None,
         deadline: Deadline | None = None,
@@ -253,12 +249,11 @@ class Slots:
                 self._release()
                 raise
         began = time.monotonic()
-        dispatch = limit.started(lane, began)
+        dispatch = limit.started(job.lane if job else "work", began)
         outcome: Outcome = "failed"
         calls = 1
-        here = Surroundings(
-            partial(self._rejected_there, asyncio.get_running_loop(), number), halt, deadline
-        )
+        rejected = partial(self._rejected_there, asyncio.get_running_loop(), number)
+        here = Surroundings(rejected, halt, deadline)
         token = SURROUNDINGS.set(here)
         try:
             result = await work()
@@ -286,7 +281,7 @@ class Slots:
         self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float
     ) -> None:
         future = asyncio.get_running_loop().create_future()
-        group, tokens = ((0, 0), 0) if job is None else self._queue.group(job)
+        group, tokens = self._queue.group(job) if job else ((0, 0), 0)
         self._queue.push(Turn(priority, group, number, since, tokens, future))
         if self._flying < self._limit.current:
             self._wake()

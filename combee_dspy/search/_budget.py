@@ -274,16 +274,32 @@ class Purse(RolloutBudget):
             f"{passed}, and {self.reserve:.2g} are for the held-out set" if self.reserve else passed
         )
 
-    def returned(self, kind: str, usage: Sequence[CallUsage], repeats: int = 0) -> None:
-        """Note what an effect that was granted has cost, calls among it that were sent again."""
+    def returned(
+        self,
+        kind: str,
+        usage: Sequence[CallUsage],
+        repeats: int = 0,
+        booked: Sequence[CallUsage] = (),
+    ) -> None:
+        """Note what an effect that was granted has cost, calls among it that were sent again, and
+        what of it :meth:`book` has noted already.
+        """
         with self._lock:
             self._kinds[kind].flying -= 1
-            self._kinds[kind].land(usage)
+            self._kinds[kind].land((*booked, *usage))
             self._repeats -= repeats
             self._known.add(usage)
         if self._landing is not None:
             self._landing.set_result(None)
             self._landing = None
+
+    def book(self, usage: Sequence[CallUsage], repeats: int) -> None:
+        """Note what an attempt has cost whose effect goes on, calls among it that were sent
+        again.
+        """
+        with self._lock:
+            self._repeats -= repeats
+            self._known.add(usage)
 
     def passed(self) -> list[str]:
         """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from combee_dspy.costs import merged
 from combee_dspy.events import AnswersLost, CostReserved
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
@@ -30,14 +31,22 @@ class _PurseRepeats(Repeats):
     """Those of one effect, by what a purse says. From any thread.
 
     Attributes:
-        count: How many calls were sent again.
+        count: How many calls were sent again, and are in no book yet.
+        booked: What attempts that failed have cost, which is in the books.
         refused: Why the budget had no room for another; empty where it had.
         lost: Its calls that got no answer that could be read, together.
     """
 
-    def __init__(self, purse: Purse, kind: str, key: str) -> None:
-        self._purse, self._kind, self._key = purse, kind, key
+    def __init__(
+        self,
+        purse: Purse,
+        kind: str,
+        key: str,
+        keep: Callable[[tuple[CallUsage, ...], str], Awaitable[None]],
+    ) -> None:
+        self._purse, self._kind, self._key, self._keep = purse, kind, key, keep
         self.count = 0
+        self.booked: tuple[CallUsage, ...] = ()
         self.refused = ""
         self.lost: Lost | None = None
 
@@ -45,6 +54,13 @@ class _PurseRepeats(Repeats):
         self.refused = self._purse.refusal(self._kind, calls)
         self.count += 0 if self.refused else calls
         return not self.refused
+
+    async def book(self, usage: tuple[CallUsage, ...], reason: str) -> bool:
+        if usage:
+            self._purse.book(usage, self.count)
+            self.count, self.booked = 0, merged(self.booked, usage)
+            await self._keep(usage, reason)
+        return True
 
     def lose(self) -> None:
         lost = self._purse.lose(self._kind, self._key)
@@ -118,7 +134,8 @@ class Buyer:
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception | AbandonedError
-        repeats = _PurseRepeats(self._purse, kind, effect.key)
+        failed = partial(self._keep_failed, effect, kind, started)
+        repeats = _PurseRepeats(self._purse, kind, effect.key, failed)
         token = REPEATS.set(repeats if charged else REPEATS.get())
         try:
             result, usage = await work(partial(self._begin, effect.key, granted))
@@ -129,19 +146,29 @@ class Buyer:
         finally:
             REPEATS.reset(token)
             if charged:
-                self._purse.returned(kind, usage, repeats.count)
+                self._purse.returned(kind, usage, repeats.count, repeats.booked)
             if repeats.lost is not None:
                 lost = repeats.lost
                 self._log.emit(AnswersLost(lost.key, lost.answers, lost.most, started))
-        ended = time.time()
         if not isinstance(result, (Exception, AbandonedError)):
-            return result, replace(effect, started=started, ended=ended, usage=usage)
+            return result, replace(effect, started=started, ended=time.time(), usage=usage)
         # What came to nothing has cost something all the same; a resumed run tries again.
         reason = result.reason if isinstance(result, InfrastructureError) else described(result)
         if isinstance(result, AbandonedError):
             reason = f"given up while it was under way: {self.over or 'the run was ended'}"
+        if usage or not repeats.booked:
+            await failed(usage, reason)
+        if repeats.refused:
+            raise BudgetReached(repeats.refused) from result
+        raise result
+
+    async def _keep_failed(
+        self, effect: Effect, kind: str, started: float, usage: tuple[CallUsage, ...], reason: str
+    ) -> None:
+        """Commit what an attempt at an effect, or all of it, has cost and come to nothing."""
+        now = time.time_ns()
         failed = Effect(
-            f"failed/{effect.key}/{time.time_ns()}",
+            f"failed/{effect.key}/{now}",
             "failed",
             {"of": kind},
             purpose=effect.purpose,
@@ -149,13 +176,10 @@ class Buyer:
             error=self._texts.scrub(reason),
             failed_in="service",
             started=started,
-            ended=ended,
+            ended=now / 1e9,
             usage=usage,
         )
         await self._log.keep(self._texts.written(failed))
-        if repeats.refused:
-            raise BudgetReached(repeats.refused) from result
-        raise result
 
     async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:
         """Begin an effect that has its slot: what it was granted, if that is limited, is on disk

@@ -190,11 +190,11 @@ def used_before(service: Service, **kwargs: Any) -> dspy.LM:
 def test_a_service_that_drips_is_given_up(
     service: Service, made: Callable[..., dspy.LM], ask: Any, head: bool
 ) -> None:
-    # The answer is whole after three seconds; no byte is a tenth of a second late.
+    # The answer is whole after three seconds; no byte is half a second late.
     service.answer, service.drip = answer("42" * 50), 0.01
-    lm = patient(made(service, timeout=0.1))
+    lm = patient(made(service, timeout=0.5))
     service.drips_head = head
-    with pytest.raises(LMTimeoutError, match=r"within 0\.2 seconds"):
+    with pytest.raises(LMTimeoutError, match="within 1 seconds"):
         ask(lm, "q")
     assert service.given_up.wait(30), "its connection is closed, not left to it"
 

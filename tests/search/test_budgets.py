@@ -658,7 +658,7 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     failed = rows(
         tmp_path, "SELECT calls FROM usage u JOIN effect e ON e.id = u.effect WHERE kind = 'failed'"
     )
-    assert max(row["calls"] for row in failed) > 1
+    assert len(failed) > 1, "each attempt"
     with Reader(tmp_path / "journal.sqlite") as reader:
         earlier = earlier_costs(reader, 1)
     assert {kind for kind, _ in earlier} == {"rollout"}

@@ -29,7 +29,16 @@ from combee_dspy.operators import Operator
 from combee_dspy.rollouts import _patient
 from combee_dspy.stopping import StoppingRule
 from tests.slow import slow_but
-from tests.worlds import World, events, examples, metric, proposer_answer, rows, task_answer
+from tests.worlds import (
+    TwoSteps,
+    World,
+    events,
+    examples,
+    metric,
+    proposer_answer,
+    rows,
+    task_answer,
+)
 
 
 class Bug(Exception):  # noqa: N818 - a part of the user's own
@@ -150,6 +159,38 @@ class Outage:
         if down:
             raise LMServerError("the service is down", status=503)
         return self.inner.complete(request)
+
+
+class Stumbling(Outage):
+    """A service that goes down for one call, and looks into the books when that comes again."""
+
+    def __init__(self, script: Any, place: Path) -> None:
+        super().__init__(script, 7)
+        self.place, self.calls = place, 0
+
+    def complete(self, request: Any) -> Any:
+        if self.asked == self.up + 1:
+            (books,) = rows(
+                self.place,
+                "SELECT sum(u.calls) AS calls FROM usage u JOIN effect e ON e.id = u.effect"
+                " WHERE e.kind = 'failed'",
+            )
+            self.calls, self.up = books["calls"], 10**6
+        return super().complete(request)
+
+
+def test_what_an_attempt_has_cost_is_in_the_books_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.001)
+    world = World.made()
+    service = Stumbling(world.task_lm.script, tmp_path)
+    lm = dspy.LM("scripted/task", engine=service, cache=False, num_retries=0, temperature=0.0)
+    well = World(lm, world.proposer_lm)  # type: ignore[arg-type]
+    well.compile(TwoSteps(), log_dir=tmp_path, num_threads=1, max_metric_calls=40)
+    assert service.calls == 2, "one answered, one failed"
+    (books,) = rows(tmp_path, "SELECT sum(calls) AS calls FROM usage WHERE role = 'task'")
+    assert books["calls"] == service.asked
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
