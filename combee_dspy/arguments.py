@@ -19,6 +19,7 @@ from combee_dspy.exceptions import (
     ArgumentValueError,
     MissingDistributionError,
     RefusedError,
+    did_you_mean,
 )
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
@@ -82,8 +83,9 @@ _ALIKE = 0.99  # a threshold above refuses nothing but the same text
 _MERGES = 5  # dspy.GEPA's default
 
 
-def refuse_unknown(arguments: Mapping[str, object]) -> None:
-    """Refuse what ``Combee`` does not take, with the place where it belongs.
+def refuse_unknown(arguments: Mapping[str, object], names: Iterable[str]) -> None:
+    """Refuse what ``Combee`` does not take, with the place where it belongs, or the nearest of the
+    ``names`` that it takes.
 
     Raises:
         ArgumentTypeError: There is any.
@@ -93,8 +95,9 @@ def refuse_unknown(arguments: Mapping[str, object]) -> None:
             raise ArgumentTypeError(
                 name, value, "has a place of its own", f"Give {_ELSEWHERE[name]}."
             )
+        close = did_you_mean(name, (*names, *_ELSEWHERE))
         raise ArgumentTypeError(
-            name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee)."
+            name, value, "is no argument of Combee", f"{close}See help(combee_dspy.Combee)."
         )
 
 

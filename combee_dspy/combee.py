@@ -191,7 +191,7 @@ class Combee(Teleprompter):
         privacy: Privacy | None = None,
         **elsewhere: object,
     ) -> None:
-        refuse_unknown(elsewhere)
+        refuse_unknown(elsewhere, inspect.signature(Combee).parameters)
         check_metric(metric)
         check_lm("reflection_lm", reflection_lm)
         check_preset("auto", auto, ("light", "medium", "heavy"))

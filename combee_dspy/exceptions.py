@@ -39,6 +39,7 @@ program that raises) are never wrapped: they become feedback of the rollout.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +48,14 @@ from typing import Any, ClassVar, Protocol, cast
 from combee_dspy.records import CallUsage
 
 _SHOWN = 200
+
+
+def did_you_mean(wrong: str, names: Iterable[str]) -> str:
+    """Return a question that names the nearest of some names, with a space after it; empty where
+    none is near.
+    """
+    close = difflib.get_close_matches(wrong, list(names), n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}? " if close else ""
 
 
 class CombeeError(Exception):
@@ -147,6 +156,7 @@ class UnknownStrategyError(ArgumentValueError):
     def __init__(self, kind: str, name: str, installed: Iterable[str]) -> None:
         self.kind, self.name, self.installed = kind, name, tuple(sorted(installed))
         remedy = (
+            f"{did_you_mean(name, self.installed)}"
             f"Installed: {', '.join(self.installed) or 'none'}. "
             "Run `combee plugins` to see what is installed and what failed to load, or give an"
             " object of a class of your own."

@@ -14,7 +14,12 @@ import pydantic
 from pydantic import ConfigDict, Field, ValidationError
 
 from combee_dspy.events import Event
-from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    did_you_mean,
+)
 from combee_dspy.lessons import Book
 from combee_dspy.records import FailedCall, Role
 from combee_dspy.streams import derive
@@ -82,8 +87,12 @@ def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) 
         ArgumentTypeError if what.endswith("_type") or what in _NOT_ITS_TYPE else ArgumentValueError
     )
     value = None if what.startswith("missing") else first["input"]
+    close = did_you_mean(str(head), names) if what == "unexpected_keyword_argument" else ""
     return kind(
-        where, value, f"is refused: {message[:1].lower()}{message[1:]}", f"See help({owner})."
+        where,
+        value,
+        f"is refused: {message[:1].lower()}{message[1:]}",
+        f"{close}See help({owner}).",
     )
 
 

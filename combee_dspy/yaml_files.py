@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["load_yaml"]
+__all__ = ["load_yaml", "place_problem"]
 
 # A run file or a specification has some hundred values. Aliases and merges can make billions of a
 # hundred lines.
@@ -28,6 +28,17 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def place_problem(error: Exception) -> tuple[str, str]:
+    """Return what :func:`load_yaml` raised with its line and column, and that line with a caret
+    below the place; an empty text for it where the error names no place.
+    """
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if mark is None:
+        return str(error), ""
+    problem = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return problem, mark.get_snippet(indent=2) or ""
 
 
 def load_yaml(data: bytes) -> object:

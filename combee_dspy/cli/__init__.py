@@ -29,19 +29,6 @@ app = typer.Typer(
     cls=CombeeGroup,
     help="""Learn a DSPy program's prompts from many rollouts at once.
 
-\b
-    combee demo                watch a small model's prompt get better; --recorded asks none
-    combee run CONFIG.yaml     your program, data and models; see combee run --help
-    combee learn LOGS          lessons from recorded rollouts, none run again
-    combee skill RUN           what a run learned, as a folder that coding agents read
-    combee diagnose RUN        whether serial search has converged, so that going wide can pay
-    combee plan SPEC.yaml      the plan of a wide search, every number with its origin
-    combee verify RUN.yaml     whether a claim survives other seeds, slices and hardware
-    combee runs FOLDER         the runs whose journals lie there
-    combee report RUN          one page about a run, to open in a browser
-    combee rollouts RUN        a run's rollouts, chosen by --where
-    combee publish RUN         try what a run learned in production; see combee canary
-
 RUN is a run's log_dir. Exit codes: 0 done, 1 a fault in a program, a plugin or
 combee, 2 something cannot be used or went wrong, with one line that says what.""",
     no_args_is_help=True,

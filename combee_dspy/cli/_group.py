@@ -25,20 +25,44 @@ __all__ = ["GROUP", "INTERRUPTED", "CombeeGroup", "plugin_commands", "say"]
 GROUP = "combee_dspy.commands"
 """Entry points of this group are commands: a ``typer.Typer`` or a function that typer can read."""
 
-_BEYOND: Mapping[str, str] = {
-    "bench": "Measure Combee beside its peers on a simulated service.",
-    "canary": "Try, promote and roll back a program.",
-    "compare": "Methods side by side: held-out against seconds, tokens, dollars.",
-    "diagnose": "Decide whether serial search has converged, so that going wide can pay.",
-    "live": "Learn from what was served and said, and ship what is proven.",
-    "plan": "Write the plan of a wide search from a specification without gaps.",
-    "publish": "Register what a run returned as the challenger.",
-    "tune-scan": "Which copies and fan-in keep most lessons, on your model.",
-    "verify": "Re-run a claim where it might not hold.",
+_GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Start": {
+        "demo": "Watch a small model's prompt get better; --recorded asks none.",
+        "run": "Learn a program's prompts as a YAML file says.",
+        "learn": "Learn lessons from recorded rollouts; nothing runs again.",
+    },
+    "Inspect": {
+        "runs": "List runs: date, program, model, score.",
+        "show": "Show a run's verdict and costs, a candidate or a rollout.",
+        "report": "Write one page about a run, to open in a browser.",
+        "rollouts": "List a run's rollouts, chosen by --where.",
+        "candidates": "List a run's candidates with lineage and scores.",
+        "track": "Complete a run's record in MLflow.",
+    },
+    "Prove": {
+        "diagnose": "Decide whether serial search has converged.",
+        "plan": "Write the plan of a wide search from a specification.",
+        "verify": "Re-run a claim where it might not hold.",
+        "compare": "Methods side by side: held-out, seconds, tokens, dollars.",
+        "bench": "Measure Combee beside its peers on a simulated service.",
+        "benchmarks": "List the benchmarks: licence, size, source.",
+        "tune-scan": "Find the copies and fan-in that keep most lessons.",
+    },
+    "Ship": {
+        "skill": "Write what a run learned as a skill for coding agents.",
+        "publish": "Register what a run returned as the challenger.",
+        "canary": "Try, promote and roll back a program in production.",
+        "live": "Learn from what was served and said; ship what is proven.",
+    },
+    "Extend": {
+        "plugins": "Show what is installed and what failed; start a plugin.",
+    },
 }
-"""Commands of distributions that ``combee-dspy[all]`` installs, listed whether they are installed
-or not.
+"""Our commands, and those of distributions that ``combee-dspy[all]`` installs, listed whether they
+are installed or not. Commands of others are listed last.
 """
+
+_SUMMARIES = {name: text for group in _GROUPS.values() for name, text in group.items()}
 
 _LINE = 2_000
 
@@ -113,7 +137,7 @@ class CombeeGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, loading none."""
         own = super().list_commands(ctx)
-        return [*own, *sorted({*_BEYOND, *(entry.name for _, entry in _points())} - set(own))]
+        return [*own, *sorted({*_SUMMARIES, *(entry.name for _, entry in _points())} - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; for a plugin's, what the help page needs of it."""
@@ -121,12 +145,24 @@ class CombeeGroup(TyperGroup):
         if own is not None:
             return own
         owners = {entry.name: f"From {entry.distribution}." for _, entry in _points()}
-        owners |= _BEYOND
+        owners |= _SUMMARIES
         return (
             TyperCommand(cmd_name, callback=None, help=owners[cmd_name])
             if cmd_name in owners
             else None
         )
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each group, and what they do in whole words."""
+        others = {
+            entry.name: f"From {entry.distribution}."
+            for _, entry in _points()
+            if entry.name not in _SUMMARIES
+        }
+        for group, commands in _GROUPS.items():
+            rows = {**commands, **(others if group == "Extend" else {})}
+            with formatter.section(group):
+                formatter.write_dl(list(rows.items()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that was asked for, a plugin's loaded now."""

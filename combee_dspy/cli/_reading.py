@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import difflib
 import io
 import json
 import pkgutil
@@ -16,20 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+import typer
 import yaml
 from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from combee_dspy.cli._config import RunConfig, StrategiesConfig
+from combee_dspy.cli._tables import plain
 from combee_dspy.exceptions import (
     ArgumentError,
     ArgumentTypeError,
     ArgumentValueError,
     DataSourceError,
+    did_you_mean,
 )
 from combee_dspy.files import read_plain
 from combee_dspy.lms.redact import MASK, SECRET_NAME
-from combee_dspy.yaml_files import load_yaml
+from combee_dspy.yaml_files import load_yaml, place_problem
 
 __all__ = [
     "add_module_folders",
@@ -56,8 +58,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
         yaml.YAMLError,
         RecursionError,
     ) as error:  # a date that is none is a ValueError
+        problem, line = place_problem(error)
+        for part in line.splitlines():
+            typer.echo(plain(part), err=True)
         raise ArgumentValueError(
-            "CONFIG", str(path), f"cannot be read as YAML: {error}", _HELP
+            "CONFIG", str(path), f"cannot be read as YAML: {problem}", _HELP
         ) from error
     if not isinstance(data, dict):
         raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", _HELP)
@@ -140,9 +145,7 @@ def nearest(wrong: str, names: Iterable[str]) -> str:
     listed = sorted(names)
     if SECRET_NAME.search(wrong) and "api_key_env" in listed:
         return "Put the key into an environment variable and name that variable in api_key_env."
-    close = difflib.get_close_matches(wrong, listed, n=1, cutoff=0.5)
-    guess = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{guess}Known keys: {', '.join(listed)}."
+    return f"{did_you_mean(wrong, listed)}Known keys: {', '.join(listed)}."
 
 
 def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any]:

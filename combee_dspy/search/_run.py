@@ -24,7 +24,7 @@ from combee_dspy.journal import Reader, RunLog
 from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import patient
+from combee_dspy.rollouts import lms_of, patient
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._candidates import Compilation, EffectPlace, SharedParts
@@ -56,6 +56,11 @@ from combee_dspy.search._update import UpdateLearner
 from combee_dspy.stopping import require_countable
 
 __all__ = ["Run"]
+
+_NO_LM = (
+    "Run dspy.configure(lm=dspy.LM(…)), or program.set_lm(…). A program that brings its own:"
+    " Validation(probe=False)."
+)
 
 
 class Run:
@@ -178,6 +183,8 @@ class Run:
 
     async def _search(self) -> None:
         settings = self.task.settings
+        if not lms_of(self.task.student):
+            await self._probe()  # which says so, before a rollout
         try:
             require_countable(
                 settings.budget,
@@ -205,13 +212,18 @@ class Run:
             return
         lms = {role: lm for role, lm in lms_by_role(settings).items() if lm is not None}
         splits = self.task.splits
-        if splits.train or splits.validation or splits.heldout:  # something will be run
+        runs = bool(splits.train or splits.validation or splits.heldout)
+        if runs:
             lms.setdefault("task", dspy.settings.lm)
         present = {role: lm for role, lm in lms.items() if lm is not None}
+
+        def ask() -> None:
+            if runs and not lms_of(self.task.student):
+                raise ArgumentValueError("lm", None, "is required: no LM answers", _NO_LM)
+            probe(present)
+
         with suppress(BudgetReached):  # what comes next is told so as well
-            await self.effects.work(
-                "probe", EffectPlace("probe"), "task", "probe", lambda: probe(present)
-            )
+            await self.effects.work("probe", EffectPlace("probe"), "task", "probe", ask)
 
 
 def _make_keeper(contexts: Contexts, gepa: GepaParts) -> Growing | Pareto:

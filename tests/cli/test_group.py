@@ -95,6 +95,18 @@ def test_a_command_of_a_distribution_that_is_not_there_says_how_it_is_installed(
     assert "pip install 'combee-dspy[all]'" in err
 
 
+def test_help_has_groups_in_whole_words(site, shell, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = shell("--help")[1]
+    groups = re.findall(r"^(\w+):$", out, re.MULTILINE)
+    assert groups == ["Options", "Start", "Inspect", "Prove", "Ship", "Extend"]
+    assert "..." not in out.partition("Start:")[2]
+    assert max(map(len, out.splitlines())) <= 80
+    extended = out.partition("Extend:")[2]
+    assert re.search(r"^  greet +From their_group\.$", extended, re.MULTILINE)
+    assert out.count("  runs ") == 1, "a plugin's command of our name is not listed"
+
+
 def test_help_loads_neither_dspy_nor_plugins(site):
     code = (
         "import sys, combee_dspy\n"

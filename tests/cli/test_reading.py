@@ -380,7 +380,6 @@ def test_a_file_of_examples_that_cannot_be_used_is_named_with_the_row(
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("a: [1,", "cannot be read as YAML"),
         ("- a\n- b", "no mapping"),
         ("", "no mapping"),
         ("data: !!python/object/apply:os.system ['echo no']", "cannot be read as YAML"),
@@ -390,10 +389,21 @@ def test_a_file_that_is_no_configuration_is_refused_in_one_line(shell, text, par
     Path("run.yaml").write_text(text)
     code, out, err = shell("run", "run.yaml")
     assert (code, out) == (2, "")
-    assert part in err
-    assert err.count("\n") == 1
+    assert part in err.splitlines()[-1]
+    assert err.count("error: ") == 1
     assert "nowhere.yaml" in shell("run", "nowhere.yaml")[2]
     assert "CONFIG.yaml is missing" in shell("run")[2]
+
+
+def test_what_is_no_yaml_is_shown_with_a_caret_below_its_place(shell):
+    Path("run.yaml").write_text("a: 1\ndata: [x, \x1b[2J\n  inputs: [q]\n")
+    code, out, err = shell("run", "run.yaml")
+    assert (code, out) == (2, "")
+    assert "\x1b" not in err
+    Path("run.yaml").write_text("a: 1\ndata: [x\n  inputs: [q]\n")
+    line, caret, error = shell("run", "run.yaml")[2].splitlines()
+    assert line[caret.index("^")] == ":"
+    assert "cannot be read as YAML: line 3, column 9: expected ',' or ']'" in error
 
 
 def test_a_file_of_nested_aliases_is_refused_in_a_moment(shell):

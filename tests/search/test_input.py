@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +88,32 @@ def test_constructor(
         world.compile(**{"max_metric_calls": 20, **given})
     assert isinstance(caught.value, CombeeError)
     assert not world.asked
+
+
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: Combee(metric, auto="light", num_thread=4), "num_threads"),
+        (lambda: Combee(metric, auto="light", stalenes=1), "staleness"),
+        (lambda: Combee(metric, auto="light", aggregator="unoin"), "union"),
+        (lambda: Budget(roll=3), "rollouts"),
+        (lambda: Search(stalenes=1), "staleness"),
+    ],
+)
+def test_a_misspelt_name_gets_the_nearest_one(make: Callable[[], object], meant: str) -> None:
+    with pytest.raises(CombeeError, match=f"Did you mean '{meant}'"):
+        make()
+
+
+def test_without_an_lm_nothing_runs(world: World) -> None:
+    ran: list[object] = []
+    program = dspy.Predict("question -> answer")
+    program.forward = lambda **inputs: ran.append(inputs)
+    with dspy.context(lm=None), pytest.raises(ArgumentValueError, match="no LM answers"):
+        world.combee(max_metric_calls=20).compile(
+            program, trainset=examples(6), valset=examples(4, 50)
+        )
+    assert not ran
 
 
 @pytest.mark.parametrize("name", _ELSEWHERE)
