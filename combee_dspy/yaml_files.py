@@ -34,9 +34,9 @@ def place_problem(error: Exception) -> tuple[str, str]:
     """Return what :func:`load_yaml` raised with its line and column, and that line with a caret
     below the place; an empty text for it where the error names no place.
     """
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-    if mark is None:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return str(error), ""
+    mark = error.problem_mark
     problem = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     return problem, mark.get_snippet(indent=2) or ""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jinja2
     from jinja2.runtime import Context
 
-__all__ = ["keep_report", "render_report", "write_report"]
+__all__ = ["keep_report", "page_style", "render_report", "write_report"]
 
 _logger = logging.getLogger(__name__)
 
@@ -82,6 +82,11 @@ def render_report(reader: Reader, run: int) -> str:
     return _template().render(
         d=page_facts, hashes=hashes, css=_file("report.css"), data=data, **scripts
     )
+
+
+def page_style() -> str:
+    """Return the report's style sheet, for other pages in its look."""
+    return _file("report.css")
 
 
 @functools.cache

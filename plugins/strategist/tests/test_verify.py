@@ -5,13 +5,14 @@ caught there alone.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import dspy
 import pytest
 
 from combee_dspy import Budget, Task, compile_many
-from combee_dspy.evaluation import CostPerPoint, SerialBaseline
+from combee_dspy.evaluation import CostPerPoint, PairedDifference, SerialBaseline
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_strategist.planning import (
     Claim,
@@ -21,6 +22,7 @@ from combee_strategist.planning import (
     over_serial,
     slices_of,
 )
+from combee_strategist.planning.verify import rows_for
 from plugins.strategist.tests.claims import RIGHT, ROWS, WRONG, report
 from tests.worlds import World, examples
 
@@ -43,6 +45,12 @@ def verdicts(checks):
     return {(one.where, one.verdict) for one in checks}
 
 
+def test_rows_that_a_margin_needs_grow_with_the_square_of_the_width():
+    found = PairedDifference(0.5, 0.75, 0.25, 0.0, 0.5, 48, 0.95)
+    assert rows_for(found, 0.25) == 48
+    assert rows_for(found, 0.125) == 4 * 48
+
+
 def test_what_holds_everywhere_survives_and_is_ready(tmp_path):
     claim, found = Claim(faster=2.0), beside(report())
     checks = [
@@ -60,8 +68,11 @@ def test_what_holds_everywhere_survives_and_is_ready(tmp_path):
     assert text.startswith("# The claim is ready\n")
     assert text.count("| survives |") == len(checks) == 9
     assert "3 times as fast, held-out no more than 0.02 worse" in text
+    page = (tmp_path / "verify.html").read_text(encoding="utf-8")
+    assert page.count('<span class="chip better">survives</span>') == 9
+    assert page.count('<div class="bar better">') == 8, "all but the share of draws"
     # One that does not, and it is not; nor is one that was not tried in every way.
-    assert not replace(whole, checks=(*checks, replace(checks[0], verdict="not shown"))).ready
+    assert not replace(whole, checks=(*checks, replace(checks[0], verdict="inconclusive"))).ready
     for kind in ("run", "seed", "slice", "hardware"):
         fewer = replace(whole, checks=tuple(one for one in checks if one.kind != kind))
         assert not fewer.ready
@@ -82,14 +93,16 @@ def test_a_slice_that_pays_for_the_others_is_caught():
     assert checks[2].verdict == "survives"
     # Where a slice has too few rows to tell, that is said, and is no yes.
     few = {"few": [1, 3]}
-    assert next(check_slices(Claim(), found, few)).verdict == "not shown"
+    check = next(check_slices(Claim(), found, few))
+    assert check.verdict == "inconclusive"
+    assert re.search(r"; add [\d,]+ rows for a 2-point margin$", check.found)
 
 
 def test_a_gain_of_a_few_lucky_rows_does_not_survive_being_drawn_again():
     after = [1.0 if n < 3 else 0.5 for n in range(200)]
     lucky = report([0.5] * 200, after)
     (drawn,) = check_slices(Claim(gain=0.005), lucky, {})
-    assert (drawn.verdict, drawn.where) == ("not shown", "1,000 bootstrap draws of 200 rows")
+    assert (drawn.verdict, drawn.where) == ("inconclusive", "1,000 bootstrap draws of 200 rows")
     (drawn,) = check_slices(Claim(gain=0.2), lucky, {})
     assert drawn.verdict == "fails"
 
@@ -102,8 +115,8 @@ def test_a_gain_of_a_few_lucky_rows_does_not_survive_being_drawn_again():
             {"seconds": (300.0, 1.0), "serial": [1.0] * 200},
             ["survives", "fails"],
         ),  # fast, and worse
-        ({"serial": [0.8] * 200}, ["survives", "not shown"]),  # these rows cannot tell
-        ({"seconds": (None, 1.0)}, ["survives", "not shown"]),  # nobody knows how fast
+        ({"serial": [0.8] * 200}, ["survives", "inconclusive"]),  # these rows cannot tell
+        ({"seconds": (None, 1.0)}, ["survives", "inconclusive"]),  # nobody knows how fast
     ],
 )
 def test_a_speed_needs_both_seconds_and_the_guarantee(given, verdicts):
@@ -115,9 +128,13 @@ def test_a_speed_needs_both_seconds_and_the_guarantee(given, verdicts):
 
 def test_a_gain_is_above_what_was_claimed():
     assert next(check_run("seed", "1", Claim(gain=0.1), beside(report()))).verdict == "survives"
-    assert next(check_run("seed", "1", Claim(gain=0.55), beside(report()))).verdict == "not shown"
+    assert (
+        next(check_run("seed", "1", Claim(gain=0.55), beside(report()))).verdict == "inconclusive"
+    )
     assert next(check_run("seed", "1", Claim(gain=0.9), beside(report()))).verdict == "fails"
-    assert next(check_run("seed", "1", Claim(), beside(report(after=WRONG)))).verdict == "not shown"
+    assert (
+        next(check_run("seed", "1", Claim(), beside(report(after=WRONG)))).verdict == "inconclusive"
+    )
 
 
 def test_without_a_speed_serial_search_must_not_be_better_all_the_same():

@@ -30,6 +30,9 @@ _Who = Annotated[
 _Why = Annotated[str, typer.Option(help="The reason, for the audit.")]
 
 
+_BAR = 24
+
+
 def publish(  # noqa: PLR0913 - each has a default
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="The run's log_dir.", show_default=False)
@@ -106,7 +109,10 @@ def _status(
         return
     facts = {key: getattr(standing, key) for key in ("name", "production", "challenger", "heldout")}
     if standing.challenger is not None:
-        facts |= {"pairs": standing.pairs, "hours": f"{standing.hours:.2f}"}
+        facts |= {
+            "pairs": _bar(standing.pairs, plan["pairs"]),
+            "hours": _bar(round(standing.hours, 2), plan["hours"]),
+        }
         facts["difference"] = f"{standing.difference:+.4f}" if standing.pairs else "none"
         facts["bounds"] = (
             f"{standing.low:+.4f} to {standing.high:+.4f},"
@@ -123,6 +129,12 @@ def _status(
     show_table(standing.versions)
     columns = ("at", "action", "from", "to", "who", "why", "carried_out")
     show_table([{key: line[key] for key in columns} for line in standing.audit])
+
+
+def _bar(reached: float, wanted: float) -> str:
+    """Return how far a canary has come towards what its plan asks."""
+    full = round(_BAR * min(1.0, reached / wanted)) if wanted else _BAR
+    return f"{'█' * full}{'░' * (_BAR - full)} {reached:,} of {wanted:,g}"
 
 
 @canary_app.command("promote")

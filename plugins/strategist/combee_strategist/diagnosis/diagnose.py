@@ -19,6 +19,7 @@ from combee_dspy.files import read_plain, write_plain
 from combee_dspy.journal import journal_file
 from combee_dspy.search import SerialVerdict
 from combee_dspy.streams import derive_seed
+from combee_strategist.diagnosis.charts import curve
 from combee_strategist.diagnosis.curve import Ceiling, Curve
 from combee_strategist.diagnosis.page import write_page
 
@@ -146,7 +147,8 @@ class Diagnosis:
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
         write_plain(folder / DIAGNOSIS, json.dumps(asdict(self), indent=2) + "\n")
-        write_page(folder / "diagnosis", __package__, "diagnosis.md.j2", d=self)
+        charts = {"curve": curve(self.curve, "rollouts", "score on the other half")}
+        write_page(folder / "diagnosis", __package__, "diagnosis.md.j2", charts, d=self)
 
 
 def read_diagnosis(place: Path | str) -> Diagnosis | None:

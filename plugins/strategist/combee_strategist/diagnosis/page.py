@@ -4,34 +4,57 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from combee_dspy.files import write_plain
+from combee_dspy.tracking.report import page_style
 
 if TYPE_CHECKING:
     import jinja2
+    from markdown_it.renderer import RendererHTML
 
 __all__ = ["beside", "write_page"]
 
 _MARKS = re.compile(r"([\\`*\[\]<>|#])")
+_ORIGINS = "measured|simulated|computed|default|assumption"
+_TONES = {"survives": "better", "fails": "worse", "inconclusive": "unshown", "not tried": "unshown"}
 _HEAD = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; background: #fff;
-  max-width: 58rem; margin: 2rem auto; padding: 0 1rem }}
-h1 {{ font-size: 1.6rem }}
-h2 {{ font-size: 1.2rem; margin-top: 2rem; border-bottom: 1px solid #d0d7de }}
-table {{ border-collapse: collapse; margin: 1rem 0; width: 100%; display: block; overflow-x: auto }}
-th, td {{ text-align: left; vertical-align: top; padding: .3rem .6rem;
-  border-bottom: 1px solid #d8dee4; min-width: 6rem; overflow-wrap: break-word }}
-pre {{ background: #f6f8fa; padding: .8rem; overflow-x: auto; line-height: 1.25 }}
-blockquote {{ margin: 1rem 0; padding: .2rem 1rem; border-left: 4px solid #0969da;
-  background: #f0f6fc }}
-</style>
+<style>{style}
+h1 {{ font-size: 1.5rem }}
+td {{ min-width: 6rem }}
+table {{ display: block; overflow-x: auto }}
+pre {{ background: var(--bg); padding: .8rem; overflow-x: auto; line-height: 1.25 }}
+blockquote {{ margin: 12px 0; padding: .2rem 1rem; border-left: 4px solid #e69f00;
+  background: var(--soft) }}
+svg {{ width: 100%; max-width: 720px; font-size: 12px; fill: currentColor }}
+figcaption {{ color: var(--dim); font-size: .83rem }}
+.chip {{ white-space: nowrap }}
+.chip.better, .chip.worse, .chip.unshown {{ background: var(--bg); border: 1px solid }}
+.bar {{ display: grid; grid-template-columns: minmax(3rem, 16rem) 1fr 6rem; gap: 10px;
+  align-items: center; margin: 3px 0; font-size: .83rem }}
+.bar b {{ font-weight: 400; text-align: right; overflow-wrap: anywhere }}
+.bar span {{ position: relative; background: var(--bg); height: 16px; display: block }}
+.bar i {{ display: block; height: 10px; position: relative; top: 3px; background: #0072b2;
+  opacity: .75; min-width: 2px }}
+.bar.better i {{ background: #00805c }}
+.bar.worse i {{ background: #d55e00 }}
+.bar.unshown i {{ background: #999 }}
+.bar u, .bar em {{ position: absolute; top: 0; height: 16px; border-left: 2px solid var(--line) }}
+.bar u.limit {{ border-left: 2px dashed var(--ink) }}
+.bar em {{ border-left: 3px solid var(--ink) }}
+@media (max-width: 600px) {{ .bar {{ grid-template-columns: 7rem 1fr 4.5rem }}
+  thead {{ display: none }} tbody, tr, td {{ display: block }} tr {{ padding: 8px 0;
+  border-bottom: 1px solid var(--line) }} td {{ border: 0; padding: 0 }}
+  td:first-child {{ font-weight: 600 }} }}
+</style></head>
 """
 
 
@@ -54,25 +77,46 @@ def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def write_page(path: Path, package: str, template: str, **values: Any) -> str:
+def write_page(
+    path: Path,
+    package: str,
+    template: str,
+    charts: Mapping[str, str] = MappingProxyType({}),
+    **values: Any,
+) -> str:
     """Write a page of a package's template as ``.md`` and ``.html``; return the Markdown.
 
-    Every value is escaped: it may come from a journal or a file.
+    Every value is escaped: it may come from a journal or a file. A fenced block whose language is
+    the name of one of the ``charts`` stays text in the Markdown, and is that chart in the HTML.
     """
     from markdown_it import MarkdownIt
 
     text = _environment(package).get_template(template).render(**values)
     # Raw HTML is shown and not obeyed; links and images are no part of these pages.
-    body = (
-        MarkdownIt("commonmark", {"html": False})
-        .enable("table")
-        .disable(["link", "image", "autolink"])
-        .render(text)
-    )
+    markdown = MarkdownIt("commonmark", {"html": False})
+    markdown.enable("table").disable(["link", "image", "autolink"])
+
+    def chart(renderer: RendererHTML, tokens: Any, place: int, options: Any, env: Any) -> str:
+        return charts.get(tokens[place].info) or renderer.fence(tokens, place, options, env)
+
+    markdown.add_render_rule("fence", chart)
+    body = markdown.render(text)
     title = re.sub(r"[^\w .,:-]", "", text.partition("\n")[0]).strip()
+    head = _HEAD.format(title=title, style=page_style())
     write_plain(beside(path, ".md"), text)
-    write_plain(beside(path, ".html"), f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n")
+    write_plain(beside(path, ".html"), f"{head}<body><main>\n{_cards(body)}</main></body></html>\n")
     return text
+
+
+def _cards(body: str) -> str:
+    """Return a page as one card a heading, with a chip for each verdict and origin."""
+    body = re.sub(
+        r"<td>(survives|fails|inconclusive|not tried)</td>",
+        lambda cell: f'<td><span class="chip {_TONES[cell[1]]}">{cell[1]}</span></td>',
+        body,
+    )
+    body = re.sub(rf"<td>({_ORIGINS})(?=:|</td>)", r'<td><span class="chip">\1</span>', body)
+    return "".join(f"<section>{part}</section>\n" for part in re.split(r"(?=<h2>)", body))
 
 
 @functools.cache

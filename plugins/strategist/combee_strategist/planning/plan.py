@@ -22,6 +22,7 @@ from combee_dspy.stopping import Patience
 from combee_dspy.tracking import run_number, spent_of
 from combee_strategist.canary import LEAST_HOURS
 from combee_strategist.diagnosis import POINT, Curve, Diagnosis, diagnose
+from combee_strategist.diagnosis.charts import bars
 from combee_strategist.diagnosis.page import beside, write_page
 from combee_strategist.planning.batching import (
     BatchSimulation,
@@ -99,7 +100,8 @@ class Plan:
             "rule": describe_batching(self.batching),
             "run_lines": yaml.safe_dump(self.run_settings(), sort_keys=False).splitlines(),
         }
-        write_page(path, __package__, "plan.md.j2", **values)
+        charts = {"batches": bars([(str(size), share) for size, share in self.batches.histogram()])}
+        write_page(path, __package__, "plan.md.j2", charts, **values)
 
     def run_settings(self) -> dict[str, Any]:
         """Return what a file of ``combee run`` holds to search as planned, besides data and LMs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from combee_dspy.report import CombeeReport
 from combee_dspy.streams import derive_seed
 from combee_dspy.tracking import spent_of
 from combee_strategist.diagnosis import POINT
+from combee_strategist.diagnosis.charts import Interval, intervals
 from combee_strategist.diagnosis.page import write_page
 from combee_strategist.planning.refusals import HOLD_OUT
 
@@ -38,10 +40,15 @@ __all__ = [
 ]
 
 Kind = Literal["run", "seed", "slice", "hardware"]
-Verdict = Literal["survives", "fails", "not shown"]
+Verdict = Literal["survives", "fails", "inconclusive"]
 _KINDS: tuple[Kind, ...] = ("run", "seed", "slice", "hardware")
 _MOST, _QUARTERS, _RESAMPLES = 8, 4, 1_000
 _LOSS = 0.1
+_TONES: Mapping[Verdict, str] = {
+    "survives": "better",
+    "fails": "worse",
+    "inconclusive": "unshown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +84,12 @@ class Check:
         kind: ``"run"`` itself, ``"seed"``, ``"slice"`` or ``"hardware"``.
         where: Which one.
         claim: What must hold there.
-        verdict: ``"survives"``; ``"fails"`` where the opposite is shown; ``"not shown"`` where the
-            rows tell neither.
-        found: What was found, with its interval.
+        verdict: ``"survives"``; ``"fails"`` where the opposite is shown; else ``"inconclusive"``:
+            the rows tell neither.
+        found: What was found, with its interval, and where that is inconclusive how many rows more
+            would give an interval as wide as the margin, on either side.
+        difference: The paired difference behind it; ``None`` for a share of draws.
+        limit: What it must lie above.
     """
 
     kind: Kind
@@ -87,6 +97,8 @@ class Check:
     claim: str
     verdict: Verdict
     found: str
+    difference: PairedDifference | None = None
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,18 @@ class Verification:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
         record = {"ready": self.ready, "untried": self.untried, **asdict(self)}
         write_plain(folder / "verify.json", json.dumps(record, indent=2) + "\n")
-        write_page(folder / "verify", __package__, "verify.md.j2", v=self)
+        rows = [
+            Interval(
+                f"{check.kind} {check.where}",
+                *(check.difference.low, check.difference.difference, check.difference.high),
+                check.limit,
+                _TONES[check.verdict],
+            )
+            for check in self.checks
+            if check.difference is not None
+        ]
+        charts = {"intervals": intervals(rows)}
+        write_page(folder / "verify", __package__, "verify.md.j2", charts, v=self)
 
 
 def over_serial(
@@ -177,10 +200,11 @@ def check_run(kind: Kind, where: str, claim: Claim, report: CombeeReport) -> Ite
         raise RefusedError(
             f"a claim of {where}", "it was not measured beside a serial search", remedy
         )
-    yield _above(kind, where, f"held-out gain above {claim.gain:g}", claim.gain, gain)
+    words = f"held-out gain above {claim.gain:g}"
+    yield _above(kind, where, words, claim.gain, gain, claim.margin)
     words = f"no more than {claim.margin:g} worse than serial search"
     if not claim.faster:
-        yield _above(kind, where, words, -claim.margin, cost.versus)
+        yield _above(kind, where, words, -claim.margin, cost.versus, claim.margin)
         return
     # A speed stands beside the guarantee or not at all: one check, of both.
     whole = _above(
@@ -189,10 +213,11 @@ def check_run(kind: Kind, where: str, claim: Claim, report: CombeeReport) -> Ite
         f"at least {claim.faster:g} times as fast, and {words}",
         -claim.margin,
         cost.versus,
+        claim.margin,
     )
     verdict = whole.verdict
     if verdict == "survives" and cost.speedup is None:
-        verdict = "not shown"
+        verdict = "inconclusive"
     elif verdict == "survives" and cost.speedup is not None and cost.speedup < claim.faster:
         verdict = "fails"
     yield replace(whole, verdict=verdict, found=cost.guarded)
@@ -227,7 +252,14 @@ def check_slices(
         difference = paired_difference(
             before[list(rows)].tolist(), after[list(rows)].tolist(), confidence=level, seed=seed
         )
-        yield _above("slice", f"{name} ({difference.n} rows)", words, -claim.margin, difference)
+        yield _above(
+            "slice",
+            f"{name} ({difference.n} rows)",
+            words,
+            -claim.margin,
+            difference,
+            claim.margin,
+        )
     draws = np.random.default_rng(derive_seed(seed, "verify", "bootstrap"))
     changes = after - before
     means = changes[draws.integers(changes.size, size=(_RESAMPLES, changes.size))].mean(axis=1)
@@ -237,20 +269,32 @@ def check_slices(
         "slice",
         f"{_RESAMPLES:,} bootstrap draws of {changes.size} rows",
         f"held-out gain above {claim.gain:g} in {level:.0%} of them",
-        "survives" if share >= level else "fails" if share <= 1 - level else "not shown",
+        "survives" if share >= level else "fails" if share <= 1 - level else "inconclusive",
         f"in {share:.1%}; 90 % of them between {low:+.3f} and {high:+.3f}",
     )
 
 
-def _above(kind: Kind, where: str, claim: str, limit: float, difference: PairedDifference) -> Check:
-    verdict: Verdict = "not shown"
+def _above(
+    kind: Kind, where: str, words: str, limit: float, difference: PairedDifference, margin: float
+) -> Check:
+    verdict: Verdict = "inconclusive"
     if difference.low > limit:
         verdict = "survives"
     elif difference.high <= limit:
         verdict = "fails"
     interval = f"{difference.low:+.3f} to {difference.high:+.3f}"
     figures = f"{difference.difference:+.3f}, {difference.confidence:.0%} interval {interval}"
-    return Check(kind, where, claim, verdict, figures)
+    if verdict == "inconclusive" and (more := rows_for(difference, margin) - difference.n) > 0:
+        figures += f"; add {more:,} rows for a {100 * margin:g}-point margin"
+    return Check(kind, where, words, verdict, figures, difference, limit)
+
+
+def rows_for(difference: PairedDifference, margin: float) -> int:
+    """Return how many rows like these give an interval that reaches ``margin`` to either side: its
+    width shrinks with the root of their number.
+    """
+    half = (difference.high - difference.low) / 2
+    return math.ceil(difference.n * (half / margin) ** 2)
 
 
 def slices_of(rows: Sequence[Any], by: Sequence[str] = ()) -> dict[str, list[int]]:
