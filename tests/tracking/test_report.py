@@ -78,6 +78,21 @@ DRAWN = """(async () => {
   return figures.map((one) => [one.id, one.querySelector("svg, canvas, table") != null]);
 })()"""
 
+# What keys alone show: a square of the held-out set, one kind of answers, the lessons of a call.
+KEYS = """(() => {
+  const press = (key) => document.querySelector(".flips").dispatchEvent(
+    new KeyboardEvent("keydown", {key, bubbles: true}));
+  const pick = (at, value) => { at.value = value; at.dispatchEvent(new Event("input")); };
+  press("ArrowRight"); press("ArrowRight"); press("ArrowLeft");
+  pick(document.querySelector("[data-of=answers]"), "right");
+  pick(document.getElementById("node-pick"), 2);
+  return {
+    square: document.getElementById("square").textContent,
+    answers: [...document.getElementById("answers").children].filter((one) => !one.hidden).length,
+    lessons: document.getElementById("lessons").children.length,
+  };
+})()"""
+
 
 def rolls_of(page):
     """Return the page's rollouts as rows; texts stand there once each."""
@@ -476,9 +491,12 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(place, tmp_path, s
                 shots / f"report-{size[0]}-{'dark' if dark else 'light'}.png", whole=True
             )
             width = await tab.value("document.documentElement.scrollWidth")
-            return tab.said, drawn, width, await tab.value("document.body.innerText")
+            text = await tab.value("document.body.innerText")
+            return tab.said, drawn, width, text, await tab.value(KEYS)
 
-    said, drawn, width, text = asyncio.run(look())
+    said, drawn, width, text, keys = asyncio.run(look())
+    assert re.fullmatch(r"fixed: 0\s% → 100\s%: effect/\d+ → effect/\d+", keys.pop("square"))
+    assert keys == {"answers": 1, "lessons": 0}, "one row was right before; call 1.2 wrote nothing"
     assert said == []
     assert {"search", "scan", "cost", "grid", "time"} <= {name for name, _ in drawn}
     assert all(found for _, found in drawn), drawn
