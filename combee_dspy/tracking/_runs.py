@@ -29,7 +29,7 @@ class RunFigures:
     Attributes:
         program: Class of the student.
         models: Name of the model by role.
-        limit: Rollouts that the budget allows; ``None`` for any number.
+        limits: What the budget allows, by name; ``None`` for any number.
         simulated: Whether a model is simulated: 1 or 0.
         updates: Updates that have ended.
         rollouts: Rollouts of the search, those of the held-out set left out.
@@ -58,7 +58,7 @@ class RunFigures:
     evaluator: str | None
     updates: int
     rollouts: int
-    limit: float | None
+    limits: Mapping[str, float | None]
     heldout_rollouts: int
     recorded: int
     traces: str | None
@@ -133,7 +133,7 @@ def figures_of(reader: Reader, run: int) -> RunFigures:
         evaluator=about.evaluator,
         updates=history.count(UpdateEnded),
         rollouts=int(rollouts),
-        limit=about.limits.get("rollouts"),
+        limits=about.limits,
         heldout_rollouts=int(heldout_rollouts),
         recorded=int(recorded),
         traces=about.traces or None,

@@ -156,16 +156,17 @@ def spending_rows(
 
 def budget_use(paid: Spending, candidates: Sequence[_Row], figures: RunFigures) -> str:
     """Return whether the budget was well spent, in words; empty where no score says so. Pure."""
-    at = chosen_of(candidates).get("validated_at")
+    chosen = chosen_of(candidates)
+    at = chosen.get("validated_at")
     if at is None:
         return ""
-    allowed = f"{figures.limit:,.0f}" if figures.limit else f"{figures.rollouts:,}"
-    if not chosen_of(candidates)["parents"]:
-        return f"{figures.rollouts:,} of {allowed} rollouts reached nothing better than the student"
-    reached = paid.until[at].rollouts
-    after = figures.rollouts - reached
-    tail = f"; {after:,} more changed nothing" if after else ""
-    return f"best reached at {reached:,} of {allowed} rollouts{tail}"
+    measure = "tokens" if figures.limits.get("tokens") else "rollouts"
+    total, reached = (int(spent.columns()[measure] or 0) for spent in (paid.total, paid.until[at]))
+    allowed = f"{figures.limits.get(measure) or total:,.0f} {measure}"
+    if not chosen["parents"]:
+        return f"{total:,} of {allowed} reached nothing better than the student"
+    tail = f"; {total - reached:,} more changed nothing" if total > reached else ""
+    return f"best reached at {reached:,} of {allowed}{tail}"
 
 
 def spent_of(reader: Reader, run: int) -> dict[str, float | None]:
