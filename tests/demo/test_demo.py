@@ -61,7 +61,7 @@ def test_the_verdict_is_what_the_interval_says(low, high, after, said):
 
 
 def test_its_held_out_questions_tell_the_gain_that_it_shows():
-    # The mean gain of the twenty runs on the results page, and the share of answers that changed in
+    # The mean gain of the runs on the results page, and the share of answers that changed in
     # the default run.
     gain, discordance = 0.21, 0.46
     assert (
