@@ -622,7 +622,12 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         "report.html",
         "rollouts",
     }
-    decisions = client.load_table(experiment, "decisions.json", [run.info.run_id])
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)  # which load_table asks, whatever the client's is
+    try:
+        decisions = client.load_table(experiment, "decisions.json", [run.info.run_id])
+    finally:
+        mlflow.set_tracking_uri(before)
     assert list(decisions["lesson"][:3]) == ["a1", "a1", "b2"]
     assert len(decisions) == 12
     assert run.data.metrics["lessons/served"] == 2
@@ -743,7 +748,11 @@ def test_a_program_and_its_telling_rollouts_are_kept_without_a_key(world, tmp_pa
         client = mlflow.MlflowClient(uri)
         experiment = client.get_experiment_by_name("combee_dspy").experiment_id
         newest, oldest = client.search_runs([experiment])
-        models = [one.outputs.model_outputs[0].model_id for one in (oldest, newest)]
+        models = [
+            # MLflow 3.5 tells outputs of a single run alone.
+            client.get_run(run.info.run_id).outputs.model_outputs[0].model_id
+            for run in (oldest, newest)
+        ]
         files = [
             Path(client.get_logged_model(model).artifact_location, "program.json")
             for model in models
