@@ -127,6 +127,8 @@ def choose_version(members: Sequence[Member], effects: Effects) -> Member:
     """
     newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
     reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
+    if len(newest.scores) < len(members[0].scores):
+        reason += f", which the budget cut at {len(newest.scores)} of {len(members[0].scores)} rows"
     member, reason = _or_student(newest, members[0], reason)
     if member is not members[0]:
         return _chosen(effects, member, reason)
@@ -138,14 +140,14 @@ def newest_not_worse(members: Sequence[Member], level: float) -> Member:
     """Return the newest of several versions of one text that is not clearly worse than the best of
     them.
 
-    ``level`` is the sign test's; those validated on other rows than the first are left out. Oldest
-    first.
+    ``level`` is the sign test's. The rows are those of the first and the newest, whose validation
+    a budget may have cut; members that lack any of them are left out. Oldest first.
     """
-    order = sorted(members[0].scores)
+    order = sorted(members[0].scores.keys() & members[-1].scores.keys())
     if not order:
         return members[-1]
     scores = [
-        [member.scores[row] for row in order] if sorted(member.scores) == order else None
+        [member.scores[row] for row in order] if member.scores.keys() >= set(order) else None
         for member in members
     ]
     return members[select_newest_not_clearly_worse(scores, level)]

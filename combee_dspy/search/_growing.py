@@ -257,8 +257,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """Join the new text to the pool."""
         step = learned.plan.step
         if checked is not None:
-            self._rollouts = checked
-            self.pool.join(self._versions[step].text, (self.pool.members[-1].index,), step, checked)
+            self._joined(self._versions[step].text, step, checked)
 
     async def result(self) -> Member:
         """Return the text that validation speaks for, once its lines are proven; the student where
@@ -268,6 +267,39 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """
         self.effects.purse.set_aside = 0
         await self._read_tests(len(self._versions), len(self._versions) - 1)
+        await self._join_cut_off()
         version, newest = self.pool.members[-1], self._text(len(self._versions) - 1)
         await self._proving.prove(version, newest, self._basis, self._rollouts)
         return choose_version(self.pool.members, self.effects)
+
+    async def _join_cut_off(self) -> None:
+        """Join the last text where the budget cut its validation, by the rows that it has run on.
+
+        Half of all rows and more say enough to compare it with others on these rows. A run that is
+        compiled again does not begin the update of that text, so the decision holds it.
+        """
+        if not self.effects.purse.exhausted or self.task.settings.privacy.texts == "hashes":
+            return
+        last = self.pool.members[-1]
+        cut = await self.effects.decide(f"cut/{last.candidate.id}", self._cut_off, step=last.step)
+        if not cut:
+            return
+        rows = [row for row in self.pool.validation if row.index in cut["rows"]]
+        text = Candidate(cut["texts"])
+        self._joined(text, cut["step"], await self.pool.validate(text, rows, cut["step"]))
+
+    def _cut_off(self) -> dict[str, Any]:
+        """Return the text, its update and its rows; nothing where no validation was cut."""
+        due = [(step, version) for step, version in enumerate(self._versions) if version.validation]
+        if not due or due[-1][1].is_validated:
+            return {}
+        step, text = due[-1][0], due[-1][1].text
+        rows = self.pool.validated_rows(text, step)
+        if 2 * len(rows) < len(self.pool.validation):
+            return {}
+        return {"texts": self.effects.texts.scrubbed(text.texts), "step": step, "rows": rows}
+
+    def _joined(self, text: Candidate, step: int, rollouts: Rollouts) -> None:
+        """Let the text of an update join the pool."""
+        self._rollouts = rollouts
+        self.pool.join(text, (self.pool.members[-1].index,), step, rollouts)

@@ -88,6 +88,17 @@ class CandidatePool:
         by_row = iter(rollouts)
         return {row.index: tuple(itertools.islice(by_row, self.draws)) for row in rows}
 
+    def validated_rows(self, candidate: Candidate, step: int) -> list[int]:
+        """Return the validation rows that a candidate of update ``step`` has run on, by index."""
+        place = EffectPlace("validation", step)
+        return [
+            row.index
+            for row in self.validation
+            if all(
+                self.effects.has_rollout(candidate, row, place, draw) for draw in range(self.draws)
+            )
+        ]
+
     def _keep_time(self, rollouts: Sequence[Rollout]) -> None:
         """Keep time for the held-out set, by what the student's rollouts have taken."""
         heldout = 2 * self._heldout if rollouts else 0

@@ -301,6 +301,33 @@ def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(
     assert len(events(tmp_path, "selected")) == 1, "validation chooses among what it has seen"
 
 
+@pytest.mark.parametrize(("calls", "rows"), [(28, 4), (34, 10)])
+def test_a_text_whose_validation_a_budget_cuts_counts_by_half_of_the_rows(
+    calls: int, rows: int, tmp_path: Path
+) -> None:
+    def answer(request: Any) -> str:
+        right = "Line one" in request.system
+        return in_kind(
+            request, {"answer": code_word(animal_of(request.last)) if right else "nonsense"}
+        )
+
+    for _ in range(2):
+        program = World.made(answer).compile(
+            dspy.Predict(dspy.Signature("question -> answer", "Answer.")),
+            log_dir=tmp_path,
+            reflection_minibatch_size=12,
+            budget=Budget(calls=calls),
+            skip_perfect_score=False,
+            aggregator=Told(("Line one",)),
+        )
+        counted = rows >= 6
+        assert ("Line one" in program.signature.instructions) == counted
+        joined = {event["index"]: event["rows"] for event in events(tmp_path, "validated")}
+        assert joined == ({0: 12, 1: rows} if counted else {0: 12})
+    (selected,) = events(tmp_path, "selected")
+    assert (f"cut at {rows} of 12 rows" in selected["reason"]) == counted
+
+
 def test_the_student_is_returned_where_validation_speaks_for_no_text(tmp_path: Path) -> None:
     def answer(request: Any) -> str:
         right = "Line" not in request.system or "Number 9" not in request.last
