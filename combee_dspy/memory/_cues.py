@@ -19,6 +19,9 @@ _MOST = 24
 _LEAST_HOLDERS = 2
 # A word that so large a share of all inputs has tells nothing.
 _COMMON = 0.5
+# Nor does one that comes of the form of inputs: nine in ten of those that have it teach other
+# lessons.
+_LEAST_SHARE = 0.1
 
 
 def with_cues(lesson: str, cues: str) -> str:
@@ -35,11 +38,18 @@ def split_cues(line: str) -> tuple[str, str]:
     return (line[: match.start()], match[1]) if match else (line, "")
 
 
+def own_words(lesson: str, cues: str) -> str:
+    """Return those of a lesson's cues that are its own words; the lesson where none are."""
+    own = set(normalised(lesson).split())
+    return " ".join(word for word in cues.split() if word in own) or lesson
+
+
 def choose_cues(lessons: Mapping[str, Sequence[str]], inputs: Mapping[str, str]) -> dict[str, str]:
     """Return for each lesson its own words that not most inputs have, then those that tell its
     examples from others, the best first.
 
     A word weighs n · ln(N / holders): n of the lesson's examples have it, and ``holders`` of all N.
+    It is left out where n is less than a tenth of ``holders``.
 
     Args:
         lessons: The examples that teach each lesson, by its text.
@@ -55,7 +65,7 @@ def choose_cues(lessons: Mapping[str, Sequence[str]], inputs: Mapping[str, str])
         weights = {
             word: count * math.log(len(words) / holders[word])
             for word, count in taught.items()
-            if holders[word] >= _LEAST_HOLDERS
+            if holders[word] >= _LEAST_HOLDERS and count >= _LEAST_SHARE * holders[word]
         }
         telling = [
             word for word in own if word[0].isalnum() and holders[word] <= _COMMON * len(words)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 
 from combee_dspy.memory._base import Lookup, Retriever
+from combee_dspy.memory._cues import own_words
 from combee_dspy.memory._text import MemoryText, read_example, read_memory
 from combee_dspy.reflections import estimate_tokens, texts_in
 
@@ -69,14 +71,31 @@ def shelf_of(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
 @lru_cache(maxsize=8)
 def _indexed(text: str, retriever: Retriever, budget_tokens: int) -> Shelf:
     memory = read_memory(text, 1)
-    lessons = [cues or lesson for lesson, cues in memory.lookup.items()]
     return Shelf(
         memory,
         tuple(memory.lookup),
-        retriever.index(lessons),
+        _by_both(memory.lookup, retriever),
         retriever.index(memory.examples),
         budget_tokens,
     )
+
+
+def _by_both(lessons: Mapping[str, str], retriever: Retriever) -> Lookup:
+    """Return a lookup that takes in turn what is found by cues and by a lesson's own words alone.
+
+    Together they would be lost among the cues: inputs of one form share many words.
+    """
+    by_cues = retriever.index([cues or lesson for lesson, cues in lessons.items()])
+    if not any(lessons.values()):
+        return by_cues
+    by_words = retriever.index([own_words(*item) for item in lessons.items()])
+
+    def lookup(query: str, most: int) -> Sequence[int]:
+        pairs = zip_longest(by_cues(query, most), by_words(query, most))
+        places = dict.fromkeys(place for pair in pairs for place in pair if place is not None)
+        return list(places)[:most]
+
+    return lookup
 
 
 def _line_tokens(lesson: str) -> int:

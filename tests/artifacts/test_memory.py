@@ -17,6 +17,7 @@ from combee_dspy.testing import ScriptedAsk, ScriptedLM, arriving, as_chat, cont
 
 COMMON = "Write every answer in capital letters."
 RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
+THINGS = "tent lamp sofa drill watch guitar mirror kettle puzzle wallet carpet ladder"
 ASKED = {
     f"{thing}{number}": Reflection(0, {"Inputs": {"question": f"Which code for {thing}?"}})
     for thing in ("apples", "bells", "clocks")
@@ -115,6 +116,33 @@ def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
     assert memory.serve(text, lessons) == text
     without = lessons.with_states({nine: ("retired", "")})
     assert "nine" not in memory.serve(text, without)
+
+
+def test_words_of_the_form_of_inputs_hide_no_lesson() -> None:
+    things = THINGS.split()
+    forms = (
+        "How long is the warranty on my {}?",
+        "Please send the {} to my new address.",
+        "I was charged twice for the {}.",
+        "I want to return a {} that I never used.",
+    )
+    asked = {
+        f"{thing} {form}": Reflection(
+            0, {"Inputs": {"message": forms[(place + form) % 4].format(thing)}}
+        )
+        for place, thing in enumerate(things)
+        for form in (0, 1)
+    }
+    rules = {thing: f"The code for a {thing} is {thing[:2]}7." for thing in things}
+    lessons = Book().add(
+        [Taught(rule, (f"{thing} 0", f"{thing} 1")) for thing, rule in rules.items()], born=0
+    )
+    memory = Memory(k=2)
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
+    for place, thing in enumerate(things):
+        for form in (2, 3):
+            message = forms[(place + form) % 4].format(thing)
+            assert lesson_id(rules[thing]) in memory.shows(text, {"message": message})
 
 
 def test_what_every_input_lists_finds_no_lesson() -> None:
