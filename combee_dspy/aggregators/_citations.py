@@ -1,6 +1,6 @@
 """Which examples a lesson comes from. Pure.
 
-The numbers that its reader cites decide, else the nearest example.
+The numbers that its reader cites decide where its words allow it, else the nearest example.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 # The dots that stand for a line in what a reader is asked: small models copy them.
 _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
+# A cited example shares this part, at least, of what the example that shares most does: small
+# models number their lines in the place of citing.
+_LEAST_SHARED = 0.25
 # What tells the subject of a record stands near its ends, and one log must not cost more than all
 # lessons.
 _MOST_CHARS = 4_000
@@ -31,7 +34,8 @@ _MOST_CHARS = 4_000
 def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
     """Return the lessons in one call's texts, each with the reflections that teach it.
 
-    Numbers outside the call are void. A text that cites no valid number comes from the reflection
+    Numbers outside the call are void, and so are those of examples that share hardly a word with
+    the text where another one does. A text that cites no valid number comes from the reflection
     with a mistake that it shares most words with.
 
     Args:
@@ -39,7 +43,6 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
         items: What the call read. Number n is the item at n − 1.
     """
     lessons: list[Lesson] = []
-    orphans: list[int] = []
     for text in texts:
         citation = _LEADING.match(text) or _TRAILING.search(text)
         wording = text[: citation.start()] + text[citation.end() :] if citation else text
@@ -47,23 +50,32 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
             continue
         numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
-        if not sources:
-            orphans.append(len(lessons))
         lessons.append(Lesson(_DOTS.sub("", wording.strip()), tuple(sorted(sources))))
-    if orphans:
-        nearest = _nearest([lessons[place].text for place in orphans], items)
-        for place, index in zip(orphans, nearest, strict=True):
-            lessons[place] = Lesson(lessons[place].text, (index,))
-    return lessons
+    return _checked(lessons, items) if lessons and items else lessons
 
 
-def _nearest(texts: Sequence[str], items: Sequence[Reflection]) -> list[int]:
-    """Return for each text the reflection that shares most words with it, by index.
+def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
+    """Return lessons with the sources that their words allow; with the nearest where none is left.
 
-    Those that made a mistake come first: they are what a reader writes about.
+    Mistakes come first there: they are what a reader writes about.
     """
-    items = [item for item in items if not item.perfect] or items
     records = [" ".join(texts_in(item.record))[:_MOST_CHARS] for item in items]
-    vectors = word_vectors([*texts, *records])
-    likeness = (vectors[: len(texts)] @ vectors[len(texts) :].T).toarray().round(6)
-    return [items[int(row.argmax())].index for row in likeness]
+    vectors = word_vectors([*(lesson.text for lesson in lessons), *records])
+    texts, holders = vectors[: len(lessons)], vectors[len(lessons) :]
+    likeness = (texts @ holders.T).toarray().round(6)
+    # Of what a lesson says, by weight; a record may be long.
+    shared = (texts.multiply(texts) @ (holders > 0).T).toarray().round(6)
+    mistakes = [place for place, item in enumerate(items) if not item.perfect]
+    checked: list[Lesson] = []
+    for lesson, near, parts in zip(lessons, likeness, shared, strict=True):
+        allowed = {
+            item.index
+            for item, part in zip(items, parts, strict=True)
+            if part >= _LEAST_SHARED * parts.max()
+        }
+        sources = tuple(source for source in lesson.sources if source in allowed)
+        if not sources:
+            nearest = max(mistakes or range(len(items)), key=near.__getitem__)
+            sources = (items[nearest].index,)
+        checked.append(Lesson(lesson.text, sources))
+    return checked

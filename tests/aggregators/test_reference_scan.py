@@ -373,5 +373,19 @@ def test_a_citation_is_read_where_it_stands_and_void_outside_the_call(text, less
     assert read_citations([text], ITEMS) == [lesson]
 
 
+def test_a_line_that_is_numbered_and_not_cited_comes_from_the_example_that_it_is_about():
+    names = ("tent", "lamp", "sofa", "kettle")
+    items = [
+        Reflection(10 + place, {"Feedback": f"Wrong. A message about a {name} gets {name[0]}7."})
+        for place, name in enumerate(names)
+    ]
+    numbered = ["[1] The code for a sofa is s7.", "[2] The code for a tent is t7."]
+    assert [lesson.sources for lesson in read_citations(numbered, items)] == [(12,), (10,)]
+    (lesson,) = read_citations(["[1, 2, 3, 4] The code for a lamp is l7."], items)
+    assert lesson.sources == (11,)
+    (lesson,) = read_citations(["[1, 3] Whoever asks wants a code."], items)
+    assert lesson.sources == (10, 12), "nothing that it says is nearer to another"
+
+
 def test_a_citation_alone_is_no_lesson():
     assert read_citations(["[1, 2]", "[3] ?"], ITEMS) == []
