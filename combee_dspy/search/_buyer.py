@@ -93,6 +93,10 @@ class Buyer:
         self._warn = warn
         self._unkept = 0  # effects that are paid for and not on disk yet
 
+    def has(self, key: str) -> bool:
+        """Return whether an effect has ended, and what it returned is at hand."""
+        return key in self.unkept or self._log.find(key) is not None
+
     async def buy(
         self,
         effect: Effect,

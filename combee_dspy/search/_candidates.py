@@ -120,6 +120,12 @@ class Row:
             remedy = "Let the metric and the program copy what they change."
             raise ArgumentValueError("metric", name, "is an example that was changed", remedy)
 
+    def rollout_key(self, candidate: Candidate, replicate: int) -> str:
+        """Return the key of a candidate's rollout: a row is the same one in whichever split and
+        update it stands.
+        """
+        return f"rollout/{candidate.id}/{self.hash[:16]}/{replicate}"
+
     @property
     def fields(self) -> Mapping[str, Any]:
         """Its values by name, inputs and labels."""

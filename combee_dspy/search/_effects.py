@@ -126,7 +126,7 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             InfrastructureError: The service kept failing.
         """
-        key = self._rollout_key(candidate, row, place, replicate)
+        key = self.key(row.rollout_key(candidate, replicate), place)
         if place.purpose != "heldout" and counted:
             self.purse.count(key, place.step)
         return self.once(
@@ -134,19 +134,6 @@ class Effects:
             partial(decode_rollout, row=row.fields),
             lambda: self._rolling.buy(key, candidate, row, place, lane, replicate),
         )
-
-    def has_rollout(
-        self, candidate: Candidate, row: Row, place: EffectPlace, replicate: int = 0
-    ) -> bool:
-        """Return whether a rollout has been bought and has ended."""
-        key = self._rollout_key(candidate, row, place, replicate)
-        return key in self.buyer.unkept or self.log.find(key) is not None
-
-    def _rollout_key(
-        self, candidate: Candidate, row: Row, place: EffectPlace, replicate: int
-    ) -> str:
-        # A row is the same one in whichever split and update it stands.
-        return self.key(f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}", place)
 
     def warn(self, text: str, *, step: int = -1) -> None:
         """Tell people what they should know, once: in the log, and in the journal."""

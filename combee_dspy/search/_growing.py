@@ -5,14 +5,13 @@ place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import Any
 
 from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
-from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores
 from combee_dspy.search._choices import choose_version
@@ -26,42 +25,12 @@ from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._showing import Showing
 from combee_dspy.search._spare import spare
 from combee_dspy.search._trials import BLAMED, Trials, blame
+from combee_dspy.search._versions import Rollouts, Version, find_cut_off
 
 __all__ = ["Growing"]
 
 # Rows of minibatches for each validation row.
 _ROWS_A_VALIDATION = 0.5
-
-Rollouts = Mapping[int, Sequence[Rollout]]
-
-
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(slots=True)
-class _Version:
-    """The text after one update.
-
-    Attributes:
-        text: The text.
-        validation: Its rollouts; ``None`` where it is not validated.
-        tested: Done with the edits that its tests ask for, by component.
-        read: Done once there is an update whose text knows of its tests.
-    """
-
-    text: Candidate
-    validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
-    tested: asyncio.Future[Sequence[tuple[str, BookEdit]]] = field(default_factory=_future)
-    read: asyncio.Future[None] = field(default_factory=_future)
-
-    @property
-    def is_validated(self) -> bool:
-        """Whether its validation has ended well: a budget may have cut it off."""
-        task = self.validation
-        return (
-            task is not None and task.done() and not task.cancelled() and task.exception() is None
-        )
 
 
 @dataclass(eq=False)
@@ -87,14 +56,14 @@ class Growing(Keeper[Candidate, Rollouts | None]):
     proposer: Proposer | ServedBooks
 
     def __post_init__(self) -> None:
-        self._versions: list[_Version] = []
+        self._versions: list[Version] = []
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
         self._due: set[int] = set()  # updates whose text is validated
         self._read = 0  # versions whose tests the book knows
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
         self._rows = RowScores(self.task.settings.perfect_score)
         self._validated = self.task.seed
-        self._best = _Version(self.task.seed, None)
+        self._best = Version(self.task.seed, None)
         self._staleness = self.task.settings.staleness
         self._proving = Proving(
             self.effects,
@@ -181,7 +150,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
             # Where the run ends before anybody asks, nobody needs to hear that the budget had no
             # room for it.
             validation.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._versions.append(_Version(text, validation))
+        self._versions.append(Version(text, validation))
         return text
 
     async def _read_tests(self, count: int, step: int) -> None:
@@ -195,7 +164,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
                 await self._compare(version, blamed=bool(edits))
             self._read += 1
 
-    async def _compare(self, version: _Version, *, blamed: bool) -> None:
+    async def _compare(self, version: Version, *, blamed: bool) -> None:
         """Note the best version, and whether later ones are spoilt by something that is no line of
         the book.
         """
@@ -207,7 +176,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         if rows and fmean(after) >= fmean(before):
             self._best = version
 
-    async def _scored(self, version: _Version | None) -> tuple[Candidate, Scores]:
+    async def _scored(self, version: Version | None) -> tuple[Candidate, Scores]:
         """Return a version's text and scores; the student's where there is none, or none
         validated.
         """
@@ -241,7 +210,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
             if not version.tested.done():
                 version.tested.set_result(edits)
 
-    async def _is_read(self, version: _Version, turn: Callable[[], Awaitable[None]]) -> bool:
+    async def _is_read(self, version: Version, turn: Callable[[], Awaitable[None]]) -> bool:
         """Return whether the text of a later update must know of the tests of a version's lines.
 
         Such an update has begun before it is this one's turn.
@@ -280,24 +249,12 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """
         if not self.effects.purse.exhausted or self.task.settings.privacy.texts == "hashes":
             return
-        last = self.pool.members[-1]
-        cut = await self.effects.decide(f"cut/{last.candidate.id}", self._cut_off, step=last.step)
-        if not cut:
-            return
-        rows = [row for row in self.pool.validation if row.index in cut["rows"]]
-        text = Candidate(cut["texts"])
-        self._joined(text, cut["step"], await self.pool.validate(text, rows, cut["step"]))
-
-    def _cut_off(self) -> dict[str, Any]:
-        """Return the text, its update and its rows; nothing where no validation was cut."""
-        due = [(step, version) for step, version in enumerate(self._versions) if version.validation]
-        if not due or due[-1][1].is_validated:
-            return {}
-        step, text = due[-1][0], due[-1][1].text
-        rows = self.pool.validated_rows(text, step)
-        if 2 * len(rows) < len(self.pool.validation):
-            return {}
-        return {"texts": self.effects.texts.scrubbed(text.texts), "step": step, "rows": rows}
+        find = partial(find_cut_off, self._versions, self.pool)
+        cut = await self.effects.decide(f"cut/{self.pool.members[-1].candidate.id}", find)
+        if cut:
+            text, step = Candidate(cut["texts"]), cut["step"]
+            rows = [row for row in self.pool.validation if row.index in cut["rows"]]
+            self._joined(text, step, await self.pool.validate(text, rows, step))
 
     def _joined(self, text: Candidate, step: int, rollouts: Rollouts) -> None:
         """Let the text of an update join the pool."""

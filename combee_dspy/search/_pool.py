@@ -90,12 +90,13 @@ class CandidatePool:
 
     def validated_rows(self, candidate: Candidate, step: int) -> list[int]:
         """Return the validation rows that a candidate of update ``step`` has run on, by index."""
-        place = EffectPlace("validation", step)
+        effects, place = self.effects, EffectPlace("validation", step)
         return [
             row.index
             for row in self.validation
             if all(
-                self.effects.has_rollout(candidate, row, place, draw) for draw in range(self.draws)
+                effects.buyer.has(effects.key(row.rollout_key(candidate, draw), place))
+                for draw in range(self.draws)
             )
         ]
 
