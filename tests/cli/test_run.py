@@ -91,7 +91,7 @@ def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
     assert code == 0, err
     lines = dict(line.split(None, 1) for line in out.splitlines())
     assert lines["validation"].count("→") == 1
-    assert "n = 6)" in lines["held-out"]
+    assert "n = 6: " in lines["held-out"]
     assert out.startswith("held-out "), "a loss there would be the first line"
     assert "task" in lines["calls"]
     assert "no language model" in lines["note"]
@@ -150,7 +150,7 @@ output: learned.json
 """
         code, out, err = shell("run", written(text))
     assert code == 0, err
-    assert "n = 5)" in out
+    assert "n = 5: " in out
     assert out.rstrip().endswith("report.html")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"learned.json", "journal.sqlite"} < {path.name for path in files}

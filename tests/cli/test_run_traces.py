@@ -67,7 +67,7 @@ def test_the_newest_days_are_held_out(shell: Any, world: World) -> None:
     assert code == 0, err
     text = " ".join(out.split())
     assert "8 recorded rollouts" in text
-    assert "n = 4)" in text
+    assert "n = 4: " in text
 
 
 def test_a_dry_run_says_what_would_be_read(shell: Any, world: World) -> None:

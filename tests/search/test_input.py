@@ -285,8 +285,8 @@ def test_a_changed_setting_is_checked_and_what_follows_from_it_follows() -> None
     assert combee.settings.keep == "pareto"
     with pytest.raises(ArgumentTypeError, match="is no Settings"):
         combee.settings = "nonsense"  # type: ignore[assignment]  # the error is what is tested
-    with pytest.raises(ArgumentValueError, match="budget"):
-        combee.settings = replace(combee.settings, max_metric_calls=None)
+    with pytest.raises(ArgumentValueError, match="auto and max_metric_calls"):
+        combee.settings = replace(combee.settings, auto="light")
 
 
 def test_settings_are_read_by_the_names_that_gepa_has_for_them() -> None:
