@@ -144,7 +144,8 @@ def _read_span(span: MLflowSpan) -> Span:
     return Span(
         span.span_id,
         span.parent_id or "",
-        span.name,
+        # A server of ours says which predictor it was.
+        str(attributes.get("combee.component") or span.name),
         span.span_type,
         span.inputs,
         span.outputs,

@@ -128,3 +128,34 @@ def test_what_cannot_work_is_refused_at_once(desk):
         Live("x", DESK, metric=metric, reflection_lm="gpt")
     with pytest.raises(ArgumentValueError, match="hashes"):
         Live("x", DESK, metric=metric, reflection_lm=lm, privacy=Privacy(texts="hashes"))
+
+
+@pytest.fixture
+def logged(autolog):
+    """Before a context of DSPy's is entered: it takes callbacks over as they are then."""
+    autolog()
+
+
+def test_spans_of_mlflow_say_which_request_version_and_predictor(logged, desk):
+    import mlflow
+
+    from combee_dspy.traces import MLflowTraces
+
+    here = desk()
+    mlflow.set_tracking_uri(here.live._setup.uri)
+    mlflow.set_experiment(here.live._setup.name)
+    here.ask("bell")
+    mlflow.flush_trace_async_logging()
+    (trace,) = mlflow.search_traces(return_type="list")
+    marks = {
+        name: value
+        for span in trace.data.spans
+        for name, value in span.attributes.items()
+        if name.startswith("combee.")
+    }
+    assert marks["combee.request"] == here.server._recorder.request("r0")
+    assert (marks["combee.version"], marks["combee.component"]) == (1, "self")
+    source = MLflowTraces(here.live._setup.name, here.live._setup.uri)
+    (recorded,) = source.read()
+    assert recorded.calls[0].predictor == "self"
+    mlflow.set_tracking_uri(None)

@@ -7,6 +7,7 @@
 | ``_options``, ``_arms`` | how a server tries a challenger; the versions that it holds |
 | ``_serving`` | :class:`CanaryProgram`: stands where the user's program stood |
 | ``_recording`` | what was served and shadowed: scored, counted, written to a journal |
+| ``_stamps`` | which request, version and predictor a span of MLflow is of |
 | ``_pool`` | threads for shadows and scores, never in a caller's way |
 | ``_decide`` | the sequential test; status, promotion, rollback |
 

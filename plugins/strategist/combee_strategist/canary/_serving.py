@@ -28,6 +28,7 @@ from combee_strategist.canary._pairs import Answer, Pair
 from combee_strategist.canary._pool import Dropped, Overdue, Pool
 from combee_strategist.canary._recording import Recorder
 from combee_strategist.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Registry
+from combee_strategist.canary._stamps import stamped
 from combee_strategist.canary._turns import Attempt, Turn, take_turn
 from combee_strategist.canary._window import Window
 
@@ -258,7 +259,8 @@ class CanaryProgram(dspy.Module):
         if wanted != own:
             problem = f"version {number} has components {sorted(wanted)}, the program {sorted(own)}"
             raise RegistryError(self._name, problem)
-        return Arm(version, artifact.build(self.program, dict(version.texts)), Window(version.plan))
+        program = stamped(artifact.build(self.program, dict(version.texts)))
+        return Arm(version, program, Window(version.plan))
 
     def _follow(self, view: View) -> None:
         self._view = view

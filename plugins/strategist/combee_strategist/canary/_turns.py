@@ -18,6 +18,7 @@ from combee_strategist.canary._arms import Arm, View, answer_of
 from combee_strategist.canary._options import Serving
 from combee_strategist.canary._pairs import Answer
 from combee_strategist.canary._recording import Recorder
+from combee_strategist.canary._stamps import stamp_request
 
 __all__ = ["Attempt", "Turn", "take_turn"]
 
@@ -92,6 +93,8 @@ class Attempt:
         traced = {"trace": self._trace} if self._keeping.every else {}
         self._scope = dspy.context(**traced, **self._meter.settings())
         self._scope.__enter__()
+        version = self._arm.version
+        stamp_request(self._turn.request, version.number, version.candidate)
         self._began, self._started = self._keeping.clock(), time.perf_counter()
         return self
 
