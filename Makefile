@@ -85,6 +85,7 @@ bench: setup
 # The tables of studies whose results are committed, and the studies themselves: OPTIONS="--lm …".
 studies: setup
 	cd plugins/bench && ../../$(BIN)/python -m studies.real.tables studies/real/cells.jsonl
+	cd plugins/bench && ../../$(BIN)/python -m studies.real.readers studies/real/cells.jsonl
 
 studies-run: setup
 	cd plugins/bench && ../../$(BIN)/python -m studies real $(OPTIONS)
