@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import dspy
@@ -22,6 +23,7 @@ from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.streams import derive
 from combee_strategist.canary import CanaryPlan, Registry, RequestLabelled, Serving
 from combee_strategist.live import Learning
+from combee_strategist.live._records import SessionBegun, SessionEnded
 from studies.fortnight.live import NAME, FastClock, open_live, store
 from studies.fortnight.peers import quietly
 from studies.fortnight.world import LAWS, make_world
@@ -60,20 +62,25 @@ def test_what_is_killed_loses_no_request_and_learns_nothing_twice(tmp_path: Path
     registry = Registry(NAME, store(tmp_path))
     audit = registry.audit()
     published = [line["to"] for line in audit if line["action"] == "publish"]
-    taught = facts.taught
     show(
         {
             "kills": dict(killed),
             "requests": len(answered),
             "labels": len(labelled),
             "versions": len(published),
-            "traces learned": len(taught),
+            "sessions": len(facts.begun),
+            "traces learned": sum(ended.taught for ended in facts.ended),
         }
     )
     assert killed.total() == kills
     assert {request(name) for name in answered} <= facts.requests
     assert {request(name) for name in labelled} <= facts.labels
-    assert max(Counter(taught).values(), default=1) == 1
+    # Each session takes the labels behind the last one's, and ends once: none is learned twice,
+    # and none is passed over.
+    assert [begun.number for begun in facts.begun] == list(range(1, len(facts.begun) + 1))
+    for earlier, later in pairwise(facts.begun):
+        assert later.after == earlier.upto
+    assert max(Counter(ended.number for ended in facts.ended).values(), default=1) == 1
     assert sorted(published) == list(range(1, len(published) + 1))
     for number in published:
         assert registry.version(number).number == number
@@ -85,25 +92,27 @@ def test_what_is_killed_loses_no_request_and_learns_nothing_twice(tmp_path: Path
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the journals hold: served and labelled requests, and traces as sessions read them."""
+    """What the journals hold: served and labelled requests, and sessions."""
 
     requests: set[str]
     labels: set[str]
-    taught: list[str]
+    begun: list[SessionBegun]
+    ended: list[SessionEnded]
 
 
 def read_journals(folder: Path) -> Facts:
-    facts = Facts(set(), set(), [])
+    facts = Facts(set(), set(), [], [])
     for path in folder.glob("serving/*/journal.sqlite"):
         with Reader(path, checked=True) as reader:
             sql = "SELECT example FROM effect WHERE kind = 'rollout' AND purpose = 'serving'"
             facts.requests.update(row[0] for row in reader.rows(sql))
             labels = RunHistory(reader).entries(RequestLabelled)
             facts.labels.update(entry.event.request for entry in labels)
-    for path in folder.glob("sessions/*/journal.sqlite"):
+    for path in folder.glob("learner/journal.sqlite"):
         with Reader(path, checked=True) as reader:
-            sql = "SELECT example FROM effect WHERE kind = 'recorded'"
-            facts.taught.extend(row[0] for row in reader.rows(sql))
+            history = RunHistory(reader)
+            facts.begun.extend(entry.event for entry in history.entries(SessionBegun))
+            facts.ended.extend(entry.event for entry in history.entries(SessionEnded))
     return facts
 
 
