@@ -24,7 +24,7 @@ from combee_strategist.canary._decide import (
     status,
     withdraw,
 )
-from combee_strategist.canary._events import RequestLabelled
+from combee_strategist.canary._events import RequestLabelled, open_journals
 from combee_strategist.canary._options import Clock, Serving
 from combee_strategist.canary._publish import (
     LEAST_HOURS,
@@ -56,6 +56,7 @@ __all__ = [
     "Serving",
     "Version",
     "interval",
+    "open_journals",
     "promote",
     "propose_texts",
     "publish",

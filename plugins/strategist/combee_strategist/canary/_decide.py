@@ -18,6 +18,7 @@ from combee_dspy.events import PairScored, ShadowsCounted
 from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError
 from combee_dspy.files import file_name
 from combee_dspy.journal import Reader, RunHistory
+from combee_strategist.canary._events import open_journals
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 
 __all__ = ["CanaryStatus", "interval", "promote", "rollback", "status", "withdraw"]
@@ -206,12 +207,10 @@ class _Evidence:
         self.first, self.last = math.inf, 0.0
         self.shadows: Counter[str] = Counter()
         sums: dict[str, Counter[str]] = {}
-        for path in sorted(folder.rglob("journal.sqlite")):
-            with Reader(path) as reader:
-                run = reader.rows("SELECT id FROM run WHERE name = ?", (name,))
-                if run:
-                    self._pairs(reader, production, challenger)
-                    self._sums(reader, sums)
+        for reader in open_journals(folder):
+            if reader.rows("SELECT id FROM run WHERE name = ?", (name,)):
+                self._pairs(reader, production, challenger)
+                self._sums(reader, sums)
         self.versions = tuple({"version": name, **counts} for name, counts in sorted(sums.items()))
 
     def _pairs(self, reader: Reader, production: int, challenger: str) -> None:

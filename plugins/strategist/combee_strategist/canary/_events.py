@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
 from combee_dspy.events import Event, decode
-from combee_dspy.journal import Effect, Reader
+from combee_dspy.exceptions import JournalDamagedError
+from combee_dspy.journal import JOURNAL, Effect, Reader
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import encode_rollout
 from combee_strategist.canary._pairs import Answer
 
-__all__ = ["LabelsAwaited", "RequestLabelled", "awaited", "effect_of"]
+__all__ = ["LabelsAwaited", "RequestLabelled", "awaited", "effect_of", "open_journals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,25 @@ class RequestLabelled(Event):
     expected: Mapping[str, JsonValue] = field(default_factory=dict)
     trusted: bool = False
     by: str = "person"
+
+
+def open_journals(folder: Path) -> Iterator[Reader]:
+    """Yield the journals of all servers, oldest first, each closed before the next is opened.
+
+    One without a table of runs is left out: its server has only begun, or died as it began.
+
+    Raises:
+        JournalDamagedError: A journal is not as it was written.
+    """
+    for path in sorted(folder.rglob(JOURNAL)):
+        try:
+            reader = Reader(path)
+        except JournalDamagedError as error:
+            if error.reason != "it has no table of runs":
+                raise
+            continue
+        with reader:
+            yield reader
 
 
 def awaited(reader: Reader, request: str) -> Iterator[LabelsAwaited]:

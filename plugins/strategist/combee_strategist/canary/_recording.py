@@ -22,7 +22,7 @@ import dspy
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.events import ShadowsCounted
 from combee_dspy.exceptions import JournalError
-from combee_dspy.journal import Effect, Journal, Reader
+from combee_dspy.journal import Effect, Journal
 from combee_dspy.lms.redact import scrub
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout
@@ -32,6 +32,7 @@ from combee_strategist.canary._events import (
     RequestLabelled,
     awaited,
     effect_of,
+    open_journals,
 )
 from combee_strategist.canary._options import Keeping
 from combee_strategist.canary._pairs import Answer, Pair, recalled, scores_of
@@ -193,9 +194,8 @@ class Recorder:
         return accepted
 
     def _recall(self, request: str, labels: Mapping[str, Any]) -> None:
-        for path in self.keeping.folder.rglob("journal.sqlite"):
-            with Reader(path) as reader:
-                rollouts = [decode_rollout(event.rollout) for event in awaited(reader, request)]
+        for reader in open_journals(self.keeping.folder):
+            rollouts = [decode_rollout(event.rollout) for event in awaited(reader, request)]
             for rollout in filter(None, rollouts):
                 if rollout.prediction is not None:
                     self.wait(recalled(request, rollout.prediction, labels))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from combee_dspy.cli._tables import plain, show_table
+from combee_dspy.exceptions import RegistryError
 
 if TYPE_CHECKING:
     from combee_strategist.live import Live
@@ -66,7 +67,13 @@ def live(  # noqa: PLR0913 - each has a default
             return
         stop = threading.Event()
         while True:
-            decided = process.tick()
+            try:
+                decided = process.tick()
+            except RegistryError as error:
+                if once:
+                    raise
+                typer.echo(plain(str(error)), err=True)  # it is asked again
+                decided = ()
             columns = ("action", "version", "session", "why")
             show_table([{key: getattr(item, key) for key in columns} for item in decided])
             if once or stop.wait(seconds):

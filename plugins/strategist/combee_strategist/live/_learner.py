@@ -63,6 +63,7 @@ class LiveLearner:
         self._hear_people()
         shipper = Shipper(self._setup, self._log, self._registry)
         shipper.look()
+        shipper.conclude()  # of a session whose learner died behind its end
         if not self._log.is_open and open_trial(self._log.decisions) is None:
             self._begin(self._registry)
         if self._log.is_open:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -10,9 +11,10 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, RegistryError
 from combee_dspy.files import file_name, make_folder, open_lock
 from combee_dspy.journal import JOURNAL, Reader, RunHistory
+from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
 from combee_dspy.search import user
@@ -26,6 +28,8 @@ from combee_strategist.live._serving import LiveProgram
 from combee_strategist.live._setup import Approve, Setup, Slices
 
 __all__ = ["Live"]
+
+logger = logging.getLogger("combee_dspy")
 
 
 class Live:
@@ -154,9 +158,18 @@ class Live:
         return self._learning().tick()
 
     def run(self, stop: threading.Event, seconds: float = 60.0) -> None:
-        """Tick every so many seconds of real time until ``stop`` is set."""
+        """Tick every so many seconds of real time until ``stop`` is set.
+
+        A registry that does not answer is asked again with the next tick.
+
+        Raises:
+            JournalHeldError: Another process learns.
+        """
         while True:
-            self.tick()
+            try:
+                self.tick()
+            except RegistryError as error:
+                logger.warning("live %s: %s", self._setup.name, scrub(str(error)))
             if stop.wait(seconds):
                 return
 

@@ -13,11 +13,12 @@ from combee_dspy.events import PairScored
 from combee_dspy.files import make_folder
 from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.lessons import Book
+from combee_strategist.canary import open_journals
 from combee_strategist.diagnosis.page import write_page
 from combee_strategist.live._allowance import DAY
 from combee_strategist.live._records import LineEvidence, LiveDecision, SessionEnded
-from combee_strategist.live._served import journals
 from combee_strategist.live._setup import Setup
+from combee_strategist.live._shipping import answers_to, open_trial
 
 __all__ = ["write_live_page", "write_review"]
 
@@ -182,15 +183,15 @@ def _outcome(session: SessionEnded) -> str:
 def _open_decisions(
     setup: Setup, decisions: Sequence[LiveDecision], ended: Sequence[SessionEnded]
 ) -> list[str]:
-    proposals = [item for item in decisions if item.action in ("propose", "promote", "withdraw")]
-    if not proposals or proposals[-1].action != "propose":
+    trial = open_trial(decisions)
+    if trial is None:
         return []
-    version = proposals[-1].version
-    said = [item.action for item in decisions if item.version == version and item.line]
+    version = trial.version
+    said = [item.action for item in answers_to(trial, decisions)]
     needs = setup.approve == "human" or ended[-1].person
     waits = needs and "approve" not in said
     person = f"a person must approve it: review/v{version}.md" if waits else "its trial decides"
-    return [f"Version {version} is on trial since {_when(proposals[-1].at)}; {person}."]
+    return [f"Version {version} is on trial since {_when(trial.at)}; {person}."]
 
 
 def _days(setup: Setup, journal: Path) -> list[_Day]:
@@ -206,12 +207,11 @@ def _days(setup: Setup, journal: Path) -> list[_Day]:
             day(started).dollars += dollars or 0.0
         for started, score in reader.rows(_SCORED):
             day(started).sums.update({"labelled": 1, "score": score})
-    for path in journals(setup):
-        with Reader(path) as reader:
-            for entry in RunHistory(reader).entries(PairScored):
-                pair = entry.event
-                sums = {"pairs": 1, "incumbent": pair.before, "challenger": pair.after}
-                day(pair.at).sums.update(sums)
+    for reader in open_journals(setup.requests):
+        for entry in RunHistory(reader).entries(PairScored):
+            pair = entry.event
+            sums = {"pairs": 1, "incumbent": pair.before, "challenger": pair.after}
+            day(pair.at).sums.update(sums)
     return [days[number] for number in sorted(days)]
 
 

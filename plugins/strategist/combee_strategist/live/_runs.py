@@ -61,23 +61,37 @@ class GateRuns:
     ) -> None:
         threads = self._setup.learning.num_threads
         slots = Slots(Threads().start(threads), Fixed(threads))
-        tariff = Tariff()
+        tariff, failures = Tariff(), list[Exception]()
+        metric = self._setup.metric
+
+        async def rollout(key: str, row: GateRow) -> None:
+            job = RolloutJob(program, row.example, row.id, metric, tariff=tariff)
+            try:
+                await self._rollout(slots, job, key, candidate, failures)
+            except Exception as error:  # noqa: BLE001 - raised below, once all has ended
+                failures.append(error)
+
         try:
-            async with asyncio.TaskGroup() as group:
-                for key, row in missing.items():
-                    job = RolloutJob(
-                        program, row.example, row.id, self._setup.metric, tariff=tariff
-                    )
-                    group.create_task(self._rollout(slots, job, key, candidate))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
+            # What is under way ends, since it is paid; nothing else begins behind a failure.
+            await asyncio.gather(*(rollout(key, row) for key, row in missing.items()))
         finally:
             await slots.close()
+        if failures:
+            raise failures[0]
 
-    async def _rollout(self, slots: Slots, job: RolloutJob, key: str, candidate: str) -> None:
+    async def _rollout(
+        self,
+        slots: Slots,
+        job: RolloutJob,
+        key: str,
+        candidate: str,
+        failures: Sequence[Exception],
+    ) -> None:
         reserved: list[int] = []
 
         async def reserve() -> None:
+            if failures:
+                raise failures[0]
             size = self._largest or _FIRST
             self._allowance.reserve(size)
             reserved.append(size)

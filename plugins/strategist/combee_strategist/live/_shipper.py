@@ -11,9 +11,12 @@ from combee_strategist.live._page import write_review
 from combee_strategist.live._records import Action, LiveDecision
 from combee_strategist.live._setup import Setup
 from combee_strategist.live._shipping import (
+    answers_to,
     judge_trial,
+    last_move,
     last_reason,
     open_trial,
+    other_challenger,
     propose,
     ship_removal,
 )
@@ -69,14 +72,20 @@ class Shipper:
             log.decide(LiveDecision("promote", "a line was removed", 0, version))
 
     def _watch_production(self) -> None:
-        """See whether servers, or people, took back what was promoted last."""
+        """See whether servers, or people, took back what was promoted last, or went on from it."""
         moves = [item for item in self._log.decisions if item.action in ("promote", "roll back")]
         if not moves or moves[-1].action == "roll back" or not moves[-1].session:
             return
         version, serves = moves[-1].version, self._registry.at(PRODUCTION)
-        if serves != version:
-            why = f"version {serves} serves again: {last_reason(self._registry, version)}"
-            self._take_back(moves[-1].session, "roll back", why, version)
+        trial = open_trial(self._log.decisions)
+        if serves == version or (trial is not None and serves == trial.version):
+            return
+        action, why = last_move(self._registry)
+        if action == "promote":  # by hand, or by a learner that died behind it
+            self._log.decide(LiveDecision("promote", why, version=serves))
+            return
+        why = f"version {serves} serves again: {last_reason(self._registry, version)}"
+        self._take_back(moves[-1].session, "roll back", why, version)
 
     def _judge_trial(self) -> None:
         trial = open_trial(self._log.decisions)
@@ -84,7 +93,7 @@ class Shipper:
             return
         ended = self._log.ended[-1]
         person = self._setup.approve == "human" or ended.person
-        said = [item for item in self._log.decisions if item.line and item.version == trial.version]
+        said = answers_to(trial, self._log.decisions)
         outcome = judge_trial(self._setup, self._registry, trial, said, person=person)
         if outcome is None:
             return
@@ -125,6 +134,12 @@ class Shipper:
             refused = "the same text was on trial before"
         if refused:
             self._log.decide(LiveDecision("refuse", refused, session=ended.number))
+            return
+        other = other_challenger(self._registry, ended)
+        if other is not None:
+            why = f"version {other}, which somebody else has published, is on trial"
+            if log.decisions[-1].why != why:
+                log.decide(LiveDecision("skip", why, session=ended.number))
             return
         begun = log.begun.production if log.begun else 1
         before = self._registry.version(begun).texts

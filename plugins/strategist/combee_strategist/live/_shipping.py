@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.evaluation import Receipt
+from combee_dspy.search import Candidate
 from combee_strategist.canary import (
     CHALLENGER,
     PRODUCTION,
@@ -19,7 +20,17 @@ from combee_strategist.canary import (
 from combee_strategist.live._records import Action, LiveDecision, SessionEnded
 from combee_strategist.live._setup import Setup
 
-__all__ = ["TrialOutcome", "judge_trial", "last_reason", "open_trial", "propose", "ship_removal"]
+__all__ = [
+    "TrialOutcome",
+    "answers_to",
+    "judge_trial",
+    "last_move",
+    "last_reason",
+    "open_trial",
+    "other_challenger",
+    "propose",
+    "ship_removal",
+]
 
 _WHO = "combee live"
 _REMOVED = "a person removed a line"
@@ -42,6 +53,25 @@ def open_trial(decisions: Sequence[LiveDecision]) -> LiveDecision | None:
         if decision.action == "propose":
             return decision
     return None
+
+
+def answers_to(proposal: LiveDecision, decisions: Sequence[LiveDecision]) -> list[LiveDecision]:
+    """Return what people have said of a proposed version since it was there to be read."""
+    later = decisions[decisions.index(proposal) :]
+    return [item for item in later if item.line and item.version == proposal.version]
+
+
+def other_challenger(registry: Registry, ended: SessionEnded) -> int | None:
+    """Return the challenger on trial that is not what a session came to; ``None`` without one.
+
+    Raises:
+        RegistryError: The registry does not answer.
+    """
+    waiting = registry.at(CHALLENGER)
+    if waiting in (None, registry.at(PRODUCTION)):
+        return None
+    own = registry.version(waiting).candidate == Candidate(ended.texts).id
+    return None if own else waiting
 
 
 def propose(setup: Setup, registry: Registry, ended: SessionEnded) -> int:
@@ -134,6 +164,13 @@ def _evidence(standing: CanaryStatus) -> str:
         f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f},"
         f" {standing.low:+.4f} to {standing.high:+.4f}"
     )
+
+
+def last_move(registry: Registry) -> tuple[str, str]:
+    """Return how ``production`` was moved last, ``"promote"`` or ``"rollback"``, and why."""
+    lines = [line for line in registry.audit() if line["carried_out"]]
+    moves = [line for line in lines if line["action"] in ("promote", "rollback")]
+    return (str(moves[-1]["action"]), str(moves[-1]["why"])) if moves else ("", "")
 
 
 def last_reason(registry: Registry, version: int | None) -> str:

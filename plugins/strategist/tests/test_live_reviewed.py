@@ -1,0 +1,265 @@
+"""Moments at which two files disagree, and people who are not who they seem."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import dspy
+import pytest
+
+from combee_dspy.exceptions import RegistryError
+from combee_dspy.journal import Reader
+from combee_dspy.testing import ScriptedLM
+from combee_dspy.traces import Selection
+from combee_strategist.canary import RequestLabelled, promote, propose_texts, withdraw
+from combee_strategist.live import Learning
+from combee_strategist.live._served import end_of_labels, is_behind, read_served
+from plugins.strategist.tests.lives import GOODS, desk_answer
+from plugins.strategist.tests.test_live_learning import actions, every_line, served_lines, trial
+
+
+def rows(here):
+    setup = here.live._setup
+    return read_served(setup, lambda trace: trace, {}, end_of_labels(setup))
+
+
+def promoted(here):
+    """Let a first version reach production."""
+    here.label(*GOODS)
+    here.live.tick()
+    trial(here)
+    assert "promote" in actions(here.live.tick())
+    here.server.refresh()
+
+
+def test_a_second_promotion_whose_decision_died_is_no_roll_back(desk):
+    here = desk()
+    promoted(here)
+    here.rules |= {"ant": "Z0", "bell": "Z1"}
+    for _ in range(6):
+        here.label(*GOODS, trusted=True)
+        here.label(*GOODS)
+        here.clock.pass_hours(6)
+        if "propose" in actions(here.live.tick()):
+            break
+    trial(here)
+    registry = here.live._setup.registry()
+    promote(registry, here.live._setup.requests, who="combee live", why="then it died")
+    version = registry.at("production")
+    decided = here.live.tick()
+    assert [(each.action, each.version) for each in decided][:1] == [("promote", version)]
+    assert "roll back" not in actions(here.live.decisions())
+
+
+def test_a_removal_whose_decision_died_is_no_roll_back(desk, monkeypatch):
+    here = desk()
+    promoted(here)
+    log = here.live._learner._log
+    decide, here_died = log.decide, []
+
+    def dies(decision):
+        if decision.action == "promote":
+            here_died.append(decision)
+            raise KeyboardInterrupt
+        decide(decision)
+
+    monkeypatch.setattr(log, "decide", dies)
+    here.live.remove("The code for cup is K2.", who="ada")
+    with pytest.raises(KeyboardInterrupt):
+        here.live.tick()
+    here.live.close()
+    here.live = here.remake()
+    assert here_died
+    assert actions(here.live.tick()) == ["promote"]
+    assert "the code for ant is K0" in served_lines(here)
+
+
+def test_what_a_session_came_to_is_shipped_before_the_next_begins(desk, monkeypatch):
+    here = desk()
+    here.label(*GOODS)
+    here.live.tick()  # the learner's journal is there
+    here.live.reject(2, who="bob")
+    here.live.tick()
+    for _ in range(3):
+        here.label(*GOODS)
+    log = here.live._learner._log
+    decide = log.decide
+
+    def dies(decision):
+        if decision.action == "propose":
+            raise KeyboardInterrupt
+        decide(decision)
+
+    monkeypatch.setattr(log, "decide", dies)
+    with pytest.raises(KeyboardInterrupt):
+        here.live.tick()
+    here.live.close()
+    here.live = here.remake()
+    here.label(*GOODS)
+    here.label(*GOODS)
+    assert actions(here.live.tick()) == ["propose"]
+
+
+def test_a_challenger_of_somebody_else_is_waited_for(desk):
+    here = desk()
+    setup = here.live._setup
+    registry = setup.registry()
+    other = propose_texts(registry, {"self": "By hand."}, None, setup.plan, "by hand")
+    here.label(*GOODS)
+    assert actions(here.live.tick()) == ["learn", "skip"]
+    assert here.live.tick() == ()
+    withdraw(registry, who="ops", only=other)
+    assert actions(here.live.tick()) == ["propose"]
+
+
+def test_what_the_team_vouches_for_nobody_else_changes(desk):
+    here = desk()
+    request, _ = here.ask("cup")
+    here.server.feedback(request, code="HACKED", comment="first")
+    here.server.feedback(request, code="K2", trusted=True)
+    here.clock.pass_hours(1)
+    here.server.feedback(request, code="HACKED", other="HACKED", score=1.0)
+    (row,) = rows(here)
+    assert (row.trusted, row.trace.expected, row.trace.score) == (True, {"code": "K2"}, None)
+
+
+def test_a_judge_does_not_overrule_a_person(desk):
+    here = desk()
+    request, _ = here.ask("cup")
+    here.server.feedback(request, score=False)
+    hashed = here.server._recorder.request(request)
+    here.clock.pass_hours(30)
+    here.server._recorder.keep_label(RequestLabelled(hashed, here.clock(), score=1.0, by="judge"))
+    assert [row.trace.score for row in rows(here)] == [0.0]
+
+
+def test_a_request_teaches_once_though_a_server_has_another_clock(desk):
+    here = desk()
+    request, _ = here.ask("cup")
+    here.server.feedback(request, code="K2")
+    cursor = end_of_labels(here.live._setup)
+    here.clock.pass_hours(-2)
+    other = here.remake().serve()
+    other.feedback(request, score=False)
+    other.close(0.05)
+    (row,) = rows(here)
+    assert not is_behind(cursor, row)
+    setup = here.live._setup
+    assert read_served(setup, lambda trace: trace, cursor, end_of_labels(setup)) == []
+
+
+def test_a_label_speaks_of_the_answer_that_the_caller_got(desk):
+    def broken(request):
+        raise ValueError("down")
+
+    here = desk()
+    with dspy.context(lm=ScriptedLM(broken, cache=False)), pytest.raises(Exception, match="down"):
+        here.server(question="Number 1: code for cup?", request_id="again")
+    here.server(question="Number 1: code for cup?", request_id="again")
+    here.server.feedback("again", code="K2")
+    assert [row.trace.outputs for row in rows(here)] == [{"code": "unknown"}]
+
+
+def test_nobody_approves_what_is_not_there_yet(desk):
+    here = desk(approve="human")
+    here.live.approve(2, who="ada", why="a slip")
+    here.live.tick()
+    here.label(*GOODS)
+    assert "propose" in actions(here.live.tick())
+    trial(here)
+    assert "promote" not in actions(here.live.tick())
+    assert "a person must approve it" in here.live.write_page().with_suffix(".md").read_text()
+    here.live.approve(2, who="ada", why="read")
+    assert "promote" in actions(here.live.tick())
+
+
+def test_an_empty_removal_removes_nothing(desk):
+    here = desk()
+    promoted(here)
+    lines = served_lines(here)
+    here.live.remove("", who="bob")
+    here.live.tick()
+    here.server.refresh()
+    assert served_lines(here) == lines
+
+
+def test_a_server_that_died_while_it_began_keeps_nobody_from_learning(desk):
+    here = desk()
+    folder = here.live._setup.requests / "00000000000000000001-dead-1"
+    folder.mkdir()
+    (folder / "journal.sqlite").write_bytes(b"")
+    here.label(*GOODS)
+    assert actions(here.live.tick()) == ["learn", "propose"]
+    trial(here)
+    assert actions(here.live.tick()) == ["promote"]
+
+
+def test_more_servers_than_files_may_be_open(desk):
+    resource = pytest.importorskip("resource")
+    here = desk()
+    for n in range(30):
+        other, request = here.remake().serve(), f"x{n}"
+        other(question="Number 1: code for cup?", request_id=request)
+        other.feedback(request, code="K2")
+        other.close(0.01)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 30, hard))
+    try:
+        assert len(rows(here)) == 30
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_registry_that_is_away_for_a_minute_does_not_end_the_learner(desk, monkeypatch):
+    here, stop = desk(), threading.Event()
+    here.label(*GOODS)
+    tick, calls = here.live.tick, []
+
+    def away():
+        calls.append(1)
+        if len(calls) == 1:
+            raise RegistryError("x", "down")
+        stop.set()
+        return tick()
+
+    monkeypatch.setattr(here.live, "tick", away)
+    here.live.run(stop, 0.01)
+    assert "propose" in actions(here.live.decisions())
+
+
+def test_keys_reach_no_file_of_the_learner(desk):
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+
+    def broken(request):
+        raise ValueError(f"Incorrect API key provided: {key}")
+
+    here = desk(lm=ScriptedLM(broken, cache=False))
+    here.label(*GOODS)
+    here.live.tick()
+    here.live.write_page()
+    here.live.close()
+    for path in here.live._setup.home.rglob("*"):
+        if path.is_file():
+            assert key.encode() not in path.read_bytes(), path
+    assert every_line(here) is not None
+
+
+def test_what_was_under_way_when_the_day_was_spent_is_booked(desk):
+    def slow(request):
+        time.sleep(0.05)
+        return desk_answer(request)
+
+    lm = ScriptedLM(slow, cache=False)
+    budget = Learning(least=4, tokens=20_000, num_threads=8, selection=Selection(tokens=1_000))
+    here = desk(lm=lm, learning=budget)
+    here.label(*GOODS * 4)
+    for _ in range(3):
+        here.live.tick()
+        here.clock.pass_hours(24)
+    assert any("budget is spent" in each.why for each in here.live.decisions())
+    with Reader(here.live._learner._log._journal.path) as reader:
+        (booked,) = reader.rows("SELECT count(*) FROM effect WHERE purpose = 'gate'")
+    assert booked[0] == len(lm.requests)
