@@ -107,6 +107,7 @@ class LearnerLog:
 
     def write_page(self) -> Path:
         """Write the page; return it."""
+        self.run.wait()  # scores are put into it by another thread
         path = self._journal.path
         return write_live_page(self._setup, path, self.decisions, self.ended, self.books)
 
