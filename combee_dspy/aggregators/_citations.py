@@ -26,9 +26,9 @@ _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # A cited example shares this part, at least, of what the example that shares most does: small
 # models number their lines in the place of citing.
 _LEAST_SHARED = 0.25
-# What tells the subject of a record stands near its ends, and one log must not cost more than all
-# lessons.
-_MOST_CHARS = 4_000
+# What tells the subject of a record stands near its ends, its feedback at the last, and one log
+# must not cost more than all lessons.
+_END_CHARS = 2_000
 
 
 def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
@@ -59,8 +59,12 @@ def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Les
 
     Mistakes come first there: they are what a reader writes about.
     """
-    records = [" ".join(texts_in(item.record))[:_MOST_CHARS] for item in items]
-    vectors = word_vectors([*(lesson.text for lesson in lessons), *records])
+    records = [" ".join(texts_in(item.record)) for item in items]
+    ends = [
+        record if len(record) <= 2 * _END_CHARS else f"{record[:_END_CHARS]} {record[-_END_CHARS:]}"
+        for record in records
+    ]
+    vectors = word_vectors([*(lesson.text for lesson in lessons), *ends])
     texts, holders = vectors[: len(lessons)], vectors[len(lessons) :]
     likeness = (texts @ holders.T).toarray().round(6)
     # Of what a lesson says, by weight; a record may be long.

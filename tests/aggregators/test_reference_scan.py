@@ -387,5 +387,22 @@ def test_a_line_that_is_numbered_and_not_cited_comes_from_the_example_that_it_is
     assert lesson.sources == (10, 12), "nothing that it says is nearer to another"
 
 
+def test_a_citation_counts_by_the_feedback_of_a_long_record():
+    items = [
+        Reflection(
+            place,
+            {
+                "Inputs": {"log": first + " ".join(f"{first}{line} passed" for line in range(700))},
+                "Feedback": f"Wrong. {feedback}",
+            },
+        )
+        for place, (first, feedback) in enumerate(
+            [("Alpha", "A lamp with a crack gets l7."), ("Crack of a lamp", "A tent gets t7.")]
+        )
+    ]
+    (lesson,) = read_citations(["[1] A lamp with a crack gets l7."], items)
+    assert lesson.sources == (0,)
+
+
 def test_a_citation_alone_is_no_lesson():
     assert read_citations(["[1, 2]", "[3] ?"], ITEMS) == []
