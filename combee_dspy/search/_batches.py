@@ -5,7 +5,6 @@ to stop.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import pvariance
@@ -17,7 +16,7 @@ from combee_dspy._private import GEPAState
 from combee_dspy.controllers import BatchView
 from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Rollout
 from combee_dspy.search._candidates import Compilation, Row
-from combee_dspy.search._describe import stable_repr
+from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._pool import CandidatePool
@@ -190,9 +189,7 @@ class Ends:
         self._turns = max(_BARREN, len(self.task.components))
         self._epochs: list[int] = []
         self._failed: dict[int, bool] = {}
-        # A larger budget is another decision: a run goes on with it.
-        limits = stable_repr((self.task.limits, self._rule)).encode()
-        self._key = hashlib.blake2b(limits, digest_size=6).hexdigest()
+        self._key = budget_digest(self.task)
 
     @property
     def count(self) -> int:

@@ -141,7 +141,8 @@ def newest_not_worse(members: Sequence[Member], level: float) -> Member:
     them.
 
     ``level`` is the sign test's. The rows are those of the first and the newest, whose validation
-    a budget may have cut; members that lack any of them are left out. Oldest first.
+    a budget may have cut; members that lack any of them are left out. Where the newest is worse,
+    the others are compared on all of theirs. Oldest first.
     """
     order = sorted(members[0].scores.keys() & members[-1].scores.keys())
     if not order:
@@ -150,7 +151,10 @@ def newest_not_worse(members: Sequence[Member], level: float) -> Member:
         [member.scores[row] for row in order] if member.scores.keys() >= set(order) else None
         for member in members
     ]
-    return members[select_newest_not_clearly_worse(scores, level)]
+    place = select_newest_not_clearly_worse(scores, level)
+    if place < len(members) - 1 and len(order) < len(members[0].scores):
+        return newest_not_worse(members[:-1], level)
+    return members[place]
 
 
 def _rank(member: Member) -> tuple[float, int]:

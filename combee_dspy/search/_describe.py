@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import importlib.metadata
 import logging
 import re
@@ -26,6 +27,7 @@ _logger = logging.getLogger(__name__)
 
 __all__ = [
     "bare_state",
+    "budget_digest",
     "describe",
     "evaluator_of",
     "identity",
@@ -164,6 +166,12 @@ def stable_repr(value: Any) -> str:
     change.
     """
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def budget_digest(task: Compilation) -> str:
+    """Return a digest of a run's budget: where one decided, a larger one decides anew."""
+    limits = stable_repr((task.limits, task.settings.budget)).encode()
+    return hashlib.blake2b(limits, digest_size=6).hexdigest()
 
 
 def _settings_of(lm: Any) -> dict[str, Any]:

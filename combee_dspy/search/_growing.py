@@ -15,6 +15,7 @@ from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores
 from combee_dspy.search._choices import choose_version
+from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects, silence
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._plans import Learned, Parent, UpdatePlan
@@ -250,7 +251,7 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         if not self.effects.purse.exhausted or self.task.settings.privacy.texts == "hashes":
             return
         find = partial(find_cut_off, self._versions, self.pool)
-        cut = await self.effects.decide(f"cut/{self.pool.members[-1].candidate.id}", find)
+        cut = await self.effects.decide(f"cut/{budget_digest(self.task)}", find)
         if cut:
             text, step = Candidate(cut["texts"]), cut["step"]
             rows = [row for row in self.pool.validation if row.index in cut["rows"]]

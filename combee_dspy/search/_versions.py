@@ -50,12 +50,15 @@ class Version:
 def find_cut_off(versions: Sequence[Version], pool: CandidatePool) -> dict[str, Any]:
     """Return the texts of the last version, its update and the rows that it has run on, where a
     budget cut its validation at half of all rows or later; nothing where it did not.
+
+    Texts with a key or personal data may not be written, so nothing of them is returned either.
     """
     due = [(step, version) for step, version in enumerate(versions) if version.validation]
     if not due or due[-1][1].is_validated:
         return {}
     step, text = due[-1][0], due[-1][1].text
     rows = pool.validated_rows(text, step)
-    if 2 * len(rows) < len(pool.validation):
+    texts = dict(text.texts)
+    if 2 * len(rows) < len(pool.validation) or pool.effects.texts.scrubbed(texts) != texts:
         return {}
-    return {"texts": pool.effects.texts.scrubbed(dict(text.texts)), "step": step, "rows": rows}
+    return {"texts": texts, "step": step, "rows": rows}

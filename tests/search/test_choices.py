@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from combee_dspy import Budget, Search
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
-from combee_dspy.search._choices import Verdict
+from combee_dspy.search._candidates import Candidate, Member
+from combee_dspy.search._choices import Verdict, newest_not_worse
 from tests.worlds import World, in_kind
 
 
@@ -67,3 +69,14 @@ def test_of_equals_the_newest_is_returned(
         reflection_minibatch_size=3,
     )
     assert program.signature.instructions == chosen
+
+
+def test_where_a_cut_text_is_worse_the_others_are_compared_on_all_of_their_rows() -> None:
+    scores = [[0] * 12, [1] * 12, [1] * 6 + [0] * 6, [0] * 6]
+    members = [
+        Member(place, Candidate({"self": str(place)}), (), place, dict(enumerate(each)))
+        for place, each in enumerate(scores)
+    ]
+    assert newest_not_worse(members, 0.1).index == 1
+    good = replace(members[3], scores=dict.fromkeys(range(6), 1))
+    assert newest_not_worse([*members[:3], good], 0.1).index == 3

@@ -301,31 +301,55 @@ def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(
     assert len(events(tmp_path, "selected")) == 1, "validation chooses among what it has seen"
 
 
-@pytest.mark.parametrize(("calls", "rows"), [(28, 4), (34, 10)])
-def test_a_text_whose_validation_a_budget_cuts_counts_by_half_of_the_rows(
-    calls: int, rows: int, tmp_path: Path
-) -> None:
+def cut_off(calls: int, tmp_path: Path, instructions: str = "Answer.") -> dspy.Module:
+    """Let a budget cut a text that makes every row right: 12 rows learn, 12 validate."""
+
     def answer(request: Any) -> str:
         right = "Line one" in request.system
         return in_kind(
             request, {"answer": code_word(animal_of(request.last)) if right else "nonsense"}
         )
 
+    return World.made(answer).compile(
+        dspy.Predict(dspy.Signature("question -> answer", instructions)),
+        log_dir=tmp_path,
+        reflection_minibatch_size=12,
+        budget=Budget(calls=calls),
+        skip_perfect_score=False,
+        aggregator=Told(("Line one",)),
+    )
+
+
+@pytest.mark.parametrize(("calls", "rows"), [(28, 4), (34, 10)])
+def test_a_text_whose_validation_a_budget_cuts_counts_by_half_of_the_rows(
+    calls: int, rows: int, tmp_path: Path
+) -> None:
     for _ in range(2):
-        program = World.made(answer).compile(
-            dspy.Predict(dspy.Signature("question -> answer", "Answer.")),
-            log_dir=tmp_path,
-            reflection_minibatch_size=12,
-            budget=Budget(calls=calls),
-            skip_perfect_score=False,
-            aggregator=Told(("Line one",)),
-        )
+        program = cut_off(calls, tmp_path)
         counted = rows >= 6
         assert ("Line one" in program.signature.instructions) == counted
         joined = {event["index"]: event["rows"] for event in events(tmp_path, "validated")}
         assert joined == ({0: 12, 1: rows} if counted else {0: 12})
     (selected,) = events(tmp_path, "selected")
     assert (f"cut at {rows} of 12 rows" in selected["reason"]) == counted
+
+
+def test_a_text_that_too_small_a_budget_did_not_count_counts_with_a_larger_one(
+    tmp_path: Path,
+) -> None:
+    texts = [cut_off(calls, tmp_path).signature.instructions for calls in (28, 34, 35, 34)]
+    assert ["Line one" in text for text in texts] == [False, True, True, True]
+    joined = [event["rows"] for event in events(tmp_path, "validated") if event["index"] == 1]
+    assert joined == [10, 11]
+
+
+def test_a_cut_text_with_a_key_that_may_not_be_written_does_not_count(tmp_path: Path) -> None:
+    key = f"sk-proj-{'abcdefghij0123456789' * 2}"
+    for _ in range(2):
+        program = cut_off(34, tmp_path, f"Answer. The key is {key}.")
+        assert "Line one" not in program.signature.instructions
+    (selected,) = events(tmp_path, "selected")
+    assert selected["index"] == 0
 
 
 def test_the_student_is_returned_where_validation_speaks_for_no_text(tmp_path: Path) -> None:
