@@ -12,11 +12,13 @@ import pytest
 
 from combee_bench import real
 from combee_bench.options import RealOptions
+from combee_bench.surroundings import load_rows
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
 from combee_dspy.testing import ScriptedLM, as_chat
 from plugins.bench.tests.obeying import RULE, obey
 
-SIZES = {"train": 24, "validation": 24, "heldout": 24, "max_tokens": 64}
+ROWS = {"train": 24, "validation": 24, "heldout": 24}
+SIZES = {**ROWS, "max_tokens": 64}
 
 
 @pytest.fixture
@@ -47,7 +49,9 @@ def test_methods_get_one_budget_and_what_they_learned_is_counted(lm, tmp_path: P
     )
     untouched, combee = rows[0], next(row for row in rows if row.method == "combee")
     assert (sum(untouched.after), untouched.kept, untouched.rules) == (0.0, 0, 24)
-    assert sum(combee.after) == combee.kept > 0
+    heldout = load_rows("house-rules", {}, **ROWS).heldout.examples
+    assert combee.kept > 0
+    assert combee.after == tuple(float(row.rule in combee.prompt) for row in heldout)
     assert 0 < sum(combee.tokens.values()) <= 20_000 + 1_000
     assert combee.tokens["reflect"] > 0
     real.table(options(tmp_path), rows)
