@@ -119,7 +119,7 @@ CHARTS = {
         "scripted service, 60 rules, five seeds; no language model",
         (
             Bar("clean labels", 100, "100", own=True),
-            Bar("a fifth of the labels wrong", 93.2, "93", own=True),
+            Bar("a fifth of the labels wrong", 95.2, "95", own=True),
         ),
     ),
     "information": Chart(

@@ -1,6 +1,6 @@
 """A learned program behind FastAPI, with a canary: publish, serve on loopback, promote, roll back.
 
-Needs ``pip install "combee-strategist[mlflow]"``, which brings FastAPI and uvicorn. The LM is
+Needs ``combee-strategist[mlflow]``, which brings FastAPI and uvicorn. The LM is
 simulated.
 """
 

@@ -1,7 +1,7 @@
 """A service that learns while it serves, behind FastAPI, from the first request to a promotion.
 
 Users ask over loopback, say now and then what they wanted, and change their minds twice. Needs
-``pip install "combee-strategist[mlflow]"``, which brings FastAPI and uvicorn. The LM is simulated,
+``combee-strategist[mlflow]``, which brings FastAPI and uvicorn. The LM is simulated,
 and an hour takes a fifth of a second.
 """
 

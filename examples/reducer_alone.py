@@ -4,7 +4,7 @@
 
 ``CombeeProposer`` and ``CombeeReflection`` read a minibatch by an aggregator.
 Give the optimizer a larger minibatch with them: with the default of 3 there is
-nothing to divide. A simulated service answers (``pip install combee-simulator``), so
+nothing to divide. A simulated service answers (``pip install ./plugins/simulator``), so
 nothing is paid, and the scores are no claim about language models.
 """
 

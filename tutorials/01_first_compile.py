@@ -2,7 +2,7 @@
 # # A first compile
 #
 # A program, a metric, three sets of examples, and `Combee(...).compile(...)`.
-# Nothing here is paid: a simulated service on this machine (`pip install combee-simulator`)
+# Nothing here is paid: a simulated service on this machine (`pip install ./plugins/simulator`)
 # answers in place of a language model, so the scores say that the machinery works
 # and nothing more.
 

@@ -126,8 +126,8 @@ for check in checks_for(strategy):
 #
 # Give the object. The last part of this page makes it known by name.
 #
-# A simulated service (`pip install combee-simulator`) answers here, so nothing is paid and no score
-# is a claim.
+# A simulated service (`pip install ./plugins/simulator`) answers here, so nothing is paid and
+# no score is a claim.
 
 # %%
 data = load_benchmark(

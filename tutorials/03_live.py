@@ -3,7 +3,7 @@
 #
 # A program goes into production, its users say now and then what they wanted instead,
 # and `Live` learns from that, proves what it learned, and ships it. The users change
-# their minds twice. Needs `pip install "combee-strategist[mlflow]"`.
+# their minds twice. Needs `combee-strategist[mlflow]`.
 #
 # Nothing here is paid, and nobody waits ten days: a scripted function answers in place
 # of a language model, and time is a clock that this page sets. So the figures are
