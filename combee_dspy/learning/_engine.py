@@ -209,14 +209,23 @@ class Asking:
         if answer is None:
             self.log.check_room()
             job = CallJob(signature, inputs, self.lm, adapter_for(self.lm), role)
-            answer = await self._paid(job, estimate_tokens(question))
-            value = self.texts.scrubbed(encode_answer(answer))
-            error = answer.outcome.error if isinstance(answer.outcome, FailedCall) else None
-            purpose, usage = signature.__name__, answer.usage
-            effect = Effect(key, "call", value, role, purpose, 0, str(place[0]), error=error)
-            await self.log.keep(replace(effect, usage=usage))
-            answer = decode_answer(value) or answer
+            effect = Effect(key, "call", {}, role, signature.__name__, 0, str(place[0]))
+            buying = asyncio.ensure_future(self._buy(job, effect, estimate_tokens(question)))
+            try:
+                answer = await asyncio.shield(buying)
+            except asyncio.CancelledError:
+                # What is sent is paid for: it ends in the books. What waits is not sent.
+                with self.slots.refusing(0):
+                    await asyncio.gather(buying, return_exceptions=True)
+                raise
         return answer.outcome
+
+    async def _buy(self, job: CallJob, effect: Effect, tokens: int) -> Answer:
+        answer = await self._paid(job, tokens)
+        value = self.texts.scrubbed(encode_answer(answer))
+        error = answer.outcome.error if isinstance(answer.outcome, FailedCall) else None
+        await self.log.keep(replace(effect, value=value, error=error, usage=answer.usage))
+        return decode_answer(value) or answer
 
     async def _paid(self, job: CallJob, prompt: int) -> Answer:
         if self.allowance is None:

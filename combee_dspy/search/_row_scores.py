@@ -18,7 +18,7 @@ class RowScores:
     _right: list[dict[int, bool]] = field(default_factory=list, init=False)
 
     def end(self, learned: Learned) -> None:
-        """Note how an update's rows went. Anchors, which every update runs, do not count."""
+        """Note how an update's rows went. Recorded rollouts do not count."""
         scores = [rollout.score for rollout in learned.rollouts]
         perfect = perfect_score_of(self.perfect_score, scores)
         rows = zip(learned.plan.rows, scores, strict=True)

@@ -11,6 +11,7 @@ import pytest
 from dspy.utils.callback import BaseCallback
 
 from combee_dspy import learn_lessons
+from combee_dspy.aggregators import Union
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -232,3 +233,37 @@ def test_readers_are_no_traces_of_the_next_call(reader):
         assert not autologger.calls
         reader("hello")
     assert autologger.calls == 1
+
+
+class FourCalls:
+    """Pays for four calls."""
+
+    def __init__(self):
+        self.asked, self.spent = 0, []
+
+    def reserve(self, tokens):
+        self.asked += 1
+        if self.asked > 4:
+            raise OverflowError
+
+    def settle(self, tokens, usage):
+        self.spent.extend(usage)
+
+
+def test_what_is_sent_when_another_call_is_refused_is_in_the_books(tmp_path):
+    begun = threading.Barrier(3)
+
+    def slow(request):
+        if len(reader.requests) <= 3:
+            begun.wait(10)
+        return answer(request)
+
+    reader, allowance = ScriptedLM(slow), FourCalls()
+    options = {"log_dir": tmp_path, "num_threads": 3, "aggregator": Union(fan_in=3)}
+    with pytest.raises(OverflowError):
+        learn_lessons(logs(), reflection_lm=reader, allowance=allowance, **options)
+    sent = len(reader.requests)
+    assert sum(row.calls for row in allowance.spent) == sent
+    learned = learn_lessons(logs(), reflection_lm=reader, **options)
+    assert len(reader.requests) == 16 > sent, "24 traces twice, three a call: nothing again"
+    assert sum(row.calls for row in learned.usage) == 16
