@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 from combee_dspy.evaluation import clearly_worse
@@ -26,7 +25,7 @@ from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._showing import Showing
 from combee_dspy.search._spare import spare
 from combee_dspy.search._trials import BLAMED, Trials, blame
-from combee_dspy.search._versions import Rollouts, Version, find_cut_off
+from combee_dspy.search._versions import Rollouts, Version, describe_cut, find_cut_off
 
 __all__ = ["Growing"]
 
@@ -250,12 +249,14 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         """
         if not self.effects.purse.exhausted or self.task.settings.privacy.texts == "hashes":
             return
-        find = partial(find_cut_off, self._versions, self.pool)
-        cut = await self.effects.decide(f"cut/{budget_digest(self.task)}", find)
+        cut = await self.effects.decide(
+            f"cut/{budget_digest(self.task)}", lambda: find_cut_off(self._versions, self.pool)
+        )
         if cut:
             text, step = Candidate(cut["texts"]), cut["step"]
-            rows = [row for row in self.pool.validation if row.index in cut["rows"]]
+            rows = [self.pool.validation[index] for index in cut["rows"]]
             self._joined(text, step, await self.pool.validate(text, rows, step))
+            self.effects.warn(describe_cut(self.pool.members))
 
     def _joined(self, text: Candidate, step: int, rollouts: Rollouts) -> None:
         """Let the text of an update join the pool."""

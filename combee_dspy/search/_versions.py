@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from combee_dspy.lessons import BookEdit
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._candidates import Candidate, Member
 from combee_dspy.search._pool import CandidatePool
 
-__all__ = ["Rollouts", "Version", "find_cut_off"]
+__all__ = ["Rollouts", "Version", "describe_cut", "find_cut_off"]
 
 Rollouts = Mapping[int, Sequence[Rollout]]
 """Draws by validation row."""
@@ -62,3 +63,15 @@ def find_cut_off(versions: Sequence[Version], pool: CandidatePool) -> dict[str, 
     if 2 * len(rows) < len(pool.validation) or pool.effects.texts.scrubbed(texts) != texts:
         return {}
     return {"texts": texts, "step": step, "rows": rows}
+
+
+def describe_cut(members: Sequence[Member]) -> str:
+    """Say how the last member, whose validation a budget cut, compares with the first on its
+    rows.
+    """
+    first, last = members[0], members[-1]
+    before = fmean(first.scores[row] for row in last.scores)
+    return (
+        f"The budget cut the last text's validation at {len(last.scores)} of {len(first.scores)}"
+        f" rows: it has {last.mean:.3f} on them, and the student {before:.3f}."
+    )

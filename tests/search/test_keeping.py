@@ -341,6 +341,9 @@ def test_a_text_that_too_small_a_budget_did_not_count_counts_with_a_larger_one(
     assert ["Line one" in text for text in texts] == [False, True, True, True]
     joined = [event["rows"] for event in events(tmp_path, "validated") if event["index"] == 1]
     assert joined == [10, 11]
+    warned = {event["text"] for event in events(tmp_path, "warning")}
+    start = "The budget cut the last text's validation at 10 of 12 rows"
+    assert f"{start}: it has 1.000 on them, and the student 0.000." in warned
 
 
 def test_a_cut_text_with_a_key_that_may_not_be_written_does_not_count(tmp_path: Path) -> None:
