@@ -8,7 +8,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,10 @@ class Writer:
         """Write statements together, and return once they are committed.
 
         Raises:
-            JournalError: They could not be written.
+            JournalError: They could not be written, or the writer was closed before.
         """
+        if not self._thread.is_alive():
+            raise self._closed()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._queue.put((statements, (loop, done)))
@@ -78,11 +80,19 @@ class Writer:
         """Return once all that was put before is committed. Blocks its thread; never the writer's.
 
         Raises:
-            JournalError: It could not be written.
+            JournalError: It could not be written, or the writer was closed.
         """
         done: Future[None] = Future()
         self._queue.put(((), done))
+        # Another thread may close the writer meanwhile, which leaves in the queue what comes after.
+        while self._thread.is_alive() and not wait([done], timeout=0.1).done:
+            pass
+        if not done.done():
+            raise self._closed()
         done.result()
+
+    def _closed(self) -> JournalError:
+        return JournalError(f"{self._path} is closed: nothing more is written to it")
 
     def close(self) -> None:
         """Write what is waiting and stop. May be called twice.

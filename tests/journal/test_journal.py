@@ -464,6 +464,28 @@ def test_a_reader_cannot_write_and_names_what_it_is_not_given(tmp_path: Path) ->
         journal_file(tmp_path / "elsewhere")
 
 
+def test_whoever_waits_for_a_closed_journal_hears_of_it(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+    journal = Journal(tmp_path)
+    writer = journal.writer
+    writer.wait()
+    journal.close()
+
+    def waiting() -> None:
+        try:
+            writer.wait()
+        except JournalError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=waiting, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "is closed" in str(errors[0])
+    with pytest.raises(JournalError, match="is closed"):
+        asyncio.run(asyncio.wait_for(writer.commit([]), 10))
+
+
 def _open_cache(path: str, barrier: Any) -> None:
     barrier.wait()
     Cache(Path(path)).close()
