@@ -35,8 +35,8 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
     """Return the lessons in one call's texts, each with the reflections that teach it.
 
     Numbers outside the call are void, and so are those of examples that share hardly a word with
-    the text where another one does. A text that cites no valid number comes from the reflection
-    with a mistake that it shares most words with.
+    the text where another one does. Where no citation is left, a text comes from the
+    reflection that it shares most words with; where it cites no valid number, from such a mistake.
 
     Args:
         texts: What a reader wrote about the items, each with its citation before or behind it.
@@ -57,7 +57,7 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
 def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
     """Return lessons with the sources that their words allow; with the nearest where none is left.
 
-    Mistakes come first there: they are what a reader writes about.
+    Mistakes come first where a reader cites nothing: they are what it writes about.
     """
     records = [" ".join(texts_in(item.record)) for item in items]
     ends = [
@@ -79,7 +79,8 @@ def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Les
         }
         sources = tuple(source for source in lesson.sources if source in allowed)
         if not sources:
-            nearest = max(mistakes or range(len(items)), key=near.__getitem__)
-            sources = (items[nearest].index,)
+            # A void citation must not turn what right answers teach into what a mistake teaches.
+            places = range(len(items)) if lesson.sources else mistakes or range(len(items))
+            sources = (items[max(places, key=near.__getitem__)].index,)
         checked.append(Lesson(lesson.text, sources))
     return checked

@@ -404,5 +404,17 @@ def test_a_citation_counts_by_the_feedback_of_a_long_record():
     assert lesson.sources == (0,)
 
 
+def test_a_void_citation_does_not_make_a_mistake_of_a_right_answer():
+    items = [
+        Reflection(0, {"Feedback": "Wrong. A tent gets T7."}),
+        Reflection(1, {"Feedback": "Right, a kettle."}, perfect=True),
+        Reflection(2, {"Feedback": "Right, lamps end with bows."}, perfect=True),
+    ]
+    (lesson,) = read_citations(["[2] Lamps end with bows."], items)
+    assert lesson.sources == (2,)
+    (lesson,) = read_citations(["Lamps end with bows."], items)
+    assert lesson.sources == (0,), "what nobody cites comes from a mistake"
+
+
 def test_a_citation_alone_is_no_lesson():
     assert read_citations(["[1, 2]", "[3] ?"], ITEMS) == []
