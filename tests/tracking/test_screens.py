@@ -204,8 +204,6 @@ def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPa
         "run": (at, said("heldout")),
         "charts": (f"{at}/model-metrics", "document.querySelector('.js-plotly-plot svg')"),
         "traces": (f"/#/experiments/{experiment}/traces", said("Simulated reasoning")),
-        "prompt": ("/#/prompts/ChainOfThought.predict", said("Version 1")),
-        "model": ("/#/models/ChainOfThought", said("best")),
         "report": (f"{at}/artifacts/report.html", "document.querySelector('iframe')"),
     }
 

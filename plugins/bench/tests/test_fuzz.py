@@ -244,7 +244,7 @@ failure: costs
 
 
 def read_run_file(file: Path) -> object:
-    return checked(read_mapping(file), file.parent)
+    return checked(read_mapping(file))
 
 
 def read_rows(file: Path) -> object:
