@@ -12,23 +12,11 @@ from combee_bench import ceiling
 from combee_bench.options import CeilingOptions
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat
-
-
-def _obeys(request: ScriptedRequest) -> str:
-    """Answer by the rule for the message's topic, if the prompt holds one."""
-    question = request.last.split("[[ ## message ## ]]", 1)[1]
-    for topic, rest in re.findall(r"- A message about an? (\w+) (.*)", request.system):
-        if topic in question:
-            order = re.search(r"\d{4,}", question)
-            assert order is not None
-            mark = re.match(r"gets the letter (\w)", rest)
-            said = re.match(r"(?:gets the code|goes to the desk) (\w+)\.", rest)
-            return as_chat({"answer": mark[1] + order[0] if mark else said[1] if said else "?"})
-    return as_chat({"answer": "I do not know"})
+from plugins.bench.tests.obeying import obey
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, **given: object) -> list[ceiling.CeilingRow]:
-    lm = ScriptedLM(_obeys)
+    lm = ScriptedLM(obey)
     monkeypatch.setattr(ceiling, "model_lm", lambda name, **where: (lm, None))
     return list(ceiling.run(CeilingOptions(lm="openai/m", **given)))
 
@@ -74,7 +62,7 @@ def test_a_file_reaches_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> N
 
     def made(name: str, **where: object) -> tuple[ScriptedLM, None]:
         asked.update(where, name=name)
-        return ScriptedLM(_obeys), None
+        return ScriptedLM(obey), None
 
     monkeypatch.setattr(ceiling, "model_lm", made)
     next(ceiling.run(CeilingOptions(file="a.gguf,b.gguf", sha256="0" * 64, slots=2, heldout=2)))
