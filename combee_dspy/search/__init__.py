@@ -10,9 +10,10 @@
 | ``_earlier`` | earlier parts of a run, and decisions that are taken again | journal |
 | ``_describe`` | what a run may be resumed with; what people read of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
-| ``_student``, ``_sizes`` | its validation; how large minibatches are | effects, pool |
-| ``_batches`` | which rows an update runs, and why none begins | controller, effects, pool |
-| ``_under_way`` | an update under way, and what others wait for | nothing |
+| ``_progress`` | how far updates have come, and what others wait for | nothing |
+| ``_batches`` | which rows the next update runs | controller, effects, pool |
+| ``_ending`` | why no further update begins | effects, pool, batches |
+| ``_student`` | its validation | effects, pool |
 | ``_plans`` | what an update runs, and what it learned | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_contexts``, ``_feedback``, ``_records`` | what strategies and reflections read | effects |
@@ -30,7 +31,7 @@
 | ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
 | ``_budget``, ``_rollout_budget``, ``_spent``, ``_lost`` | costs, and their limits | nothing |
 | ``_start``, ``_clock`` | what begins before a trial, and ends with the time | effects, purse |
-| ``_judging``, ``_failures``, ``_untraced`` | what to distrust | effects |
+| ``_judging``, ``_failures`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
 | ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |
 | ``_candidates`` | what is moved around | nothing |

@@ -1,60 +1,58 @@
-"""What the next update runs, or why there is none: epochs cut into planned sizes, and the reasons
-to stop.
-"""
+"""Which rows the next update runs: epochs are cut into planned sizes, as far as the budget goes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import pvariance
-from typing import Any
 
-from gepa.utils.stop_condition import StopperProtocol
+from pydantic import TypeAdapter
 
-from combee_dspy._private import GEPAState
 from combee_dspy.controllers import BatchView
-from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Rollout
+from combee_dspy.events import BatchPlanned
+from combee_dspy.records import BatchDecision, Measurement, Rollout
 from combee_dspy.search._candidates import Compilation, Row
-from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._plans import Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
-from combee_dspy.search._untraced import Untraced
-from combee_dspy.stopping import RunView, ask
 from combee_dspy.streams import derive
 
-__all__ = ["Ends", "Minibatches", "decision_from"]
+__all__ = ["Minibatches"]
 
-# Updates without a new rollout that end a run, or one for each component where there are more: one
-# that proposed nothing may have had an answer that did not parse, or a child that was refused.
-_BARREN = 3
-_NOTHING = "A full pass found nothing new to learn"
-# rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
+_DECISIONS = TypeAdapter(BatchDecision)
+# Rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many.
 _FEWEST = 3
 
 
+@dataclass(eq=False)
 class Minibatches:
-    """Draws minibatches. Called in the order of updates.
+    """Plans and draws minibatches, in the order of updates. Lives on the search's loop.
 
     Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no
-    minibatch crosses the end of an epoch. Before the first epoch come the
-    traces, each once, in the order in which they were chosen.
+    minibatch crosses the end of an epoch. Before the first epoch come the traces, each once, in the
+    order in which they were chosen.
 
     Attributes:
-        seen: Rows drawn so far, traces left out.
-        left: Rows that the traces, the epoch, or the limit in epochs leave for the next minibatch.
+        cost: Returns the rollouts that an update of so many training rows and children takes at
+            most.
+        decisions: The sizes of minibatches, and why.
+        seen: Training rows drawn so far.
     """
 
-    def __init__(self, task: Compilation) -> None:
-        self._task = task
-        self._train = task.splits.train
-        epochs = task.limits.epochs
+    task: Compilation
+    effects: Effects
+    pool: CandidatePool
+    cost: Callable[[int, int], int]
+    decisions: list[BatchDecision] = field(default_factory=list, init=False)
+    seen: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        splits, epochs = self.task.splits, self.task.limits.epochs
+        self._train = splits.train
+        self._traces = () if splits.traces is None else splits.traces.rows
         self._last = None if epochs is None else max(1, round(epochs * len(self._train)))
-        self._size = len(self._train)
-        self._traces = () if task.splits.traces is None else task.splits.traces.rows
-        self._read = 0
-        self.seen = 0
+        self._read = 0  # traces
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
         self._scores: list[float] = []
@@ -63,7 +61,7 @@ class Minibatches:
     @property
     def epochs(self) -> float:
         """Rows drawn over the size of the train set."""
-        return self.seen / (self._size or 1)
+        return self.seen / (len(self._train) or 1)
 
     @property
     def reads_traces(self) -> bool:
@@ -72,9 +70,10 @@ class Minibatches:
 
     @property
     def left(self) -> int:
+        """Rows that the traces, the epoch, or the limit in epochs leave for the next minibatch."""
         if self.reads_traces:
             return len(self._traces) - self._read
-        left = self._size - self.seen % (self._size or 1)
+        left = len(self._train) - self.seen % (len(self._train) or 1)
         return left if self._last is None else max(0, min(left, self._last - self.seen))
 
     @property
@@ -90,66 +89,133 @@ class Minibatches:
         return None if self._traces else self._train[self._order(0)[0]]
 
     def _order(self, epoch: int) -> list[int]:
-        order = list(range(self._size))
-        derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
+        order = list(range(len(self._train)))
+        derive(self.task.settings.seed, "epoch", epoch).shuffle(order)
         return order
 
-    def worth(self, step: int, decision: BatchDecision, fitting: Callable[[int], int]) -> int:
-        """Return the size that the budget has room for, or 0 where so few rows teach less than a
-        validation costs.
+    async def plan(self, step: int, commit_earlier: Callable[[], Awaitable[None]]) -> int:
+        """Return the size of the next minibatch; 0 where the budget has no room for one.
 
-        ``fitting`` returns how many of so many rows it has room for: it knows more of that than who
-        planned.
+        Args:
+            step: The update.
+            commit_earlier: Waits until the updates under way are committed.
+        """
+        decision = await self._decide(step)
+        if step and self.task.behind > 1 and await self._is_short(step, decision):
+            # Updates under way give back what they do not need, and a larger minibatch is worth the
+            # wait for it.
+            await commit_earlier()
+            self.effects.purse.look(step, step - 1)
+            decision = await self._decide(step, "/again")
+        size = self._size(step, decision)
+        if size:
+            self.decisions.append(decision)
+            event = BatchPlanned(size, decision.reason, decision.fit, decision.clamps)
+            self.effects.log.emit(event, step=step)
+        return size
+
+    async def _decide(self, step: int, again: str = "") -> BatchDecision:
+        """Ask the controller, which reads the clock: its answer is recorded."""
+        planned = await self.effects.decide(
+            f"batch/{step}{again}",
+            lambda: dataclasses.asdict(self.task.settings.controller.plan(self._view(step))),
+            step=step,
+        )
+        return _DECISIONS.validate_python(planned)
+
+    def _view(self, step: int) -> BatchView:
+        settings = self.task.settings
+        view = BatchView(
+            step,
+            len(self._train),
+            seen=self.seen,
+            workers=self.effects.workers,
+            capacity=self.effects.slots.served,
+            queued=self.effects.slots.queued,
+            gpus=settings.costs.gpus.get("task"),
+            remaining_rollouts=self.effects.purse.room,
+            validation_size=self.pool.size,
+            children=self.task.children,
+            screen=None if self.task.is_trunk else settings.search.screen,
+        )
+        if self.reads_traces:
+            # They are all there at once, and cost no rollout.
+            count = len(self._traces)
+            return dataclasses.replace(
+                view,
+                trainset_size=count,
+                seen=self._read,
+                workers=count,
+                capacity=count,
+                remaining_rollouts=None,
+            )
+        return dataclasses.replace(
+            view,
+            measurements=tuple(self._measured),
+            planned=tuple(self._planned),
+            score_variance=pvariance(self._scores) if self._scores else None,
+            prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
+        )
+
+    async def _is_short(self, step: int, decision: BatchDecision) -> bool:
+        """Return whether the budget may lack room for an update beside those under way."""
+        purse = self.effects.purse
+        rollouts = self._cost(decision.size, max(1, self.task.children))
+        if any(clamp.name == "budget" for clamp in decision.clamps) or not self._fits(rollouts):
+            return True
+        # A replay holds no limit on cost, and waits where the run did.
+        if self.effects.past_decision(f"short/{step}") is None and not purse.limits_cost:
+            return False
+        # Costs depend on what has ended by now: recorded, so that a resumed run waits where this
+        # one does.
+        return bool(
+            await self.effects.decide(f"short/{step}", lambda: purse.is_short(rollouts), step=step)
+        )
+
+    def _size(self, step: int, decision: BatchDecision) -> int:
+        """Return how many rows the budget has room for; 0 where so few teach less than a validation
+        costs.
         """
         planned = next(
             (clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size
         )
         fewest = min(_FEWEST, planned, self.left)
-        size = fitting(max(fewest, min(decision.size, self.left)))
+        most = max(fewest, min(decision.size, self.left))
+        size = next((rows for rows in range(most, 0, -1) if self._fits(self._cost(rows, 1))), 0)
         return 0 if step and size < fewest else size
 
-    def decide(self, view: BatchView) -> dict[str, Any]:
-        """Return the controller's decision, from a view completed by what is known here, as JSON
-        values.
-        """
-        if self.reads_traces:
-            # They are all there at once, and cost no rollout.
-            at_once = len(self._traces)
-            view = dataclasses.replace(
-                view,
-                trainset_size=at_once,
-                seen=self._read,
-                workers=at_once,
-                capacity=at_once,
-                remaining_rollouts=None,
-            )
-        else:
-            view = dataclasses.replace(
-                view,
-                trainset_size=self._size,
-                seen=self.seen,
-                measurements=tuple(self._measured),
-                planned=tuple(self._planned),
-                score_variance=pvariance(self._scores) if self._scores else None,
-                prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
-            )
-        return dataclasses.asdict(self._task.settings.controller.plan(view))
+    def _fits(self, rollouts: int) -> bool:
+        room = self.effects.purse.room
+        return room is None or rollouts <= room
 
-    def draw(self, size: int) -> tuple[Row, ...]:
-        """Return the rows of the next minibatch.
+    def _cost(self, rows: int, children: int) -> int:
+        """Return the rollouts that an update takes at most: those of traces cost nothing."""
+        rollouts = self.cost(rows, children)
+        return rollouts - self.pool.beside_validation(rows) if self.reads_traces else rollouts
+
+    def draw(self, step: int, parent: Parent, size: int) -> UpdatePlan:
+        """Draw the next minibatch, and reserve the rollouts of its update.
 
         Args:
-            size: How many, at most :attr:`left`.
+            step: The update.
+            parent: What it runs on.
+            size: How many rows, at most :attr:`left`.
         """
+        most = max(1, self.task.children)
+        affordable = (count for count in range(most, 1, -1) if self._fits(self._cost(size, count)))
+        children = next(affordable, 1)
+        self.effects.purse.promise(step, self._cost(size, children))
         if self.reads_traces:
-            chosen = self._traces[self._read : self._read + size]
+            rows = self._traces[self._read : self._read + size]
             self._read += size
-            return chosen
-        epoch, start = divmod(self.seen, self._size)
-        rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
-        self.seen += len(rows)
-        self._planned.append(len(rows))
-        return rows
+            # No rollout is bought: no component has to wait for its turn.
+            parent = dataclasses.replace(parent, components=self.task.components)
+        else:
+            epoch, start = divmod(self.seen, len(self._train))
+            rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
+            self.seen += size
+            self._planned.append(size)
+        return UpdatePlan(step, parent, rows, children)
 
     def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
         """Note how long an update took, and its parent's rollouts."""
@@ -161,142 +227,3 @@ class Minibatches:
             for used in rollout.usage
             if used.role == "task"
         )
-
-
-def decision_from(data: Any) -> BatchDecision:
-    """Return the decision that :meth:`Minibatches.decide` has returned as JSON values."""
-    fit, clamps = data["fit"], tuple(Clamp(**clamp) for clamp in data["clamps"])
-    return BatchDecision(
-        data["size"], data["reason"], None if fit is None else PowerLawFit(**fit), clamps
-    )
-
-
-@dataclasses.dataclass(eq=False)
-class Ends:
-    """Asks limits, rules and stop callbacks. What hangs on the clock, the bill or the user's code
-    is decided once.
-    """
-
-    task: Compilation
-    effects: Effects
-    pool: CandidatePool
-    batches: Minibatches
-    gepa: GepaParts
-    untraced: Untraced
-
-    def __post_init__(self) -> None:
-        self._rule = self.task.settings.budget
-        self._turns = max(_BARREN, len(self.task.components))
-        self._epochs: list[int] = []
-        self._failed: dict[int, bool] = {}
-        self._key = budget_digest(self.task)
-
-    @property
-    def count(self) -> int:
-        """Updates that were to begin so far."""
-        return len(self._epochs)
-
-    def begins(self) -> None:
-        """Note that an update begins, before its minibatch is drawn."""
-        self._epochs.append(-1 if self.batches.reads_traces else int(self.batches.epochs))
-
-    def ended(self, step: int, *, failed: bool) -> None:
-        """Note of an update whether any of its rows failed."""
-        self._failed[step] = failed
-
-    @property
-    def settled(self) -> str:
-        """Why a run ends once every training row is right."""
-        return f"{_NOTHING}: every training row was right when it ran last"
-
-    async def cut_off(self, step: int, reason: str) -> str:
-        """Note that a budget ended the run in the middle of an update, of which nothing is kept;
-        return why.
-        """
-        data = {"step": step, "reason": reason}
-        ended = await self.effects.decide(f"end/{self._key}", lambda: data, step=step)
-        self.effects.purse.exhausted = True
-        return str(ended["reason"])
-
-    async def reason(self, step: int) -> str:
-        """Return why update ``step`` does not begin; empty where it does."""
-        ended = self.effects.past_decision(f"end/{self._key}")
-        if ended is not None and step >= ended["step"]:
-            self.effects.purse.exhausted = True
-            return str(ended["reason"])
-        if not self.batches.left:
-            return self.batches.done
-        limits = self.effects.purse.limits
-        if limits.updates is not None and step >= limits.updates:
-            return f"{step} updates are done"
-        if barren := self._nothing_new(step - self.task.behind):
-            untraced = self.untraced.components(step - self.task.behind)
-            if set(untraced) == set(self.task.components):
-                return (
-                    f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to"
-                    " learn from"
-                )
-            fails = any(self._failed[update] for update in barren)
-            why = "no new text came of the rows that fail" if fails else "every row was right"
-            reason = f"{_NOTHING}: {why}"
-            return (
-                f"{reason}; no rollout called {', '.join(map(repr, untraced))}"
-                if untraced
-                else reason
-            )
-        if self._seed_is_known(step):
-            for place, stopper in enumerate(self.gepa.stoppers):
-                stops = partial(_stops, stopper, self.gepa.state)
-                if await self.effects.decide(f"stopper/{step}/{place}", stops, step=step):
-                    return f"stop callback {type(stopper).__name__}"
-        rule = self._rule
-        if rule is None:
-            return ""
-        view = self._view(step)
-        return (
-            await self.effects.decide(
-                f"stop/{step}/{self._key}", lambda: ask(rule, view) or "", step=step
-            )
-            or ""
-        )
-
-    def _seed_is_known(self, step: int) -> bool:
-        """Return whether the student's validation is surely there: before, it may be there or
-        not.
-        """
-        return step >= self.task.behind or self.task.is_serial
-
-    def _nothing_new(self, last: int) -> Sequence[int]:
-        """Return the updates of the last whole epoch that is committed, and enough of them, if they
-        bought nothing.
-        """
-        now = int(self.batches.epochs)
-        past = [(epoch, step) for step, epoch in enumerate(self._epochs) if 0 <= epoch < now]
-        whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > last}
-        steps = [step for epoch, step in past if whole and epoch == max(whole)]
-        first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
-        if first < 0 or self.effects.purse.bought(steps[-1], first):
-            return ()
-        return range(first, steps[-1] + 1)
-
-    def _view(self, step: int) -> RunView:
-        purse, last = self.effects.purse, step - self.task.behind
-        seen = last if self._seed_is_known(step) else -2
-        return RunView(
-            rollouts=purse.bought(last),
-            calls=purse.spent.calls,
-            tokens=purse.spent.tokens,
-            dollars=purse.spent.dollars,
-            seconds=purse.seconds,
-            gpu_seconds=purse.spent.gpu_seconds,
-            updates=step,
-            unread=min(step, self.task.behind - 1),
-            epochs=self.batches.epochs,
-            validation_history=tuple(
-                (update, mean) for update, mean in self.pool.history if update <= seen
-            ),
-        )
-
-
-def _stops(stopper: StopperProtocol, state: GEPAState) -> bool:
-    return bool(stopper(state))

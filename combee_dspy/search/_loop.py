@@ -25,26 +25,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
 from combee_dspy.events import UpdateEnded
-from combee_dspy.search._batches import Ends, Minibatches
+from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Compilation, Row
+from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._ending import Ending
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import C, Keeper, P
 from combee_dspy.search._plans import Learned, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
-from combee_dspy.search._sizes import Sizes
+from combee_dspy.search._progress import Progress
 from combee_dspy.search._student import Student
-from combee_dspy.search._under_way import Update, Updates
-from combee_dspy.search._untraced import Untraced
 from combee_dspy.search._update import UpdateLearner
 
 __all__ = ["Loop"]
@@ -55,16 +55,13 @@ class Loop(Generic[P, C]):
     """Runs updates until a rule, a budget or an epoch ends it.
 
     Updates begin, propose and commit in the order of their numbers. What an update sees when it
-    begins is a function of its number: given what effects return, decisions that read the clock
-    among them, the programs do not depend on the number of workers.
-
-    Update i begins when update i − 1 − staleness is released: once it has proposed where one text
-    grows, since the next parent does not hang on its validation; otherwise once it is committed.
+    begins is a function of its number. So the programs do not depend on the number of workers, once
+    the effects are fixed, and with them the decisions that read the clock.
 
     Attributes:
-        judge: Called with what each update learned, before it is committed; may raise to end the
-            run.
-        sizes: The sizes of minibatches, and why.
+        judging: Looks at each update before it is committed, and may end the run.
+        batches: Plans the minibatches.
+        ending: Knows why the run ends.
         committed: Updates committed.
         reason: Why no further update began.
     """
@@ -76,24 +73,22 @@ class Loop(Generic[P, C]):
     pool: CandidatePool
     gepa: GepaParts
     failures: Failures
-    judge: Callable[[Learned], Awaitable[None]]
+    judging: Judging
     books: Books
     committed: int = field(default=0, init=False)
     reason: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self._staleness = self.task.settings.staleness
-        self._batches = Minibatches(self.task)
-        self.untraced = Untraced(self.task, self.effects)
-        self._ends = Ends(
-            self.task, self.effects, self.pool, self._batches, self.gepa, self.untraced
-        )
-        self.sizes = Sizes(self.task, self.effects, self.pool, self._batches, self._cost)
+        self.batches = Minibatches(self.task, self.effects, self.pool, self.keeper.rollouts)
+        self.ending = Ending(self.task, self.effects, self.pool, self.batches, self.gepa)
         self._student = Student(self.task, self.effects, self.pool, self.failures)
-        self._updates = Updates()
+        self._progress = Progress()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0  # updates
 
     async def run(self, probe: Callable[[], Awaitable[None]]) -> None:
-        """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
+        """Run updates until there is a reason to stop; :attr:`reason` says which.
 
         The probe and the first rows run beside the first effects; where cost or time is limited,
         before them.
@@ -102,7 +97,7 @@ class Loop(Generic[P, C]):
             ArgumentValueError: The budget does not even pay for the student's validation.
         """
         self._student.promise()
-        first = (self.pool.validation[:1], self._batches.first)
+        first = (self.pool.validation[:1], self.batches.first)
         attempt = partial(self.failures.try_first, self.task.seed, *first)
         if self.effects.purse.grants:
             await probe()
@@ -118,150 +113,139 @@ class Loop(Generic[P, C]):
         try:
             if self.task.is_serial:
                 await self._student.join()
-            end = await self._run_updates()
+            await self._begin_updates()
             await self._student.release()
-            await self._finished(end)
+            await self._end_updates()
             await self._student.join()
-            await self.books.settle(self._ends.count, self._ends.count - 1)
+            await self.books.settle(self._begun, self._begun)
             self.keeper.ended(None)
         except Exception as error:
             self.keeper.ended(error)
             raise
         finally:
-            await self._updates.close()
-            await asyncio.gather(self.books.close(), return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, self.books.close(), return_exceptions=True)
             await self._student.close()
-        self.effects.purse.look(self._ends.count, self._ends.count - 1)
+        self.effects.purse.look(self._begun, self._begun - 1)
 
     async def cut_off(self, reason: str) -> None:
         """End a run that hung when its time was over, with what is committed."""
         if not self.pool.started:
             self._student.refuse(f"ends in the middle of the student's validation: {reason}")
         self.keeper.ended(None)
-        self.reason = await self._ends.cut_off(self.committed, reason)
+        self.reason = await self.ending.cut_off(self.committed, reason)
 
-    async def _run_updates(self) -> tuple[int, str] | None:
-        """Begin updates as long as there is no reason to stop; return which one a budget kept from
-        beginning.
-        """
+    async def _begin_updates(self) -> None:
+        """Begin updates as long as there is no reason to stop."""
         for step in itertools.count():
             if step == self._staleness + 1:
                 await self._student.release()
             try:
                 await self._may_begin(step)
-                begins = not self._updates.spent and await self._begin(step)
+                if self._progress.cut is not None or not await self._begin(step):
+                    return
             except BudgetReached as reached:
-                return step, str(reached)
-            if not begins:
-                return None
-            self._updates.open(step + 1 - self.task.behind)
-        return None
+                self._progress.fail(step, reached)
+                return
+            self._progress.reach("may commit", step + 2 - self.task.behind)
 
     async def _may_begin(self, step: int) -> None:
         """Wait for what update ``step`` knows of."""
+        if self.task.is_trunk:
+            await self._progress.wait("proposed", step - self._staleness)
         last = step - self.task.behind
-        await self._updates.wait(step - 1 - self._staleness, proposed=self.task.is_trunk)
-        await self._updates.wait(last)
-        self._updates.forget(last)
+        await self._progress.wait("committed", last + 1)
         self.effects.purse.look(step, last)
 
-    async def _finished(self, end: tuple[int, str] | None) -> None:
-        """Let every update that began end, up to the first one that the budget ends: of that one
-        nothing is kept.
-        """
-        self._updates.open(self._ends.count)
-        for step in self._updates.steps:
-            try:
-                await self._updates.wait(step)
-            except BudgetReached as reached:
-                end = (step, str(reached))
-                break
-        if end is not None:
-            self.reason = await self._ends.cut_off(*end)
+    async def _end_updates(self) -> None:
+        """Let the updates commit, up to the one that a budget ends: nothing is kept of that one."""
+        self._progress.reach("may commit", self._begun)
+        await self._progress.wait_for_commits(self._begun)
+        if self._progress.cut is not None:
+            step, reached = self._progress.cut
+            self.reason = await self.ending.cut_off(step, str(reached))
 
     async def _begin(self, step: int) -> bool:
-        """Decide what an update runs and start it; not where there is a reason to stop."""
-        self.reason = await self._ends.reason(step) or await self._settled(step)
+        """Decide what an update runs, and start it; return whether it began."""
+        self.reason = await self.ending.reason(step) or await self._settled(step)
         if self.reason:
             return False
-        size = await self.sizes.decide(step, partial(self._commit, step - 1))
-        self._ends.begins()
-        rows: Sequence[Row] = ()
-        if size:
-            parent = await self.keeper.parent(step)
-            # A merge may have left room for fewer, or for none.
-            size = self.sizes.fitting(size)
-            rows = self._batches.draw(size) if size else ()
-        if not rows:
+        size = await self.batches.plan(step, partial(self._commit_all, step))
+        if not size:
             left = self.effects.purse.room
             self.reason = f"{left} rollouts left: not enough for another update"
             return False
-        children = self.sizes.children(len(rows))
-        recorded = rows[0].recorded is not None
-        if recorded:  # no rollout is bought: no component has to wait for its turn
-            parent = replace(parent, components=self.task.components)
-        self.effects.purse.promise(step, self._cost(len(rows), children, recorded=recorded))
-        plan = UpdatePlan(step, parent, tuple(rows), children)
+        parent = await self.keeper.parent(step)
+        self.ending.begin()
+        plan = self.batches.draw(step, parent, size)
         self.keeper.sampled(plan)
-        self._updates.start(plan, self._update)
+        task = asyncio.ensure_future(self._carry_out(plan))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._begun += 1
         return True
 
-    def _cost(self, size: int, children: int, *, recorded: bool | None = None) -> int:
-        """Return the rollouts that an update takes at most: those of traces cost nothing."""
-        rollouts = self.keeper.rollouts(size, children)
-        if self._batches.reads_traces if recorded is None else recorded:
-            rollouts -= self.pool.beside_validation(size)
-        return rollouts
-
-    async def _commit(self, step: int) -> None:
-        """Let the updates up to ``step`` commit, and wait for it."""
-        self._updates.open(step)
-        await self._updates.wait(step)
+    async def _commit_all(self, count: int) -> None:
+        """Let the first ``count`` updates commit, and wait for it."""
+        self._progress.reach("may commit", count)
+        await self._progress.wait("committed", count)
 
     async def _settled(self, step: int) -> str:
         """Return why no update could learn any more; empty where one may."""
         size, last = len(self.task.splits.train), step - 1 - self._staleness
-        if self._batches.reads_traces or not self.keeper.is_settled(last, size):
+        if self.batches.reads_traces or not self.keeper.is_settled(last, size):
             return ""
-        # What is under way may find a row that fails, and costs less than another update.
-        await self._updates.wait(step - 1, proposed=True)
-        return self._ends.settled if self.keeper.is_settled(step - 1, size) else ""
+        # An update under way may find a row that fails, and costs less than another update.
+        await self._progress.wait("proposed", step)
+        return self.ending.settled if self.keeper.is_settled(step - 1, size) else ""
 
-    async def _update(self, update: Update) -> None:
+    async def _carry_out(self, plan: UpdatePlan) -> None:
+        try:
+            await self._update(plan)
+        except BaseException as error:
+            self._progress.fail(plan.step, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _update(self, plan: UpdatePlan) -> None:
         """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
-        plan, before = update.plan, update.before
+        step, began, started = plan.step, time.monotonic(), time.time()
         learned = await self.learner.learn(plan, partial(self.keeper.select, plan))
-        if before is not None:
-            await asyncio.shield(before.proposed)
-        await self.books.settle(plan.step - 1 - self._staleness, plan.step)
+        await self._progress.wait("proposed", step)
+        await self.books.settle(step - 1 - self._staleness, step)
         self.books.learn(learned)
-        self.books.relate(plan.step, self.learner.relate(learned, dict(self.books.now)))
+        self.books.relate(step, self.learner.relate(learned, dict(self.books.now)))
         proposed = await self.keeper.propose(learned)
-        update.proposed.set_result(None)
+        self._progress.reach("proposed", step + 1)
         if self.task.is_trunk:
             await self._student.join()  # the first text is tested against the student
-        checked = await self.keeper.check(learned, proposed, update.turn)
-        took = time.monotonic() - update.began
-        await update.turn()
-        await self.judge(learned)
+        checked = await self.keeper.check(learned, proposed, partial(self._turn, step))
+        took = time.monotonic() - began
+        await self._turn(step)
+        await self.judging.look(learned)
         # The controller plans by it, so a resumed run must see the seconds that were measured.
-        seconds = await self.effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+        seconds = await self.effects.decide(f"seconds/{step}", lambda: took, step=step)
         await self._student.join()
         await self.keeper.commit(learned, checked)
-        self._close(update, learned, seconds)
-        update.committed.set_result(None)
+        self._close(learned, started, seconds)
+        self._progress.reach("committed", step + 1)
 
-    def _close(self, update: Update, learned: Learned, seconds: float) -> None:
-        plan, self.committed = update.plan, update.plan.step + 1
-        self.untraced.note(learned)
-        self._ends.ended(plan.step, failed=not learned.skipped)
+    async def _turn(self, step: int) -> None:
+        """Wait until an update may commit: all that it sees from here on hangs on its number."""
+        await self._progress.wait("may commit", step + 1)
+        await self._progress.wait("committed", step)
+
+    def _close(self, learned: Learned, started: float, seconds: float) -> None:
+        plan, self.committed = learned.plan, learned.plan.step + 1
+        self.ending.note(learned)
         if not learned.skipped and plan.rows[0].recorded is None:
-            self._batches.measured(len(plan.rows), seconds, learned.rollouts)
+            self.batches.measured(len(plan.rows), seconds, learned.rollouts)
         event = UpdateEnded(
             plan.parent.candidate.id,
             tuple(learned.lessons),
             len(plan.rows),
-            update.started,
+            started,
             seconds,
             learned.skipped,
         )

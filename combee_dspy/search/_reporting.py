@@ -10,7 +10,7 @@ from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDiffer
 from combee_dspy.report import CombeeReport
 from combee_dspy.search._candidates import Member
 from combee_dspy.search._describe import models_by_role, specs
-from combee_dspy.search._untraced import describe_untraced
+from combee_dspy.search._ending import describe_untraced
 from combee_dspy.tracking import page_file
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def make_report(run: Run, ending: RunEnding) -> CombeeReport:
         *(receipt.warnings if receipt is not None else ()),
         *([ending.unread] if ending.unread else []),
     ]
-    if untraced := run.loop.untraced.components():
+    if untraced := run.loop.ending.untraced(run.loop.committed):
         warnings.append(describe_untraced(untraced))
     if len(run.pool.members) == 1 and not run.keeper.proposed:
         warnings.append(
@@ -81,7 +81,7 @@ def make_report(run: Run, ending: RunEnding) -> CombeeReport:
         calibration=calibrated,
         texts=dict(chosen.candidate.texts),
         digests=dict(splits.digests),
-        decisions=tuple(run.loop.sizes.decisions),
+        decisions=tuple(run.loop.batches.decisions),
         specs=specs(settings),
         models=models_by_role(settings),
         seed=settings.seed,

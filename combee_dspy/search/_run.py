@@ -119,8 +119,8 @@ class Run:
             self.pool,
             self.gepa,
             self.failures,
-            judge=self.judging.look,
-            books=self.books,
+            self.judging,
+            self.books,
         )
         self.receipts = Receipts(task.heldout, log, settings.log_dir)
         self.reading = None

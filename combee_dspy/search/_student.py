@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import NoReturn
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -16,6 +16,8 @@ from combee_dspy.search._failures import Failures
 from combee_dspy.search._pool import CandidatePool
 
 __all__ = ["Student"]
+
+Validation = Mapping[int, Sequence[Rollout]]
 
 
 @dataclass(eq=False)
@@ -31,11 +33,8 @@ class Student:
     effects: Effects
     pool: CandidatePool
     failures: Failures
-
-    def __post_init__(self) -> None:
-        self._turn = asyncio.Event()
-        self._joining = asyncio.Lock()
-        self._validation: asyncio.Task[Mapping[int, Sequence[Rollout]]] | None = None
+    _released: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _validation: asyncio.Task[Validation] | None = field(default=None, init=False)
 
     def promise(self) -> None:
         """Reserve the rollouts of the validation.
@@ -51,11 +50,11 @@ class Student:
     def start(self) -> None:
         """Begin the validation, or queue it behind the first updates."""
         if self.task.is_serial or self.effects.purse.grants:
-            self._turn.set()
-        self._validation = asyncio.ensure_future(self._validate())
+            self._released.set()
+        self._validation = asyncio.create_task(self._validate())
 
-    async def _validate(self) -> Mapping[int, Sequence[Rollout]]:
-        await self._turn.wait()
+    async def _validate(self) -> Validation:
+        await self._released.wait()
         seed, place, rows = self.task.seed, EffectPlace("validation", -1), self.pool.validation
         validation = asyncio.ensure_future(self.pool.validate(seed, rows, -1))
         first = [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
@@ -68,9 +67,9 @@ class Student:
         return validation.result()
 
     async def release(self) -> None:
-        """Let the validation begin, behind what has asked for rollouts by now."""
+        """Let the validation begin, behind the rollouts that updates have asked for by now."""
         await asyncio.sleep(0)
-        self._turn.set()
+        self._released.set()
 
     async def join(self) -> None:
         """Wait until the student is in the pool.
@@ -78,31 +77,31 @@ class Student:
         Raises:
             ArgumentValueError: The budget ended in the middle of its validation.
         """
-        self._turn.set()
-        async with self._joining:
-            if self.pool.started or self._validation is None:
-                return
-            try:
-                rollouts = await asyncio.shield(self._validation)
-            except BudgetReached as reached:
-                self.refuse(f"ends in the middle of the student's validation: {reached}")
+        self._released.set()
+        if self._validation is None:
+            return
+        try:
+            rollouts = await asyncio.shield(self._validation)
+        except BudgetReached as reached:
+            self.refuse(f"ends in the middle of the student's validation: {reached}")
+        self._join(rollouts)
+
+    def _join(self, rollouts: Validation) -> None:
+        if not self.pool.started:
             self.pool.join(self.task.seed, (), -1, rollouts)
 
     async def close(self) -> None:
-        """Let go of the validation; of a run that was cut short the student is the best so far."""
+        """Cancel the validation. Where it has ended, the student is the best so far: it joins."""
         if self._validation is None:
             return
         self._validation.cancel()
         (outcome,) = await asyncio.gather(self._validation, return_exceptions=True)
-        if not (self.pool.started or isinstance(outcome, BaseException)):
-            self.pool.join(self.task.seed, (), -1, outcome)
+        if not isinstance(outcome, BaseException):
+            self._join(outcome)
 
     def refuse(self, problem: str) -> NoReturn:
         """Refuse a budget that does not pay for the validation."""
-        limits = {
-            name: limit
-            for name, limit in asdict(self.effects.purse.limits).items()
-            if limit is not None
-        }
+        limits = asdict(self.effects.purse.limits)
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
         remedy = "Give a larger budget, or a smaller valset."
         raise ArgumentValueError("budget", limits, problem, remedy)
