@@ -2,16 +2,9 @@
 union, the naive baseline, and what of the reflections is retained.
 """
 
-from combee_dspy.aggregators._base import (
-    Aggregator,
-    arrived,
-    data_room,
-    even_runs,
-    gathered,
-    shard_count,
-    together,
-)
+from combee_dspy.aggregators._base import Aggregator, arrived, gathered, together
 from combee_dspy.aggregators._coverage import Coverage, text_lines
+from combee_dspy.aggregators._dealing import shard_count
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons, RelateLessons
@@ -31,8 +24,6 @@ __all__ = [
     "SingleCall",
     "Union",
     "arrived",
-    "data_room",
-    "even_runs",
     "gathered",
     "measure_retention",
     "parse_lessons",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +43,16 @@ class Coverage:
     line still covers each of its parts), and c / √(ab), which a short line cut out of a long text
     can reach.
 
-    It sees words, not meaning: a lesson told in other words counts as lost. All texts that will be
-    compared are given first, and asked for by their places.
+    It sees words, not meaning: a lesson in other words counts as lost. All texts that will be
+    compared are given first.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        plain = [normalised(text) for text in texts]
-        distinct = {text: number for number, text in enumerate(dict.fromkeys(plain))}
-        self._same = np.array([distinct[text] for text in plain], np.intp)
-        self._empty = np.array([not text for text in distinct], bool)
-        held = ngram_counts(list(distinct), _SIZES, _BUCKETS).astype(np.float64)
+    def __init__(self, texts: Iterable[str]) -> None:
+        words = {text: normalised(text) for text in texts}
+        distinct = list(dict.fromkeys(words.values()))
+        row = {text: number for number, text in enumerate(distinct)}
+        self._rows = {text: row[own] for text, own in words.items()}
+        held = ngram_counts(distinct, _SIZES, _BUCKETS).astype(np.float64)
         held.data[:] = 1.0
         holders = np.maximum(np.bincount(held.indices, minlength=_BUCKETS), 1)
         self._held = held
@@ -60,10 +60,12 @@ class Coverage:
         self._weighted.data = np.log1p((len(distinct) + _UNSEEN) / holders)[held.indices]
         self._totals = np.asarray(self._weighted.sum(axis=1)).reshape(-1)
         self._short = np.diff(held.indptr) < _FEWEST_GRAMS
+        self._empty = np.array([not text for text in distinct], bool)
 
-    def of(self, texts: Sequence[int], lines: Sequence[int]) -> Matrix:
+    def of(self, texts: Sequence[str], lines: Sequence[str]) -> Matrix:
         """Return how much of each text stands in each line, one row a text."""
-        rows, columns = self._same[list(texts)], self._same[list(lines)]
+        rows = np.array([self._rows[text] for text in texts], np.intp)
+        columns = np.array([self._rows[line] for line in lines], np.intp)
         shared = np.asarray((self._weighted[rows] @ self._held[columns].T).todense())
         own, other = self._totals[rows, None], self._totals[None, columns]
         within = _share(shared, np.where(self._short[rows, None], 0.0, own))
@@ -73,20 +75,17 @@ class Coverage:
         share[(rows[:, None] == columns[None, :]) & ~self._empty[rows, None]] = 1.0
         return share
 
-    def best(self, texts: Sequence[int], lines: Sequence[int]) -> tuple[Matrix, NDArray[np.intp]]:
-        """Return for each text the most that any line holds of it, and which line does."""
-        highest, which = np.zeros(len(texts)), np.zeros(len(texts), np.intp)
+    def best(self, texts: Sequence[str], lines: Sequence[str]) -> tuple[Matrix, NDArray[np.intp]]:
+        """Return for each text the most that any line holds of it, and the place of that line."""
+        highest, places = np.zeros(len(texts)), np.zeros(len(texts), np.intp)
         step = max(1, _CELLS // max(len(lines), 1))
         for start in range(0, len(texts) if lines else 0, step):
-            near = self.of(texts[start : start + step], lines)
-            highest[start : start + step], which[start : start + step] = (
-                near.max(axis=1),
-                near.argmax(axis=1),
-            )
-        return highest, which
+            part = slice(start, start + step)
+            near = self.of(texts[part], lines)
+            highest[part], places[part] = near.max(axis=1), near.argmax(axis=1)
+        return highest, places
 
 
 def _share(shared: Matrix, whole: Matrix) -> Matrix:
-    return np.divide(
-        shared, whole, out=np.zeros_like(shared), where=np.broadcast_to(whole > 0, shared.shape)
-    )
+    whole = np.broadcast_to(whole, shared.shape)
+    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from combee_dspy.records import Lesson
@@ -93,14 +93,3 @@ def join_lessons(
         text = same.text if similarity is None else max(same.text, lesson.text, key=len)
         lessons[key] = Lesson(text, tuple(sorted({*same.sources, *lesson.sources})))
     return tuple(lessons.values())
-
-
-def trace_lessons(
-    texts: Sequence[str], lists: Iterable[Iterable[Lesson]], every: tuple[int, ...]
-) -> tuple[Lesson, ...]:
-    """Return texts that an LM made of lists as lessons.
-
-    Each has the sources of the lesson that it equals, or all of them where it was reworded.
-    """
-    sources = {normalised(lesson.text): lesson.sources for lesson in join_lessons(lists)}
-    return tuple(Lesson(text, sources.get(normalised(text), every)) for text in texts)

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, ClassVar
 
-import dspy
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Dealt, even_runs, together
+from combee_dspy.aggregators._base import together
+from combee_dspy.aggregators._coverage import Coverage
+from combee_dspy.aggregators._dealing import Dealt, even_runs
+from combee_dspy.aggregators._lessons import join_lessons
 from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
-from combee_dspy.aggregators._reading import ReadingTask
-from combee_dspy.aggregators._scan import Node, ScanState
-from combee_dspy.records import FailedCall, Lessons, Reflection
-from combee_dspy.reflections import estimate_record_tokens
+from combee_dspy.aggregators._reading import ShardReader
+from combee_dspy.aggregators._scan import Node, Scan, sources_below
+from combee_dspy.records import Lesson, Lessons, Reflection
+from combee_dspy.reflections import estimate_record_tokens, normalised
 from combee_dspy.strategies import StrategyContext, parameters
+
+# A merge is warned of where it holds less than this share of each of most lessons.
+_HELD, _MOST_LOST = 0.5, 0.5
 
 
 @parameters
@@ -24,12 +29,13 @@ class ParallelScan(Dealt):
     n reflections are copied p = 2 times and dealt into k = ⌊√n⌋ shards (§3.1, §3.2), each read by
     one call as soon as its own are there; one call merges the k lists. Nothing but
     ``max_call_tokens`` bounds a call by default: a shard that takes more is read by the fewest
-    calls that it fits, and lists that take more are merged by the fewest levels. A shard's lessons
-    are lost when its call fails; those already found cannot be: a merge that fails is done by code.
-    The last merge is left to whoever reads all lessons in a call of its own, where the context says
-    so.
+    calls that it fits, and lists that take more are merged by the fewest levels. A call that fails
+    loses the lessons of its shard; a merge that fails loses nothing, since code joins its lists. A
+    merge may drop lessons: where most of them are gone the run warns, and the report shows where
+    each reflection was lost. The last merge is left to whoever reads all lessons in a call of its
+    own, where the context says so.
 
-    Of the paper's it differs in where copies lie: see ``placement``.
+    It differs from the paper's in where copies lie: see ``placement``.
 
     Example:
         >>> import asyncio
@@ -56,74 +62,71 @@ class ParallelScan(Dealt):
             reads.
         window: How many shards a copy may travel, or ``None`` for no bound (see
             :func:`combee_dspy.shuffle.plan_shards` for which pairs can still meet).
-        merge_fan_in: The most lists of lessons one call may merge, or ``None`` for no number:
-            tokens decide. With a number there are fewer, longer shards where that spares a level of
-            merges.
     """
 
     name: ClassVar[str] = "parallel-scan"
 
     max_lessons: Annotated[int, Field(ge=1)] | None = None
-    merge_fan_in: Annotated[int, Field(ge=2)] | None = None
 
     async def aggregate(
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the lessons of the root."""
-        scan = ScanState(context, self.max_call_tokens)
+        scan = Scan(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         most = self.max_lessons or max(map(len, shards), default=1)
-        await scan.read(reflections, shards, ReadingTask(LearnFromExamples, {"most_lessons": most}))
+        await ShardReader(scan, LearnFromExamples, most).read(reflections, shards)
         while len(scan.top) > 1:
-            await self._merge(scan)
+            await _merge_level(scan)
         return scan.result()
 
-    def mergeable(self) -> int | None:
-        """Return ``merge_fan_in``."""
-        return self.merge_fan_in
 
-    async def _merge(self, scan: ScanState) -> None:
-        """Add the next level: the fewest merges of consecutive lists that respect the limits.
+async def _merge_level(scan: Scan) -> None:
+    """Add the next level: the fewest merges of consecutive lists that fit a call.
 
-        A merge that fails or returns nothing is replaced by code: nothing found is lost. So is the
-        last one where whoever gets the lessons reads them all in a call of its own, and a level in
-        which no two lists fit one call.
-        """
-        sizes = [estimate_record_tokens(list(node.output.lessons)) for node in scan.top]
-        runs = even_runs(sizes, scan.room, self.merge_fan_in)
-        if len(runs) == len(sizes):
-            scan.warn(
-                0,
-                f"no two of {len(sizes)} lists fit one call of {scan.room:,} tokens: joined by"
-                " code",
-            )
-            scan.join()
-        elif len(runs) == 1 and scan.context.joined_later:
-            scan.join()
-        else:
-            groups = [scan.top[first:last] for first, last in runs]
-            answers = await together(
-                _ask_merge(scan, number, group) for number, group in enumerate(groups)
-            )
-            level = [
-                scan.reduced(
-                    number,
-                    [node.lessons for node in group],
-                    group,
-                    answer,
-                    "the merge returned no lessons",
-                )
-                for number, (group, answer) in enumerate(zip(groups, answers, strict=True))
-            ]
-            scan.levels.append(level)
+    Code joins the lists where no two of them fit one call, and where somebody else reads all
+    lessons in a call of its own: the last merge would write them twice.
+    """
+    lists = scan.top
+    runs = even_runs([estimate_record_tokens(_texts(node.lessons)) for node in lists], scan.room)
+    if len(runs) == len(lists):
+        problem = f"no two of {len(lists)} lists fit one call of {scan.room:,} tokens"
+        scan.warn(0, f"{problem}: joined by code")
+        scan.join()
+    elif len(runs) == 1 and scan.context.joined_later:
+        scan.join()
+    else:
+        groups = [lists[first:last] for first, last in runs]
+        merges = (_merge(scan, number, group) for number, group in enumerate(groups))
+        scan.levels.append(await together(merges))
 
 
-async def _ask_merge(
-    scan: ScanState, number: int, children: Sequence[Node]
-) -> dspy.Prediction | FailedCall | None:
-    """Return the answer of a merge, or ``None`` where fewer than two children hold something."""
-    lists = [list(child.output.lessons) for child in children if child.lessons]
+async def _merge(scan: Scan, number: int, children: Sequence[Node]) -> Node:
+    """Have a call merge the lists of some nodes; code joins them where the call returns none."""
+    sources = sources_below(children)
+    joined = join_lessons(child.lessons for child in children)
+    lists = [_texts(child.lessons) for child in children if child.lessons]
     if len(lists) < 2:
-        return None
+        return Node(joined, sources)
     inputs = {"current_instruction": scan.context.text, "lesson_lists": lists}
-    return await scan.context.ask(MergeLessons, inputs, "merge", len(scan.levels) + 1, number)
+    answer = await scan.context.ask(MergeLessons, inputs, "merge", len(scan.levels) + 1, number)
+    texts, failed = scan.texts_in(number, answer, sum(map(len, lists)))
+    if not texts:
+        return Node(joined, sources, failed or "EmptyAnswer: the merge returned no lessons")
+    _warn_of_losses(scan, number, joined, texts)
+    # A lesson that the merge left as it was has its own sources, a reworded one all of them.
+    before = {normalised(lesson.text): lesson.sources for lesson in joined}
+    merged = (Lesson(text, before.get(normalised(text), sources)) for text in texts)
+    return Node(tuple(merged), sources)
+
+
+def _warn_of_losses(scan: Scan, number: int, before: Sequence[Lesson], after: list[str]) -> None:
+    """Warn of a merge that dropped most lessons, by their words."""
+    shares, _ = Coverage([*_texts(before), *after]).best(_texts(before), after)
+    lost = int((shares < _HELD).sum())
+    if lost > _MOST_LOST * len(before):
+        scan.warn(number, f"the merge lost {lost} of {len(before)} lessons, by their words")
+
+
+def _texts(lessons: Sequence[Lesson]) -> list[str]:
+    return [lesson.text for lesson in lessons]

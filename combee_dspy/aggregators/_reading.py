@@ -1,62 +1,195 @@
-"""What calls are asked that read reflections, and the lessons in their answers."""
+"""Level 1 of a scan: every shard of reflections is read by a call as soon as it is complete."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from itertools import chain
 
 import dspy
 
-from combee_dspy.aggregators._citations import read_citations
-from combee_dspy.records import Lesson, Reflection
+from combee_dspy.aggregators._base import arrived, together
+from combee_dspy.aggregators._citations import NUMBER, read_citations
+from combee_dspy.aggregators._dealing import even_runs
+from combee_dspy.aggregators._lessons import parse_lessons
+from combee_dspy.aggregators._prompts import quoting
+from combee_dspy.aggregators._scan import Node, Scan
+from combee_dspy.aggregators._unread import is_passed_over
+from combee_dspy.events import AnswersIgnored, WarningRaised
+from combee_dspy.records import FailedCall, Lesson, Reflection
+from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 
-__all__ = ["ReadingTask", "from_mistakes"]
+__all__ = ["ShardReader"]
+
+# A reflection may take this part of a call, so that every call still compares several.
+_SHARE = 4
+# How often a call is read again in halves: a quarter of it is the least that is read so.
+_HALVINGS = 2
+# Long reflections, or refused lessons, that one event names.
+_NAMED = 5
+
+_Reads = list[tuple[list[Reflection], dspy.Prediction | FailedCall]]
+"""What each call read, and its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingTask:
-    """What every call that reads reflections is asked.
+class ShardReader:
+    """Reads shards of reflections for one scan.
 
-    The one output field of its signature holds a list of texts.
-
-    ``limits`` are the values of its further input fields; the first of them says how many texts may
-    come back. Where it ``cites``, examples carry numbers, and each text begins with those that it
-    comes from.
+    Args:
+        scan: Gets level 1.
+        signature: What a call is asked; returns ``lessons``, a list of texts.
+        most_lessons: The most lessons that one call may return.
+        cites: Whether examples carry numbers, and each lesson begins with those that teach it.
+            Without citations, all that a call read teach each of its lessons.
     """
 
-    signature: type[dspy.Signature]
-    limits: Mapping[str, int]
-    cites: bool = False
+    def __init__(
+        self, scan: Scan, signature: type[dspy.Signature], most_lessons: int, *, cites: bool = False
+    ) -> None:
+        self._scan, self._context = scan, scan.context
+        self._most, self._cites = most_lessons, cites
+        self._signature, self._limits = signature, {"most_lessons": most_lessons}
+        if scan.context.longest_quote is not None:
+            self._signature = quoting(signature)
+            self._limits["longest_quote"] = scan.context.longest_quote
+        self._too_long = self._passed_over = 0
 
-    @property
-    def field(self) -> str:
-        """The output field."""
-        (name,) = self.signature.output_fields
-        return str(name)
+    async def read(
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        shards: Iterable[Sequence[int]],
+    ) -> None:
+        """Read every shard as soon as its reflections are there, and add level 1 to the scan.
 
-    def lessons(self, items: Sequence[Reflection], texts: Sequence[str]) -> list[Lesson]:
-        """Return an answer's texts as lessons, each with the reflections that teach it.
-
-        Without citations, all that a call read teach each of its lessons.
+        A shard too long for one call is read by the fewest that it fits. Nodes are numbered in the
+        order of the shards and of the calls of each.
         """
-        if self.cites:
+        fitted: dict[int, list[Reflection]] = {}
+        notes: defaultdict[int, list[str]] = defaultdict(list)
+        share = self._scan.room // _SHARE
+
+        async def read_shard(number: int, positions: Sequence[int]) -> _Reads:
+            ready = await arrived(reflections[position] for position in positions)
+            for position, reflection in zip(positions, ready, strict=True):
+                if position not in fitted:
+                    items = [] if reflection is None else [reflection]
+                    fitted[position] = fit_reflections(items, share, notes[position].append)
+            items = [part for position in positions for part in fitted[position]]
+            if all(item.perfect for item in items):
+                return []  # no mistake among them: a call would be paid for nothing
+            calls = [
+                items[first:last] for first, last in even_runs(self._tokens(items), self._scan.room)
+            ]
+            return await _joined(
+                self._read_call(call, (number, part)) for part, call in enumerate(calls)
+            )
+
+        reads = await _joined(
+            read_shard(number, positions) for number, positions in enumerate(shards)
+        )
+        if cuts := [note for _, texts in sorted(notes.items()) for note in texts]:
+            more = f"; and {len(cuts) - _NAMED} more" if len(cuts) > _NAMED else ""
+            self._warn("; ".join(cuts[:_NAMED]) + more)
+        if reads:
+            level = [self._node(number, *read) for number, read in enumerate(reads)]
+            self._scan.levels.append(level)
+        if self._too_long:
+            self._warn(
+                f"{self._too_long} calls were longer than the model takes, and read in halves."
+                " Lower the aggregator's max_call_tokens."
+            )
+        if self._passed_over:
+            self._warn(
+                f"{self._passed_over} answers passed over nearly all examples, which were read"
+                " again in halves"
+            )
+
+    def _tokens(self, items: Iterable[Reflection]) -> list[int]:
+        """Estimate what each reflection takes of a call. Media may pass a whole one."""
+        return [min(estimate_record_tokens(item.record), self._scan.room) for item in items]
+
+    async def _read_call(
+        self, items: list[Reflection], place: tuple[int, ...], halvings: int = _HALVINGS
+    ) -> _Reads:
+        """Read reflections by one call, or by its halves.
+
+        Halves are read where the model finds the call too long, since tokens are estimated here,
+        and where the answer passes over nearly all of them: a small model keeps all of what a call
+        reads, or nothing.
+        """
+        answer = await self._ask(items, place)
+        whole = [(items, answer)]
+        if isinstance(answer, FailedCall):
+            parts = items
+            if answer.too_long and len(items) == 1:
+                parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
+            if not answer.too_long or len(parts) < 2:
+                return whole
+            self._too_long += 1
+            return await self._read_halves(parts, place, halvings)
+        if not self._cites or halvings == 0 or len(items) < 2:
+            return whole
+        lessons = self._lessons(items, parse_lessons(answer.get("lessons"))[0])
+        if not is_passed_over(items, lessons, self._context.text):
+            return whole
+        self._passed_over += 1
+        halves = await self._read_halves(items, place, halvings - 1)
+        return whole if all(isinstance(answer, FailedCall) for _, answer in halves) else halves
+
+    async def _read_halves(
+        self, items: list[Reflection], place: tuple[int, ...], halvings: int
+    ) -> _Reads:
+        half = len(items) // 2
+        return await _joined(
+            self._read_call(part, (*place, side), halvings)
+            for side, part in enumerate((items[:half], items[half:]))
+            if not all(item.perfect for item in part)
+        )
+
+    async def _ask(
+        self, items: Sequence[Reflection], place: tuple[int, ...]
+    ) -> dspy.Prediction | FailedCall:
+        records = render_records(items)
+        if self._cites:
+            records = [{NUMBER: number, **record} for number, record in enumerate(records, start=1)]
+        inputs = {
+            "current_instruction": self._context.text,
+            "examples_with_feedback": records,
+            **self._limits,
+        }
+        return await self._context.ask(self._signature, inputs, "read", *place)
+
+    def _node(
+        self, number: int, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
+    ) -> Node:
+        """Return the lessons of one call that a mistake teaches.
+
+        A lesson that comes from right answers alone changes what works.
+        """
+        texts, failed = self._scan.texts_in(number, answer, self._most)
+        mistakes = {item.index for item in items if not item.perfect}
+        lessons: list[Lesson] = []
+        refused: list[Lesson] = []
+        for lesson in self._lessons(items, texts):
+            (refused if mistakes.isdisjoint(lesson.sources) else lessons).append(lesson)
+        if refused:
+            reasons = (f"right answers alone teach {lesson.text[:60]!r}" for lesson in refused)
+            self._context.emit(AnswersIgnored(len(refused), tuple(reasons)[:_NAMED]))
+        return Node(tuple(lessons), _indices(items), failed)
+
+    def _lessons(self, items: Sequence[Reflection], texts: Sequence[str]) -> list[Lesson]:
+        """Return an answer's texts as lessons, each with the reflections that teach it."""
+        if self._cites:
             return read_citations(texts, items)
-        sources = tuple(sorted({item.index for item in items}))
-        return [Lesson(text, sources) for text in texts]
+        return [Lesson(text, _indices(items)) for text in texts]
+
+    def _warn(self, text: str) -> None:
+        self._context.emit(WarningRaised(text))
 
 
-def from_mistakes(
-    items: Sequence[Reflection], lessons: Sequence[Lesson]
-) -> tuple[list[Lesson], list[str]]:
-    """Return the lessons that a mistake teaches, and why the others are refused.
+def _indices(items: Iterable[Reflection]) -> tuple[int, ...]:
+    return tuple(sorted({item.index for item in items}))
 
-    A lesson that comes from right answers alone changes what works.
-    """
-    mistakes = {item.index for item in items if not item.perfect}
-    taught = [lesson for lesson in lessons if not mistakes.isdisjoint(lesson.sources)]
-    refused = [
-        f"right answers alone teach {lesson.text[:60]!r}"
-        for lesson in lessons
-        if mistakes.isdisjoint(lesson.sources)
-    ]
-    return taught, refused
+
+async def _joined(reads: Iterable[Coroutine[object, object, _Reads]]) -> _Reads:
+    return list(chain.from_iterable(await together(reads)))

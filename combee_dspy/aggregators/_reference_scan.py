@@ -1,29 +1,38 @@
-"""A scan whose reduce cannot forget.
+"""The default aggregator: a scan whose reduce cannot forget.
 
-Readers above the first level name lessons by number, and code edits.
+Calls above the first level name lessons by number, and code makes the edits.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import dspy
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Dealt, together
-from combee_dspy.aggregators._comparing import Vocabulary, read_relations
+from combee_dspy.aggregators._base import together
+from combee_dspy.aggregators._comparing import Vocabulary
+from combee_dspy.aggregators._dealing import Dealt
+from combee_dspy.aggregators._draft import Draft
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
-from combee_dspy.aggregators._reading import ReadingTask
-from combee_dspy.aggregators._scan import ScanState
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
+from combee_dspy.aggregators._reading import ShardReader
+from combee_dspy.aggregators._scan import Node, Scan
+from combee_dspy.edits import BookEdit
 from combee_dspy.events import AnswersIgnored
-from combee_dspy.lessons import Book, BookLesson, Taught, deal_alike, lesson_id
+from combee_dspy.lessons import BookLesson, Taught, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
-from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
+
+# How many ways of dealing lessons into groups :meth:`ReferenceScan.relate` asks about.
+_DEALINGS = 2
+# Void parts of an answer that one event names.
+_NAMED = 5
+
+_Groups = dict[tuple[int, int], list[BookLesson]]
+"""Lessons for one call each, by the dealing and the number of the group in it."""
 
 
 @parameters
@@ -77,18 +86,27 @@ class ReferenceScan(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
-        scan = ScanState(context, self.max_call_tokens)
-        question = ReadingTask(AddCitedLessons, {"most_lessons": self.max_lessons}, cites=True)
-        await scan.read(reflections, self.shards(len(reflections), context) or (), question)
+        scan = Scan(context, self.max_call_tokens)
+        reader = ShardReader(scan, AddCitedLessons, self.max_lessons, cites=True)
+        await reader.read(reflections, self.shards(len(reflections), context))
         if not scan.levels:
             return scan.result()
         scan.join(self.similarity)
         if context.related_later:
             return scan.result()
-        fresh = {lesson_id(lesson.text): lesson for lesson in scan.top[0].lessons}
+        (root,) = scan.top
+        fresh = {lesson_id(lesson.text): lesson for lesson in root.lessons}
         taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in fresh.values())
         draft = Draft(context.book, context.book.add(taught, context.update), fresh)
-        draft = await self._compare_levels(scan, draft, [[level] for level in range(self.levels)])
+        compared: set[tuple[str, ...]] = set()
+        for level in range(self.levels):
+            groups = await self._deal(scan, draft, [level], compared)
+            if not groups:
+                break
+            before, draft = draft, await _compare(scan, draft, groups)
+            scan.levels.append([Node(draft.lessons(), root.sources)])
+            if draft.book == before.book:
+                break
         lessons = draft.lessons()
         return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
 
@@ -98,178 +116,50 @@ class ReferenceScan(Dealt):
         All is asked at once, dealt in two ways: a run has no time for level after level, and
         compares again what later lessons are near to.
         """
-        lessons = {lesson_id(text): Lesson(text) for text in fresh}
-        scan = ScanState(context, self.max_call_tokens)
-        draft = Draft(context.book, context.book, lessons)
-        return (await self._compare_levels(scan, draft, [range(min(_DEALINGS, self.levels))])).edits
+        scan = Scan(context, self.max_call_tokens)
+        draft = Draft(context.book, context.book, {lesson_id(text): Lesson(text) for text in fresh})
+        groups = await self._deal(scan, draft, range(min(_DEALINGS, self.levels)), set())
+        return (await _compare(scan, draft, groups)).edits
 
-    async def _compare_levels(
-        self, scan: ScanState, draft: Draft, rounds: Iterable[Sequence[int]]
-    ) -> Draft:
-        """Compare new lessons with the nearest ones until a round changes nothing."""
-        compared: set[tuple[str, ...]] = set()
-        for levels in rounds:
-            groups: list[tuple[tuple[int, int], list[BookLesson]]] = []
-            for level in levels:
-                # A book of 1,500 lessons takes seconds, in which nothing else could run.
-                dealt = await asyncio.to_thread(draft.groups, scan, self.compared, level)
-                for number, group in enumerate(dealt):
-                    texts = tuple(lesson.text for lesson in group)
-                    # What was asked word for word has its answer: a few lessons are dealt into one
-                    # group each time.
-                    if texts not in compared:
-                        compared.add(texts)
-                        groups.append(((level, number), group))
-            if not groups:
-                break
-            answers = await together(_compare(scan, group, *place) for place, group in groups)
-            after, vocabulary = draft, Vocabulary.of(lesson.text for lesson in draft.book.lessons)
-            for number, ((_, group), answer) in enumerate(zip(groups, answers, strict=True)):
-                after = after.apply(scan, number, group, answer, vocabulary)
-            sources = scan.top[0].output.sources if scan.top else ()
-            scan.levels.append([scan.node(0, after.lessons(), sources)])
-            if after.book == draft.book:
-                break
-            draft = after
-        return draft
+    async def _deal(
+        self, scan: Scan, draft: Draft, dealings: Iterable[int], compared: set[tuple[str, ...]]
+    ) -> _Groups:
+        """Return groups of new lessons and those that are nearest to them.
 
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A book in which new lessons stand, while readers relate them.
-
-    Attributes:
-        before: The book without them.
-        book: The book with them, after the edits.
-        fresh: The new lessons by id, their sources as indices of reflections.
-        edits: What readers said and code accepted, in order.
-    """
-
-    before: Book
-    book: Book
-    fresh: dict[str, Lesson]
-    edits: tuple[BookEdit, ...] = ()
-
-    def groups(self, scan: ScanState, most: int, level: int) -> list[list[BookLesson]]:
-        """Return groups of lessons to compare: each new one with those that are nearest to it.
-
-        A lesson is new where this update brought it or a wording of it. One that came word for word
-        was compared then.
+        A group that was compared before, word for word, has its answer and is left out.
         """
-        support = {lesson.id: lesson.support for lesson in self.book.lessons}
-        comparable = [
-            lesson
-            for lesson in self.book.lessons
-            if lesson.decided
-            or not any(
-                support.get(rival, 0) >= _OUTVOTED * lesson.support for rival in lesson.rivals
-            )
-        ]
-        fresh = [
-            place
-            for place, lesson in enumerate(comparable)
-            if lesson.worded == scan.context.update and self.fresh.keys() & set(lesson.wordings)
-        ]
-        longest = (
-            max((estimate_tokens(lesson.text) for lesson in comparable), default=0) + _NUMBER_TOKENS
-        )
-        most = max(2, min(most, scan.room // longest))
-        dealt = deal_alike(
-            [lesson.text for lesson in comparable],
-            fresh,
-            most,
-            scan.context.stream("compare", level),
-        )
-        return [[comparable[place] for place in group] for group in dealt]
+        groups: _Groups = {}
+        for dealing in dealings:
+            # A book of 1,500 lessons takes seconds, in which nothing else could run.
+            dealt = await asyncio.to_thread(draft.deal, scan, self.compared, dealing)
+            for number, group in enumerate(dealt):
+                texts = tuple(lesson.text for lesson in group)
+                if texts not in compared:
+                    compared.add(texts)
+                    groups[dealing, number] = group
+        return groups
 
-    def apply(
-        self,
-        scan: ScanState,
-        number: int,
-        group: Sequence[BookLesson],
-        answer: dspy.Prediction | FailedCall,
-        vocabulary: Vocabulary,
-    ) -> Draft:
-        """Return the draft after one answer about a group; unchanged where the call failed."""
+
+async def _compare(scan: Scan, draft: Draft, groups: _Groups) -> Draft:
+    """Ask about all groups at once, and return the draft after the answers, in their order."""
+    answers = await together(_ask(scan, place, group) for place, group in groups.items())
+    vocabulary = Vocabulary.of(lesson.text for lesson in draft.book.lessons)
+    for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
-            return self
+            continue
         fields = {name: answer.get(name) for name in RelateLessons.output_fields}
-        relations = read_relations(fields, group, vocabulary)
-        edited = self.book.edit(relations.edits)
-        void = (*relations.void, *edited.refused)
+        draft, void = draft.after(fields, group, vocabulary)
         if void:
             scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
-        return replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
-
-    def lessons(self) -> tuple[Lesson, ...]:
-        """Return the new lessons: one for all new wordings that say the same."""
-        joined: list[Lesson] = []
-        for held in self.book.lessons:
-            wordings = [self.fresh[wording] for wording in held.wordings if wording in self.fresh]
-            if wordings:
-                sources = {source for lesson in wordings for source in lesson.sources}
-                clearest = self.fresh.get(lesson_id(held.text))
-                text = (
-                    held.text
-                    if clearest
-                    else max(wordings, key=lambda lesson: len(lesson.sources)).text
-                )
-                joined.append(Lesson(text, tuple(sorted(sources))))
-        return tuple(joined)
-
-    def relations(self, lessons: Sequence[Lesson]) -> tuple[BookEdit, ...]:
-        """Return the edits that bring the earlier book to the draft, once lessons are added."""
-        ids = [lesson_id(lesson.text) for lesson in lessons]
-        new = {held.id: lesson for lesson in ids if (held := self.book.find(lesson))}
-        unions: dict[str, dict[str, None]] = {}
-        for lesson in self.before.lessons:
-            if held := self.book.find(lesson.id):
-                unions.setdefault(held.id, {})[lesson.id] = None
-        name = {
-            home: new.get(home) or next(iter(members)) for home, members in unions.items()
-        } | new
-        edits: dict[BookEdit, None] = {}
-        for home, members in unions.items():
-            group = dict.fromkeys([*members, *([new[home]] if home in new else [])])
-            held = self.book.find(home)
-            if len(group) > 1 and held is not None:
-                clearest = lesson_id(held.text)
-                edits.setdefault(Unite(tuple(sorted(group, key=lambda member: member != clearest))))
-        for edit in self.edits:
-            if (renamed := self._renamed(edit, name)) is not None:
-                edits.setdefault(renamed)
-        return tuple(edits)
-
-    def _renamed(self, edit: BookEdit, name: dict[str, str]) -> BookEdit | None:
-        """Return an edit by the ids that remain after the unions; ``None`` where it is void."""
-
-        def now(lesson: str) -> str:
-            held = self.book.find(lesson)
-            return name.get(held.id, lesson) if held else lesson
-
-        if isinstance(edit, Contradict):
-            members = tuple(dict.fromkeys(map(now, edit.lessons)))
-            return Contradict(members) if len(members) > 1 else None
-        if isinstance(edit, Narrow):
-            exception, rule = now(edit.exception), now(edit.rule)
-            return Narrow(exception, rule) if exception != rule else None
-        return Retire(now(edit.lesson), edit.reason) if isinstance(edit, Retire) else None
+    return draft
 
 
-# What so many times as many examples contradict need not be compared any more: nothing is lost, it
-# stays in the book.
-_OUTVOTED = 3
-_DEALINGS = 2
-_NUMBER_TOKENS = 4
-_NAMED = 5
-
-
-async def _compare(
-    scan: ScanState, group: Sequence[BookLesson], level: int, number: int
+async def _ask(
+    scan: Scan, place: tuple[int, int], group: Sequence[BookLesson]
 ) -> dspy.Prediction | FailedCall:
     inputs = {
         "current_instruction": scan.context.text,
-        "lessons": [f"{place}. {lesson.text}" for place, lesson in enumerate(group, start=1)],
+        "lessons": [f"{number}. {lesson.text}" for number, lesson in enumerate(group, start=1)],
     }
-    return await scan.context.ask(RelateLessons, inputs, "compare", level, number)
+    return await scan.context.ask(RelateLessons, inputs, "compare", *place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 
 import numpy as np
@@ -17,15 +17,15 @@ from combee_dspy.reflections import feedback_text, normalised, texts_in
 _THRESHOLD = 0.5
 # A line is about the record it is closest to, and about those that are nearly as close.
 _SHARE = 0.8
-# So little of a line may stand in its record, where it is told in other words: as long as it is so
-# many times what it shares with the shard's other records.
+# So little of a line may stand in its record, where it is worded anew: as long as it is so many
+# times what it shares with the shard's other records.
 _LEAST = 0.1
 _TIMES = 3.0
 
 _MOST_CHARS = 20_000
 _NUMBER = re.compile(r"\d")
 _FEWEST_WORDS = 3
-# What a verdict is made of: it says that something was wrong, not what to do about it.
+# The words of a verdict: it says that something was wrong, not what to do about it.
 _VERDICT_WORDS = """
     a an and answer answered as be been but correct correctly error expected failed false for
     gave given got had has have here in incorrect incorrectly instead is it its mistake not of
@@ -51,90 +51,78 @@ def measure_retention(lessons: Lessons, reflections: Sequence[Reflection]) -> tu
 
     Works with any aggregator: a node's place in the tree is read from its level and sources.
     Without nodes, what is not covered was lost at node (1, 0), the one call that read all of it.
-    Returns one record per index, ascending; parts of one record, which share an index, count as
-    one.
+    Returns one record per reflection, by index, ascending.
     """
-    records, feedback = _by_index(reflections)
+    ordered = sorted(reflections, key=lambda reflection: reflection.index)
+    feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in ordered}
+    records = {item.index: " ".join(texts_in(item.record))[:_MOST_CHARS] for item in ordered}
+    taught = _level_one_lines(lessons.nodes, records)
+    for index, text in feedback.items():
+        taught[index].append(text)
     result = _lines(lessons)
-    lines = list(
-        dict.fromkeys([*chain.from_iterable(node.lessons for node in lessons.nodes), *result])
-    )
-    place = {line: number for number, line in enumerate(lines)}
-    taught = _match_lines(lessons.nodes, records, place)
-    # Places of texts: first the lines, then the feedbacks.
-    coverage = Coverage([*lines, *feedback.values()])
-    for number, index in enumerate(feedback, start=len(lines)):
-        taught[index].append(number)
+    lines = [line for node in lessons.nodes for line in node.lessons]
+    coverage = Coverage([*lines, *result, *feedback.values()])
 
-    def find_best_lines(indices: Sequence[int], by: Iterable[str]) -> dict[int, tuple[float, int]]:
+    def best_lines(indices: Sequence[int], by: Sequence[str]) -> dict[int, tuple[float, int]]:
         """Return, by reflection, the most that a line covers of it, and the line's position."""
-        texts = [text for index in indices for text in taught[index]]
-        best, positions = coverage.best(texts, [place[line] for line in by])
-        matches = iter(zip(best.tolist(), positions.tolist(), strict=True))
+        shares, places = coverage.best([text for index in indices for text in taught[index]], by)
+        matches = iter(zip(shares.tolist(), places.tolist(), strict=True))
         return {
             index: max(islice(matches, len(taught[index])), key=itemgetter(0)) for index in indices
         }
 
-    final = find_best_lines(list(feedback), result)
-    lost = {index for index, (value, _) in final.items() if value < _THRESHOLD}
-    texts = [lesson.text.strip() for lesson in lessons.lessons]
-    lesson_of = {
-        index: texts.index(result[line])
-        for index, (_, line) in final.items()
-        if index not in lost and result[line] in texts
-    }
+    final = best_lines(list(feedback), result)
+    lost = {index for index, (share, _) in final.items() if share < _THRESHOLD}
     # A reflection is lost at the first node that read it or, where any covers it, at the highest
     # that does: of what is written here, the last stays.
     lost_at = dict.fromkeys(lost, (0, 0) if lessons.nodes else (1, 0))
     for node in sorted(lessons.nodes, key=lambda node: (-node.level, -node.node)):
         lost_at.update(dict.fromkeys(lost.intersection(node.sources), (node.level, node.node)))
     for node in sorted(lessons.nodes, key=lambda node: (node.level, -node.node)):
-        best = find_best_lines([index for index in node.sources if index in lost], node.lessons)
-        for index, (value, _) in best.items():
-            if value >= _THRESHOLD:
+        best = best_lines([index for index in node.sources if index in lost], node.lessons)
+        for index, (share, _) in best.items():
+            if share >= _THRESHOLD:
                 lost_at[index] = (node.level, node.node)
+    place = {lesson.text.strip(): at for at, lesson in reversed([*enumerate(lessons.lessons)])}
     return tuple(
         Retained(
             index,
-            value,
+            share,
             index not in lost,
             lost_at.get(index),
             teaches(feedback[index]),
-            lesson_of.get(index),
+            None if index in lost else place.get(result[line]),
         )
-        for index, (value, _) in final.items()
+        for index, (share, line) in final.items()
     )
 
 
-def _match_lines(
-    nodes: Sequence[NodeOutput], records: Mapping[int, str], place: Mapping[str, int]
-) -> dict[int, list[int]]:
-    """Return the places of the level-1 lines that tell what each reflection teaches."""
-    taught: dict[int, list[int]] = {index: [] for index in records}
-    position = {index: number for number, index in enumerate(records)}
+def _level_one_lines(
+    nodes: Iterable[NodeOutput], records: Mapping[int, str]
+) -> dict[int, list[str]]:
+    """Return the lines of level 1 that say what each reflection teaches."""
+    nodes = [node for node in nodes if node.level == 1 and node.lessons]
+    taught: dict[int, list[str]] = {index: [] for index in records}
     # The other way round than in the result: a line is short, and what counts is how much of it
     # comes from a record.
-    origin = Coverage([*records.values(), *place])
+    origin = Coverage([*records.values(), *(line for node in nodes for line in node.lessons)])
     for node in nodes:
         readers = [index for index in node.sources if index in records]
-        if node.level != 1 or not node.lessons or not readers:
+        if not readers:
             continue
-        places = [place[line] for line in node.lessons]
-        near = origin.of(
-            [len(records) + line for line in places], [position[index] for index in readers]
-        )
+        near = origin.of(node.lessons, [records[index] for index in readers])
         own = np.where(near >= _bar(near)[:, None], near, 0.0)
-        for index, line, value in zip(readers, own.argmax(axis=0), own.max(axis=0), strict=True):
-            if value > 0:
-                taught[index].append(places[line])
+        for index, line, share in zip(readers, own.argmax(axis=0), own.max(axis=0), strict=True):
+            if share > 0:
+                taught[index].append(node.lessons[line])
     return taught
 
 
 def _bar(near: Matrix) -> Matrix:
     """Return, per line, the share of it that a record must hold to be what the line is about.
 
-    A line tells a record's lesson in words of its own, so little of it may stand in the record;
-    what tells its origin is that far less stands in the other records.
+    A line says what a record teaches in words of its own, so little of it may stand in the record;
+    what shows its origin is that far less stands in the other records.
     """
     closest = _SHARE * near.max(axis=1)
     others = [row[row < bar] for row, bar in zip(near, closest, strict=True)]
@@ -143,42 +131,17 @@ def _bar(near: Matrix) -> Matrix:
     return bar
 
 
-def _by_index(reflections: Sequence[Reflection]) -> tuple[dict[int, str], dict[int, str]]:
-    """Return record text and feedback by index, ascending, parts of one record together."""
-    records: dict[int, str] = {}
-    feedback: dict[int, str] = {}
-    for reflection in sorted(
-        reflections, key=lambda reflection: (reflection.index, reflection.part)
-    ):
-        own, before = feedback_text(reflection)[:_MOST_CHARS], feedback.get(reflection.index, "")
-        # A short feedback stands in every part.
-        feedback[reflection.index] = before if own in before else f"{before} {own}".strip()
-        text = " ".join(texts_in(reflection.record))[:_MOST_CHARS]
-        records[reflection.index] = f"{records.get(reflection.index, '')} {text}".strip()
-    return records, feedback
-
-
 def _lines(lessons: Lessons) -> list[str]:
     """Return the lines of a result: its lessons, and the lines of a rewritten text."""
-    return list(
-        dict.fromkeys(
-            [
-                *(lesson.text.strip() for lesson in lessons.lessons),
-                *text_lines(lessons.rewrite or ""),
-            ]
-        )
-    )
+    texts = [lesson.text.strip() for lesson in lessons.lessons]
+    return list(dict.fromkeys([*texts, *text_lines(lessons.rewrite or "")]))
 
 
 def teaches(feedback: str) -> bool:
     """Return whether a feedback says more than a verdict ("Wrong: expected 3, got 4").
 
-    It does where three of its words are neither numbers nor words of a verdict.
-
-    The list of verdict words is English; in other languages every feedback of three words counts.
+    It does where three of its words are neither numbers nor words of a verdict. The list of verdict
+    words is English; in other languages every feedback of three words counts.
     """
-    words = {word for word in normalised(feedback).split() if word.isalnum()}
-    return (
-        len([word for word in words if word not in _VERDICT and not _NUMBER.search(word)])
-        >= _FEWEST_WORDS
-    )
+    words = {word for word in normalised(feedback).split() if word.isalnum()} - _VERDICT
+    return sum(not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS

@@ -1,4 +1,4 @@
-"""Shards return lines to add and code joins them: a reduce without an LM."""
+"""Parallel readers of shards, whose lessons code joins: a reduce without an LM."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Dealt
+from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._prompts import AddLessons
-from combee_dspy.aggregators._reading import ReadingTask
-from combee_dspy.aggregators._scan import ScanState
+from combee_dspy.aggregators._reading import ShardReader
+from combee_dspy.aggregators._scan import Scan
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -25,7 +25,7 @@ class Union(Dealt):
     its wordings and the longest of them. So no merge can lose a lesson, and none weighs lessons
     against each other: two that contradict each other both stay.
 
-    How long a list the text may hold is the operator's to say (see
+    The operator decides how long a list the text may hold (see
     :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and the joined list
     at level 2.
 
@@ -69,9 +69,9 @@ class Union(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the joined lines."""
-        scan = ScanState(context, self.max_call_tokens)
-        question = ReadingTask(AddLessons, {"most_lessons": self.max_lessons})
-        await scan.read(reflections, self.shards(len(reflections), context), question)
+        scan = Scan(context, self.max_call_tokens)
+        reader = ShardReader(scan, AddLessons, self.max_lessons)
+        await reader.read(reflections, self.shards(len(reflections), context))
         if scan.levels:
             scan.join(self.similarity)
         return scan.result()

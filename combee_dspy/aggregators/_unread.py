@@ -51,10 +51,8 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     if len(left) <= _MOST * len(teaching):
         return False
     lines = text_lines(text)
-    said_already, _ = Coverage([*left, *lines]).best(
-        range(len(left)), range(len(left), len(left) + len(lines))
-    )
-    return int((said_already < _SAME).sum()) > _MOST * len(teaching)
+    in_text, _ = Coverage([*left, *lines]).best(left, lines)
+    return int((in_text < _SAME).sum()) > _MOST * len(teaching)
 
 
 def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:

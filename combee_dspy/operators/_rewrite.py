@@ -120,11 +120,8 @@ def _by_support(material: OperatorInput) -> list[BookLesson]:
 
 def _left_out(lessons: Sequence[BookLesson], text: str) -> list[BookLesson]:
     """Return the lessons that no line of a text holds nearly word for word."""
-    lines = text_lines(text)
-    places = range(len(lessons), len(lessons) + len(lines))
-    shares = Coverage([*(lesson.text for lesson in lessons), *lines]).best(
-        range(len(lessons)), places
-    )[0]
+    lines, wordings = text_lines(text), [lesson.text for lesson in lessons]
+    shares, _ = Coverage([*wordings, *lines]).best(wordings, lines)
     return [lesson for lesson, share in zip(lessons, shares, strict=True) if share < _HELD]
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from combee_dspy.aggregators import SingleCall
 from combee_dspy.aggregators._prompts import RewriteInstruction, RewriteWithinConstraints
-from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import FailedCall, Reflection
+from combee_dspy.records import FailedCall
 from tests.aggregators.doubles import Answer, World, learner, made
 
 
@@ -29,25 +28,10 @@ def test_a_single_call_that_fails_gives_no_rewrite(answer: Answer) -> None:
     assert lessons.nodes[0].failed
 
 
-def test_a_single_call_within_tokens_trims_and_says_so() -> None:
-    world = World.of(learner)
-    world.run(
-        SingleCall(max_call_tokens=3_000),
-        [Reflection(i, {"Feedback": "long " * 2_000}) for i in range(4)],
-    )
-    assert world.warnings[0].count("the middle left out") == 4
-    assert len(world.service.calls[0].records) == 4
-
-
 def test_what_the_text_must_respect_is_said_to_the_call_that_writes_it() -> None:
     world = World.of(learner, notes="At most 90 tokens.")
     world.run(SingleCall(), made(4))
     assert world.service.calls[0].inputs["constraints"] == "At most 90 tokens."
-
-
-def test_a_limit_out_of_range_is_refused_by_name() -> None:
-    with pytest.raises(ArgumentValueError, match="max_call_tokens"):
-        SingleCall(max_call_tokens=0)
 
 
 def test_constraints_change_nothing_else_of_what_is_asked() -> None:

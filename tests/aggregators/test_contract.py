@@ -23,9 +23,9 @@ from combee_dspy.registry import Spec
 from tests.aggregators.doubles import Answer, World, at_random, facts, learner, made, pending, turns
 
 ALL: list[Aggregator] = [
-    ParallelScan(fan_in=4, merge_fan_in=3),
+    ParallelScan(fan_in=4),
     Union(fan_in=4),
-    SingleCall(max_call_tokens=9_000),
+    SingleCall(),
 ]
 STREAMING = ALL[:2]
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import dspy
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from combee_dspy.aggregators import ParallelScan, Union
+from combee_dspy.aggregators import ParallelScan
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import Answer, World, facts, learner, made
@@ -47,39 +44,6 @@ def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(
     ]
     assert lessons.nodes[-1].sources == tuple(range(n))
     assert world.service.counts.get("MergeLessons", 0) == sum(calls[1:])
-
-
-@given(
-    n=st.integers(1, 300),
-    fan_in=st.integers(2, 60),
-    merge_fan_in=st.integers(2, 20),
-    copies=st.integers(1, 3),
-    joined_later=st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_levels_are_the_fewest_that_both_fan_ins_allow(
-    n: int, fan_in: int, merge_fan_in: int, copies: int, joined_later: bool
-) -> None:
-    world = World.of(lambda name, inputs: {"lessons": ["x y"]}, joined_later=joined_later)
-    aggregator = ParallelScan(copies=copies, fan_in=fan_in, merge_fan_in=merge_fan_in, **WIDE)
-    lessons = world.run(aggregator, made(n))
-    calls = world.service.calls
-    shards = [len(call.records) for call in calls if call.name == "LearnFromExamples"]
-    assert max(shards) <= fan_in
-    assert all(
-        len(call.inputs["lesson_lists"]) <= merge_fan_in
-        for call in calls
-        if call.name == "MergeLessons"
-    )
-    k = math.isqrt(n)
-    if k > copies and -(-copies * n // k) <= fan_in and k <= merge_fan_in:
-        assert widths(lessons.nodes) == ((k, 1) if k > 1 else (1,))
-    # No number of shards that keeps as many copies and fits would have had fewer levels.
-    least = max(-(-sum(shards) // fan_in), min(copies + 1 if copies > 1 else 1, k))
-    fewest, reach = 1, 1
-    while reach < least:
-        fewest, reach = fewest + 1, reach * merge_fan_in
-    assert len(widths(lessons.nodes)) == max(fewest, min(2, len(shards)))
 
 
 def test_by_default_tokens_bound_a_call_and_no_count_does() -> None:
@@ -215,6 +179,22 @@ def test_a_failed_merge_is_done_by_code(answer: Answer) -> None:
     assert lessons.nodes[-1].failed
 
 
+@pytest.mark.parametrize(("merged", "warned"), [(8, False), (4, False), (3, True), (1, True)])
+def test_a_merge_that_drops_most_lessons_is_warned_of(merged: int, warned: bool) -> None:
+    words = ["tent", "desk", "globe", "kettle", "violin", "shovel", "wallet", "teapot"]
+    rules = [f"{word.title()}s go to {word}by." for word in words]
+
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        if name == "MergeLessons":
+            return {"lessons": rules[:merged]}
+        return {"lessons": [record["Feedback"] for record in inputs["examples_with_feedback"]]}
+
+    world = World.of(script)
+    mistakes = [Reflection(place, {"Feedback": rule}) for place, rule in enumerate(rules)]
+    assert len(world.run(ParallelScan(copies=1), mistakes).lessons) == merged
+    assert any("the merge lost" in text for text in world.warnings) is warned
+
+
 def test_one_list_needs_no_merge() -> None:
     def script(name: str, inputs: Mapping[str, Any]) -> Answer:
         assert name == "LearnFromExamples"
@@ -254,24 +234,10 @@ def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "shards"),
-    [(ParallelScan(), 10), (ParallelScan(merge_fan_in=6), 6), (Union(fan_in=64), 10)],
-    ids=["as many as tokens allow", "a merge takes 6", "code joins any number"],
-)
-def test_shards_are_no_more_than_one_merge_takes(
-    aggregator: ParallelScan | Union, shards: int
-) -> None:
-    planned = aggregator.shards(100, World.of(learner).context)
-    assert planned is not None
-    assert len(planned) == shards
-
-
-@pytest.mark.parametrize(
     "params",
     [
         {"copies": 0},
         {"fan_in": 1},
-        {"merge_fan_in": 1},
         {"max_call_tokens": 10},
         {"max_lessons": 0},
         {"placement": "x"},

@@ -318,7 +318,7 @@ def test_lessons_are_dealt_beside_the_event_loop(monkeypatch):
         threads.add(threading.current_thread())
         return deal_alike(texts, fresh, most, stream)
 
-    monkeypatch.setattr("combee_dspy.aggregators._reference_scan.deal_alike", dealt)
+    monkeypatch.setattr("combee_dspy.aggregators._draft.deal_alike", dealt)
     learned({})
     assert threads and threading.current_thread() not in threads
 

@@ -128,17 +128,6 @@ def test_without_useful_feedback_the_level_one_line_stands_for_it() -> None:
     assert not any(one.measurable for one in result)
 
 
-def test_parts_of_one_record_count_as_one_reflection() -> None:
-    whole = RECORDS[2].record
-    parts = [
-        Reflection(0, {"Inputs": whole["Inputs"], "Feedback": whole["Feedback"]}, part=1),
-        Reflection(0, {"Inputs": "more of it", "Feedback": whole["Feedback"]}, part=2),
-    ]
-    assert [(one.index, one.covered) for one in measure_retention(result(lines(2)), parts)] == [
-        (0, True)
-    ]
-
-
 def test_nothing_in_nothing_out() -> None:
     assert measure_retention(result(()), []) == ()
     assert [one.covered for one in measure_retention(result(()), RECORDS[:2])] == [False, False]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from combee_bench.tuning.laws import CallLaw, CallLaws
-from combee_dspy.aggregators import even_runs, shard_count
+from combee_dspy.aggregators import shard_count
 from combee_dspy.shuffle import plan_shards
 from combee_dspy.streams import derive
 
@@ -37,19 +37,12 @@ class ScanPlan:
         return (len(self.shards), *(sum(len(node) > 1 for node in level) for level in self.merges))
 
 
-def plan_scan(
-    n: int, copies: int, fan_in: int, merge_fan_in: int | None = None, *, seed: int = 0
-) -> ScanPlan:
+def plan_scan(n: int, copies: int, fan_in: int, *, seed: int = 0) -> ScanPlan:
     """Return how ``parallel-scan`` deals and merges n reflections where no call is too long."""
-    k = shard_count(n, copies, fan_in, merge_fan_in)
+    k = shard_count(n, copies, fan_in)
     shards = plan_shards(n, copies, k, derive(seed, "tune-scan", n, copies))
-    merges: list[tuple[tuple[int, ...], ...]] = []
-    width = len(shards)
-    while width > 1:
-        runs = even_runs([1] * width, width, merge_fan_in)
-        merges.append(tuple(tuple(range(*run)) for run in runs))
-        width = len(runs)
-    return ScanPlan(n, shards, tuple(merges))
+    merges = ((tuple(range(len(shards))),),) if len(shards) > 1 else ()
+    return ScanPlan(n, shards, merges)
 
 
 @dataclass(frozen=True, slots=True)
