@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.lessons import BookEdit, BookLesson, Contradict, Narrow, Retire, Unite
-from combee_dspy.reflections import normalised
+from combee_dspy.reflections import Vocabulary, word_likeness
 
-__all__ = ["LessonRelations", "Vocabulary", "read_relations"]
+__all__ = ["LessonRelations", "read_relations"]
 
 # So many opinions on one question are none.
 _MOST_OPINIONS = 12
@@ -21,19 +19,6 @@ _MOST_EXAMPLES = 1
 # Likeness to the first lesson of those that are said to be the same: what unlike lessons share is
 # less.
 _PARAPHRASE = 0.2
-_FEW = 6
-_COMMON = 0.2
-# Other forms of a word begin like it.
-_STEM = 5
-# They stand in lessons about anything.
-_FUNCTION_TEXT = """
-    a about after all also always an and any are as at be been before both but by can do does
-    each even every everything for from give given has have how if in into is it its make may
-    more most must never no not of on only or other out over same should so some such than that
-    the their them then there these they thing this those to under until up use used when where
-    whether which while who whose why will with would you your answer answers question
-"""
-_FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 EMPTY = "it tells the assistant nothing that it could do"
 
 
@@ -128,47 +113,6 @@ def _groups(value: object, lessons: int, name: str, void: list[str]) -> list[tup
     return list(groups)
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """How many of a book's lessons hold each word: what tells a subject is rare.
-
-    A word counts by its beginning, since its other forms share that.
-
-    Attributes:
-        lessons: How many lessons there are.
-        holders: How many hold a word, by its beginning.
-    """
-
-    lessons: int
-    holders: Mapping[str, int]
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> Vocabulary:
-        """Return the vocabulary of some lessons."""
-        words = [_words(text) for text in texts]
-        return cls(len(words), Counter(word for each in words for word in each))
-
-    def subject(self, text: str) -> dict[str, float]:
-        """Return the weight of each word of a lesson that tells its subject."""
-        most = max(_FEW, _COMMON * self.lessons)
-        counts = {word: self.holders.get(word, 1) for word in _words(text)}
-        return {
-            word: math.log(1 + self.lessons / count) ** 2
-            for word, count in counts.items()
-            if count <= most
-        }
-
-
-def _words(text: str) -> set[str]:
-    return {word[:_STEM] for word in normalised(text).split() if word not in _FUNCTION_WORDS}
-
-
-def _likeness(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return the cosine of two weighted sets of words."""
-    shared = sum(first[word] ** 2 for word in first.keys() & second.keys())
-    return shared / (math.hypot(*first.values()) * math.hypot(*second.values()) or 1.0)
-
-
 def _share_subject(group: Sequence[int], subjects: Sequence[Mapping[str, float]]) -> bool:
     """Return whether each lesson is about what the first is about.
 
@@ -201,7 +145,7 @@ def _coherent(
     for group in groups:
         touched = [other for other in united if not set(other).isdisjoint(group)]
         first, *others = dict.fromkeys(number for part in (*touched, group) for number in part)
-        if all(_likeness(subjects[first], subjects[other]) >= _PARAPHRASE for other in others):
+        if all(word_likeness(subjects[first], subjects[other]) >= _PARAPHRASE for other in others):
             coherent.append(group)
             united = [*(other for other in united if other not in touched), (first, *others)]
     return coherent

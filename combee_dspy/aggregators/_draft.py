@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from combee_dspy.aggregators._comparing import Vocabulary, read_relations
+from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._scan import Scan
 from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
 from combee_dspy.lessons import Book, BookLesson, deal_alike, lesson_id
 from combee_dspy.records import Lesson
-from combee_dspy.reflections import estimate_tokens
+from combee_dspy.reflections import Vocabulary, estimate_tokens
 
 __all__ = ["Draft"]
 

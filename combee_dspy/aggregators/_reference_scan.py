@@ -14,7 +14,6 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import together
-from combee_dspy.aggregators._comparing import Vocabulary
 from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
@@ -24,6 +23,7 @@ from combee_dspy.edits import BookEdit
 from combee_dspy.events import AnswersIgnored
 from combee_dspy.lessons import BookLesson, Taught, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
+from combee_dspy.reflections import Vocabulary
 from combee_dspy.strategies import StrategyContext, parameters
 
 # How many ways of dealing lessons into groups :meth:`ReferenceScan.relate` asks about.

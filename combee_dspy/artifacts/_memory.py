@@ -170,7 +170,7 @@ class Memory(Artifact):
         lookup = {line: cues.get(line, "") for line in memory.lessons if line not in fixed}
         looked_up = str(replace(memory, always=fixed, lookup=lookup, examples=()))
         shelf = shelf_of(looked_up, self.retriever, self.budget_tokens)
-        near = {source: set(shelf.lessons(call)) for source, call in inputs.items()}
+        near = {source: shelf.covered(call) for source, call in inputs.items()}
         missed: Counter[str] = Counter()
         for line, sources in learned.items():
             missing = [line not in near[source] for source in sources if source in near]

@@ -13,6 +13,7 @@ from combee_dspy.reflections._records import (
     render_records,
     texts_in,
 )
+from combee_dspy.reflections._vocabulary import Vocabulary, word_likeness
 from combee_dspy.texts import NearDuplicates, ngram_counts, normalised, unit_length
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "MAX_PARTS",
     "MEDIA_TOKENS",
     "NearDuplicates",
+    "Vocabulary",
     "estimate_record_tokens",
     "estimate_tokens",
     "feedback_text",
@@ -31,4 +33,5 @@ __all__ = [
     "render_records",
     "texts_in",
     "unit_length",
+    "word_likeness",
 ]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.aggregators._citations import read_citations
-from combee_dspy.aggregators._comparing import Vocabulary, read_relations
+from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.edits import Contradict, Narrow, Remove, Retire, Unite
 from combee_dspy.lessons import Book, Taught, deal_alike, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Reflection
+from combee_dspy.reflections import Vocabulary
 from tests.aggregators.doubles import World
 
 SAYS = {

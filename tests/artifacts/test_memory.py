@@ -17,7 +17,8 @@ from combee_dspy.testing import ScriptedAsk, ScriptedLM, arriving, as_chat, cont
 
 COMMON = "Write every answer in capital letters."
 RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
-THINGS = "tent lamp sofa drill watch guitar mirror kettle puzzle wallet carpet ladder"
+_THINGS = "tent lamp sofa drill watch guitar mirror puzzle wallet carpet ladder jacket"
+THINGS = _THINGS.split()
 ASKED = {
     f"{thing}{number}": Reflection(0, {"Inputs": {"question": f"Which code for {thing}?"}})
     for thing in ("apples", "bells", "clocks")
@@ -38,6 +39,45 @@ def test_what_lookup_misses_for_most_examples_stands_always() -> None:
     for example in ASKED.values():
         assert lesson_id(COMMON) in memory.shows(text, example.record["Inputs"])
     assert memory.arranged(text, lessons, ASKED) == text
+
+
+WORDINGS = (
+    "The code for a kettle is K7.",
+    "When answering a message about a kettle, use the code K7.",
+    "A message about a kettle gets the code K7.",
+)
+OTHERS = [f"A message about a {thing} gets the code {thing[:1].upper()}3." for thing in THINGS]
+SOFA = OTHERS[2]
+
+
+def test_wordings_of_one_rule_take_one_place_of_a_lookup() -> None:
+    lessons = Book().add(map(Taught, [*WORDINGS, *OTHERS]), born=0)
+    text = Memory(k=2).serve("Answer.", lessons)
+    seen = Memory(k=2).shows(text, {"message": "My kettle leaks. Which code is it? And the sofa?"})
+    assert set(seen) == {lesson_id(WORDINGS[0]), lesson_id(SOFA)}
+    own = f"Answer.\n\nLessons learned:\n- {WORDINGS[1]}"
+    seen = Memory(k=1).shows(
+        Memory(k=1).serve(own, lessons), {"message": "A code for my kettle and sofa?"}
+    )
+    assert seen == (lesson_id(WORDINGS[1]), lesson_id(SOFA)), "a line that stands always says it"
+
+
+def test_a_rule_that_a_call_is_shown_in_other_words_is_not_missed() -> None:
+    taught = [Taught(rule, ("a", "b", "c")) for rule in WORDINGS]
+    lessons = Book().add([*taught, *map(Taught, OTHERS)], born=0)
+    asked = {
+        name: Reflection(0, {"Inputs": {"message": f"My {thing} came late. Which code?"}})
+        for name, thing in zip("abcdefg", ["kettle"] * 3 + THINGS[:4], strict=True)
+    }
+    memory = Memory(k=1)
+    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
+    assert read_memory(text, 1).always == ()
+
+
+def test_lessons_of_one_form_are_no_wordings_of_one_rule() -> None:
+    lessons = Book().add(map(Taught, RULES), born=0)
+    text = Memory(k=3).serve("Answer.", lessons)
+    assert len(Memory(k=3).shows(text, {"question": "Code for apples, bells, clocks?"})) == 3
 
 
 def test_one_example_makes_no_lesson_common() -> None:
@@ -119,7 +159,6 @@ def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
 
 
 def test_words_of_the_form_of_inputs_hide_no_lesson() -> None:
-    things = THINGS.split()
     forms = (
         "How long is the warranty on my {}?",
         "Please send the {} to my new address.",
@@ -130,16 +169,16 @@ def test_words_of_the_form_of_inputs_hide_no_lesson() -> None:
         f"{thing} {form}": Reflection(
             0, {"Inputs": {"message": forms[(place + form) % 4].format(thing)}}
         )
-        for place, thing in enumerate(things)
+        for place, thing in enumerate(THINGS)
         for form in (0, 1)
     }
-    rules = {thing: f"The code for a {thing} is {thing[:2]}7." for thing in things}
+    rules = {thing: f"The code for a {thing} is {thing[:2]}7." for thing in THINGS}
     lessons = Book().add(
         [Taught(rule, (f"{thing} 0", f"{thing} 1")) for thing, rule in rules.items()], born=0
     )
     memory = Memory(k=2)
     text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
-    for place, thing in enumerate(things):
+    for place, thing in enumerate(THINGS):
         for form in (2, 3):
             message = forms[(place + form) % 4].format(thing)
             assert lesson_id(rules[thing]) in memory.shows(text, {"message": message})
