@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import secrets
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,33 +14,16 @@ from gepa.core.adapter import ProposalFn
 from gepa.proposer.reflective_mutation.base import CandidateSelector, ReflectionComponentSelector
 
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.arguments import (
-    build,
-    build_all,
-    build_artifact,
-    check_budget,
-    check_cache,
-    check_diversity,
-    check_lm,
-    check_merges,
-    check_metric,
-    check_preset,
-    check_score,
-    check_together,
-    check_wandb,
-    choose_keep,
-    refuse_unknown,
-)
+from combee_dspy.arguments import check_arguments, check_together, choose_keep, refuse_unknown
 from combee_dspy.artifacts import Artifact
 from combee_dspy.controllers import BatchController
 from combee_dspy.costs import Costs
 from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from combee_dspy.gepa_arguments import check_gepa_kwargs, check_names
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
-from combee_dspy.options import Privacy, Search, Validation, option, positive
+from combee_dspy.options import Privacy, Search, Validation
 from combee_dspy.records import Metric
 from combee_dspy.registry import Spec
 from combee_dspy.rollouts import Executor
@@ -191,71 +173,10 @@ class Combee(Teleprompter):
         privacy: Privacy | None = None,
         **elsewhere: object,
     ) -> None:
-        refuse_unknown(elsewhere, inspect.signature(Combee).parameters)
-        check_metric(metric)
-        check_lm("reflection_lm", reflection_lm)
-        check_preset("auto", auto, ("light", "medium", "heavy"))
-        check_budget(budget)
-        check_cache(cache)
-        check_wandb(use_wandb)
-        check_merges(max_merge_invocations)
-        check_names(
-            {
-                "candidate_selection_strategy": candidate_selection_strategy,
-                "component_selector": component_selector,
-            }
-        )
-        learned, edits = build_artifact(artifact, operators)
-        if tracker is None and use_mlflow:
-            tracker = "mlflow"
-        settings = Settings(
-            metric=metric,
-            auto=auto,
-            max_full_evals=positive("max_full_evals", max_full_evals),
-            max_metric_calls=positive("max_metric_calls", max_metric_calls),
-            reflection_minibatch_size=positive(
-                "reflection_minibatch_size", reflection_minibatch_size
-            ),
-            candidate_selection_strategy=candidate_selection_strategy,
-            reflection_lm=reflection_lm,
-            skip_perfect_score=skip_perfect_score,
-            add_format_failure_as_feedback=add_format_failure_as_feedback,
-            instruction_proposer=instruction_proposer,
-            code_proposer=code_proposer,
-            component_selector=component_selector,
-            num_threads=positive("num_threads", num_threads),
-            failure_score=check_score("failure_score", failure_score),
-            perfect_score=check_score("perfect_score", perfect_score),
-            log_dir=None if log_dir is None else str(log_dir),
-            track_stats=track_stats,
-            use_wandb=use_wandb,
-            wandb_api_key=wandb_api_key,
-            wandb_init_kwargs=wandb_init_kwargs,
-            track_best_outputs=track_best_outputs,
-            warn_on_score_mismatch=warn_on_score_mismatch,
-            use_mlflow=use_mlflow,
-            seed=secrets.randbits(32) if seed is None else seed,
-            gepa=check_gepa_kwargs(gepa_kwargs or {}),
-            artifact=learned,
-            aggregator=build(Aggregator, aggregator),
-            operators=edits,
-            chosen_controller=None if controller is None else build(BatchController, controller),
-            executor=build(Executor, executor),
-            search=option("search", search, Search),
-            keep="trunk",
-            validation=option("validation", validation, Validation),
-            guards=option("guards", guards, Guards),
-            diversity=option("diversity", check_diversity(diversity), Diversity),
-            budget=budget,
-            trackers=None if tracker is None else build_all(Tracker, tracker),
-            cache=cache,
-            costs=option("costs", costs, Costs),
-            privacy=option("privacy", privacy, Privacy),
-        )
-        if operators is not None and not settings.edits_instructions:
-            remedy = f"Leave it out: artifact {settings.artifact.name!r} applies lessons itself."
-            raise ArgumentValueError("operators", operators, "edit instructions alone", remedy)
-        self.settings = settings
+        arguments = dict(locals())
+        del arguments["self"], arguments["elsewhere"]
+        refuse_unknown(elsewhere, arguments)
+        self.settings = check_arguments(arguments)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "settings":

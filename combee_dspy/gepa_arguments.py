@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, cast, get_args
+
+import dspy
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.settings import FrontierType, GepaOptions
@@ -17,40 +20,25 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "frontier_type": get_args(FrontierType),
 }
 
-_BY_THE_SAME_NAME = (
-    "candidate_selection_strategy",
-    "max_merge_invocations",
-    "max_metric_calls",
-    "perfect_score",
-    "reflection_lm",
-    "reflection_minibatch_size",
-    "seed",
-    "skip_perfect_score",
-    "track_best_outputs",
-    "use_merge",
-    "use_wandb",
-    "wandb_api_key",
-    "wandb_init_kwargs",
-)
-
-_MLFLOW = (
-    "mlflow_tracking_uri",
-    "mlflow_experiment_name",
-    "mlflow_attach_existing",
-    "tracking_key_prefix",
-)
+_COMPARED = "Leave it out: the children of an update are compared row by row."
+_ALL_ROWS = "Leave it out: candidates are validated on all rows."
+_MLFLOW = "Give tracker='mlflow', and tell mlflow itself where it writes."
 # What gepa.optimize takes and our loop does not call, and the way to do it.
 _REFUSED: Mapping[str, str] = {
-    "acceptance_criterion": "Leave it out: the children of an update are compared row by row.",
-    "batch_sampler": "Give a controller, which plans the size of minibatches.",
-    "merge_val_overlap_floor": "Leave it out: candidates are validated on all rows.",
-    "val_evaluation_policy": "Leave it out: candidates are validated on all rows.",
+    **{name: f"Give {name} to Combee." for name in inspect.signature(dspy.GEPA).parameters},
+    "acceptance_criterion": _COMPARED,
+    "selection_strategy": _COMPARED,
+    "merge_val_overlap_floor": _ALL_ROWS,
+    "val_evaluation_policy": _ALL_ROWS,
+    "mlflow_tracking_uri": _MLFLOW,
+    "mlflow_experiment_name": _MLFLOW,
+    "mlflow_attach_existing": _MLFLOW,
+    "tracking_key_prefix": _MLFLOW,
+    "use_mlflow": "Give tracker='mlflow' to Combee.",
     "wandb_attach_existing": "Give use_wandb to Combee.",
-    **dict.fromkeys(_MLFLOW, "Give tracker='mlflow', and tell mlflow itself where it writes."),
+    "batch_sampler": "Give a controller, which plans the size of minibatches.",
     "use_cloudpickle": "Leave it out: nothing is pickled.",
-    **{name: f"Give {name} to Combee." for name in _BY_THE_SAME_NAME},
     "sampling_strategy": "Give Search(children=…, staleness=…).",
-    "selection_strategy": "Leave it out: the children of an update are compared row by row.",
     "reflection_strategy": (
         "Give gepa.optimize(reflection_strategy=CombeeReflection(lm)), or an aggregator."
     ),
@@ -72,7 +60,6 @@ _REFUSED: Mapping[str, str] = {
     "module_selector": "Give component_selector to Combee.",
     "logger": "Set the level of logging.getLogger('combee_dspy').",
     "run_dir": "Give log_dir to Combee.",
-    "use_mlflow": "Give tracker='mlflow' to Combee.",
     "display_progress_bar": "Give tracker='progress' to Combee.",
     "raise_on_exception": "Leave it out: an error always ends the run.",
     "task_lm": "Call dspy.configure(lm=…).",
@@ -80,7 +67,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 
-def check_gepa_kwargs(values: Mapping[str, object]) -> GepaOptions:
+def check_gepa_kwargs(values: object) -> GepaOptions:
     """Return what ``gepa_kwargs`` ask for.
 
     Raises:
@@ -93,12 +80,9 @@ def check_gepa_kwargs(values: Mapping[str, object]) -> GepaOptions:
     for name, value in values.items():
         label = f"gepa_kwargs[{name!r}]"
         if name in _REFUSED:
-            raise ArgumentValueError(
-                label,
-                value,
-                "cannot be used from Combee's own loop",
-                f"{_REFUSED[name]} Or use Combee.parity, which is dspy.GEPA itself.",
-            )
+            problem = "cannot be used from Combee's own loop"
+            remedy = f"{_REFUSED[name]} Or use Combee.parity, which is dspy.GEPA itself."
+            raise ArgumentValueError(label, value, problem, remedy)
         if name not in names:
             raise ArgumentTypeError(label, value, "is no argument of gepa.optimize", "Remove it.")
     check_names(values)
@@ -128,6 +112,5 @@ def check_names(values: Mapping[str, object]) -> None:
     for argument, names in _NAMES.items():
         value = values.get(argument)
         if isinstance(value, str) and value not in names:
-            raise ArgumentValueError(
-                argument, value, "is unknown", f"Give one of {', '.join(names)}, or an object."
-            )
+            remedy = f"Give one of {', '.join(names)}, or an object."
+            raise ArgumentValueError(argument, value, "is unknown", remedy)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -18,9 +18,7 @@ from combee_dspy.rollouts import PATIENCE
 from combee_dspy.strategies import parameters
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Privacy", "Search", "Validation", "option", "positive"]
-
-T = TypeVar("T")
+__all__ = ["Privacy", "Search", "Validation", "positive"]
 
 
 @parameters
@@ -173,21 +171,6 @@ class Privacy:
                 ) from error
 
 
-def option(argument: str, value: object, kind: type[T]) -> T:
-    """Return a group of options, its defaults for ``None``.
-
-    Raises:
-        ArgumentTypeError: It is of another type.
-    """
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise ArgumentTypeError(
-            argument, value, f"is no {kind.__name__}", f"Give {kind.__name__}(…), or leave it out."
-        )
-    return value
-
-
 def positive(argument: str, value: object) -> int | None:
     """Return a whole number from 1, or ``None``.
 
@@ -196,12 +179,9 @@ def positive(argument: str, value: object) -> int | None:
     """
     if value is None:
         return None
+    remedy = "Give a whole number of at least 1."
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(
-            argument, value, "is no whole number", "Give a whole number of at least 1."
-        )
+        raise ArgumentTypeError(argument, value, "is no whole number", remedy)
     if value < 1:
-        raise ArgumentValueError(
-            argument, value, "is below 1", "Give a whole number of at least 1."
-        )
+        raise ArgumentValueError(argument, value, "is below 1", remedy)
     return value

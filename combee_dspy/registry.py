@@ -8,14 +8,14 @@ breaks ``import combee_dspy`` nor another strategy.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import metadata
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 from combee_dspy.exceptions import (
     ArgumentTypeError,
@@ -25,7 +25,19 @@ from combee_dspy.exceptions import (
 )
 from combee_dspy.strategies import Strategy
 
-__all__ = ["KINDS", "Entry", "Spec", "build", "extension", "find", "installed", "names", "resolve"]
+__all__ = [
+    "KINDS",
+    "Entry",
+    "Spec",
+    "build",
+    "extension",
+    "find",
+    "installed",
+    "names",
+    "published",
+    "resolve",
+    "survey",
+]
 
 DISTRIBUTION = "combee-dspy"
 
@@ -99,14 +111,15 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One strategy that is there, loadable or not.
+    """One strategy or command that is there, loadable or not.
 
     Attributes:
+        kind: A strategy kind, or another group of entry points.
         name: The name it is published under.
         target: ``module:attribute``.
         distribution: The distribution that publishes it, in ``version``.
-        problem: Why it cannot be used, else ``None``. Filled by :func:`installed`.
-        does: What it does, in a sentence. Filled by :func:`installed`.
+        problem: Why it cannot be used, else ``None``. Filled by :func:`survey`.
+        does: What it does, in a sentence. Filled by :func:`survey`.
     """
 
     kind: str
@@ -116,6 +129,21 @@ class Entry:
     version: str = ""
     problem: str | None = None
     does: str = ""
+
+    def load(self) -> Any:
+        """Import it.
+
+        Raises:
+            PluginError: It cannot be imported.
+        """
+        try:
+            return _load(self.target)
+        except Exception as error:
+            raise self.error(f"{type(error).__name__}: {error}") from error
+
+    def error(self, reason: str) -> PluginError:
+        """Return the error that says why it cannot be used."""
+        return PluginError(self.kind, self.name, self.distribution, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +174,8 @@ class Spec:
 
     def build(self) -> Strategy:
         """Build the strategy. Raises what :func:`build` raises."""
-        return build(
-            self.kind, self.name, {key: _thawed(value) for key, value in self.params.items()}
-        )
+        params = {key: _thawed(value) for key, value in self.params.items()}
+        return build(self.kind, self.name, params)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON data that :meth:`from_dict` reads back."""
@@ -205,27 +232,22 @@ def _load(target: str) -> Any:
     return attrgetter(attribute)(importlib.import_module(module))
 
 
-def _base(kind: str) -> str:
-    if kind not in KINDS:
-        raise ArgumentValueError(
-            "kind", kind, "is no strategy kind", f"Kinds: {', '.join(sorted(KINDS))}."
-        )
-    return KINDS[kind]
+def published(kind: str, group: str) -> Iterator[Entry]:
+    """Yield what installed distributions publish in a group of entry points, loading nothing."""
+    for point in metadata.entry_points(group=group):
+        name, version = (point.dist.name, point.dist.version) if point.dist else ("unknown", "")
+        yield Entry(kind, point.name, point.value, name, version)
 
 
 def _entries(kind: str) -> Iterator[Entry]:
-    module = _base(kind).partition(":")[0]
+    """Yield the strategies of a kind, our own first."""
+    if kind not in KINDS:
+        remedy = f"Kinds: {', '.join(sorted(KINDS))}."
+        raise ArgumentValueError("kind", kind, "is no strategy kind", remedy)
+    module = KINDS[kind].partition(":")[0]
     for name, attribute in _BUILT_IN[kind].items():
-        yield Entry(kind, name, f"{module}:{attribute}", DISTRIBUTION)
-    for point in metadata.entry_points(group=f"combee_dspy.{kind}s"):
-        home = point.dist
-        yield Entry(
-            kind,
-            point.name,
-            point.value,
-            home.name if home else "unknown",
-            home.version if home else "",
-        )
+        yield Entry(kind, name, f"{module}:{attribute}", DISTRIBUTION, _own_version())
+    yield from published(kind, f"combee_dspy.{kind}s")
 
 
 def _class_of(entry: Entry) -> type[Strategy]:
@@ -234,18 +256,12 @@ def _class_of(entry: Entry) -> type[Strategy]:
     Raises:
         PluginError: It cannot be imported, or is not a class of that kind.
     """
-    problem = partial(PluginError, entry.kind, entry.name, entry.distribution)
-    try:
-        cls = _load(entry.target)
-    except Exception as error:
-        raise problem(f"{type(error).__name__}: {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, _load(KINDS[entry.kind]))):
-        raise problem(f"{entry.target} is not a subclass of {KINDS[entry.kind].replace(':', '.')}")
-    name = getattr(cls, "name", None)
-    if name != entry.name:
-        raise problem(
-            f"{entry.target} calls itself {name!r}; the entry point and `name` must agree"
-        )
+    cls, base = entry.load(), KINDS[entry.kind]
+    if not (isinstance(cls, type) and issubclass(cls, _load(base))):
+        raise entry.error(f"{entry.target} is not a subclass of {base.replace(':', '.')}")
+    if (name := getattr(cls, "name", None)) != entry.name:
+        must = "the entry point and `name` must agree"
+        raise entry.error(f"{entry.target} calls itself {name!r}; {must}")
     return cls
 
 
@@ -281,94 +297,96 @@ def extension(group: str, name: str) -> object:
     Raises:
         PluginError: It is published but cannot be loaded.
     """
-    for point in metadata.entry_points(group=f"combee_dspy.{group}", name=name):
-        try:
-            return point.load()
-        except Exception as error:
-            owner = point.dist.name if point.dist else "unknown"
-            raise PluginError(group, name, owner, f"{type(error).__name__}: {error}") from error
-    return None
+    entries = (entry for entry in published(group, f"combee_dspy.{group}") if entry.name == name)
+    return next((entry.load() for entry in entries), None)
 
 
-def build(kind: str, name: str, params: Mapping[str, object] | None = None) -> Strategy:
-    """Build a strategy by name. Raises what :func:`find` does.
+def build(kind: str, name: str, params: object = None) -> Strategy:
+    """Build a strategy by name, with a mapping of parameters. Raises what :func:`find` does.
 
     Raises:
         ArgumentTypeError: ``params`` do not fit its constructor.
     """
     cls, arguments = find(kind, name), params or {}
     if not isinstance(arguments, Mapping):
-        raise ArgumentTypeError(
-            f"{kind}.params", arguments, "are no mapping", "Give each parameter with its name."
-        )
+        remedy = "Give each parameter with its name."
+        raise ArgumentTypeError(f"{kind}.params", arguments, "are no mapping", remedy)
     try:
         return cls(**arguments)
     except ArgumentTypeError:
         raise  # it names the parameter
     except TypeError as error:
         remedy = f"See help({cls.__module__}.{cls.__qualname__}) for its parameters."
-        raise ArgumentTypeError(
-            kind, {name: dict(arguments)}, f"cannot be built: {error}", remedy
-        ) from error
+        value = {name: dict(arguments)}
+        raise ArgumentTypeError(kind, value, f"cannot be built: {error}", remedy) from error
 
 
 def resolve(kind: str, value: object) -> Strategy:
     """Return the strategy that a user meant.
 
     It may be given as a name, a strategy of that kind, a :class:`Spec`, or a mapping
-    ``{"name": …, "params": {…}}`` as it stands in a YAML file. Raises what :func:`build` does.
+    ``{"name": …, "params": {…}}`` as a YAML file has it. Raises what :func:`build` does.
 
     Raises:
         ArgumentTypeError: ``value`` is none of these, or a strategy of another kind.
     """
-    base = _load(_base(kind))
     if isinstance(value, str):
         return build(kind, value)
     if isinstance(value, Spec) and value.kind == kind:
         return value.build()
-    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-        if unknown := sorted(set(value) - {"name", "params"}, key=str):
-            remedy = f"Put parameters under params: {{'name': {value['name']!r}, 'params': {{…}}}}."
-            raise ArgumentValueError(
-                kind, dict(value), f"has unknown keys {', '.join(map(str, unknown))}", remedy
-            )
-        return build(kind, value["name"], value.get("params"))
+    if isinstance(value, Mapping) and isinstance(name := value.get("name"), str):
+        if unknown := sorted(map(str, value.keys() - {"name", "params"})):
+            problem = f"has unknown keys {', '.join(unknown)}"
+            remedy = f"Put parameters under params: {{'name': {name!r}, 'params': {{…}}}}."
+            raise ArgumentValueError(kind, dict(value), problem, remedy)
+        return build(kind, name, value.get("params"))
+    base: type[Strategy] = _load(KINDS[kind])
     if isinstance(value, base):
-        return cast("Strategy", value)
-    remedy = (
-        f"Give one of the names {', '.join(names(kind))}, or an object of a subclass of"
-        f" {base.__name__}."
-    )
+        return value
+    some = f"one of the names {', '.join(names(kind))}"
+    remedy = f"Give {some}, or an object of a subclass of {base.__name__}."
     raise ArgumentTypeError(kind, value, f"is no {kind}", remedy)
 
 
 def installed() -> tuple[Entry, ...]:
-    """Return every strategy that is there, with what is wrong with it.
+    """Return every strategy that is there, with what it does, or what is wrong with it.
 
-    Loads all of them. Never raises for a broken plugin: its ``problem`` says
-    what happened. A name taken by an earlier entry is a problem too.
+    Loads all of them. Never raises for a broken plugin: its ``problem`` says why.
     """
-    entries: list[Entry] = []
-    for kind in KINDS:
-        owners: dict[str, str] = {}
-        for entry in _entries(kind):
-            problem: str | None = None
-            if entry.name in owners:
-                problem = f"the name is already taken by distribution {owners[entry.name]!r}"
-            else:
-                owners[entry.name] = entry.distribution
-                try:
-                    entry = replace(entry, does=_first_sentence(_class_of(entry)))
-                except PluginError as error:
-                    problem = error.reason
-            entries.append(replace(entry, version=entry.version or _own_version(), problem=problem))
-    return tuple(entries)
+
+    def describe(entry: Entry) -> str:
+        text = inspect.getdoc(_class_of(entry)) or ""
+        return " ".join(text.partition("\n\n")[0].split())
+
+    return tuple(entry for kind in KINDS for entry in survey(_entries(kind), describe))
 
 
-def _first_sentence(cls: type) -> str:
-    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+def survey(
+    entries: Iterable[Entry], describe: Callable[[Entry], str], taken: Mapping[str, str] = {}
+) -> Iterator[Entry]:
+    """Yield entries with what they do, or what is wrong with them.
+
+    A name that an earlier entry has is a problem too.
+
+    Args:
+        entries: What is published.
+        describe: Returns what an entry does. May raise a :class:`PluginError`.
+        taken: Names that are taken before the first entry, with their distributions.
+    """
+    owners = dict(taken)
+    for entry in entries:
+        if entry.name in owners:
+            problem = f"the name is already taken by distribution {owners[entry.name]!r}"
+            yield replace(entry, problem=problem)
+            continue
+        owners[entry.name] = entry.distribution
+        try:
+            yield replace(entry, does=describe(entry))
+        except PluginError as error:
+            yield replace(entry, problem=error.reason)
 
 
+@functools.cache
 def _own_version() -> str:
     try:
         return metadata.version(DISTRIBUTION)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import random
 from abc import ABC
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
@@ -27,7 +27,7 @@ from combee_dspy.streams import derive
 if TYPE_CHECKING:
     import dspy
 
-__all__ = ["AskFn", "EmitFn", "Strategy", "StrategyContext", "parameters"]
+__all__ = ["AskFn", "EmitFn", "Strategy", "StrategyContext", "argument_error", "parameters"]
 
 T = TypeVar("T")
 
@@ -62,9 +62,8 @@ def parameters(cls: type[T]) -> type[T]:
         try:
             unchecked(self, *args, **kwargs)
         except ValidationError as error:
-            raise _argument_error(
-                cls.__name__, tuple(inspect.signature(checked_class).parameters), error
-            ) from error
+            names = tuple(inspect.signature(checked_class).parameters)
+            raise argument_error(cls.__name__, names, error, prefix=f"{cls.__name__}.") from error
 
     checked_class.__init__ = checked
     if not issubclass(checked_class, Strategy):
@@ -74,7 +73,17 @@ def parameters(cls: type[T]) -> type[T]:
     return cast("type[T]", checked_class)
 
 
-def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) -> ArgumentError:
+def argument_error(
+    owner: str, names: Sequence[str], error: ValidationError, *, prefix: str = ""
+) -> ArgumentError:
+    """Return what pydantic refused first as an error of this package.
+
+    Args:
+        owner: The class or function whose help says more.
+        names: Its parameters, in their order.
+        error: What pydantic raised.
+        prefix: Precedes the parameter's name.
+    """
     first = error.errors()[0]
     cause, what, message = (first.get("ctx") or {}).get("error"), first["type"], first["msg"]
     if isinstance(cause, ArgumentError):
@@ -82,15 +91,12 @@ def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) 
     head, *rest = first["loc"] or ("",)
     if isinstance(head, int) and head < len(names):  # pydantic numbers arguments given by position
         head = names[head]
-    where = ".".join(map(str, (owner, head, *rest)))
-    kind = (
-        ArgumentTypeError if what.endswith("_type") or what in _NOT_ITS_TYPE else ArgumentValueError
-    )
-    value = None if what.startswith("missing") else first["input"]
+    is_type = what.endswith("_type") or what in _NOT_ITS_TYPE
+    kind = ArgumentTypeError if is_type else ArgumentValueError
     close = did_you_mean(str(head), names) if what == "unexpected_keyword_argument" else ""
     return kind(
-        where,
-        value,
+        prefix + ".".join(map(str, (head, *rest))),
+        None if what.startswith("missing") else first["input"],
         f"is refused: {message[:1].lower()}{message[1:]}",
         f"{close}See help({owner}).",
     )

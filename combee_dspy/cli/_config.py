@@ -2,24 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from combee_dspy.cli._arguments import CombeeArguments, HeldoutTerms, Section
+from combee_dspy.combee import Combee
 from combee_dspy.diversity import Diversity
+from combee_dspy.evaluation import Heldout
 from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.stopping import Budget
 from combee_dspy.traces import Selection
 
 __all__ = [
     "DataConfig",
+    "HeldoutTerms",
     "LMConfig",
+    "LMsConfig",
     "RunConfig",
+    "Section",
     "StrategiesConfig",
     "StrategyConfig",
     "TracesConfig",
 ]
+
+
+S = TypeVar("S", bound="Section")
+
+
+class Section(BaseModel):
+    """A part of the file. Frozen; a key that it does not have is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+def _with_arguments(target: type[object], *, but: Collection[str]) -> Callable[[type[S]], type[S]]:
+    """Give a section the arguments of a class as well, but for those that it has itself.
+
+    Types, defaults and help are those of the class, so a file cannot differ from Python.
+
+    Args:
+        target: The class; its docstring explains each argument.
+        but: Arguments that a file cannot hold, or holds elsewhere.
+    """
+
+    def extended(section: type[S]) -> type[S]:
+        text = inspect.getdoc(target) or ""
+        items = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE)
+        help_of = {name: " ".join(words.replace("``", "").split()) for name, words in items}
+        # A dataclass has its types on the class, any other class on its constructor.
+        holder = target if dataclasses.is_dataclass(target) else target.__init__
+        types = get_type_hints(holder, include_extras=True)
+        fields: dict[str, Any] = {
+            name: (types[name], Field(parameter.default, description=help_of[name]))
+            for name, parameter in inspect.signature(target).parameters.items()
+            if name not in but and name not in section.model_fields
+        }
+        return create_model(section.__name__, __base__=section, __doc__=section.__doc__, **fields)
+
+    return extended
 
 
 class StrategyConfig(Section):
@@ -183,6 +227,11 @@ class StrategiesConfig(Section):
     stopping: _Several = Field(default_factory=list)
 
 
+@_with_arguments(Heldout, but=["rows"])
+class HeldoutTerms(Section):
+    """What is to be claimed from the held-out examples; see :class:`combee_dspy.Heldout`."""
+
+
 class TaskConfig(Section):
     """What each of several tasks may say for itself, in place of what the file says.
 
@@ -210,7 +259,13 @@ class TaskConfig(Section):
     output: str | None = None
 
 
-class RunConfig(TaskConfig, CombeeArguments):
+# Arguments of Combee that no file holds, and those that are made of what a file says.
+_NO_KEYS = {"reflection_lm", "wandb_api_key", "elsewhere", *StrategiesConfig.model_fields}
+_MADE = {"metric", "budget", "tracker", "instruction_proposer", "code_proposer"}
+
+
+@_with_arguments(Combee, but=_NO_KEYS)
+class RunConfig(TaskConfig):
     """A run, or several: what a task may say, the arguments of ``Combee``, and the tasks where
     there are several.
 
@@ -218,6 +273,8 @@ class RunConfig(TaskConfig, CombeeArguments):
         strategies: How to search.
         budget: When to stop.
         diversity: What is done against collapse; ``false`` for nothing.
+        candidate_selection_strategy: How parents are drawn, by its name in gepa.
+        component_selector: What an update edits, by its name in gepa.
         instruction_proposer: ``module:object``: a proposer of GEPA's kind.
         code_proposer: ``module:object``: a proposer for the code of ``dspy.Flex`` parts.
         tracker: Who reads the journal meanwhile.
@@ -230,6 +287,8 @@ class RunConfig(TaskConfig, CombeeArguments):
     strategies: StrategiesConfig = StrategiesConfig()
     budget: Budget | None = None
     diversity: _Diversity | None = None
+    candidate_selection_strategy: str = "pareto"
+    component_selector: str = "round_robin"
     instruction_proposer: str | None = None
     code_proposer: str | None = None
     tracker: _Several | None = None
@@ -237,16 +296,12 @@ class RunConfig(TaskConfig, CombeeArguments):
     at_once: Annotated[int, Field(ge=1)] | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return what goes to ``Combee`` as it stands: no more than the file says."""
-        return {
-            name: getattr(self, name)
-            for name in self.model_fields_set & {*CombeeArguments.model_fields, "diversity", "seed"}
-        }
+        """Return what goes to ``Combee`` as it is: no more than the file says."""
+        names = {*inspect.signature(Combee).parameters} - _MADE
+        return {name: getattr(self, name) for name in self.model_fields_set & names}
 
     def of_task(self, name: str) -> RunConfig:
-        """Return what holds for one task: the file's, and in its place what the task says for
-        itself.
-        """
+        """Return what holds for one task: its own settings, and the file's for the rest."""
         own = self.tasks[name] or TaskConfig()
         changes = {key: getattr(own, key) for key in own.model_fields_set}
         if own.lms is not None and self.lms is not None:

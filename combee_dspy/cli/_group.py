@@ -1,5 +1,6 @@
-"""The group of all commands: those of plugins are loaded when they are asked for, and errors become
-one line.
+"""The group of all commands.
+
+Those of plugins are loaded when somebody asks for them, and errors become one line.
 """
 
 from __future__ import annotations
@@ -7,8 +8,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from importlib import metadata
 from typing import Any
 
 import typer
@@ -16,9 +15,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from combee_dspy.cli._tables import plain
-from combee_dspy.exceptions import CombeeError, MissingDistributionError, PluginError
+from combee_dspy.exceptions import CombeeError, MissingDistributionError
 from combee_dspy.lms.redact import scrub
-from combee_dspy.registry import DISTRIBUTION, Entry
+from combee_dspy.registry import DISTRIBUTION, Entry, published, survey
 
 __all__ = ["GROUP", "INTERRUPTED", "CombeeGroup", "plugin_commands", "say"]
 
@@ -71,64 +70,61 @@ INTERRUPTED = 130
 
 
 def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
-    """Say an error, of a task where there are several, on standard error without keys; return its
-    exit code.
+    """Print an error on standard error without keys, and return its exit code.
+
+    Args:
+        error: What ended a command.
+        debug: Whether to print the traceback instead of one line.
+        of: Precedes the line: the task, where there are several.
     """
     if debug:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))
     else:
-        named = error if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}"
-        text = "interrupted" if isinstance(error, KeyboardInterrupt) else str(named)
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, CombeeError):
+            text = str(error)
+        elif isinstance(error, KeyboardInterrupt):
+            text = "interrupted"
         sys.stderr.write(f"error: {plain(scrub(of + text), _LINE)}\n")
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return 2 if isinstance(error, CombeeError) else 1
 
 
-def _points() -> Iterator[tuple[metadata.EntryPoint, Entry]]:
-    for point in metadata.entry_points(group=GROUP):
-        owner = (point.dist.name, point.dist.version) if point.dist else ("unknown", "")
-        yield point, Entry("command", point.name, point.value, *owner)
+def _load(entry: Entry) -> Any:
+    """Return a plugin's command.
 
-
-def _load(point: metadata.EntryPoint, entry: Entry) -> Any:
+    Raises:
+        PluginError: It cannot be imported, or typer cannot read it.
+    """
+    app = entry.load()
     try:
-        app = point.load()
         if not callable(app):
-            raise TypeError(f"{point.value} is no typer.Typer and no function")
+            raise TypeError(f"{entry.target} is no typer.Typer and no function")
         if not isinstance(app, typer.Typer):
             function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
-            app.command(point.name)(function)
+            app.command(entry.name)(function)
         command = get_command(app)
     except Exception as error:
-        raise PluginError(
-            "command", point.name, entry.distribution, f"{type(error).__name__}: {error}"
-        ) from error
-    command.name = point.name
+        raise entry.error(f"{type(error).__name__}: {error}") from error
+    command.name = entry.name
     return command
 
 
 def plugin_commands(own: Iterable[str]) -> tuple[Entry, ...]:
-    """Return every command that a plugin brings, with what is wrong with it: none can take the name
-    of our ``own``.
+    """Return every command that a plugin brings, with what it does or what is wrong with it.
+
+    None can take the name of one of our ``own``.
     """
-    entries, owners = [], dict.fromkeys(own, DISTRIBUTION)
-    for point, entry in _points():
-        if entry.name in owners:
-            entries.append(
-                replace(
-                    entry,
-                    problem=f"the name is already taken by distribution {owners[entry.name]!r}",
-                )
-            )
-            continue
-        owners[entry.name] = entry.distribution
-        try:
-            command = _load(point, entry)
-            entries.append(replace(entry, does=(command.help or "").partition("\n\n")[0]))
-        except PluginError as error:
-            entries.append(replace(entry, problem=error.reason))
-    return tuple(entries)
+
+    def describe(entry: Entry) -> str:
+        return str(_load(entry).help or "").partition("\n\n")[0]
+
+    return tuple(survey(_published(), describe, dict.fromkeys(own, DISTRIBUTION)))
+
+
+def _published() -> Iterator[Entry]:
+    return published("command", GROUP)
 
 
 class CombeeGroup(TyperGroup):
@@ -137,41 +133,31 @@ class CombeeGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, loading none."""
         own = super().list_commands(ctx)
-        return [*own, *sorted({*_SUMMARIES, *(entry.name for _, entry in _points())} - set(own))]
+        return [*own, *sorted({*_SUMMARIES, *(entry.name for entry in _published())} - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; for a plugin's, what the help page needs of it."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None:
+        texts = _others() | _SUMMARIES
+        if own is not None or cmd_name not in texts:
             return own
-        owners = {entry.name: f"From {entry.distribution}." for _, entry in _points()}
-        owners |= _SUMMARIES
-        return (
-            TyperCommand(cmd_name, callback=None, help=owners[cmd_name])
-            if cmd_name in owners
-            else None
-        )
+        return TyperCommand(cmd_name, callback=None, help=texts[cmd_name])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands of each group, and what they do in whole words."""
-        others = {
-            entry.name: f"From {entry.distribution}."
-            for _, entry in _points()
-            if entry.name not in _SUMMARIES
-        }
         for group, commands in _GROUPS.items():
-            rows = {**commands, **(others if group == "Extend" else {})}
+            others = _others() if group == "Extend" else {}
             with formatter.section(group):
-                formatter.write_dl(list(rows.items()))
+                formatter.write_dl([*commands.items(), *others.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that was asked for, a plugin's loaded now."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or name in self.commands:
             return name, command, rest
-        for point, entry in _points():
-            if point.name == name:
-                return name, _load(point, entry), rest
+        for entry in _published():
+            if entry.name == name:
+                return name, _load(entry), rest
         raise MissingDistributionError(f"combee {name}", "combee-dspy[all]")
 
     def invoke(self, ctx: Any) -> Any:
@@ -180,3 +166,9 @@ class CombeeGroup(TyperGroup):
             return super().invoke(ctx)
         except (CombeeError, KeyboardInterrupt) as error:
             raise typer.Exit(say(error, debug=bool(ctx.params.get("debug")))) from error
+
+
+def _others() -> dict[str, str]:
+    """Return what the help page says of the commands of strangers."""
+    entries = [entry for entry in _published() if entry.name not in _SUMMARIES]
+    return {entry.name: f"From {entry.distribution}." for entry in entries}

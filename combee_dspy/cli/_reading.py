@@ -1,6 +1,4 @@
-"""Reads what ``combee run`` is given: its file, and the examples and objects that the file
-names.
-"""
+"""Reads a file of ``combee run``, and the examples and objects that it names."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import io
 import json
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ __all__ = [
     "add_module_folders",
     "checked",
     "load_object",
-    "nearest",
     "read_examples",
     "read_mapping",
     "schema",
@@ -49,21 +46,19 @@ _HELP = "See combee run --help, and --schema."
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping."""
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        ArgumentValueError: It does not; the line and a caret are on standard error.
+    """
     try:
         data = load_yaml(read_plain(path, follow=True))
-    except (
-        OSError,
-        ValueError,
-        yaml.YAMLError,
-        RecursionError,
-    ) as error:  # a date that is none is a ValueError
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem, line = place_problem(error)
         for part in line.splitlines():
             typer.echo(plain(part), err=True)
-        raise ArgumentValueError(
-            "CONFIG", str(path), f"cannot be read as YAML: {problem}", _HELP
-        ) from error
+        problem = f"cannot be read as YAML: {problem}"
+        raise ArgumentValueError("CONFIG", str(path), problem, _HELP) from error
     if not isinstance(data, dict):
         raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", _HELP)
     return data
@@ -78,8 +73,10 @@ def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def checked(data: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that a file's mapping holds; of several problems the first is told,
-    and their number.
+    """Return the configuration that a file's mapping holds.
+
+    Raises:
+        ArgumentError: A value cannot be used. Of several, the first, with the number of the others.
     """
     values = copy.deepcopy(dict(data))
     match values:
@@ -100,36 +97,43 @@ class _FileSchema(GenerateJsonSchema):
     def is_instance_schema(self, schema: Any) -> dict[str, Any]:
         return {"type": "string"}
 
+    callable_schema = is_instance_schema
+
 
 def _to_argument_error(error: ValidationError) -> ArgumentError:
+    problems = error.errors(include_url=False)
     # An unknown key comes first: it is often why another seems to be missing.
-    first, *more = sorted(
-        error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN
-    )
+    first = min(problems, key=lambda problem: problem["type"] not in _UNKNOWN)
     cause = (first.get("ctx") or {}).get("error")
     if isinstance(cause, ArgumentError):
         return cause
     # A part with a bracket is pydantic's name of one of several types.
     parts = [str(part) for part in first["loc"] if "[" not in str(part)]
     place = ".".join(parts) or "CONFIG"
-    tail = f" ({len(more)} more to correct.)" if more else ""
-    value = _without_keys(first["input"], place)
-    if first["type"] in _UNKNOWN:
-        if not parts:  # a key that is no plain name, such as one with a bracket
-            return ArgumentValueError(place, value, "has a key that is no name", f"{_HELP}{tail}")
-        if parts[0] in StrategiesConfig.model_fields and len(parts) == 1:
-            return ArgumentValueError(
-                place, value, "is no key of its own", f"Write strategies: {{{place}: …}}.{tail}"
-            )
-        whole = schema()
-        properties = _at(whole, parts[:-1], whole).get("properties", {})
-        return ArgumentValueError(
-            place, value, "is no known key", nearest(parts[-1], properties) + tail
-        )
-    problem = (
-        "is missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
-    )
-    return ArgumentValueError(place, value, f"cannot be used: {problem}", f"{_HELP}{tail}")
+    problem, remedy = f"cannot be used: {first['msg'].removeprefix('Value error, ')}", _HELP
+    if first["type"] == "missing":
+        problem = "cannot be used: is missing"
+    elif first["type"] in _UNKNOWN:
+        problem, remedy = _explain_unknown(parts)
+    if len(problems) > 1:
+        remedy += f" ({len(problems) - 1} more to correct.)"
+    return ArgumentValueError(place, _without_keys(first["input"], place), problem, remedy)
+
+
+def _explain_unknown(parts: Sequence[str]) -> tuple[str, str]:
+    """Return what is wrong with a key that no section has, and what to do."""
+    match parts:
+        case []:  # such as a key with a bracket
+            return "has a key that is no name", _HELP
+        case [kind] if kind in StrategiesConfig.model_fields:
+            return "is no key of its own", f"Write strategies: {{{kind}: …}}."
+    *place, wrong = parts
+    whole = schema()
+    keys = sorted(_at(whole, place, whole).get("properties", ()))
+    remedy = f"{did_you_mean(wrong, keys)}Known keys: {', '.join(keys)}."
+    if SECRET_NAME.search(wrong) and "api_key_env" in keys:
+        remedy = "Put the key into an environment variable and name that variable in api_key_env."
+    return "is no known key", remedy
 
 
 def _without_keys(value: Any, name: str) -> Any:
@@ -140,18 +144,8 @@ def _without_keys(value: Any, name: str) -> Any:
     return MASK if SECRET_NAME.search(name.rpartition(".")[2]) else value
 
 
-def nearest(wrong: str, names: Iterable[str]) -> str:
-    """Return a remedy that lists the names that are known, the nearest one first."""
-    listed = sorted(names)
-    if SECRET_NAME.search(wrong) and "api_key_env" in listed:
-        return "Put the key into an environment variable and name that variable in api_key_env."
-    return f"{did_you_mean(wrong, listed)}Known keys: {', '.join(listed)}."
-
-
 def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a JSON schema that holds for one place of a file; empty where there is
-    none.
-    """
+    """Return the part of a JSON schema that holds for a place of a file; empty where none does."""
     if "$ref" in node:
         return _at(whole["$defs"][node["$ref"].rpartition("/")[2]], place, whole)
     if "anyOf" in node:
@@ -159,11 +153,8 @@ def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> di
         return next((option for option in options if "properties" in option), options[0])
     if not place:
         return node
-    inner = (
-        node.get("properties", {}).get(place[0])
-        or node.get("items")
-        or node.get("additionalProperties")
-    )
+    parts = (node.get("properties", {}).get(place[0]), node.get("items"))
+    inner = next(filter(None, parts), node.get("additionalProperties"))
     return _at(inner, place[1:], whole) if isinstance(inner, dict) else {}
 
 
@@ -179,13 +170,16 @@ def add_module_folders(folder: Path) -> None:
 
 
 def load_object(argument: str, target: str) -> Any:
-    """Import ``module:object``, which can be called or is a program; dots lead into the object."""
+    """Import ``module:object``, which can be called or is a program; dots lead into the object.
+
+    Raises:
+        ArgumentError: It cannot be imported, or cannot be called.
+    """
     if not all(target.partition(":")):
-        raise ArgumentValueError(
-            argument, target, "is not of the form module:object", "Such as my_package.qa:Program."
-        )
+        remedy = "Such as my_package.qa:Program."
+        raise ArgumentValueError(argument, target, "is not of the form module:object", remedy)
     try:
-        target_object: Any = pkgutil.resolve_name(target)
+        loaded: object = pkgutil.resolve_name(target)
     except Exception as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         remedy = (
@@ -193,14 +187,10 @@ def load_object(argument: str, target: str) -> Any:
             " configuration file that lies in it."
         )
         raise ArgumentValueError(argument, target, problem, remedy) from error
-    if not callable(target_object):
-        raise ArgumentTypeError(
-            argument,
-            target,
-            f"is {type(target_object).__name__} and cannot be called",
-            "Name another.",
-        )
-    return target_object
+    if not callable(loaded):
+        problem = f"is {type(loaded).__name__} and cannot be called"
+        raise ArgumentTypeError(argument, target, problem, "Name another.")
+    return loaded
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {
@@ -212,23 +202,22 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Example]:
-    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file,
-    UTF-8.
+    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8.
+
+    Raises:
+        DataSourceError: It cannot be read, or a row lacks an input.
     """
     try:
         rows = _READERS[path.suffix.lower()](read_plain(path, follow=True).decode("utf-8-sig"))
         if not rows:
             raise ValueError("it holds no rows")
         for number, row in enumerate(rows, start=1):
-            lacking = [name for name in inputs if name not in row]
-            if lacking or not all(isinstance(name, str) for name in row):
-                raise ValueError(
-                    f"row {number} has fields {list(row)}, not"
-                    f" {', '.join(lacking) or 'named ones alone'}"
-                )
+            missing = [name for name in inputs if name not in row]
+            if missing or not all(isinstance(name, str) for name in row):
+                needed = ", ".join(missing) or "named ones alone"
+                raise ValueError(f"row {number} has fields {list(row)}, not {needed}")
         return [dspy.Example(dict(row)).with_inputs(*inputs) for row in rows]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
+        problem = f"{type(error).__name__}: {error}"
         remedy = f"Give a UTF-8 file of rows with named fields, one of {', '.join(_READERS)}."
-        raise DataSourceError(
-            place, str(path), f"{type(error).__name__}: {error}", remedy
-        ) from error
+        raise DataSourceError(place, str(path), problem, remedy) from error

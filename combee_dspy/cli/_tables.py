@@ -1,5 +1,6 @@
-"""Tables, names and values, and JSON lines; what a run or a plugin wrote never steers the
-terminal.
+"""Prints tables, names with values, and JSON lines.
+
+What a run or a plugin wrote is cleaned before it is printed, so it cannot steer the terminal.
 """
 
 from __future__ import annotations
@@ -24,61 +25,58 @@ _NAMES = 12
 
 
 def plain(text: object, limit: int = 1_000) -> str:
-    """Return a text on one line, cut to a length, without what a terminal would obey."""
+    """Return a text on one line, cut to a length, without characters that a terminal obeys."""
     line = "".join(letter if letter.isprintable() else " " for letter in str(text)[: 2 * limit])
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def show_facts(facts: Mapping[str, Any], style: str = "") -> None:
-    """Print names and values, one a line, not wrapped, so that a path or a command can be copied;
-    the values in a style of rich's.
+def show_facts(facts: Mapping[str, object], style: str = "") -> None:
+    """Print names and values, one a line, not wrapped, so that a path or a command can be copied.
+
+    Args:
+        facts: Values by name.
+        style: Style of the values, as rich names it.
     """
     console = Console()
     width = max(_NAMES, max(map(len, facts), default=0) + 2)
     for name, value in facts.items():
-        console.print(
-            Text.assemble((f"{name:<{width}}", "bold"), (plain(value), style)), soft_wrap=True
-        )
+        line = Text.assemble((f"{name:<{width}}", "bold"), (plain(value), style))
+        console.print(line, soft_wrap=True)
 
 
 def show_table(
     rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: Collection[str] = ()
 ) -> None:
-    """Print the first rows as a table, a line each: narrow columns whole, and long texts as far as
-    there is room.
+    """Print rows as a table, a line each: short columns whole, long texts as far as there is room.
 
-    Some columns may be ``folded`` instead of cut: what stands there can be typed again.
+    Args:
+        rows: Cells by column; all rows have the same columns.
+        limit: How many to print; 0 for all.
+        folded: Columns that go on in the next line instead of being cut, so that what they hold can
+            be typed again.
     """
     table = Table(box=None, pad_edge=False)
-    names = list(rows[0]) if rows else []
-    lines = [
-        [plain(_cell(value), 1_000 if name in folded else _CELL) for name, value in row.items()]
-        for row in rows[: limit or None]
-    ]
-    for number, name in enumerate(names):
-        width = max(len(name), *(len(line[number]) for line in lines))
-        short = width <= _SHORT and name not in folded
-        table.add_column(name, min_width=width if short else len(name), no_wrap=short)
-    for line in lines:
-        table.add_row(
-            *(
-                (
-                    Text(cell, overflow="fold")
-                    if name in folded
-                    else Text(cell, no_wrap=True, overflow="ellipsis")
-                )
-                for name, cell in zip(names, line, strict=True)
-            )
-        )
-    # Nobody's window bounds a file.
+    columns: list[list[Text]] = []
+    for name in rows[0] if rows else ():
+        cells = [_cell(row[name], fold=name in folded) for row in rows[: limit or None]]
+        width = max(len(name), *map(len, cells))
+        is_short = width <= _SHORT and name not in folded
+        table.add_column(name, min_width=width if is_short else len(name), no_wrap=is_short)
+        columns.append(cells)
+    for line in zip(*columns, strict=True):
+        table.add_row(*line)
+    # A file has no width of its own.
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     console.print(table)
     if limit and len(rows) > limit:
         console.print(f"These are the first {limit}; --limit 0 shows all of them.")
 
 
-def _cell(value: object) -> object:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+def _cell(value: object, *, fold: bool) -> Text:
+    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+    if fold:
+        return Text(plain(text), overflow="fold")
+    return Text(plain(text, _CELL), no_wrap=True, overflow="ellipsis")
 
 
 def show_rows(
@@ -88,10 +86,16 @@ def show_rows(
     limit: int = 0,
     folded: Collection[str] = (),
 ) -> None:
-    """Print what is shown of each row, as a table; or whole rows as JSON, one object a line.
+    """Print rows as a table, or as JSON, one object a line.
 
-    By default a terminal gets a table, and a pipe or a file JSON. The JSON is ASCII, so that
-    nothing in it steers a terminal, and has neither NaN nor infinity.
+    The JSON is ASCII, so that nothing in it steers a terminal, and has neither NaN nor infinity.
+
+    Args:
+        rows: Whole rows, as JSON shows them.
+        to_cells: Makes a row of the table from a whole row.
+        as_json: Whether to print JSON; ``None`` for a table on a terminal and JSON elsewhere.
+        limit: As for :func:`show_table`.
+        folded: As for :func:`show_table`.
     """
     if as_json or (as_json is None and not sys.stdout.isatty()):
         for row in rows:
@@ -105,7 +109,7 @@ def _finite(value: Any) -> Any:
 
 
 def field_values(text: str | None) -> str | None:
-    """Return what the fields of a row say, without their names."""
+    """Return the values of a row's fields, given as JSON, without the fields' names."""
     try:
         fields = json.loads(text or "null")
     except (ValueError, RecursionError):

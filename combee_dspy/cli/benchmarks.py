@@ -1,21 +1,23 @@
-"""``combee benchmarks``: what can be measured on, under which licence, and whether the rows are
-here.
-"""
+"""``combee benchmarks``: lists benchmarks with their licence, and whether their rows are here."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from combee_dspy import registry
+from combee_dspy.cli._pairs import read_pairs
 from combee_dspy.cli._tables import show_facts
 from combee_dspy.exceptions import ArgumentValueError, CombeeError
 
+if TYPE_CHECKING:
+    from combee_dspy.benchmarks import Benchmark
+
 __all__ = ["benchmarks"]
 
-_SAID = {True: "yes", False: "no", None: "cannot be told"}
+_ANSWERS = {True: "yes", False: "no", None: "cannot be told"}
 
 
 def benchmarks(
@@ -37,13 +39,12 @@ def benchmarks(
 
     Digests are what pin= takes: the same digests are the same rows in the same order.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    params = dict(map(_read, param)) | ({} if path is None else {"path": path})
+    params = read_pairs("--param", param) | ({} if path is None else {"path": path})
     if name is not None:
         rows = [{"benchmark": name, **_rows(name, params), **_card(name, params)}]
     elif params:
-        raise ArgumentValueError(
-            "NAME", None, "is missing", "Say which benchmark --path and --param belong to."
-        )
+        remedy = "Say which benchmark --path and --param belong to."
+        raise ArgumentValueError("NAME", None, "is missing", remedy)
     else:
         rows = [_listed(entry) for entry in registry.installed() if entry.kind == "benchmark"]
     if as_json:
@@ -54,19 +55,7 @@ def benchmarks(
         typer.echo()
 
 
-def _read(item: str) -> tuple[str, Any]:
-    name, equals, value = item.partition("=")
-    if not equals or not name.isidentifier():
-        raise ArgumentValueError(
-            "--param", item, "is not name=value", "For example: --param heldout=99."
-        )
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def _listed(entry: registry.Entry) -> dict[str, Any]:
+def _listed(entry: registry.Entry) -> dict[str, str]:
     facts = {"benchmark": entry.name, "from": f"{entry.distribution} {entry.version}".strip()}
     try:
         return facts | _card(entry.name, {})
@@ -75,31 +64,25 @@ def _listed(entry: registry.Entry) -> dict[str, Any]:
         return {**facts, "problem": str(error)}
 
 
-def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    built: Any = registry.build("benchmark", name, params)
-    facts: dict[str, Any] = {}
-    if built.card is not None:
-        facts = {
-            key: getattr(built.card, key)
-            for key in ("task", "size", "licence", "scoring", "sources", "citation")
-        }
-        facts["sources"] = "; ".join(facts["sources"])
-    state = built.availability()
-    return {**facts, "here": f"{_SAID[state.here]}: {state.where}"}
+def _card(name: str, params: dict[str, Any]) -> dict[str, str]:
+    benchmark = cast("Benchmark", registry.build("benchmark", name, params))
+    facts: dict[str, str] = {}
+    if (card := benchmark.card) is not None:
+        facts = {key: getattr(card, key) for key in ("task", "size", "licence", "scoring")}
+        facts |= {"sources": "; ".join(card.sources), "citation": card.citation}
+    state = benchmark.availability()
+    return {**facts, "here": f"{_ANSWERS[state.here]}: {state.where}"}
 
 
-def _comparable(loaded: Any) -> str:
-    return f"{_SAID[loaded.comparable]}: {loaded.standing}"
-
-
-def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
+def _rows(name: str, params: dict[str, Any]) -> dict[str, str]:
     from combee_dspy.benchmarks import load_benchmark
 
     loaded = load_benchmark(name, **params)
+    comparable = f"{_ANSWERS[loaded.comparable]}: {loaded.standing}"
     return {
         "read from": loaded.source,
         **{split.name: f"{len(split)} rows, digest {split.digest}" for split in loaded.splits},
-        **({"comparable with the paper": _comparable(loaded)} if loaded.standing else {}),
+        **({"comparable with the paper": comparable} if loaded.standing else {}),
         "known noise": f"{len(loaded.noisy_examples())} of the rows used",
         **{f"note {number}": note for number, note in enumerate(loaded.notes, start=1)},
     }

@@ -1,9 +1,7 @@
-"""``combee learn``: lessons from recorded rollouts, without a program and without a rollout."""
+"""``combee learn``: learns lessons from recorded rollouts; nothing runs again."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -11,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from combee_dspy import registry
+from combee_dspy.cli._pairs import read_pairs, split_pairs
 from combee_dspy.cli._tables import plain, show_facts
 from combee_dspy.exceptions import ArgumentValueError
 
 if TYPE_CHECKING:
     from combee_dspy.learning import LearnedLessons
-    from combee_dspy.lessons import Book
     from combee_dspy.traces import Selection, TraceSource
 
 __all__ = ["learn"]
 
 _LINE = 400
+_KINDS = 20
 
 
 def learn(  # noqa: PLR0913 - one parameter an option
@@ -54,7 +53,7 @@ def learn(  # noqa: PLR0913 - one parameter an option
         typer.Option(help="The journal: run again to go on.", show_default=False),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be read, and ask no LM.")
+        bool, typer.Option("--dry-run", help="Show what would be read, and ask no LM.")
     ] = False,
 ) -> None:
     """Learn lessons from recorded rollouts. Nothing is run again.
@@ -70,74 +69,58 @@ def learn(  # noqa: PLR0913 - one parameter an option
     A file is JSON lines, or OpenTelemetry's spans as JSON. Keys stand in no option: name the
     environment variable. What is printed was not validated: combee run does that.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    from combee_dspy.lms.redact import personal, scrub
-    from combee_dspy.traces import Selection, open_traces
+    from combee_dspy import learn_lessons
+    from combee_dspy.cli._config import LMConfig
+    from combee_dspy.cli._lms import check_lm, make_lm
+    from combee_dspy.lessons import Book
+    from combee_dspy.skills import read_skill
+    from combee_dspy.traces import Selection
 
-    traces = _open(source, _pairs("--param", param), _fields(field))
-    drops = {tag: str(pattern) for tag, pattern in _pairs("--drop", drop, raw=True).items()}
-    selection = Selection(tokens=tokens, drop=drops)
+    traces = _open(source, read_pairs("--param", param), _fields(field))
+    selection = Selection(tokens=tokens, drop=split_pairs("--drop", drop))
     if dry_run:
-        marks = personal({})
-        chosen = selection.choose(open_traces(traces), lambda text: marks(scrub(text)))
-        typer.echo(f"{chosen}. Nothing was asked: leave out --dry-run to learn.")
-        for kind, count in sorted(chosen.kinds.items(), key=lambda item: -item[1])[:20]:
-            typer.echo(f"  {count} × {plain(kind, _LINE)}")
+        _show_selection(traces, selection)
         return
     if not lm:
         remedy = "Name the model that reads, or give --dry-run."
         raise ArgumentValueError("--lm", None, "is missing", remedy)
-    task = prompt.read_text(encoding="utf-8").strip() if prompt else ""
-    before = _book_of(out, skill)
-    learned = _learn(traces, selection, task, before, log_dir, _model(lm, api_base, api_key_env))
-    files = learned.save(out, skill) if out else ()
-    _show(learned, files)
-
-
-def _learn(
-    traces: TraceSource,
-    selection: Selection,
-    task: str,
-    book: Book,
-    log_dir: Path | None,
-    model: Mapping[str, str],
-) -> LearnedLessons:
-    from combee_dspy import learn_lessons
-    from combee_dspy.cli._config import LMConfig
-    from combee_dspy.cli._lms import check_lm, make_lm
-
-    config = LMConfig.model_validate(model)
+    config = LMConfig(model=lm, api_base=api_base or None, api_key_env=api_key_env or None)
     check_lm("--lm", config, simulated=False)
+    folder = out / skill if out and skill else None
     with ExitStack() as stack:
-        reader = make_lm(config, [], 0, stack)
-        return learn_lessons(
-            traces, reflection_lm=reader, task=task, selection=selection, log_dir=log_dir, book=book
+        learned = learn_lessons(
+            traces,
+            reflection_lm=make_lm(config, [], 0, stack),
+            task=prompt.read_text(encoding="utf-8").strip() if prompt else "",
+            selection=selection,
+            log_dir=log_dir,
+            book=read_skill(folder).book if folder and folder.is_dir() else Book(),
         )
+    _show(learned, learned.save(out, skill) if out else ())
 
 
-def _book_of(out: Path | None, skill: str) -> Book:
-    """Return the book of the skill that lies there already."""
-    from combee_dspy.lessons import Book
-    from combee_dspy.skills import read_skill
+def _show_selection(traces: TraceSource, selection: Selection) -> None:
+    from combee_dspy.lms.redact import personal, scrub
+    from combee_dspy.traces import open_traces
 
-    home = out / skill if out and skill else None
-    return read_skill(home).book if home and home.is_dir() else Book()
-
-
-def _model(lm: str, api_base: str, api_key_env: str) -> dict[str, str]:
-    named = {"model": lm, "api_base": api_base, "api_key_env": api_key_env}
-    return {name: value for name, value in named.items() if value}
+    marks = personal({})
+    chosen = selection.choose(open_traces(traces), lambda text: marks(scrub(text)))
+    typer.echo(f"{chosen}. Nothing was asked: leave out --dry-run to learn.")
+    for kind, count in sorted(chosen.kinds.items(), key=lambda item: -item[1])[:_KINDS]:
+        typer.echo(f"  {count} × {plain(kind, _LINE)}")
 
 
 def _show(learned: LearnedLessons, files: tuple[Path, ...]) -> None:
     book = learned.book
     waiting = sum(lesson.state == "waiting" for lesson in book.lessons)
-    spent = sum(row.prompt_tokens + row.completion_tokens for row in learned.usage)
+    retired = len(book.lessons) - len(book.served) - waiting
+    tokens = sum(row.prompt_tokens + row.completion_tokens for row in learned.usage)
     facts: dict[str, object] = {
         "not validated": "nothing was run: combee run with valset tests what a prompt is worth",
         "traces": learned.selected,
         "lessons": f"{len(book.served)} served, {waiting} wait for more evidence,"
-        f" {len(book.lessons) - len(book.served) - waiting} retired",
-        "calls": f"{sum(row.calls for row in learned.usage)}, {spent:,} tokens",
+        f" {retired} retired",
+        "calls": f"{sum(row.calls for row in learned.usage)}, {tokens:,} tokens",
     }
     show_facts(facts | ({"written": files[-1]} if files else {}))
     typer.echo()
@@ -147,6 +130,7 @@ def _show(learned: LearnedLessons, files: tuple[Path, ...]) -> None:
 
 
 def _open(source: str, params: dict[str, object], fields: dict[str, object]) -> TraceSource:
+    """Return the source of a file by what it holds, or the source of a name."""
     path, name = Path(source), source
     if path.exists():
         params["path"] = source
@@ -165,29 +149,14 @@ def _holds_spans(path: Path) -> bool:
         return b'"resourceSpans"' in file.readline(1_000)
 
 
-def _pairs(option: str, items: list[str], *, raw: bool = False) -> dict[str, object]:
-    pairs: dict[str, object] = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            raise ArgumentValueError(option, item, "is not name=value", "For example: split=train.")
-        try:
-            pairs[name] = value if raw else json.loads(value)
-        except ValueError:
-            pairs[name] = value
-    return pairs
-
-
 def _fields(items: list[str]) -> dict[str, object]:
     """Return a mapping of fields: ``inputs=a,b`` are two paths, ``inputs.q=a`` names its value."""
     fields: dict[str, object] = {}
-    for name, path in _pairs("--field", items, raw=True).items():
+    for name, path in split_pairs("--field", items).items():
         attribute, dot, target = name.partition(".")
-        if dot:
-            named = fields.setdefault(attribute, {})
-            if isinstance(named, dict):
-                named[target] = path
-        else:
-            paths = str(path).split(",")
-            fields[attribute] = paths if len(paths) > 1 else path
+        named = fields.setdefault(attribute, {}) if dot else None
+        if isinstance(named, dict):
+            named[target] = path
+        elif not dot:
+            fields[attribute] = path.split(",") if "," in path else path
     return fields

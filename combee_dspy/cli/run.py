@@ -17,11 +17,27 @@ from combee_dspy.files import write_plain
 
 if TYPE_CHECKING:
     from combee_dspy.cli._config import LMConfig
-    from combee_dspy.cli._estimate import Asked
     from combee_dspy.cli._plan import Plan, TaskPlan
     from combee_dspy.many import TaskResult
+    from combee_dspy.settings import Settings
 
 __all__ = ["compiled", "planned", "run"]
+
+# What a dry run shows of the settings.
+_SHOWN = (
+    "artifact",
+    "aggregator",
+    "operators",
+    "controller",
+    "executor",
+    "search",
+    "validation",
+    "guards",
+    "diversity",
+    "budget",
+    "costs",
+    "trackers",
+)
 
 
 def run(
@@ -176,72 +192,59 @@ def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
 def _show_plan(plan: Plan) -> None:
     from dspy.utils import DummyLM
 
-    from combee_dspy.cli._estimate import Asked, estimate
-    from combee_dspy.evaluation import evaluator_lms
-    from combee_dspy.search import make_compilation
-
     settings = plan.combee(DummyLM([])).settings
     for planned in plan.tasks:
-        task = planned.task
-        compilation = make_compilation(settings, task.student, task.data)
-        splits = compilation.splits
-        facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
-        for loaded, _ in planned.benchmarks:
-            facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
-            facts |= {f"note {number}": note for number, note in enumerate(loaded.notes, start=1)}
-        facts["rows"] = (
-            f"train {len(splits.train)}, validation {len(splits.validation)}, heldout"
-            f" {len(splits.heldout)}"
-        )
-        if splits.traces is not None:
-            facts["traces"] = splits.traces
-        facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
-        facts["models"] = f"task {planned.lm.model}, proposer {plan.proposer.model}"
-        models = {"task": _named_model(planned.lm), "proposer": _named_model(plan.proposer)}
-        if judges := evaluator_lms(task.metric):
-            models["evaluator"] = Asked(str(judges[0].model))
-        rows = {
-            "train": [row.example for row in splits.train],
-            "validation": [row.example for row in splits.validation],
-            "heldout": [row.example for row in splits.heldout],
-        }
-        call_tokens: Any = settings.aggregator.params().get("max_call_tokens")
-        reckoned = estimate(
-            task.student,
-            rows,
-            compilation.limits,
-            models,
-            settings.costs,
-            call_tokens,
-            each_read=not settings.edits_instructions,
-        )
-        facts |= reckoned.facts() | ({"output": planned.output} if planned.output else {})
-        show_facts(facts)
-    options = (
-        "artifact",
-        "aggregator",
-        "operators",
-        "controller",
-        "executor",
-        "search",
-        "validation",
-        "guards",
-    )
-    show_facts(
-        {
-            name: getattr(settings, name)
-            for name in (*options, "diversity", "budget", "costs", "trackers")
-        }
-    )
+        facts = _task_facts(plan, planned, settings)
+        show_facts(({"task": planned.task.name} if plan.config.tasks else {}) | facts)
+    show_facts({name: getattr(settings, name) for name in _SHOWN})
     typer.echo("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
 
 
-def _named_model(lm: LMConfig) -> Asked:
-    from combee_dspy.cli._estimate import Asked
+def _task_facts(plan: Plan, planned: TaskPlan, settings: Settings) -> dict[str, object]:
+    """Return what a task would run, and what that will cost."""
+    from combee_dspy.cli._estimate import Model, estimate
+    from combee_dspy.evaluation import evaluator_lms
+    from combee_dspy.search import make_compilation
+
+    task = planned.task
+    compilation = make_compilation(settings, task.student, task.data)
+    splits = compilation.splits
+    facts: dict[str, object] = {}
+    for loaded, _ in planned.benchmarks:
+        facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
+        facts |= {f"note {number}": note for number, note in enumerate(loaded.notes, start=1)}
+    rows = {
+        name: [row.example for row in getattr(splits, name)]
+        for name in ("train", "validation", "heldout")
+    }
+    facts["rows"] = ", ".join(f"{name} {len(examples)}" for name, examples in rows.items())
+    if splits.traces is not None:
+        facts["traces"] = splits.traces
+    facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
+    facts["models"] = f"task {planned.lm.model}, proposer {plan.proposer.model}"
+    models = {
+        role: Model(lm.model, _context(lm))
+        for role, lm in (("task", planned.lm), ("proposer", plan.proposer))
+    }
+    if judges := evaluator_lms(task.metric):
+        models["evaluator"] = Model(str(judges[0].model))
+    call_tokens: Any = settings.aggregator.params().get("max_call_tokens")
+    facts |= estimate(
+        task.student,
+        rows,
+        compilation.limits,
+        models,
+        settings.costs,
+        call_tokens,
+        each_read=not settings.edits_instructions,
+    )
+    return facts | ({"output": planned.output} if planned.output else {})
+
+
+def _context(lm: LMConfig) -> int | None:
     from combee_dspy.lms import EmbeddedOptions
 
-    own = EmbeddedOptions.context if lm.model == "embedded" and lm.context is None else lm.context
-    return Asked(lm.model, own)
+    return EmbeddedOptions.context if lm.model == "embedded" and lm.context is None else lm.context
 
 
 def _save(program: Any, output: Path) -> None:

@@ -14,7 +14,6 @@ import yaml
 from dspy.utils import DummyLM
 
 from combee_dspy import Budget, Combee, Costs, Diversity, Guards, Heldout, Price, Search, Validation
-from combee_dspy.cli._arguments import CombeeArguments, HeldoutTerms
 from combee_dspy.cli._plan import plan_run
 from combee_dspy.cli.run import run
 from combee_dspy.controllers import Static
@@ -183,16 +182,6 @@ def test_there_is_a_key_for_every_argument_and_every_option(shell):
     } - {"rows"}
     assert {"tasks", "at_once"} <= set(schema["properties"])
     assert schema["properties"]["max_metric_calls"]["description"] == "Budget in rollouts."
-    described = {**CombeeArguments.model_fields, **HeldoutTerms.model_fields}
-    assert all(field.description for field in described.values())
-
-
-def test_keys_have_the_defaults_of_the_arguments_that_they_are():
-    for keys, target in ((CombeeArguments, Combee), (HeldoutTerms, Heldout)):
-        arguments = inspect.signature(target).parameters
-        assert {name: field.default for name, field in keys.model_fields.items()} == {
-            name: arguments[name].default for name in keys.model_fields
-        }
 
 
 def test_truth_values_turn_diversity_and_cache_off(folder):
@@ -240,11 +229,6 @@ def test_the_examples_of_the_help_are_read(folder):
             "'prompt'",
         ),
         ({"tasks": {"one": {"sede": 1}}}, "tasks.one.sede", "'seed'"),
-        (
-            {"strategies": {"aggregator": {"name": "parallel-scan", "params": {"copys": 2}}}},
-            "strategies.aggregator.params.copys",
-            "'copies'",
-        ),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(folder, change, argument, guess):
@@ -252,6 +236,14 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(folder, change, argu
         planned(folder, yaml.safe_dump({**LEAST, **change})).combee(DummyLM([]))
     assert caught.value.argument == argument
     assert caught.value.remedy.startswith(f"Did you mean {guess}? Known keys: ")
+
+
+def test_an_unknown_parameter_of_a_strategy_is_named_with_the_nearest_known_one(folder):
+    text = "{aggregator: {name: parallel-scan, params: {copys: 2}}}"
+    with pytest.raises(ArgumentError, match=r"ParallelScan.copys .* Did you mean 'copies'\?"):
+        planned(folder, yaml.safe_dump({**LEAST, "strategies": yaml.safe_load(text)})).combee(
+            DummyLM([])
+        )
 
 
 def test_an_unknown_key_is_told_first_with_the_number_of_other_problems(folder):

@@ -17,6 +17,7 @@ from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.aggregators import SingleCall
 from combee_dspy.arguments import _ELSEWHERE
 from combee_dspy.exceptions import (
+    ArgumentError,
     ArgumentTypeError,
     ArgumentValueError,
     CombeeError,
@@ -301,5 +302,5 @@ def test_settings_are_read_by_the_names_that_gepa_has_for_them() -> None:
 
 @pytest.mark.parametrize("score", [float("-inf"), float("nan"), None, "0"])
 def test_a_score_that_no_journal_holds_is_refused(score: object) -> None:
-    with pytest.raises(ArgumentTypeError, match="failure_score is no finite number"):
+    with pytest.raises(ArgumentError, match="failure_score is refused"):
         Combee(metric, max_metric_calls=40, failure_score=score)  # type: ignore[arg-type]  # as above

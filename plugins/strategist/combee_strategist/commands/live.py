@@ -85,8 +85,7 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
     import dspy
     from pydantic import Field, TypeAdapter, ValidationError
 
-    from combee_dspy.cli._arguments import Section
-    from combee_dspy.cli._config import LMConfig, LMsConfig
+    from combee_dspy.cli._config import LMConfig, LMsConfig, Section
     from combee_dspy.cli._lms import check_lm, make_lm
     from combee_dspy.cli._reading import (
         add_module_folders,
