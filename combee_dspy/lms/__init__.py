@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
     from combee_dspy.lms._server import EmbeddedOptions
-    from combee_dspy.lms._whole import (
-        WholeAsyncTransport,
-        WholeTransport,
-        whole_within,
-        whole_within_on_loop,
-    )
 
 _HOMES = {
     "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
@@ -30,12 +24,6 @@ _HOMES = {
     "_pool": ("PooledEngine", "PooledOptions", "pooled"),
     "_probe": ("probe",),
     "_server": ("EmbeddedOptions",),
-    "_whole": (
-        "WholeAsyncTransport",
-        "WholeTransport",
-        "whole_within",
-        "whole_within_on_loop",
-    ),
 }
 
 __all__ = [
@@ -45,14 +33,10 @@ __all__ = [
     "EmbeddedOptions",
     "PooledEngine",
     "PooledOptions",
-    "WholeAsyncTransport",
-    "WholeTransport",
     "adapter_for",
     "embedded",
     "pooled",
     "probe",
-    "whole_within",
-    "whole_within_on_loop",
 ]
 
 

@@ -26,8 +26,8 @@ from dspy.lm15 import (
 )
 from pydantic import Field
 
+from combee_dspy._private import StdlibAsyncTransport, StdlibTransport
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms._whole import WholeAsyncTransport, WholeTransport
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
@@ -149,7 +149,7 @@ class _Client(Shared):
         key = self._key or os.environ.get(_KEY_VARIABLE)
         if not key and base == _DEFAULT_BASE:
             raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
-        transport = WholeTransport if kind is LMRouter else WholeAsyncTransport
+        transport = StdlibTransport if kind is LMRouter else StdlibAsyncTransport
         config = RouterConfig(
             env={},
             # A service on one's own machine asks for no key, and ignores this one.

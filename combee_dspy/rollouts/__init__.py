@@ -1,11 +1,9 @@
-"""Running programs: one rollout, slots with priorities and a limit that adapts, retries, and
-executors.
+"""Runs programs and LM calls: one rollout, slots with a limit that adapts, executors, and values in
+journals.
 """
 
-from combee_dspy.rollouts._batching import (
-    Batching,
-    Priority,
-)
+from combee_dspy.rollouts._attempt import REPEATS, Repeats, note_meter, run_in_time
+from combee_dspy.rollouts._batching import Batching, Priority
 from combee_dspy.rollouts._classes import note_classes
 from combee_dspy.rollouts._codec import (
     decode_answer,
@@ -27,37 +25,31 @@ from combee_dspy.rollouts._executors import (
 from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints, metric_state
 from combee_dspy.rollouts._foreign import Codec, add_codec
-from combee_dspy.rollouts._in_time import run_in_time
 from combee_dspy.rollouts._jobs import (
     AbandonedError,
     Answer,
     CallJob,
     InfrastructureFaultError,
-    Metric,
     RolloutJob,
     RolloutTimeoutError,
     is_late,
 )
 from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
-from combee_dspy.rollouts._open import open_slots
-from combee_dspy.rollouts._outputs import output_of
 from combee_dspy.rollouts._patient import (
     PATIENCE,
     lms_of,
-    note_meter,
     patient,
     patient_program,
-    tell_rejected,
 )
-from combee_dspy.rollouts._repeats import REPEATS, Repeats
 from combee_dspy.rollouts._run import (
     arun_rollout,
     await_here,
+    output_of,
     read_score,
     run_rollout,
     takes_trace,
 )
-from combee_dspy.rollouts._slots import Check, Slots
+from combee_dspy.rollouts._slots import Check, Slots, open_slots
 from combee_dspy.rollouts._threads import DaemonPool, run_in_daemon, run_on_own_loop
 from combee_dspy.rollouts._traces import predictors_of
 from combee_dspy.rollouts._values import (
@@ -83,7 +75,6 @@ __all__ = [
     "Fixed",
     "InfrastructureFaultError",
     "Limit",
-    "Metric",
     "NotStorableError",
     "Priority",
     "Repeats",
@@ -122,7 +113,6 @@ __all__ = [
     "run_on_own_loop",
     "run_rollout",
     "takes_trace",
-    "tell_rejected",
     "unkept_reason",
     "with_texts",
 ]

@@ -1,16 +1,12 @@
-"""Where a run's rollouts and LM calls are carried out: the contract, threads of this process, and
-the loop itself.
-"""
+"""Where rollouts and LM calls run: the base class, threads of this process, and an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -18,9 +14,9 @@ import dspy
 
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.records import Metric, Rollout, described
+from combee_dspy.rollouts._attempt import call_in_time, run_in_time
 from combee_dspy.rollouts._batching import Batching
 from combee_dspy.rollouts._call import arun_call, run_call
-from combee_dspy.rollouts._in_time import call_in_time, run_in_time
 from combee_dspy.rollouts._jobs import (
     Answer,
     CallJob,
@@ -35,8 +31,7 @@ from combee_dspy.strategies import Strategy, parameters
 
 T = TypeVar("T")
 
-_Ended = tuple[asyncio.Future[Any], Any, BaseException | None]
-_MOMENT = 0.2  # seconds in which a loop that nothing holds up answers
+_MOMENT = 0.2  # seconds in which a loop answers that nothing blocks
 
 
 class ExecutorSession(ABC):
@@ -46,11 +41,9 @@ class ExecutorSession(ABC):
     """
 
     async def rollout(self, job: RolloutJob) -> Rollout:
-        """Carry out one attempt at a rollout, within ``job.seconds``: where it takes longer, it has
-        failed.
+        """Run one attempt at a rollout for at most ``job.seconds``; a longer one has failed.
 
-        Cancelled, it is given up at once: what it hangs in must not keep others from being carried
-        out.
+        Cancelled, it is given up at once: what it hangs in must not keep others from running.
 
         Raises:
             InfrastructureFaultError: It failed for a reason outside the program.
@@ -58,24 +51,21 @@ class ExecutorSession(ABC):
         return await run_in_time(job, lambda: self.run(partial(run_rollout, job)))
 
     async def call(self, job: CallJob) -> Answer:
-        """Carry out one attempt at an LM call, within ``job.seconds`` as well; may raise the
-        same.
-        """
+        """Run one attempt at an LM call, within ``job.seconds`` too; may raise the same."""
         return await call_in_time(job, lambda: self.run(partial(run_call, job)))
 
     @abstractmethod
     async def run(self, work: Callable[[], T]) -> T:
-        """Carry out any synchronous work in a worker thread, in a copy of the caller's context
+        """Run any synchronous work in a worker thread, in a copy of the caller's context
         variables.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Wait for what runs and let the workers go. Nothing is taken afterwards. May be called
-        twice.
+        """Wait for what runs, cancelled work apart, and end the workers. May be called twice.
 
-        What was cancelled is not waited for. Cancelled itself, it waits no longer: workers end with
-        what they are at.
+        No work is accepted afterwards. Cancelled itself, it waits no longer: workers end after
+        their task.
         """
 
 
@@ -83,10 +73,9 @@ class Executor(Strategy):
     """Starts the workers of a run.
 
     Attributes:
-        elastic: Whether workers cost nothing before they are used. A run whose user names no number
-            then asks for many, and finds out how many its service takes; of others it asks for as
-            many as it begins with.
-        batching: When and in what company its jobs go; ``None`` for as soon as there is a slot.
+        elastic: Whether unused workers cost nothing. A run without ``num_threads`` then starts
+            many, and finds out how many its service takes; otherwise as many as it begins with.
+        batching: When jobs go, and which go together; ``None`` for as soon as a slot is free.
     """
 
     kind: ClassVar[str] = "executor"
@@ -94,12 +83,12 @@ class Executor(Strategy):
     batching: Batching | None = None
 
     def check_program(self, program: dspy.Module, metric: Metric) -> None:
-        """Refuse what this executor's workers could not carry out, before anything is spent.
+        """Refuse what the workers cannot run, before anything is spent. By default nothing.
 
-        Called once a run, in the run's own DSPy context. By default anything will do.
+        Called once a run, in the run's DSPy context.
 
         Raises:
-            ArgumentTypeError: Program or metric cannot be taken to a worker; says why.
+            ArgumentTypeError: Program or metric cannot run on a worker; says why.
         """
 
     @abstractmethod
@@ -108,64 +97,29 @@ class Executor(Strategy):
 
 
 class ThreadSession(ExecutorSession):
-    """Worker threads, which start when they are needed and wake the loop once for all that has
-    ended meanwhile.
-    """
+    """Worker threads, which start when they are needed."""
 
     def __init__(self, workers: int) -> None:
         self._free = asyncio.Semaphore(workers)
         self._pool = DaemonPool()
         self._running: set[asyncio.Future[Any]] = set()
-        self._ended: deque[_Ended] = deque()
-        self._woken = self._closed = False
+        self._closed = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Carry out work in a thread. Cancelling this leaves the thread to itself, and another
-        takes its place.
+        """Run work in a thread. Where this is cancelled, the thread goes on, and another takes its
+        place.
         """
         async with self._free:
             if self._closed:
-                raise RuntimeError("a session that is closed takes no work")
-            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+                raise RuntimeError("this session is closed: start another")
+            # DSPy keeps its settings, trace and callbacks in context variables.
+            call = partial(copy_context().run, _contain, work)
+            future = asyncio.get_running_loop().run_in_executor(self._pool, call)
             self._running.add(future)
             try:
-                # DSPy keeps its settings, trace and callbacks in context variables.
-                self._pool.begin(partial(self._carry_out, future, copy_context(), work))
                 return await future
             finally:
                 self._running.discard(future)
-
-    def _carry_out(
-        self, future: asyncio.Future[T], context: Context, work: Callable[[], T]
-    ) -> Callable[[], None]:
-        result, failure = None, None
-        try:
-            result = context.run(work)
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            failure = error
-            if not isinstance(error, Exception) or isinstance(error, StopIteration):
-                # It would end the loop, or look like a cancellation.
-                failure = RuntimeError(f"the work raised {described(error)}")
-        return partial(self._tell, (future, result, failure))
-
-    def _tell(self, ended: _Ended) -> None:
-        self._ended.append(ended)
-        if not self._woken:
-            self._woken = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                ended[0].get_loop().call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        # The flag first: what ends from now on wakes the loop again.
-        self._woken = False
-        while self._ended:
-            future, result, failure = self._ended.popleft()
-            if future.done():
-                continue
-            if failure is None:
-                future.set_result(result)
-            else:
-                future.set_exception(failure)
 
     async def close(self) -> None:
         """Wait for what runs and end the threads."""
@@ -173,66 +127,77 @@ class ThreadSession(ExecutorSession):
         try:
             if self._running:
                 await asyncio.wait(self._running)
-        finally:  # where nobody waits for them any more, they end with what they are at
+        finally:
             self._pool.shutdown()
 
 
-class _LoopSession(ThreadSession):
-    """Awaits rollouts and calls on a loop of their own; metrics that are no coroutines, and any
-    other work, in threads.
+def _contain(work: Callable[[], T]) -> T:
+    """Run work, and raise a ``RuntimeError`` for what would end the loop or look like a
+    cancellation.
+    """
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError(f"the work raised {described(error)}") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the work raised {described(error)}") from error
 
-    A program that computes holds up the rollouts on that loop, and not the search. Where it does
-    not return in time, the next rollouts get another loop.
+
+class _LoopSession(ThreadSession):
+    """A loop for rollouts and calls, and threads for metrics that are no coroutines.
+
+    A program that computes blocks the rollouts on that loop, and not the search. Where it does not
+    return in time, the next rollouts get another loop.
     """
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
-        self._own: LoopThread | None = None
-        self._held_up: list[LoopThread] = []
+        self._loops: list[LoopThread] = []
 
     async def rollout(self, job: RolloutJob) -> Rollout:
         # A task of its own, with nothing around it: a GeneratorExit of the program goes to the
         # outermost coroutine.
-        own, work = self._started(), arun_rollout(job)
-        rollout = await run_in_time(job, lambda: self._awaited(own, work))
+        own, work = self._current(), arun_rollout(job)
+        rollout = await run_in_time(job, lambda: _on(own, work))
         if is_late(rollout) and not await own.answers(_MOMENT):
-            if self._own is own:
-                self._own = None
-                self._held_up.append(own)
-            holds = asyncio.current_task(own.loop)
-            if holds is None or holds.get_coro() is not work:
-                reason = f"another rollout held up the event loop for {job.seconds:g} seconds"
+            if self._loops[-1:] == [own]:
+                self._loops.append(LoopThread())
+            blocking = asyncio.current_task(own.loop)
+            if blocking is None or blocking.get_coro() is not work:
+                reason = f"another rollout blocked the event loop for {job.seconds:g} seconds"
                 raise InfrastructureFaultError(
                     reason, retryable=True, usage=rollout.usage, rollout=rollout
                 )
         return rollout
 
     async def call(self, job: CallJob) -> Answer:
-        return await call_in_time(job, lambda: self._awaited(self._started(), arun_call(job)))
+        return await call_in_time(job, lambda: _on(self._current(), arun_call(job)))
 
-    def _started(self) -> LoopThread:
-        if self._own is None:
-            self._own = LoopThread()
-        return self._own
-
-    async def _awaited(self, own: LoopThread, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, own.loop))
+    def _current(self) -> LoopThread:
+        if not self._loops:
+            self._loops.append(LoopThread())
+        return self._loops[-1]
 
     async def close(self) -> None:
         try:
             await super().close()
         finally:
-            loops = [*self._held_up, *([] if self._own is None else [self._own])]
-            self._own, self._held_up = None, []
+            loops, self._loops = self._loops, []
             await asyncio.gather(*(loop.close(_MOMENT) for loop in loops))
+
+
+async def _on(own: LoopThread, work: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, own.loop))
 
 
 @parameters
 class Threads(Executor):
-    """Threads of this process. Right for LM calls, which wait far more than they compute.
+    """Threads of this process: for LM calls, which wait far more than they compute.
 
     Args:
-        batching: When and in what company jobs go; by default as soon as there is a slot.
+        batching: When jobs go, and which go together; by default as soon as a slot is free.
     """
 
     name: ClassVar[str] = "threads"
@@ -258,15 +223,14 @@ class Threads(Executor):
 
 @parameters
 class Asyncio(Threads):
-    """An event loop beside the search's. Right for programs with ``aforward`` and services with
-    many slots.
+    """An event loop beside the search's: for programs with ``aforward``, and services with many
+    slots.
 
     A thread costs memory and switches, a coroutine next to none: hundreds of rollouts wait for a
-    service at once. What a program computes itself runs one at a time, and holds up other rollouts
-    meanwhile.
+    service at once. What a program computes itself blocks other rollouts meanwhile.
 
     Args:
-        batching: When and in what company jobs go; by default as soon as there is a slot.
+        batching: When jobs go, and which go together; by default as soon as a slot is free.
     """
 
     name: ClassVar[str] = "asyncio"

@@ -1,38 +1,31 @@
-"""What an executor carries out, and what comes back."""
+"""What an executor runs, a rollout or an LM call, and what comes back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import dspy
 
 from combee_dspy.costs import Tariff
-from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
-
-Metric = Callable[..., Any]
-"""GEPA's metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a score, or a
-``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``. Where it is a
-coroutine function it is awaited: on the loop of ``Asyncio``, elsewhere in the worker thread."""
+from combee_dspy.records import CallUsage, FailedCall, Metric, Role, Rollout
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutJob:
-    """One rollout to be carried out.
+    """One rollout to run.
 
     Attributes:
         program: Shared with other jobs, not changed.
         example_id: The example's row hash.
         failure_score: The score of a rollout that failed.
-        tariff: What its LM calls are charged by.
+        tariff: Prices of its LM calls.
         sees_trace: Whether the metric takes the program's trace (see
             :func:`combee_dspy.rollouts.takes_trace`).
-        role: Whom the program's LM calls are made for: ``"serving"`` where somebody wants the
-            answer.
-        seconds: How long an attempt may take, waits for a service that is full left out; ``None``
-            for no limit.
+        role: The role of the program's LM calls: ``"serving"`` where a user gets the answer.
+        seconds: Longest time of one attempt, without waits for a full service; ``None`` for no
+            limit.
     """
 
     program: dspy.Module
@@ -47,7 +40,7 @@ class RolloutJob:
 
     @property
     def lane(self) -> str:
-        """Its kind, whose seconds compare."""
+        """Its kind: seconds are compared within a kind only."""
         return "rollout"
 
 
@@ -56,16 +49,16 @@ class CallJob:
     """One LM call of a strategy.
 
     Attributes:
-        lm: Who is asked; ``None`` for DSPy's setting.
-        adapter: How the prompt is written and the answer read; ``None`` for DSPy's setting.
-        temperature: Where it is not the LM's own.
-        tariff: What it is charged by.
-        seconds: How long an attempt may take, waits for a service that is full left out; an hour by
-            default, ``None`` for no limit.
+        lm: The LM; ``None`` for DSPy's setting.
+        adapter: Writes the prompt and reads the answer; ``None`` for DSPy's setting.
+        temperature: ``None`` for the LM's own.
+        tariff: Prices of the call.
+        seconds: Longest time of one attempt, without waits for a full service; an hour by default,
+            ``None`` for no limit.
     """
 
     signature: type[dspy.Signature]
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, object]
     lm: dspy.BaseLM | None = None
     adapter: dspy.Adapter | None = None
     role: Role = "proposer"
@@ -75,19 +68,19 @@ class CallJob:
 
     @property
     def lane(self) -> str:
-        """Its kind, whose seconds compare."""
+        """Its kind: seconds are compared within a kind only."""
         return self.signature.__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an LM call.
+    """The result of an LM call.
 
     Attributes:
         outcome: The prediction, or why there is none.
-        usage: Its LM calls by role and model, attempts that were repeated included.
-        seconds: Wall-clock seconds of the last attempt.
-        queue_seconds: From its submission to the start of that attempt.
+        usage: Its LM calls by role and model, repeated attempts included.
+        seconds: Seconds of the last attempt.
+        queue_seconds: Seconds from its submission until its last attempt began.
     """
 
     outcome: dspy.Prediction | FailedCall
@@ -97,21 +90,20 @@ class Answer:
 
 
 class InfrastructureFaultError(Exception):
-    """An LM call, or what a program runs in, failed for a reason that says nothing about the
-    program.
+    """An attempt failed for a reason that says nothing about the program.
 
-    A program or a metric may raise it itself; the rollout is then tried again where that may help,
-    and never scored.
+    A program or a metric may raise it: the rollout is then repeated where that may help, and never
+    scored.
 
     Attributes:
-        retryable: Whether trying again may help.
-        rejected: Whether a service asked for fewer requests: no attempt, only a wait.
-        outage: Whether what failed is known to be the service, which is waited for. Else a few
+        retryable: Whether another attempt may help.
+        rejected: Whether the service asked for fewer requests: the attempt is not counted.
+        outage: Whether the service is known to have failed, and is waited for. Otherwise a few
             attempts are made.
-        retry_after: Seconds that it asked to wait, where it named some.
-        usage: What the attempt has cost.
-        rollout: The failed rollout, scored, for when trying again did not help;
-            ``None`` where the service is known to be at fault, so that no score is fair.
+        retry_after: Seconds that the service asks to wait; ``None`` where it names none.
+        usage: LM calls of the attempt.
+        rollout: The failed rollout with its score, to be used when no attempt helps; ``None`` where
+            the service is at fault, so that no score is fair.
     """
 
     def __init__(
@@ -135,10 +127,10 @@ class InfrastructureFaultError(Exception):
 
 
 class RolloutTimeoutError(TimeoutError):
-    """A rollout, the metric's feedback on one, or an LM call took longer than it may.
+    """A rollout, the metric's feedback on one, or an LM call took too long.
 
     Attributes:
-        usage: What it has cost.
+        usage: Its LM calls by then.
     """
 
     def __init__(self, seconds: float, usage: tuple[CallUsage, ...] = ()) -> None:
@@ -150,15 +142,15 @@ class RolloutTimeoutError(TimeoutError):
 
 
 def is_late(rollout: Rollout) -> bool:
-    """Return whether a rollout has failed because it took longer than it may."""
+    """Return whether a rollout has failed because it took too long."""
     return (rollout.error or "").startswith(f"{RolloutTimeoutError.__name__}:")
 
 
 class AbandonedError(asyncio.CancelledError):
-    """An effect was cancelled while it was under way.
+    """An effect was cancelled while it ran.
 
     Attributes:
-        usage: What it has cost by then. A call in flight counts as one that failed.
+        usage: Its LM calls by then. A call in flight counts as one that failed.
     """
 
     def __init__(self, usage: tuple[CallUsage, ...]) -> None:

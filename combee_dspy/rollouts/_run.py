@@ -1,4 +1,4 @@
-"""Runs one rollout: returns what came of it, or raises where the service is to blame."""
+"""Runs one rollout: a program on an example, and the metric on what it returned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -26,96 +27,96 @@ from dspy.utils.exceptions import (
 from combee_dspy.costs import Meter
 from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
-from combee_dspy.records import PredictorCall, Rollout, described
-from combee_dspy.rollouts._in_time import is_ours
-from combee_dspy.rollouts._jobs import (
-    InfrastructureFaultError,
-    Metric,
-    RolloutJob,
-)
-from combee_dspy.rollouts._outputs import BARE
-from combee_dspy.rollouts._patient import SURROUNDINGS, carried, is_passing
+from combee_dspy.records import Metric, PredictorCall, Rollout, described
+from combee_dspy.rollouts._attempt import ATTEMPT, attempt_setting, is_own_cancellation
+from combee_dspy.rollouts._jobs import InfrastructureFaultError, RolloutJob
+from combee_dspy.rollouts._patient import may_pass
 from combee_dspy.rollouts._traces import predictors_of
 
-RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Carries out synchronous work in a worker thread."""
+BARE = "prediction"
+"""The field of a rollout for an output that is no ``dspy.Prediction``."""
 
-_FATAL = (LMAuthError, LMBillingError, LMConfigurationError)
+_FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LocalModelError)
 _MOST_CAUSES = 16
 
 
 def run_rollout(job: RolloutJob) -> Rollout:
-    """Run a program on an example and score what comes out. Runs in a worker thread; the program
-    may be shared.
+    """Run a program on an example and score its output. Runs in a worker thread; the program may be
+    shared.
 
-    The program's and the metric's own errors, and an answer that does not
-    parse, end in the failure score, with the error kept. So does what would end a process
-    elsewhere, such as ``sys.exit``: only an interrupt of the main thread is the user's own.
+    The program's and the metric's own errors, ``sys.exit`` too, and an answer that does not parse
+    end in the failure score, with the error on the rollout. Only an interrupt of the main thread
+    is the user's.
 
     Raises:
         InfrastructureFaultError: An LM call or an environment failed for a reason outside the
             program.
     """
-    attempt = _Attempt(job)
-    with attempt.context():
+    running = _Running(job)
+    with running.context():
         try:
-            score = attempt.metric(job.program(**job.example.inputs()))
-            return attempt.scored(await_here(score()))
+            score = running.metric(job.program(**job.example.inputs()))
+            return running.scored(await_here(score()))
         except BaseException as error:
-            if (
-                isinstance(error, KeyboardInterrupt)
-                and threading.current_thread() is threading.main_thread()
-            ):
+            if is_interrupt(error):
                 raise
-            return attempt.failed(error)
+            return running.failed(error)
 
 
-async def arun_rollout(job: RolloutJob, run: RunFn = asyncio.to_thread) -> Rollout:
+async def arun_rollout(job: RolloutJob) -> Rollout:
     """Do what :func:`run_rollout` does on an event loop, through the program's ``acall``.
 
-    A metric that is a coroutine function is awaited; any other is carried out
-    by ``run``, since it may take its time, or ask an LM. A cancellation of the task that runs here
-    is passed on; one that the program raises itself is an error of the program.
+    A metric that is a coroutine function is awaited; any other runs in a thread, since it may take
+    its time. A cancellation of the task that runs here is raised; a ``CancelledError`` of the
+    program is its error.
     """
-    attempt = _Attempt(job)
-    with attempt.context():
+    running = _Running(job)
+    with running.context():
         try:
-            score = attempt.metric(await job.program.acall(**job.example.inputs()))
-            if _awaits(job.metric):
-                return attempt.scored(await score())
-            output, error = await run(partial(_ended, score))
+            score = running.metric(await job.program.acall(**job.example.inputs()))
+            if _is_coroutine_function(job.metric):
+                return running.scored(await score())
+            output, error = await asyncio.to_thread(_outcome, score)
             if error is not None:
                 raise error
-            return attempt.scored(output)
+            return running.scored(output)
         except BaseException as error:
-            if is_ours(error):
+            if is_own_cancellation(error):
                 raise
-            return attempt.failed(error)
+            return running.failed(error)
 
 
-def _ended(score: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return what a metric returns, or raises: not everything can be raised through a future."""
+def _outcome(score: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Return what a metric returns or raises: a future cannot raise every error."""
     try:
         return await_here(score()), None
-    except BaseException as error:  # noqa: BLE001 - raised by who awaits it
+    except BaseException as error:  # noqa: BLE001 - raised by the caller
         return None, error
 
 
 def await_here(output: Any) -> Any:
-    """Return what a metric returned; a coroutine is awaited on a loop of its own. Runs in a worker
+    """Return what a metric returned; a coroutine runs on a loop of its own. Runs in a worker
     thread.
     """
     return asyncio.run(output) if inspect.iscoroutine(output) else output
 
 
-def _awaits(metric: Metric) -> bool:
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error is the user's Ctrl-C, which reaches the main thread alone."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    )
+
+
+def _is_coroutine_function(metric: Metric) -> bool:
     return inspect.iscoroutinefunction(metric) or inspect.iscoroutinefunction(
         getattr(metric, "__call__", None)  # noqa: B004 - not whether, but how
     )
 
 
 def takes_trace(metric: Metric) -> bool:
-    """Whether a metric names a parameter ``program_trace``, which DSPy gives to metrics of
+    """Return whether a metric names a parameter ``program_trace``, which DSPy gives to metrics of
     ``dspy.Flex`` programs.
     """
     try:
@@ -124,8 +125,17 @@ def takes_trace(metric: Metric) -> bool:
         return False
 
 
-class _Attempt:
-    """What one attempt at a rollout knows; ends in a rollout or a fault."""
+def output_of(rollout: Rollout) -> Any:
+    """Return what the program of a rollout returned, as its metric saw it; ``None`` where it
+    failed.
+    """
+    if rollout.prediction is None:
+        return None
+    return rollout.prediction[BARE] if rollout.bare else dspy.Prediction(**rollout.prediction)
+
+
+class _Running:
+    """One attempt at a rollout while it runs; ends in a rollout or a fault."""
 
     def __init__(self, job: RolloutJob) -> None:
         self.job = job
@@ -134,49 +144,46 @@ class _Attempt:
         self.failed_in = "program"
         self.prediction: Any = None
         self.started = time.monotonic()
-        if (here := SURROUNDINGS.get()) is not None:
-            here.failed = here.failed or self.late
-            here.add(self.meter)
+        if (attempt := ATTEMPT.get()) is not None:
+            attempt.failed = attempt.failed or self.late
+            attempt.add(self.meter)
 
-    def context(self) -> Any:
-        """Return the DSPy context for program and metric; one for both, since entering one is not
-        cheap.
-        """
-        return dspy.context(trace=self.trace, **carried(), **self.meter.settings())
+    def context(self) -> AbstractContextManager[None]:
+        """Return the DSPy context of program and metric: one for both, since entering costs CPU."""
+        context: AbstractContextManager[None] = dspy.context(
+            trace=self.trace, **attempt_setting(), **self.meter.settings()
+        )
+        return context
 
     def metric(self, prediction: Any) -> Callable[[], Any]:
-        """Return the scoring of a prediction, ready to be called. From now on calls are the
-        evaluator's.
-        """
+        """Return the call that scores a prediction. From now on LM calls are the evaluator's."""
         self.prediction, self.failed_in, self.meter.role = prediction, "metric", "evaluator"
         more = {"program_trace": list(self.trace)} if self.job.sees_trace else {}
         return partial(self.job.metric, self.job.example, prediction, None, None, None, **more)
 
     def scored(self, output: object) -> Rollout:
         score, feedback, objectives = read_score(output)
-        return self._rollout(score, feedback, objectives, prediction=_fields(self.prediction))
+        return self._rollout(
+            score, feedback, objectives, prediction=_fields(self.prediction), bare=self._is_bare()
+        )
 
     def failed(self, error: BaseException) -> Rollout:
         """Return the failed rollout, or raise where neither program nor metric is to blame."""
         if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
-        raise_fault(error, self.meter, lambda: self._failed(error, "service", None))
+        raise_fault(error, self.meter, lambda: self._failed(error, "service"))
         return self.late(error)
 
     def late(self, error: BaseException) -> Rollout:
-        """Return the rollout as it failed by now, while what it hangs in goes on. From any
-        thread.
-        """
-        prediction = None if self.prediction is None else _fields(self.prediction)
-        return self._failed(error, self.failed_in, prediction)
+        """Return the rollout as failed by now, while the program may go on. From any thread."""
+        if self.prediction is None:
+            return self._failed(error, self.failed_in)
+        fields = _fields(self.prediction)
+        return self._failed(error, self.failed_in, prediction=fields, bare=self._is_bare())
 
-    def _failed(
-        self, error: BaseException, failed_in: str, prediction: Mapping[str, Any] | None
-    ) -> Rollout:
+    def _failed(self, error: BaseException, failed_in: str, **output: Any) -> Rollout:
         reason = described_safely(error, self.meter)
-        return self._rollout(
-            self.job.failure_score, error=reason, failed_in=failed_in, prediction=prediction
-        )
+        return self._rollout(self.job.failure_score, error=reason, failed_in=failed_in, **output)
 
     def _unparsed(self, error: AdapterParseError) -> Rollout:
         # As in DSPy's own traces, the inputs are the program's.
@@ -189,8 +196,11 @@ class _Attempt:
             " answer"
         )
         return self._rollout(
-            self.job.failure_score, error=reason, failed_in="answer", extra=(failed,)
+            self.job.failure_score, error=reason, failed_in="answer", unparsed=(failed,)
         )
+
+    def _is_bare(self) -> bool:
+        return not isinstance(self.prediction, dspy.Prediction)
 
     def _rollout(
         self,
@@ -198,38 +208,32 @@ class _Attempt:
         feedback: str = "",
         objectives: Mapping[str, float] | None = None,
         *,
-        extra: tuple[PredictorCall, ...] = (),
+        unparsed: tuple[PredictorCall, ...] = (),
         **outcome: Any,
     ) -> Rollout:
-        bare = outcome.get("prediction") is not None and not isinstance(
-            self.prediction, dspy.Prediction
-        )
         return Rollout(
             self.job.example_id,
             score,
             feedback,
             objectives or {},
-            calls=(*predictors_of(self.job.program).calls(self.trace), *extra),
+            calls=(*predictors_of(self.job.program).calls(self.trace), *unparsed),
             usage=self.meter.usage(),
             seconds=time.monotonic() - self.started,
             prompt_hash=self.meter.prompt_hash,
-            bare=bare,
             **outcome,
         )
 
 
 def _fields(output: Any) -> dict[str, Any]:
-    """Return what a program returned as fields; what is no prediction stands alone in one."""
     return dict(output.items()) if isinstance(output, dspy.Prediction) else {BARE: output}
 
 
 def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
-    """Return score, feedback (empty where there is none) and score per objective of what a metric
-    returned.
+    """Return score, feedback (empty for none) and score by objective of a metric's output.
 
     Args:
-        output: A number (numpy's included), or a ``dspy.Prediction`` with ``score``
-            and, where given, ``feedback`` and ``objective_scores``.
+        output: A number (numpy's included), or a ``dspy.Prediction`` with ``score`` and perhaps
+            ``feedback`` and ``objective_scores``.
 
     Raises:
         TypeError: It is neither.
@@ -243,7 +247,7 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
 
 
 def _number(value: Any) -> float:
-    # numpy's scalars are no int or float, but convert; a string converts too, and is no score.
+    # numpy's scalars are no int or float, but convert; a text converts too, and is no score.
     if isinstance(value, (str, dspy.Prediction)) or not hasattr(value, "__float__"):
         raise TypeError(f"the metric returned {value!r} where a number is needed")
     score = float(value)
@@ -253,52 +257,49 @@ def _number(value: Any) -> float:
 
 
 def described_safely(error: BaseException, meter: Meter) -> str:
-    """Return ``"ClassName: message"`` without the keys of any LM that was asked."""
+    """Return ``"ClassName: message"`` without the keys of any LM that was called."""
     return scrub(described(error), [key for lm in meter.lms.values() for key in secrets_of(lm)])
 
 
 def raise_fault(
-    error: BaseException, meter: Meter, scored: Callable[[], Rollout] | None = None
+    error: BaseException, meter: Meter, failed: Callable[[], Rollout] | None = None
 ) -> None:
-    """Raise where an LM call or an environment failed for a reason that says nothing about program
-    or metric.
+    """Raise where an LM call or an environment failed for a reason outside program and metric.
 
-    A failure that nobody can assign carries the failed rollout, made by ``scored``: it is
-    tried again, and one example that keeps failing must not end the run. Such is also that of a
-    program that names no cause, as ``dspy.Parallel`` names none, after the service has failed one
-    of its calls.
+    A program may wrap the error of its LM, or lose it, as ``dspy.Parallel`` does: then its last LM
+    call to fail may be the reason. Where that is not certain, the fault carries the failed rollout,
+    made by ``failed``, so that one example that keeps failing does not end the run.
+
+    Raises:
+        InfrastructureFaultError: That is so.
     """
     causes = tuple(_causes(error))
-    named = next(
-        (cause for cause in causes if isinstance(cause, (LMError, InfrastructureFaultError))), None
-    )
-    if isinstance(named, InfrastructureFaultError):
-        named.usage = meter.usage()
-        raise named
-    failure = meter.failure if named is None and scored is not None else named
+    sources = (cause for cause in causes if isinstance(cause, (LMError, InfrastructureFaultError)))
+    source = next(sources, None)
+    if isinstance(source, InfrastructureFaultError):
+        source.usage = meter.usage()
+        raise source
+    failure = meter.failure if source is None and failed is not None else source
     if failure is None:
         return
-    fatal = isinstance(named, _FATAL) or any(isinstance(cause, LocalModelError) for cause in causes)
-    outage = is_passing(failure) and named is not None
-    unknown = not (fatal or outage) and (
-        is_passing(failure) or isinstance(failure, LMUnexpectedError)
-    )
-    if fatal or outage or unknown:
-        raise InfrastructureFaultError(
-            described_safely(failure, meter),
-            retryable=not fatal,
-            rejected=outage and isinstance(failure, LMRateLimitError),
-            outage=outage,
-            retry_after=failure.retry_after,
-            usage=meter.usage(),
-            rollout=scored() if unknown and scored is not None else None,
-        ) from error
+    fatal = any(isinstance(cause, _FATAL) for cause in causes)
+    outage = source is not None and may_pass(failure)
+    uncertain = isinstance(failure, LMUnexpectedError) or may_pass(failure)
+    if not (fatal or outage or uncertain):
+        return
+    raise InfrastructureFaultError(
+        described_safely(failure, meter),
+        retryable=not fatal,
+        rejected=outage and isinstance(failure, LMRateLimitError),
+        outage=outage,
+        retry_after=failure.retry_after,
+        usage=meter.usage(),
+        rollout=None if failed is None or fatal or outage else failed(),
+    ) from error
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what it holds and what it was raised from: a program may wrap what its LM
-    failed with.
-    """
+    """Yield an error, the errors in its group, and those that it was raised from."""
     waiting = deque([error])
     for _ in range(_MOST_CAUSES):
         if not waiting:

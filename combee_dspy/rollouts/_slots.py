@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -17,9 +16,18 @@ from typing import TypeVar
 from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import CallUsage, Rollout
-from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
-from combee_dspy.rollouts._executors import ExecutorSession
-from combee_dspy.rollouts._in_time import run_within
+from combee_dspy.rollouts._alarm import Alarm
+from combee_dspy.rollouts._attempt import (
+    ATTEMPT,
+    NEVER,
+    REPEATS,
+    Attempt,
+    Deadline,
+    Halt,
+    run_within,
+)
+from combee_dspy.rollouts._batching import Batching, Priority, Queue, Turn
+from combee_dspy.rollouts._executors import ExecutorSession, Threads
 from combee_dspy.rollouts._jobs import (
     AbandonedError,
     Answer,
@@ -27,44 +35,31 @@ from combee_dspy.rollouts._jobs import (
     InfrastructureFaultError,
     RolloutJob,
 )
-from combee_dspy.rollouts._limits import Limit, Outcome
-from combee_dspy.rollouts._patient import (
-    NEVER,
-    PATIENCE,
-    SURROUNDINGS,
-    Deadline,
-    Halt,
-    Patience,
-    Surroundings,
-    seconds_after,
-)
-from combee_dspy.rollouts._repeats import may_repeat, unbooked
+from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit, Outcome
+from combee_dspy.rollouts._patient import PATIENCE, Patience, seconds_after
 
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
 
-_logger = logging.getLogger(__name__)
-
-# Seconds without an answer from a service in trouble, after each of which it is said.
-_SILENCE = 30.0
+# In flight at first and at most, outside of a search, where the user names no number.
+_START, _MOST = 16, 256
 
 Check = Callable[[], Awaitable[None]]
 """Raises where an effect may not begin any more, now that there is a slot for it."""
 
 
 class Slots:
-    """Every effect of the searches that share it goes through here. Lives on one event loop.
+    """Runs every effect of the searches that share it. Lives on one event loop.
 
-    Cancelling who awaits an effect takes it out of the queue. One that is under way is given up: it
-    ends with an ``AbandonedError`` that says what it has cost, and LM calls that it would make
-    later are refused.
+    Cancelling the wait for an effect takes it out of the queue. An effect that runs is given up: it
+    ends with an ``AbandonedError`` that has its cost, and its later LM calls are refused.
 
     Args:
-        session: Carries effects out. Owned: closed by :meth:`close`.
+        session: Runs effects. Owned: closed by :meth:`close`.
         limit: How many may be in flight.
-        batching: When and in what company they go; ``None`` for as soon as there is a slot.
-        attempts: How often an effect is tried at most where nobody can tell whom to blame; a
-            service that is full or down is waited for.
+        batching: When they go; ``None`` for as soon as a slot is free.
+        attempts: Most attempts at an effect where nobody can tell whom to blame; a service that is
+            full or down is waited for.
         patience: Seconds that an effect waits for such a service, from its last answer on.
         on_change: Called with the new limit and the reason after each change of it, on the loop.
     """
@@ -83,9 +78,8 @@ class Slots:
         self._limit = limit
         limit.on_change = on_change
         self._attempts, self._patience = attempts, patience
-        self._troubles = 0  # since the service's last answer
-        self._alarm: asyncio.TimerHandle | None = None
-        self._queue: Queue = Queue() if batching is None else Batches(batching)
+        self._alarm = Alarm(patience)
+        self._queue = Queue(batching or Batching())
         self._direct = batching is None
         self._numbers = itertools.count()
         self._flying = 0
@@ -110,10 +104,10 @@ class Slots:
     async def rollout(
         self, job: RolloutJob, priority: Priority, check: Check | None = None
     ) -> Rollout:
-        """Carry out a rollout, again where the service failed in passing; its usage is that of
-        every attempt.
+        """Run a rollout, again where the service failed for a while; its usage is that of all
+        attempts.
 
-        Where nobody can tell whom to blame, it is the failed rollout in the end.
+        Where nobody can tell whom to blame, it ends as the failed rollout.
 
         Args:
             job: The rollout.
@@ -121,16 +115,16 @@ class Slots:
             check: Awaited once the first attempt has its slot. Where it raises, nothing is sent.
 
         Raises:
-            InfrastructureError: The service is to blame; carries the usage spent.
+            InfrastructureError: The service is to blame; has the usage of all attempts.
             Exception: What ``check`` raised.
         """
-        return await self._bought(partial(self.session.rollout, job), priority, job, check)
+        rollout = await self._repeat(partial(self.session.rollout, job), priority, job, check)
+        self._queue.note_score(rollout.score)
+        return rollout
 
     async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
-        """Carry out an LM call in the same way; may raise the same. One that takes longer than
-        ``job.seconds`` has failed.
-        """
-        return await self._bought(partial(self.session.call, job), priority, job, check)
+        """Run an LM call in the same way; may raise the same."""
+        return await self._repeat(partial(self.session.call, job), priority, job, check)
 
     async def run(
         self,
@@ -139,22 +133,23 @@ class Slots:
         check: Check | None = None,
         seconds: float | None = None,
     ) -> T:
-        """Carry out any synchronous work in a worker thread, in a slot, once.
+        """Run any synchronous work in a worker thread, in a slot, once.
 
         Raises:
-            RolloutTimeoutError: It took longer than so many seconds, if any were given.
+            RolloutTimeoutError: It took longer than ``seconds``.
         """
-        carry_out = partial(run_within, seconds, partial(self.session.run, work))
-        return (await self._once(carry_out, priority, None, check))[0]
+        send = partial(run_within, seconds, partial(self.session.run, work))
+        return (await self._attempt(send, priority, None, check))[0]
 
     @contextmanager
     def refusing(self, search: int) -> Iterator[None]:
         """Take back, for as long as this lasts, what waits for one search; what runs goes on.
 
-        What waits for a slot for the first time is cancelled. What has cost something already, and
-        waits to be tried again or, in an LM, for a service that is full, ends with an
-        InfrastructureError that says what. ``search`` is the number that stands last in its
-        priorities.
+        What waits for a slot for the first time is cancelled. What has had an attempt, or waits in
+        an LM for a full service, ends with an ``InfrastructureError`` that has its usage.
+
+        Args:
+            search: The number that stands last in its priorities.
         """
         self._halts[search].set()
         for turn in self._queue.waiting():
@@ -169,79 +164,71 @@ class Slots:
         """Cancel what waits, wait for what runs, and close the session."""
         if self._timer is not None:
             self._timer.cancel()
-        self._answered()
+        self._alarm.answered()
         for halt in self._halts.values():
             halt.set()
         for turn in self._queue.waiting():
             turn.future.cancel()
         await self.session.close()
 
-    async def _bought(
+    async def _repeat(
         self,
-        work: Callable[[], Awaitable[R]],
+        send: Callable[[], Awaitable[R]],
         priority: Priority,
         job: RolloutJob | CallJob,
         check: Check | None,
     ) -> R:
-        """Carry out an effect until an attempt ends well or no other is worth it."""
-        started, deadline = time.monotonic(), Deadline(self._patience)
+        """Make attempts at an effect until one ends well or no other is worth it."""
+        started, deadline, repeats = time.monotonic(), Deadline(self._patience), REPEATS.get()
         patience, halt = Patience(self._attempts - 1, deadline), self._halts[priority[-1]]
-        spent: list[tuple[CallUsage, ...]] = []  # and in no book yet
-        seconds: float | None = None
-        attempts = 0
+        spent: list[tuple[CallUsage, ...]] = []  # by failed attempts, and not booked
+        attempts, pause = 0, 0.0
         while True:
             try:
-                if attempts and (not may_repeat(*spent[-1:]) or await halt.sleep(seconds or 0.0)):
+                if attempts and (
+                    not repeats.allow(_calls(spent[-1]) if spent else 0) or await halt.sleep(pause)
+                ):
                     break
-                result, began = await self._once(
-                    work, priority, job, None if attempts else check, deadline
+                result, began = await self._attempt(
+                    send, priority, job, None if attempts else check, deadline
                 )
             except InfrastructureFaultError as error:
                 fault = error
                 attempts += 1
                 seconds = seconds_after(fault, patience)
-                spent += await unbooked(fault.usage, str(fault), goes_on=seconds is not None)
+                if seconds is None or not await repeats.book(fault.usage, str(fault)):
+                    spent.append(fault.usage)
                 if seconds is None:
                     if fault.rollout is None:
                         break
-                    # Only a rollout's fault carries one.
+                    # Only a rollout's fault has one.
                     return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
+                pause = seconds
             except asyncio.CancelledError as cancelled:
-                more = cancelled.usage if isinstance(cancelled, AbandonedError) else ()
-                if attempts and not more and halt.is_set():
+                usage = cancelled.usage if isinstance(cancelled, AbandonedError) else ()
+                if attempts and not usage and halt.is_set():
                     break
-                raise AbandonedError(merged(*spent, more)) from None
+                raise AbandonedError(merged(*spent, usage)) from None
             else:
-                self._queue.note(job, result)
                 usage = merged(*spent, result.usage)
                 return replace(result, usage=usage, queue_seconds=began - started)
-        reason = str(fault)
-        if fault.retryable and not halt.is_set():
-            reason += f" (Search(patience={self._patience:g}) seconds have passed)"
-        raise InfrastructureError(1, attempts, reason, merged(*spent)) from fault
+        is_late = fault.retryable and not halt.is_set()
+        late = f" (Search(patience={self._patience:g}) seconds have passed)" if is_late else ""
+        raise InfrastructureError(1, attempts, f"{fault}{late}", merged(*spent)) from fault
 
-    async def _once(
+    async def _attempt(
         self,
-        work: Callable[[], Awaitable[T]],
+        send: Callable[[], Awaitable[T]],
         priority: Priority,
         job: RolloutJob | CallJob | None,
         check: Check | None,
         deadline: Deadline | None = None,
     ) -> tuple[T, float]:
-        """Carry out one attempt in a slot; return its result and when it began."""
+        """Make one attempt in a slot; return its result and when it began."""
         limit, number, halt = self._limit, next(self._numbers), self._halts[priority[-1]]
         if halt.is_set():
             raise asyncio.CancelledError
-        since = time.monotonic()
-        if (
-            self._direct
-            and self._flying < limit.current
-            and limit.held_until <= since
-            and not self._queue
-        ):
-            self._flying += 1
-        else:
-            await self._slot(priority, job, number, since)
+        await self._slot(priority, number)
         if check is not None:
             try:
                 await check()
@@ -252,38 +239,41 @@ class Slots:
         dispatch = limit.started(job.lane if job else "work", began)
         outcome: Outcome = "failed"
         calls = 1
-        rejected = partial(self._rejected_there, asyncio.get_running_loop(), number)
-        here = Surroundings(rejected, halt, deadline)
-        token = SURROUNDINGS.set(here)
+        rejected = partial(self._rejected_in_thread, asyncio.get_running_loop(), number)
+        attempt = Attempt(rejected, halt, deadline)
+        token = ATTEMPT.set(attempt)
         try:
-            result = await work()
+            result = await send()
             outcome = "ok"
-            calls = sum(row.calls - row.errors for row in getattr(result, "usage", ())) or 1
-            if job is not None:
-                self._answered()
+            if isinstance(result, (Rollout, Answer)):
+                calls = sum(row.calls - row.errors for row in result.usage) or 1
+                self._alarm.answered()
             return result, began
         except asyncio.CancelledError:
             outcome = "cancelled"
-            raise AbandonedError(here.give_up()) from None
+            raise AbandonedError(attempt.give_up()) from None
         except InfrastructureFaultError as fault:
             if fault.rejected:
                 self._rejected(number, fault.retry_after)
             else:
-                self._troubled(str(fault))
+                self._alarm.failed(str(fault))
             raise
         finally:
-            SURROUNDINGS.reset(token)
-            here.halt = NEVER
+            ATTEMPT.reset(token)
+            attempt.halt = NEVER
             limit.ended(dispatch, outcome, time.monotonic(), calls)
             self._release()
 
-    async def _slot(
-        self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float
-    ) -> None:
+    async def _slot(self, priority: Priority, number: int) -> None:
+        """Wait for a slot."""
+        limit, now = self._limit, time.monotonic()
+        is_free = self._flying < limit.current and limit.held_until <= now
+        if self._direct and is_free and not self._queue:
+            self._flying += 1
+            return
         future = asyncio.get_running_loop().create_future()
-        group, tokens = self._queue.group(job) if job else ((0, 0), 0)
-        self._queue.push(Turn(priority, group, number, since, tokens, future))
-        if self._flying < self._limit.current:
+        self._queue.push(Turn(priority, number, now, future))
+        if self._flying < limit.current:
             self._wake()
         try:
             await future
@@ -319,37 +309,33 @@ class Slots:
         if when < math.inf:
             self._timer = asyncio.get_running_loop().call_later(when - now, self._wake)
 
-    def _rejected_there(
-        self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None
+    def _rejected_in_thread(
+        self, loop: asyncio.AbstractEventLoop, number: int, retry_after: float | None
     ) -> None:
-        with suppress(
-            RuntimeError
-        ):  # it comes from a worker thread, and the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(self._rejected, who, retry_after)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._rejected, number, retry_after)
 
-    def _answered(self) -> None:
-        self._troubles = 0
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _rejected(self, number: int, retry_after: float | None) -> None:
+        self._alarm.failed("too many requests (HTTP 429 or 503)")
+        self._limit.rejected(retry_after, time.monotonic(), number)
 
-    def _troubled(self, why: str) -> None:
-        self._troubles += 1
-        if self._alarm is None:
-            self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._warn, why, 1)
 
-    def _warn(self, why: str, times: int) -> None:
-        _logger.warning(
-            "No answer for %g seconds, only %d times: %s. The service is waited for; a rollout or"
-            " call that has waited for %g seconds ends the run, with everything kept"
-            " (Search(patience=…)).",
-            times * _SILENCE,
-            self._troubles,
-            why,
-            self._patience,
-        )
-        self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._warn, why, times + 1)
+def _calls(usage: tuple[CallUsage, ...]) -> int:
+    """Return how many calls another attempt sends again; those that an LM repeated count once."""
+    return max(1, sum(max(row.calls - row.errors, min(row.calls, 1)) for row in usage))
 
-    def _rejected(self, who: int, retry_after: float | None) -> None:
-        self._troubled("too many requests (HTTP 429 or 503)")
-        self._limit.rejected(retry_after, time.monotonic(), who)
+
+@asynccontextmanager
+async def open_slots(num_threads: int | None) -> AsyncIterator[Slots]:
+    """Yield slots in threads of this process, for work that is no search.
+
+    Args:
+        num_threads: Most effects in flight; ``None`` to find out how many the service takes.
+    """
+    most = _MOST if num_threads is None else num_threads
+    limit = Adaptive(_START, most) if num_threads is None else Fixed(most)
+    slots = Slots(Threads().start(most), limit)
+    try:
+        yield slots
+    finally:
+        await slots.close()

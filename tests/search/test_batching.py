@@ -21,11 +21,11 @@ from combee_dspy.rollouts import (
     Threads,
     ThreadSession,
 )
-from combee_dspy.rollouts._batching import Batches, Turn
+from combee_dspy.rollouts._batching import Queue, Turn
 from tests.worlds import World, examples, metric
 
 
-def compiled(batching: Batching | None, train: list[dspy.Example] | None = None) -> Any:
+def compiled(batching: Batching | None) -> Any:
     world = World.made()
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(
@@ -36,7 +36,7 @@ def compiled(batching: Batching | None, train: list[dspy.Example] | None = None)
         )
         return combee.compile(
             dspy.Predict("question -> answer"),
-            trainset=train or examples(24),
+            trainset=examples(24),
             valset=examples(12, 100),
         )
 
@@ -51,9 +51,8 @@ def at_once() -> Any:
     [
         Batching("target", seconds=0.2, variance=0.01),
         Batching("target", patience=0.02),
-        Batching(4, seconds=0.02, preempt="rollback"),
-        Batching(4, seconds=0.02, preempt="drop"),
-        Batching("target", seconds=0.02, variance=0.3, preempt="drain", tokens=200),
+        Batching(4, seconds=0.02),
+        Batching("target", seconds=0.02, variance=0.3),
     ],
     ids=str,
 )
@@ -64,66 +63,21 @@ def test_batches_change_when_and_never_what(batching, at_once):
 
 
 def test_a_service_gets_as_many_at_once_as_it_takes(monkeypatch):
-    """Four, by num_threads. Jobs are released when four wait, or when nothing is in flight that
-    could bring company; they go as slots become free, so the service decides which arrive together.
-    """
-    releases: list[tuple[int, bool]] = []
-    pop, release = Batches.pop, Batches._release
+    """Four, by num_threads: jobs are released when four wait, or when nothing is in flight."""
+    released: list[tuple[int, bool]] = []
+    pop = Queue.pop
 
-    def popped(batches: Batches, free: int, target: int, now: float) -> Turn | float:
-        def noted() -> None:
-            releases.append((len(batches._held), free == target))
-            release(batches)
+    def noted(queue: Queue, free: int, target: int, now: float) -> Turn | float:
+        held = len(queue._held)
+        turn = pop(queue, free, target, now)
+        if held and not queue._held:
+            released.append((held, free == target))
+        return turn
 
-        monkeypatch.setattr(batches, "_release", noted)
-        return pop(batches, free, target, now)
-
-    monkeypatch.setattr(Batches, "pop", popped)
+    monkeypatch.setattr(Queue, "pop", noted)
     compiled(Batching("target", patience=0.1))
-    assert max(waiting for waiting, _ in releases) >= 4
-    assert all(waiting >= 4 or idle for waiting, idle in releases)
-
-
-def test_a_batch_holds_one_class_of_lengths_as_they_were_measured(monkeypatch):
-    """A power of two of prompt tokens: what a server pads to its longest."""
-    released: list[list[int]] = []
-    release = Batches._release
-
-    def noted(batches: Batches) -> None:
-        release(batches)
-        released.append([turn.tokens for turn in batches._released])
-
-    monkeypatch.setattr(Batches, "_release", noted)
-    long = [
-        dspy.Example(question=f"{'please ' * 200}{one.question}", answer=one.answer).with_inputs(
-            "question"
-        )
-        for one in examples(12)
-    ]
-    compiled(Batching("target", seconds=0.02, tokens=3000), examples(12, 12) + long)
-    assert all(len({tokens.bit_length() for tokens in batch}) == 1 for batch in released)
-    assert all(sum(batch) <= 3000 or len(batch) == 1 for batch in released)
-    assert {len(batch) for batch in released} != {1}
-    guessed = len(str({"question": long[0].question})) // 4
-    assert max(max(batch) for batch in released) != guessed
-
-
-@pytest.mark.parametrize("preempt", ["drain", "drop", "rollback"])
-def test_what_is_more_urgent_finds_a_released_batch_as_it_was_told_to(monkeypatch, preempt):
-    seen: list[tuple[int, int]] = []
-    push = Batches.push
-
-    def noted(batches: Batches, turn: Any) -> None:
-        urgent = bool(batches._released) and turn.priority < batches._released[0].priority
-        before = len(batches._released)
-        push(batches, turn)
-        if urgent:
-            seen.append((before, len(batches._released)))
-
-    monkeypatch.setattr(Batches, "push", noted)
-    compiled(Batching("target", seconds=0.02, preempt=preempt))
-    assert seen, "nothing more urgent came while a batch waited"
-    assert all(after == (before if preempt == "drain" else 0) for before, after in seen)
+    assert max(held for held, _ in released) >= 4
+    assert all(held >= 4 or idle for held, idle in released)
 
 
 def test_a_file_sets_them_as_python_does(tmp_path):
@@ -140,12 +94,12 @@ def test_a_file_sets_them_as_python_does(tmp_path):
         "strategies": {
             "executor": {
                 "name": "threads",
-                "params": {"batching": {"queue": "target", "preempt": "drop", "tokens": 5000}},
+                "params": {"batching": {"queue": "target", "seconds": 2}},
             }
         },
     }
     executor = plan_run(text, tmp_path).combee(dspy.utils.DummyLM([])).settings.executor
-    assert executor.batching == Batching("target", preempt="drop", tokens=5000)
+    assert executor.batching == Batching("target", seconds=2)
     given = {"name": "threads", "params": {"batching": {"queue": 64, "seconds": 0.5}}}
     same = Combee(metric, max_metric_calls=9, reflection_lm=dspy.utils.DummyLM([]), executor=given)
     assert same.settings.executor == Threads(Batching(64, seconds=0.5))

@@ -28,7 +28,7 @@ from combee_dspy.exceptions import CombeeError
 from combee_dspy.guards import CopyIndex, placeholders
 from combee_dspy.lms.redact import mask, scrub
 from combee_dspy.operators import decode_demonstrations, decode_fields
-from combee_dspy.rollouts._attempts import bounded
+from combee_dspy.rollouts._replies import bounded
 from combee_dspy.streams import derive
 from combee_dspy.tracking import write_report
 from combee_dspy.tracking._lint import suspicious

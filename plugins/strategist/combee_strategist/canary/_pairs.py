@@ -9,8 +9,8 @@ from typing import Any
 import dspy
 
 from combee_dspy.events import PairScored
-from combee_dspy.records import CallUsage, PredictorCall
-from combee_dspy.rollouts import Metric, read_score
+from combee_dspy.records import CallUsage, Metric, PredictorCall
+from combee_dspy.rollouts import read_score
 
 __all__ = ["Answer", "Pair", "recalled", "scores_of"]
 

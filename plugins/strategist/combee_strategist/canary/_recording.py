@@ -24,8 +24,8 @@ from combee_dspy.events import ShadowsCounted
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import Effect, Journal
 from combee_dspy.lms.redact import scrub
-from combee_dspy.records import CallUsage, Rollout
-from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout
+from combee_dspy.records import CallUsage, Metric, Rollout
+from combee_dspy.rollouts import decode_rollout, encode_rollout
 from combee_dspy.search import Texts
 from combee_strategist.canary._events import (
     LabelsAwaited,

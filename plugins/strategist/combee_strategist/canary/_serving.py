@@ -20,7 +20,7 @@ from combee_dspy.lms.redact import scrub
 from combee_dspy.loading import artifact_of
 from combee_dspy.operators import visible
 from combee_dspy.options import Privacy
-from combee_dspy.rollouts import Metric
+from combee_dspy.records import Metric
 from combee_strategist.canary._arms import Arm, View, answer_of, run_shadow
 from combee_strategist.canary._decide import rollback, withdraw
 from combee_strategist.canary._options import Clock, Keeping, Serving

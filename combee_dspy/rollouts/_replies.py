@@ -1,0 +1,158 @@
+"""Asks an LM once, and refuses replies that are no answer of its API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import LMProviderError, LMUnexpectedError
+
+from combee_dspy._private import aexecute, cached, execute, finalize, prepare, store
+from combee_dspy.lms import PooledEngine
+
+_logger = logging.getLogger("combee_dspy")
+
+# Bounds of a text that an adapter may have to repair: characters; brackets and quotes; nesting;
+# ``{{`` outside of nested objects.
+_LONGEST_TEXT, _MOST_MARKS, _DEEPEST, _MOST_DOUBLE = 1_000_000, 20_000, 128, 256
+_MARKS = re.compile(r'[{}\[\]"]')
+# A reply of an API other than chat completions has one of these.
+_OTHER_APIS = ("output", "content", "candidates", "promptFeedback")
+_NO_ANSWER = "the reply is no answer of the API"
+
+
+def ask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Make one attempt at what ``dspy.LM`` does in a call.
+
+    DSPy takes a reply without choices for an empty answer, and keeps it in its cache. Here it is
+    the service's failure, and is not kept.
+
+    Raises:
+        LMProviderError: The reply is no answer of the API, such as ``{}``.
+        LMError: DSPy's own.
+    """
+    call = prepare(lm, prompt, messages, kwargs)
+    result = cached(lm, call, False)
+    if result is None or not _is_answer(lm, result):
+        with _unreadable_is_no_answer(lm.model):
+            result = execute(_without_retries(lm), replace(call, cache=False))
+        _check(lm, result)
+        store(lm, call, result, False)
+    return finalize(lm, call, _bounded(call, result))
+
+
+async def aask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Do what :func:`ask` does on an event loop."""
+    call = await asyncio.to_thread(prepare, lm, prompt, messages, kwargs, asynchronous=True)
+    result = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
+    if result is None or not _is_answer(lm, result):
+        with _unreadable_is_no_answer(lm.model):
+            result = await aexecute(_without_retries(lm), replace(call, cache=False))
+        _check(lm, result)
+        if call.cache:
+            await asyncio.to_thread(store, lm, call, result, True)
+    return finalize(lm, call, _bounded(call, result))
+
+
+def _without_retries(lm: dspy.LM) -> dspy.LM:
+    """Return an LM that shares everything with another, its clients too, and makes one attempt."""
+    copied = object.__new__(dspy.LM)
+    copied.__dict__.update(vars(lm), num_retries=0)
+    return copied
+
+
+@contextmanager
+def _unreadable_is_no_answer(model: str) -> Iterator[None]:
+    """Raise an ``LMProviderError`` for a reply in which DSPy's own client meets a Python error."""
+    try:
+        yield
+    except LMUnexpectedError as error:
+        cause = error.__cause__
+        frames = traceback.extract_tb(cause.__traceback__ if cause else None)
+        if not any(frame.name == "parse_response" for frame in frames):
+            raise
+        raise LMProviderError(f"{_NO_ANSWER}: {error.message}", model=model) from error
+
+
+def _check(lm: dspy.LM, result: Any) -> None:
+    if _is_answer(lm, result):
+        return
+    if result.usage and dspy.settings.usage_tracker:
+        dspy.settings.usage_tracker.add_usage(lm.model, result.usage)
+    raise LMProviderError(
+        f"{_NO_ANSWER}: it has no choices, or one without a message", model=lm.model
+    )
+
+
+def _is_answer(lm: dspy.LM, result: Any) -> bool:
+    """Return whether a reply is an answer, be it an empty one or a refusal.
+
+    An engine of the user's own decides this itself.
+    """
+    if not result.outputs:
+        return False
+    if not isinstance(lm.engine, (str, PooledEngine)):
+        return True
+    return all(_is_body(response.provider_data) for response in result.responses)
+
+
+def _is_body(body: object) -> bool:
+    if not isinstance(body, Mapping):
+        return False
+    choices = body.get("choices")
+    if choices is None:
+        return any(name in body for name in _OTHER_APIS)
+    return isinstance(choices, list) and bool(choices) and all(map(_is_choice, choices))
+
+
+def _is_choice(choice: object) -> bool:
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    return isinstance(message, Mapping) and isinstance(
+        message.get("content"), (str, list, type(None))
+    )
+
+
+def _bounded(call: Any, result: Any) -> Any:
+    """Return a result whose texts are :func:`bounded`; a cut one drops the whole reply."""
+    if call.request is not None:
+        return result  # no adapter parses it
+    outputs = bounded(result.outputs)
+    if outputs == result.outputs:
+        return result
+    return replace(result, outputs=outputs, responses=(), raw=None)
+
+
+def bounded(output: object) -> object:
+    """Return outputs of an LM, their texts cut where DSPy's JSON repair would take minutes.
+
+    The repair takes a time that grows with the square of brackets and quotes, and holds the
+    interpreter: 40 kB of ``{`` take half a minute, 20 kB of ``{{x}}`` five. What is cut fails to
+    parse, as it would have.
+    """
+    if isinstance(output, list):
+        return [bounded(part) for part in output]
+    if isinstance(output, dict) and "text" in output:
+        return {**output, "text": bounded(output["text"])}
+    if not isinstance(output, str):
+        return output
+    text, depth, doubles = output[:_LONGEST_TEXT], 0, 0
+    for number, mark in enumerate(_MARKS.finditer(text)):
+        depth = max(0, depth + (mark[0] in "{[") - (mark[0] in "}]"))
+        doubles += depth == 1 and text.startswith("{{", mark.start())
+        if number >= _MOST_MARKS or depth > _DEEPEST or doubles > _MOST_DOUBLE:
+            text = text[: mark.start()]
+            break
+    if len(text) < len(output):
+        _logger.warning(
+            "An answer of %d characters was cut to %d: its JSON takes minutes to repair.",
+            len(output),
+            len(text),
+        )
+    return text
