@@ -19,9 +19,9 @@
 | ``_contexts``, ``_feedback``, ``_records`` | what strategies and reflections read | effects |
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
 | ``_keeper``, ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
-| ``_proving``, ``_mending``, ``_changes`` | lines that must earn their place | trials, books |
-| ``_trials``, ``_showing`` | texts on single rows; which lessons a row saw | effects, artifact |
-| ``_confirming``, ``_spare`` | which rows confirm a change; rollouts for that | trials |
+| ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |
+| ``_row_search``, ``_changes`` | what mends a failing row; texts that differ in lessons | trials |
+| ``_trials``, ``_versions`` | texts on single rows; the texts of updates | effects, artifact |
 | ``_row_scores`` | which training rows were right when they ran last | nothing |
 | ``_gepa``, ``_telling``, ``_turns`` | what users of ``dspy.GEPA`` pass | gepa, pool |
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |

@@ -1,31 +1,24 @@
-"""Changes to single lessons of a text: they are added to it or taken out, and nothing else of it
-changes.
-"""
+"""Texts that differ in single lessons: some are added or taken out, and all else stays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from combee_dspy.artifacts import Artifact
 from combee_dspy.lessons import Book, BookEdit, BookLesson, LessonEffect, Restore, Retire, State
-from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate
 
-__all__ = ["Change", "changed", "follow", "open_changes"]
+__all__ = ["Change", "LessonLines"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One lesson served or not, in the place of what the book says.
-
-    Attributes:
-        chosen_on: The validation row that it was chosen on among others.
-    """
+    """One lesson that is added to a text (``serve``) or taken out, whatever the book says."""
 
     component: str
     lesson: BookLesson
     serve: bool
-    chosen_on: int | None = field(default=None, compare=False)
 
     def edit(self, reason: str, rows: int, effect: LessonEffect | None) -> BookEdit:
         """Return the edit that makes the change in the book."""
@@ -33,87 +26,104 @@ class Change:
         return decision(self.lesson.id, reason, rows, effect)
 
 
-def open_changes(books: Books, text: Candidate, *, serve: bool) -> list[Change]:
-    """Return changes to lessons that this run has learned and nothing has decided.
+@dataclass(frozen=True, slots=True)
+class LessonLines:
+    """The lessons of some books as lines of texts. Pure.
 
-    Those are lessons that wait and that a text does not show, to be served; or those that are
-    served and that it shows, to be left out. What contradicts a line of the user's own is not
-    tried: it could not be served beside it.
+    Attributes:
+        artifact: Reads the lines of a text, and writes a text with others.
+        books: By component.
     """
-    state: State = "waiting" if serve else "served"
-    changes: list[Change] = []
-    for component, book in books.now.items():
-        lines_of = _lines_by_lesson(books, text, component)
-        for lesson in book.lessons:
-            is_open = lesson.state == state and lesson.born >= 0 and not lesson.decided
-            if serve and any((rival := book.find(name)) and rival.own for name in lesson.rivals):
-                continue
-            if is_open and (lesson.id in lines_of) is not serve:
-                changes.append(Change(component, lesson, serve))
-    return changes
 
+    artifact: Artifact
+    books: Mapping[str, Book]
 
-def changed(books: Books, base: Candidate, changes: Sequence[Change]) -> Candidate:
-    """Return a candidate with these changes."""
-    texts: dict[str, str] = {}
-    for component in {change.component for change in changes}:
-        own = [change for change in changes if change.component == component]
-        states: dict[str, State] = {}
-        for change in own:
-            # What contradicts a line that is served cannot be served beside it.
-            states.update(dict.fromkeys(change.lesson.rivals if change.serve else (), "waiting"))
-        states.update({change.lesson.id: "served" if change.serve else "retired" for change in own})
-        texts[component] = _with_states(books, base, component, states)
-    return base.edited(texts)
+    def open_changes(self, text: Candidate, *, serve: bool) -> list[Change]:
+        """Return the changes of a text that no test and no user has decided yet.
 
+        With ``serve``, lessons that wait and that the text lacks; otherwise served lessons that it
+        shows. Only lessons of this run count. What contradicts a line of the user's own is left
+        out: it could not be served beside it.
+        """
+        state: State = "waiting" if serve else "served"
+        changes: list[Change] = []
+        for component, book in self.books.items():
+            own = {lesson.id for lesson in book.lessons if lesson.own}
+            lines = self._lines(text, component)
+            changes += [
+                Change(component, lesson, serve)
+                for lesson in book.lessons
+                if lesson.state == state
+                and lesson.born >= 0
+                and not lesson.decided
+                and (lesson.id in lines) is not serve
+                and not (serve and own.intersection(lesson.rivals))
+            ]
+        return changes
 
-def follow(books: Books, text: Candidate, before: Mapping[str, Book]) -> Candidate:
-    """Return a text with what was decided of lessons since the books were as they were before.
+    def changed(self, text: Candidate, changes: Iterable[Change]) -> Candidate:
+        """Return a text with these changes. The rivals of an added lesson leave it."""
+        changes = tuple(changes)
+        shows: dict[str, dict[str, bool]] = {change.component: {} for change in changes}
+        for change in changes:
+            rivals = change.lesson.rivals if change.serve else ()
+            shows[change.component].update(dict.fromkeys(rivals, False))
+        for change in changes:
+            shows[change.component][change.lesson.id] = change.serve
+        return self._with(text, shows)
 
-    A lesson that was united with a retired one is retired with it.
-    """
-    texts: dict[str, str] = {}
-    for component, book in before.items():
-        states: dict[str, State] = {}
-        for lesson in books.now[component].lessons:
-            earlier = [old for wording in lesson.wordings if (old := book.find(wording))]
-            was_served = any(old.state == "served" for old in earlier)
-            if was_served is not (lesson.state == "served"):
-                states[lesson.id] = lesson.state
-        texts[component] = _with_states(books, text, component, states)
-    return text.edited(texts)
+    def follow(self, text: Candidate, before: Mapping[str, Book]) -> Candidate:
+        """Return a text with what was decided of lessons since the books were as ``before``.
 
+        A lesson that was united with a retired one leaves with it.
+        """
+        shows: dict[str, dict[str, bool]] = {}
+        for component, book in before.items():
+            served = {wording for lesson in book.served for wording in lesson.wordings}
+            shows[component] = {
+                lesson.id: lesson.state == "served"
+                for lesson in self.books[component].lessons
+                if (lesson.state == "served") is served.isdisjoint(lesson.wordings)
+            }
+        return self._with(text, shows)
 
-def _lines_by_lesson(books: Books, text: Candidate, component: str) -> dict[str, list[str]]:
-    """Return the lessons that a text shows: the ids of their lines, by the book's id."""
-    book = books.now[component]
-    lines_of: dict[str, list[str]] = {}
-    for line in books.artifact.read(text.texts[component]).lessons:
-        held = book.find(line.id)
-        lines_of.setdefault(line.id if held is None else held.id, []).append(line.id)
-    return lines_of
+    def reordered(self, text: Candidate) -> Candidate:
+        """Return a text with the same lessons in another order: the last one comes first."""
+        texts: dict[str, str] = {}
+        for component in self.books:
+            lessons = self.artifact.read(text.texts[component]).lessons
+            if lessons:
+                book = Book((lessons[-1], *lessons[:-1]))
+                texts[component] = self.artifact.serve(text.texts[component], book)
+        return text.edited(texts)
 
+    def _lines(self, text: Candidate, component: str) -> dict[str, list[str]]:
+        """Return the ids of a text's lines by the lesson of the book that each belongs to."""
+        lines: dict[str, list[str]] = {}
+        for line in self.artifact.read(text.texts[component]).lessons:
+            lesson = self.books[component].find(line.id)
+            lines.setdefault(line.id if lesson is None else lesson.id, []).append(line.id)
+        return lines
 
-def _with_states(books: Books, base: Candidate, component: str, states: Mapping[str, State]) -> str:
-    """Return a component's text with some lessons added or taken out, all others as they stand in
-    it.
+    def _with(self, text: Candidate, shows: Mapping[str, Mapping[str, bool]]) -> Candidate:
+        """Return a text that shows some lessons and not others, by component and id.
 
-    Of lines that the book holds for the same lesson, the first is left.
-    """
-    text = base.texts[component]
-    lines_of = _lines_by_lesson(books, base, component)
-    gone: dict[str, tuple[State, str]] = {
-        line: ("retired", "")
-        for lesson, lines in lines_of.items()
-        for line in lines[states.get(lesson, "served") == "served" :]
-    }
-    more = [
-        replace(lesson, state="served")
-        for lesson in books.now[component].lessons
-        if states.get(lesson.id) == "served" and lesson.id not in lines_of
-    ]
-    if not gone and not more:
-        return text
-    return books.artifact.serve(
-        text, Book((*books.artifact.read(text).with_states(gone).lessons, *more))
-    )
+        All other lines stay. Of several lines for one lesson the first stays.
+        """
+        texts: dict[str, str] = {}
+        for component, shown in shows.items():
+            lines, old = self._lines(text, component), text.texts[component]
+            gone: dict[str, tuple[State, str]] = {
+                line: ("retired", "")
+                for lesson, ids in lines.items()
+                for line in (ids[1:] if shown.get(lesson, True) else ids)
+            }
+            more = [
+                replace(lesson, state="served")
+                for lesson in self.books[component].lessons
+                if shown.get(lesson.id) and lesson.id not in lines
+            ]
+            if gone or more:
+                book = Book((*self.artifact.read(old).with_states(gone).lessons, *more))
+                texts[component] = self.artifact.serve(old, book)
+        return text.edited(texts)

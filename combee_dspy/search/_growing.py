@@ -1,6 +1,4 @@
-"""The other way to keep: one text that grows with the book, and lines that must earn their
-place.
-"""
+"""Keeps what a run learns in one text, which grows with the book of lessons."""
 
 from __future__ import annotations
 
@@ -11,42 +9,40 @@ from statistics import fmean
 
 from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
+from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores
+from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import choose_version
 from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects, silence
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._plans import Learned, Parent, UpdatePlan
-from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._propose import Proposer
-from combee_dspy.search._proving import Proving
+from combee_dspy.search._proving import Proving, spare
 from combee_dspy.search._row_scores import RowScores
-from combee_dspy.search._showing import Showing
-from combee_dspy.search._spare import spare
-from combee_dspy.search._trials import BLAMED, Trials, blame
-from combee_dspy.search._versions import Rollouts, Version, describe_cut, find_cut_off
+from combee_dspy.search._trials import Trials, Validated
+from combee_dspy.search._versions import Version, describe_cut, find_cut_off
 
 __all__ = ["Growing"]
 
-# Rows of minibatches for each validation row.
+# A text is validated once the minibatches since the last validation have this part of its rows: a
+# text of few new rows has little to show.
 _ROWS_A_VALIDATION = 0.5
 
 
 @dataclass(eq=False)
-class Growing(Keeper[Candidate, Rollouts | None]):
-    """Serves the book of all updates in one text.
+class Growing(Keeper[Candidate, Draws | None]):
+    """Adds what each update learns to the book, and makes the next text from the last one and it.
 
-    Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make
-    the next text from the one before and the book. A text is validated, beside the updates that
-    follow, once the minibatches since the last validation have half as many rows as it: what a text
-    of few new rows can show is not worth it. Where a version is clearly worse and no line is to
-    blame, the next text is made from the best version instead.
+    Validations run beside the updates that follow. Update i knows of the tests of updates up to i −
+    1 − staleness. Where a version is clearly worse than the best, and no line is to blame, the next
+    text is made from the best version instead.
 
-    Lines are tested after the last update where rollouts are limited, which leaves some for it.
-    Else they are tested as the run goes: where validation rows are lost, the new lines are searched
-    for the one to blame, and the text of update i lacks what the tests of updates up to i − 1 −
-    staleness retired.
+    A run that limits rollouts sets some aside and tests its lines after the last update. Any other
+    run tests them as it goes: where validation rows are lost, the new lines are searched for those
+    to blame.
     """
 
     task: Compilation
@@ -56,43 +52,34 @@ class Growing(Keeper[Candidate, Rollouts | None]):
     proposer: Proposer | ServedBooks
 
     def __post_init__(self) -> None:
-        self._versions: list[Version] = []
+        settings, seed = self.task.settings, self.task.seed
+        self._staleness = settings.staleness
+        self._versions: list[Version] = []  # by update
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
         self._due: set[int] = set()  # updates whose text is validated
-        self._read = 0  # versions whose tests the book knows
-        self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
-        self._rows = RowScores(self.task.settings.perfect_score)
-        self._validated = self.task.seed
-        self._best = Version(self.task.seed, None)
-        self._staleness = self.task.settings.staleness
-        self._proving = Proving(
-            self.effects,
-            self.pool,
-            self.books,
-            self.task.settings.perfect_score,
-            self.proposer.allows,
-        )
-        self._spoiled = False
-        self._rollouts: Rollouts | None = None  # those of the newest version in the pool
+        self._unvalidated = 0  # rows of minibatches since the last of those updates
+        self._newest_validated = seed
+        self._best = Version(seed, None)
+        self._is_spoiled = False  # the last version, by something that is no line
+        self._compared = 0  # versions whose tests are known
+        self._rows = RowScores(settings.perfect_score)
 
     def begin(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
-        purse = self.effects.purse
-        purse.set_aside = spare(
-            purse.limits.rollouts, self.pool.size, judged=self.books.artifact.judges
-        )
+        purse, judged = self.effects.purse, self.books.artifact.judges
+        purse.set_aside = spare(purse.limits.rollouts, self.pool.size, judged=judged)
 
     @property
     def _tests_at_end(self) -> bool:
         return self.effects.purse.limits.rollouts is not None
 
     def ended(self, error: Exception | None) -> None:
-        """Let go of validations that nobody waits for any more."""
+        """Cancel validations that nobody waits for any more."""
         for version in self._versions:
             if version.validation is not None:
                 version.validation.cancel()
-            if not version.tested.done():
-                version.tested.set_result(())
+            if not version.edits.done():
+                version.edits.set_result(())
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
@@ -106,18 +93,17 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
 
     def sampled(self, plan: UpdatePlan) -> None:
-        """Decide whether the text of an update is validated, by the rows since the last one that
-        was.
-        """
+        """Decide whether the text of an update is validated."""
         if plan.step > self._staleness:
-            self._versions[plan.step - 1 - self._staleness].read.set_result(None)
-        due = self._is_due(len(plan.rows))
-        self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
-        if due:
+            self._versions[plan.step - 1 - self._staleness].awaited.set_result(None)
+        if self._is_due(len(plan.rows)):
             self._due.add(plan.step)
+            self._unvalidated = 0
+        else:
+            self._unvalidated += len(plan.rows)
 
     async def parent(self, step: int) -> Parent:
-        """Return the newest text that is surely known, though a later one may be there already."""
+        """Return the text of update ``step`` − 1 − staleness: later ones may not be there yet."""
         names, settings = self.task.components, self.task.settings
         if self.task.edits_instructions and settings.component_selector != "all":
             names = (names[step % len(names)],)
@@ -135,60 +121,56 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         step = learned.plan.step
         self._rows.end(learned)
         await self._read_tests(step - self._staleness, step)
-        before = self._best.text if self._spoiled else self._text(step - 1)
-        text = before if learned.skipped else await self.proposer.edited(learned, before)
+        base = self._best.text if self._is_spoiled else self._text(step - 1)
+        text = base if learned.skipped else await self.proposer.edited(learned, base)
         self._basis.update({component: self.books.now[component] for component in learned.lessons})
-        validation = None
-        if text.id != before.id:
+        if text.id != base.id:
             labels = "+".join(self.proposer.labels)
-            event = text.proposed((before.id,), labels, tuple(learned.lessons))
+            event = text.proposed((base.id,), labels, tuple(learned.lessons))
             self.effects.log.emit(event, step=step)
             self.proposed = True
-        if step in self._due and text.id != self._validated.id:
-            self._validated = text
-            validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
-            # Where the run ends before anybody asks, nobody needs to hear that the budget had no
-            # room for it.
-            validation.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._versions.append(Version(text, validation))
+        self._versions.append(Version(text, self._validation(text, step)))
         return text
 
+    def _validation(self, text: Candidate, step: int) -> asyncio.Task[Draws] | None:
+        """Begin the validation of a text, where it is due and the text is new."""
+        if step not in self._due or text.id == self._newest_validated.id:
+            return None
+        self._newest_validated = text
+        validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
+        # Where the run ends first, nobody asks whether the budget had room for it.
+        validation.add_done_callback(silence)
+        return validation
+
     async def _read_tests(self, count: int, step: int) -> None:
-        """Let the book know of the tests of the first versions, so many of them."""
-        while self._read < count:
-            version = self._versions[self._read]
-            edits = await version.tested
+        """Edit the books by the tests of the first versions, and note the best of them."""
+        for version in self._versions[self._compared : max(count, 0)]:
+            edits = await version.edits
             for component, edit in edits:
                 self.books.edit(component, [edit], step)
             if version.is_validated:
                 await self._compare(version, blamed=bool(edits))
-            self._read += 1
+            self._compared += 1
 
     async def _compare(self, version: Version, *, blamed: bool) -> None:
-        """Note the best version, and whether later ones are spoilt by something that is no line of
-        the book.
-        """
+        """Note whether a version is the best, or clearly worse though no line is to blame."""
         _, best = await self._scored(self._best)
         _, scores = await self._scored(version)
         rows = sorted(best.keys() & scores.keys())
         before, after = [best[row] for row in rows], [scores[row] for row in rows]
-        self._spoiled = bool(rows) and not blamed and clearly_worse(after, before)
+        self._is_spoiled = bool(rows) and not blamed and clearly_worse(after, before)
         if rows and fmean(after) >= fmean(before):
             self._best = version
 
     async def _scored(self, version: Version | None) -> tuple[Candidate, Scores]:
-        """Return a version's text and scores; the student's where there is none, or none
-        validated.
-        """
+        """Return a version's text and scores; the student's where it is not validated."""
         if version is None or version.validation is None:
             return self.task.seed, self.pool.members[0].scores
-        rollouts = await asyncio.shield(version.validation)
-        means = {row: fmean(rollout.score for rollout in drawn) for row, drawn in rollouts.items()}
-        return version.text, means
+        return version.text, mean_scores(await asyncio.shield(version.validation))
 
     async def check(
         self, learned: Learned, proposed: Candidate, turn: Callable[[], Awaitable[None]]
-    ) -> Rollouts | None:
+    ) -> Draws | None:
         """Validate the new text and test its lines; ``None`` where it is not validated."""
         step = learned.plan.step
         version = self._versions[step]
@@ -196,69 +178,68 @@ class Growing(Keeper[Candidate, Rollouts | None]):
         try:
             if version.validation is None:
                 return None
-            rollouts = await asyncio.shield(version.validation)
-            if not await self._is_read(version, turn):
-                return rollouts
-            earlier = next((past for past in self._versions[:step][::-1] if past.validation), None)
-            before, after = await self._scored(earlier), await self._scored(version)
-            trials = Trials(self.effects, self.pool, step, BLAMED)
-            books = {component: self.books.after(component, step) for component in self.books.now}
-            showing = Showing(self.books.artifact, *after, rollouts)
-            edits = await blame(trials, showing, books, *before)
-            return rollouts
+            draws = await asyncio.shield(version.validation)
+            if not self._tests_at_end and await self._is_awaited(version, turn):
+                edits = await self._blame(step, draws)
+            return draws
         finally:
-            if not version.tested.done():
-                version.tested.set_result(edits)
+            if not version.edits.done():
+                version.edits.set_result(edits)
 
-    async def _is_read(self, version: Version, turn: Callable[[], Awaitable[None]]) -> bool:
-        """Return whether the text of a later update must know of the tests of a version's lines.
+    async def _is_awaited(self, version: Version, turn: Callable[[], Awaitable[None]]) -> bool:
+        """Return whether the text of a later update must know of a version's tests.
 
         Such an update has begun before it is this one's turn.
         """
-        if self._tests_at_end:
-            return False
         last = asyncio.ensure_future(turn())
         last.add_done_callback(silence)
-        await asyncio.wait({version.read, last}, return_when=asyncio.FIRST_COMPLETED)
-        return version.read.done()
+        await asyncio.wait({version.awaited, last}, return_when=asyncio.FIRST_COMPLETED)
+        return version.awaited.done()
 
-    async def commit(self, learned: Learned, checked: Rollouts | None) -> None:
+    async def _blame(self, step: int, draws: Draws) -> list[tuple[str, BookEdit]]:
+        """Return edits that retire lines which spoil rows, by the books after an update."""
+        past = self._versions[:step][::-1]
+        earlier = await self._scored(next((v for v in past if v.validation), None))
+        artifact = self.books.artifact
+        books = {component: self.books.after(component, step) for component in self.books.now}
+        tested = Validated(artifact, self._versions[step].text, draws)
+        trials = Trials(self.effects, self.pool, step, BLAMED)
+        lines = LessonLines(artifact, books)
+        return await blame(trials, lines, tested, *earlier, self.proposer.allows)
+
+    async def commit(self, learned: Learned, checked: Draws | None) -> None:
         """Join the new text to the pool."""
-        step = learned.plan.step
         if checked is not None:
-            self._joined(self._versions[step].text, step, checked)
+            self._join(self._versions[learned.plan.step].text, learned.plan.step, checked)
 
     async def result(self) -> Member:
-        """Return the text that validation speaks for, once its lines are proven; the student where
-        it speaks for none.
-
-        Of versions within reach of the best one the newest, which has learned the most.
-        """
+        """Return the text that validation speaks for, once its lines are tested."""
         self.effects.purse.set_aside = 0
-        await self._read_tests(len(self._versions), len(self._versions) - 1)
+        last = len(self._versions) - 1
+        await self._read_tests(last + 1, last)
         await self._join_cut_off()
-        version, newest = self.pool.members[-1], self._text(len(self._versions) - 1)
-        await self._proving.prove(version, newest, self._basis, self._rollouts)
+        settings = self.task.settings
+        proving = Proving(
+            self.effects, self.pool, self.books, settings.perfect_score, self.proposer.allows
+        )
+        await proving.prove(self._text(last), self._basis)
         return choose_version(self.pool.members, self.effects)
 
     async def _join_cut_off(self) -> None:
         """Join the last text where the budget cut its validation, by the rows that it has run on.
 
-        Half of all rows and more say enough to compare it with others on these rows. A run that is
-        compiled again does not begin the update of that text, so the decision holds it.
+        Half of all rows say enough to compare it with others on these rows. A run that is compiled
+        again does not begin the update of that text, so the decision holds it.
         """
         if not self.effects.purse.exhausted or self.task.settings.privacy.texts == "hashes":
             return
-        cut = await self.effects.decide(
-            f"cut/{budget_digest(self.task)}", lambda: find_cut_off(self._versions, self.pool)
-        )
+        place = f"cut/{budget_digest(self.task)}"
+        cut = await self.effects.decide(place, lambda: find_cut_off(self._versions, self.pool))
         if cut:
             text, step = Candidate(cut["texts"]), cut["step"]
             rows = [self.pool.validation[index] for index in cut["rows"]]
-            self._joined(text, step, await self.pool.validate(text, rows, step))
-            self.effects.warn(describe_cut(self.pool.members))
+            member = self._join(text, step, await self.pool.validate(text, rows, step))
+            self.effects.warn(describe_cut(self.pool.members[0], member))
 
-    def _joined(self, text: Candidate, step: int, rollouts: Rollouts) -> None:
-        """Let the text of an update join the pool."""
-        self._rollouts = rollouts
-        self.pool.join(text, (self.pool.members[-1].index,), step, rollouts)
+    def _join(self, text: Candidate, step: int, draws: Draws) -> Member:
+        return self.pool.join(text, (self.pool.members[-1].index,), step, draws)

@@ -16,7 +16,18 @@ from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, 
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._gepa import GepaParts
 
-__all__ = ["CandidatePool"]
+__all__ = ["CandidatePool", "Draws", "mean_scores"]
+
+Draws = Mapping[int, Sequence[Rollout]]
+"""Rollouts by validation row: one for each draw."""
+
+
+def mean_scores(draws: Draws) -> dict[int, float]:
+    """Return the mean score of each row."""
+    return {
+        row: math.fsum(rollout.score for rollout in rollouts) / len(rollouts)
+        for row, rollouts in draws.items()
+    }
 
 
 @dataclass(eq=False)
@@ -118,10 +129,7 @@ class CandidatePool:
         """Take a candidate in that update ``step`` made, with its validation; the student has no
         parents.
         """
-        scores = {
-            index: math.fsum(rollout.score for rollout in drawn) / len(drawn)
-            for index, drawn in rollouts.items()
-        }
+        scores = mean_scores(rollouts)
         member = Member(len(self.members), candidate, tuple(parents), step, scores)
         self.members.append(member)
         best = self.best

@@ -1,50 +1,74 @@
-"""Lines must earn their place: what the book serves is tried on validation rows before it is
-returned.
-
-Lessons arrive in groups, so rollouts that were bought before cannot tell which of them harms.
-Failing rows can: where a row fails, a good line that is left out cannot hide the gain from a bad
-one. So each failing row is searched for a line whose change mends it, and the changes are confirmed
-together.
-"""
+"""Tests the lines of a learned text on validation rows, once, before it is returned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-from combee_dspy.evaluation import perfect_score_of
+from combee_dspy.evaluation import perfect_score_of, sign_test
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book, LessonEffect
-from combee_dspy.records import Rollout
+from combee_dspy.lessons import Book, certainty, nearest
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Member, Scores
-from combee_dspy.search._changes import Change, changed, follow, open_changes
-from combee_dspy.search._confirming import compare, concerned
+from combee_dspy.search._candidates import Candidate, Scores
+from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._mending import Mending
-from combee_dspy.search._pool import CandidatePool
-from combee_dspy.search._showing import Showing
-from combee_dspy.search._trials import Trials, measured
+from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
+from combee_dspy.search._row_search import RowSearch
+from combee_dspy.search._trials import Trials, Validated, lesson_effect
 
-__all__ = ["Proving"]
+__all__ = ["Proving", "compare", "spare"]
 
+# Validations that the tests may take where the budget has room for 16. Where it has room for 6, one
+# validation and rollouts to search failing rows, at most a quarter of the budget.
+_VALIDATIONS, _LARGE_BUDGET = 4, 16
+_SMALL_BUDGET, _SEARCHED, _SHARE = 6, 32, 4
 # Validations that other arrangements may take where no rollouts are limited.
 _ARRANGEMENTS = 2
+# Rows nearest to a changed line that confirm the change, of those that do not fail.
+_NEAREST_ROWS = 4
+# How likely a change may be no better than none: as likely as after one row better and none worse.
+_CHANCE = 0.25
+
+
+def spare(limit: int | None, validation: int, *, judged: bool) -> int:
+    """Return the rollouts that a run sets aside to test its lines; 0 where it has none to spare.
+
+    Args:
+        limit: The budget in rollouts.
+        validation: Rollouts that one validation takes.
+        judged: Whether reflections judge the lines already: a small budget then buys rows to learn
+            from.
+    """
+    if limit is None or limit < _SMALL_BUDGET * validation:
+        return 0
+    if limit >= _LARGE_BUDGET * validation:
+        return _VALIDATIONS * validation
+    return validation if judged else min(validation + _SEARCHED, limit // _SHARE)
+
+
+def compare(before: Scores, after: Scores, tests: int = 1) -> tuple[int, int, bool]:
+    """Return how many rows are better and worse, and whether they speak for a change.
+
+    With w rows better and l worse, P(θ > ½ | Beta(1 + w, 1 + l)) must be at least ¾, which one row
+    better and none worse make it. Of several tests each gets its share of the ¼ that is left.
+    """
+    rows = sorted(before.keys() & after.keys())
+    if not rows:
+        return 0, 0, False
+    old, new = [before[row] for row in rows], [after[row] for row in rows]
+    wins, losses, _ = sign_test(old, new)
+    is_clear = certainty(wins, losses) >= 1 - _CHANCE / tests
+    return wins, losses, is_clear and fmean(new) > fmean(old)
 
 
 @dataclass(eq=False)
 class Proving:
-    """Tries the book's lines on validation rows, once, after the last update. What it finds joins
-    the pool.
-
-    A text is tried as operators wrote it: lines are added to it or taken out, and nothing else of
-    it changes.
+    """Tests the newest text and its lines. What passes joins the pool.
 
     Attributes:
-        allows: Whether a text may stand in the place of another, by the guards and the budgets of
-            operators.
+        allows: Whether guards and the budgets of operators let a text take the place of another.
     """
 
     effects: Effects
@@ -52,200 +76,183 @@ class Proving:
     books: Books
     perfect_score: float
     allows: Callable[[Candidate, Candidate], bool]
-    _rollouts: dict[str, Mapping[int, Sequence[Rollout]]] = field(default_factory=dict, init=False)
 
-    async def prove(
-        self,
-        version: Member,
-        newest: Candidate,
-        asked: Mapping[str, Book],
-        rollouts: Mapping[int, Sequence[Rollout]] | None,
-    ) -> None:
-        """Validate the newest text, then try its lines.
+    def __post_init__(self) -> None:
+        self._member = self.pool.members[-1]  # the text that passed last, and its rollouts
+        self._draws: Draws = {}
+        room = self.effects.purse.room
+        self._is_limited = room is not None
+        left = self.pool.size if room is None else room
+        self._trials = Trials(self.effects, self.pool, self._member.step, left)
+        self._lines = LessonLines(self.books.artifact, self.books.now)
+
+    async def prove(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
+        """Validate the newest text, then test its lines, as far as the budget goes.
+
+        Where it limits no rollouts, as in one pass over the rows, one validation is all.
 
         Args:
-            version: The last version that was validated.
-            newest: The newest text, which may hold lines that were never validated.
-            asked: The books that the newest text was made to show, by component.
-            rollouts: The version's validation, where it is at hand.
+            newest: It may hold lines that were never validated.
+            basis: The books that it was made to show, by component.
         """
-        if rollouts is not None:
-            self._rollouts[version.candidate.id] = rollouts
-        # Where no rollouts are limited, as in one pass over the rows, none are set aside: one
-        # validation it is.
-        room = self.effects.purse.room
-        left = self.pool.size if room is None else room
-        trials = Trials(self.effects, self.pool, version.step, left)
+        validation = [self.pool.validation[row] for row in sorted(self._member.scores)]
+        base, step = self._member.candidate, self._member.step
         try:
-            proven = await self._newest(trials, version, self._up_to_date(newest, asked))
-            proven = await self._mended(trials, await self._with_doubtful(trials, proven))
-            if room is None:
-                trials.left = _ARRANGEMENTS * self.pool.size
-            await self._arranged(trials, proven)
+            self._draws = await self.pool.validate(base, validation, step)  # at hand, so it is free
+            await self._validate(newest, basis)
+            await self._test_lines()
         except BudgetReached:
-            return  # what was confirmed by then is in the pool
+            return  # what passed by then is in the pool
 
-    def _up_to_date(self, newest: Candidate, asked: Mapping[str, Book]) -> Candidate:
-        """Return the newest text with what was decided of single lessons since it was made, where
-        that is allowed.
-        """
-        text = follow(self.books, newest, asked)
-        return text if self.allows(newest, text) else newest
+    async def _test_lines(self) -> None:
+        await self._serve_exceptions()
+        await self._mend_rows()
+        if not self._is_limited:
+            self._trials.left = _ARRANGEMENTS * self.pool.size
+        await self._rearrange()
 
-    async def _newest(self, trials: Trials, version: Member, text: Candidate) -> Member:
-        """Return the newest text, validated; the last validated version where the budget has no
-        room for that.
-        """
-        rows = [self.pool.validation[index] for index in sorted(version.scores)]
-        if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
-            return version
-        trials.left -= len(rows) * self.pool.draws
-        return self._joined(
-            version, text, await self.pool.validate(text, rows, version.step), list(self.books.now)
+    @property
+    def _tested(self) -> Validated:
+        """The text that passed last."""
+        return Validated(self.books.artifact, self._member.candidate, self._draws)
+
+    @property
+    def _failing(self) -> list[int]:
+        scores = self._member.scores
+        perfect = perfect_score_of(self.perfect_score, scores.values())
+        return sorted(row for row, score in scores.items() if score < perfect)
+
+    async def _validate(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
+        """Validate the newest text, with what was decided of lessons since it was made."""
+        text = self._lines.follow(newest, basis)
+        if not self.allows(newest, text):
+            text = newest
+        if text.id != self._member.candidate.id:
+            draws = await self._trials.validate(text, self._draws)
+            if draws is not None:
+                self._join(text, draws, list(self.books.now))
+
+    async def _serve_exceptions(self) -> None:
+        """Test all exceptions that wait at once: only as a group do true ones differ from noise."""
+        waiting = self._lines.open_changes(self._member.candidate, serve=True)
+        exceptions = dict.fromkeys(change for change in waiting if change.lesson.rule)
+        await self._confirm(exceptions, "exceptions that one example each teaches")
+
+    async def _mend_rows(self) -> None:
+        """Search failing rows for changes that mend them, and confirm those: together, or each."""
+        served, waiting = (
+            self._lines.open_changes(self._member.candidate, serve=serve) for serve in (False, True)
         )
-
-    async def _with_doubtful(self, trials: Trials, version: Member) -> Member:
-        """Try all exceptions that wait for evidence at once: validation tells true ones from noise
-        as a group.
-        """
-        changes = [
-            change
-            for change in open_changes(self.books, version.candidate, serve=True)
-            if change.lesson.rule
-        ]
-        return await self._confirmed(
-            trials, version, changes, "exceptions that one example each teaches"
-        )
-
-    async def _mended(self, trials: Trials, version: Member) -> Member:
-        """Search failing rows for lines whose change mends them, then confirm what was found."""
-        mending = Mending(self.pool, self.books, version, self.showing(version), self.allows)
-        changes = await mending.changes(trials, self._failing(version))
-        proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
-        if proven is version and len(changes) > 1:
+        search = RowSearch(self._lines, self._tested, self.allows, served, waiting)
+        student = self.pool.members[0].scores
+        changes = await search.mend(self._trials, self._failing, student, reserve=self.pool.size)
+        if await self._confirm(changes, "changes that mend failing rows") or len(changes) < 2:
+            return
+        for change, row in changes.items():
             what = "a change that mends a failing row"
-            for change in changes:
-                proven = await self._confirmed(trials, proven, [change], what, tried=len(changes))
-        return proven
+            await self._confirm({change: row}, what, tests=len(changes))
 
-    async def _arranged(self, trials: Trials, version: Member) -> None:
-        """Try other arrangements of the same lessons, where the artifact knows any.
+    async def _confirm(
+        self, changes: Mapping[Change, int | None], what: str, tests: int = 1
+    ) -> bool:
+        """Make changes where the rows that they concern speak for them together.
 
-        One that shows fewer is taken where it does no worse, another where rows speak for it.
+        Args:
+            changes: With the row that each was chosen on.
+            what: What they are, for the reason.
+            tests: Of how many tests this is one: some would pass by chance.
+
+        Returns:
+            Whether the changes were made.
         """
-        tried = {version.candidate.id}
-        while True:
-            arrangements = [
-                (version.candidate.edited({component: other.text}), component, other.shows_fewer)
-                for component, book in self.books.now.items()
-                for other in self.books.artifact.arrangements(
-                    version.candidate.texts[component], book
-                )
-            ]
-            left = [each for each in arrangements if each[0].id not in tried]
-            if not left:
-                return
-            text, component, shows_fewer = left[0]
-            tried.add(text.id)
-            rows = await concerned(trials, self.showing(version), text)
-            if trials.left < len(rows) * self.pool.draws:
-                return
-            trials.left -= len(rows) * self.pool.draws
-            rollouts = await self.pool.validate(text, rows, version.step)
-            scores = {
-                index: fmean(rollout.score for rollout in drawn)
-                for index, drawn in rollouts.items()
-            }
-            wins, losses, accepted = compare(version.scores, scores)
-            if accepted or (shows_fewer and wins >= losses):
-                version = self._joined(version, text, rollouts, [component])
-
-    async def _confirmed(
-        self, trials: Trials, version: Member, changes: Sequence[Change], what: str, tried: int = 1
-    ) -> Member:
-        """Return a version with changes where the rows that they concern speak for them together.
-
-        ``tried``: how many tests are made of which some would pass by chance.
-        """
-        text = changed(self.books, version.candidate, changes)
+        before = self._member
+        text = self._lines.changed(before.candidate, changes)
         lines = [change.lesson.text for change in changes]
-        failing = self._failing(version)
-        rows = await concerned(trials, self.showing(version), text, failing, lines)
-        if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
-            return version
-        if not self.allows(version.candidate, text):
-            return version
-        trials.left -= len(rows) * self.pool.draws
-        rollouts = await self.pool.validate(text, rows, version.step)
-        scores = {
-            index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()
-        }
-        wins, losses, accepted = compare(version.scores, scores, tried)
+        if text.id == before.candidate.id or not self.allows(before.candidate, text):
+            return False
+        draws = await self._trials.validate(text, await self._concerned(text, lines))
+        if draws is None:
+            return False
+        scores = mean_scores(draws)
+        wins, losses, accepted = compare(before.scores, scores, tests)
         # A row that a change was chosen on makes up for no loss elsewhere.
-        chosen_on = {change.chosen_on for change in changes}
-        elsewhere = {index: score for index, score in scores.items() if index not in chosen_on}
-        more, fewer, _ = compare(version.scores, elsewhere, tried)
+        others = {row: score for row, score in scores.items() if row not in changes.values()}
+        more, fewer, _ = compare(before.scores, others)
         accepted = accepted and more >= fewer
         for change in changes:
-            event = LessonTested(
+            tested = LessonTested(
                 lesson=change.lesson.id,
                 text=change.lesson.text,
                 serve=change.serve,
                 together=len(changes),
-                rows=len(rows),
+                rows=len(scores),
                 wins=wins,
                 losses=losses,
                 accepted=accepted,
             )
-            self.effects.log.emit(event, step=version.step, component=change.component)
+            self.effects.log.emit(tested, step=before.step, component=change.component)
         if not accepted:
-            return version
-        effect = self._effect(changes, version.scores, scores)
+            return False
         reason = (
             f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses}"
             " worse"
         )
+        effect = None
+        if len(changes) == 1:  # nobody can tell the effects of several apart
+            old = [before.scores[row] for row in scores]
+            sides = (old, [*scores.values()])
+            effect = lesson_effect(*(sides if next(iter(changes)).serve else sides[::-1]))
         for change in changes:
             # Rows that speak for a group speak for each of it by its share.
             edit = change.edit(reason, (wins - losses) // len(changes), effect)
-            self.books.edit(change.component, [edit], version.step)
-        return self._joined(
-            version, text, rollouts, sorted({change.component for change in changes})
-        )
+            self.books.edit(change.component, [edit], before.step)
+        self._join(text, draws, sorted({change.component for change in changes}))
+        return True
 
-    def showing(self, version: Member) -> Showing:
-        """Return what each validation row was shown by a version, as far as its rollouts are at
-        hand.
+    async def _concerned(self, text: Candidate, lines: Collection[str]) -> list[int]:
+        """Return the rows that confirm changed lines: all that are shown something else.
+
+        A small budget tries fewer of them: those that fail, and those nearest to each line.
         """
-        rollouts = self._rollouts.get(version.candidate.id, {})
-        scores = dict(sorted(version.scores.items()))
-        return Showing(self.books.artifact, version.candidate, scores, rollouts)
+        rows = await self._tested.affected(text)
+        if self._trials.left >= 2 * self.pool.size:
+            return rows
+        inputs = [self._trials.inputs(row) for row in rows]
+        near = {rows[place] for line in lines for place in nearest(line, inputs, _NEAREST_ROWS)}
+        return [row for row in rows if row in near.union(self._failing)]
 
-    def _effect(
-        self, changes: Sequence[Change], before: Scores, after: Scores
-    ) -> LessonEffect | None:
-        """Return what a test of a single lesson measured; ``None`` for several, whose effects
-        nobody can tell apart.
+    async def _rearrange(self) -> None:
+        """Try other arrangements of the same lessons, where the artifact has any.
+
+        One that shows fewer is taken where it does no worse, another where rows speak for it.
         """
-        if len(changes) > 1:
-            return None
-        rows = sorted(before.keys() & after.keys())
-        old, new = [before[row] for row in rows], [after[row] for row in rows]
-        return measured(old, new) if changes[0].serve else measured(new, old)
+        tried = {self._member.candidate.id}
+        while (arrangement := self._arrangement(tried)) is not None:
+            text, component, shows_fewer = arrangement
+            tried.add(text.id)
+            draws = await self._trials.validate(text, await self._tested.affected(text))
+            if draws is None:
+                return
+            wins, losses, accepted = compare(self._member.scores, mean_scores(draws))
+            if accepted or (shows_fewer and wins >= losses):
+                self._join(text, draws, [component])
 
-    def _joined(
-        self,
-        version: Member,
-        text: Candidate,
-        rollouts: Mapping[int, Sequence[Rollout]],
-        components: list[str],
-    ) -> Member:
-        event = text.proposed((version.candidate.id,), "test", tuple(components))
-        self.effects.log.emit(event, step=version.step)
-        # A row that the change does not concern keeps its rollouts.
-        self._rollouts[text.id] = {**self._rollouts.get(version.candidate.id, {}), **rollouts}
-        return self.pool.join(text, (version.index,), version.step, self._rollouts[text.id])
+    def _arrangement(self, tried: Collection[str]) -> tuple[Candidate, str, bool] | None:
+        """Return the first arrangement that was not tried yet, its component, and whether it shows
+        fewer lessons.
+        """
+        base = self._member.candidate
+        for component, book in self.books.now.items():
+            for other in self.books.artifact.arrangements(base.texts[component], book):
+                text = base.edited({component: other.text})
+                if text.id not in tried:
+                    return text, component, other.shows_fewer
+        return None
 
-    def _failing(self, version: Member) -> list[int]:
-        perfect = perfect_score_of(self.perfect_score, list(version.scores.values()))
-        return [index for index, score in sorted(version.scores.items()) if score < perfect]
+    def _join(self, text: Candidate, draws: Draws, components: Sequence[str]) -> None:
+        """Let a text join the pool. A row that its change does not concern keeps its rollouts."""
+        parent = self._member
+        event = text.proposed((parent.candidate.id,), "test", tuple(components))
+        self.effects.log.emit(event, step=parent.step)
+        self._draws = {**self._draws, **draws}
+        self._member = self.pool.join(text, (parent.index,), parent.step, self._draws)

@@ -1,22 +1,18 @@
-"""The versions of a text that grows, and the one whose validation a budget cut."""
+"""The versions of a text that grows, and the last one where a budget cut its validation."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from combee_dspy.lessons import BookEdit
-from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Member
-from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._pool import CandidatePool, Draws
 
-__all__ = ["Rollouts", "Version", "describe_cut", "find_cut_off"]
-
-Rollouts = Mapping[int, Sequence[Rollout]]
-"""Draws by validation row."""
+__all__ = ["Version", "describe_cut", "find_cut_off"]
 
 
 def _future() -> asyncio.Future[Any]:
@@ -30,18 +26,18 @@ class Version:
     Attributes:
         text: The text.
         validation: Its rollouts; ``None`` where it is not validated.
-        tested: Done with the edits that its tests ask for, by component.
-        read: Done once there is an update whose text knows of its tests.
+        edits: Done with the edits that its tests ask for, by component.
+        awaited: Done once an update has begun whose text must know of those edits.
     """
 
     text: Candidate
-    validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
-    tested: asyncio.Future[Sequence[tuple[str, BookEdit]]] = field(default_factory=_future)
-    read: asyncio.Future[None] = field(default_factory=_future)
+    validation: asyncio.Task[Draws] | None
+    edits: asyncio.Future[Sequence[tuple[str, BookEdit]]] = field(default_factory=_future)
+    awaited: asyncio.Future[None] = field(default_factory=_future)
 
     @property
     def is_validated(self) -> bool:
-        """Whether its validation has ended well: a budget may have cut it off."""
+        """Whether its validation has ended well: a budget may have cut it."""
         task = self.validation
         return (
             task is not None and task.done() and not task.cancelled() and task.exception() is None
@@ -49,10 +45,11 @@ class Version:
 
 
 def find_cut_off(versions: Sequence[Version], pool: CandidatePool) -> dict[str, Any]:
-    """Return the texts of the last version, its update and the rows that it has run on, where a
-    budget cut its validation at half of all rows or later; nothing where it did not.
+    """Return the last version where a budget cut its validation at half of all rows or later.
 
-    Texts with a key or personal data may not be written, so nothing of them is returned either.
+    Returns:
+        Its ``texts``, the ``step`` that made it and the ``rows`` that it has run on, as JSON; empty
+        where there is none, and for texts with a key or personal data, which may not be written.
     """
     due = [(step, version) for step, version in enumerate(versions) if version.validation]
     if not due or due[-1][1].is_validated:
@@ -65,13 +62,10 @@ def find_cut_off(versions: Sequence[Version], pool: CandidatePool) -> dict[str, 
     return {"texts": texts, "step": step, "rows": rows}
 
 
-def describe_cut(members: Sequence[Member]) -> str:
-    """Say how the last member, whose validation a budget cut, compares with the first on its
-    rows.
-    """
-    first, last = members[0], members[-1]
-    before = fmean(first.scores[row] for row in last.scores)
+def describe_cut(student: Member, cut: Member) -> str:
+    """Return a sentence on how a text compares with the student on the rows before the cut."""
+    before = fmean(student.scores[row] for row in cut.scores)
     return (
-        f"The budget cut the last text's validation at {len(last.scores)} of {len(first.scores)}"
-        f" rows: it has {last.mean:.3f} on them, and the student {before:.3f}."
+        f"The budget cut the last text's validation at {len(cut.scores)} of {len(student.scores)}"
+        f" rows: it has {cut.mean:.3f} on them, and the student {before:.3f}."
     )

@@ -15,7 +15,7 @@ from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.diversity import Restart
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Lesson, Lessons, Refusal
-from combee_dspy.search._trials import BLAMED
+from combee_dspy.search._blame import BLAMED
 from tests.slow import slow_but
 from tests.worlds import (
     World,
@@ -43,10 +43,10 @@ class Scripted(Operator):
         return Edit(instruction=self.texts[min(context.update, len(self.texts) - 1)])
 
 
-class Told(Aggregator):
+class Teaches(Aggregator):
     """Teaches one text in each update, whatever the reflections say."""
 
-    name = "told"
+    name = "teaches"
 
     def __init__(self, texts: tuple[str, ...] = ()) -> None:
         self.texts = texts
@@ -241,7 +241,7 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
         reflection_minibatch_size=6,
         budget=Budget(epochs=1),
         skip_perfect_score=False,
-        aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
+        aggregator=Teaches(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
     )
     texts = {one["step"]: one["texts"]["self"] for one in events(tmp_path, "candidate")}
     assert ["Poison" in texts[step] for step in (0, 1, 2)] == [False, True, True]
@@ -257,7 +257,7 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
 
 
 def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> None:
-    class Many(Told):
+    class Many(Teaches):
         name = "many"
 
         async def aggregate(self, reflections: Any, context: Any) -> Lessons:
@@ -295,7 +295,7 @@ def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(
         reflection_minibatch_size=4,
         budget=Budget(tokens=tokens),
         skip_perfect_score=False,
-        aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
+        aggregator=Teaches(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
     )
     assert "tokens" in program.combee_report.reason
     assert len(events(tmp_path, "selected")) == 1, "validation chooses among what it has seen"
@@ -316,7 +316,7 @@ def cut_off(calls: int, tmp_path: Path, instructions: str = "Answer.") -> dspy.M
         reflection_minibatch_size=12,
         budget=Budget(calls=calls),
         skip_perfect_score=False,
-        aggregator=Told(("Line one",)),
+        aggregator=Teaches(("Line one",)),
     )
 
 
@@ -371,7 +371,7 @@ def test_the_student_is_returned_where_validation_speaks_for_no_text(tmp_path: P
             reflection_minibatch_size=12,
             budget=Budget(updates=2),
             skip_perfect_score=False,
-            aggregator=Told(("Line one", "Line two")),
+            aggregator=Teaches(("Line one", "Line two")),
         )
         assert program.signature.instructions == "Answer."
         (selected,) = events(tmp_path / keep, "selected")

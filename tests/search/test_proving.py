@@ -1,9 +1,9 @@
-"""Tests of lines at the end of a run: what they keep of a text, and what they may not buy."""
+"""Tests of lines: they blame what harms and nobody for chance, and stay within their rollouts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +11,16 @@ from typing import Any, cast
 
 import dspy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from combee_dspy import Budget, Guards, Search
 from combee_dspy.artifacts import Instruction
-from combee_dspy.events import Event, LessonTested
+from combee_dspy.edits import Retire
+from combee_dspy.events import LessonTested
 from combee_dspy.lessons import (
     Book,
     Contradict,
-    Retire,
     Taught,
     Unite,
     lesson_id,
@@ -28,136 +30,256 @@ from combee_dspy.lessons import (
 from combee_dspy.operators import Insert, Operator, Rewrite
 from combee_dspy.records import Edit, Rollout
 from combee_dspy.reflections import estimate_tokens
+from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Member, Row
-from combee_dspy.search._changes import Change, changed, follow, open_changes
+from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._propose import _fits
-from combee_dspy.search._proving import Proving
+from combee_dspy.search._proving import Proving, compare
+from combee_dspy.search._row_search import halved
+from combee_dspy.search._trials import Trials, Validated
 from combee_dspy.weighers import Posterior
-from tests.search.test_keeping import Told
+from tests.search.test_keeping import Teaches
 from tests.worlds import World, events
 
-OWN = "Answer."
-LINES = ("Rule one", "Rule two", "Rule three")
-Score = Callable[[Sequence[str], int], float]
+OWN, MEND = "Answer.", "Mend every row"
+LINES = ("Rule 0", "Rule 1", "Rule 2", "Rule 3")
+Score = Callable[[Collection[str], int], float]
+"""The score of a text with these lines on a row."""
 
 
-def books_of(lines: Sequence[str], waiting: Sequence[str] = ()) -> Books:
-    book = Book().add([Taught(line, ("a", "b", "c")) for line in (*lines, *waiting)], 0)
-    states: Any = {lesson_id(line): ("waiting", "") for line in waiting}
-    books = Books(
-        Instruction(),
-        Candidate({"self": OWN}),
-        ("self",),
-        Posterior(lone=0, few=0),
-        lambda *_, **__: None,
-    )
-    books.now["self"] = book.with_states(states)
-    books._after[0] = dict(books.now)
+def text_of(lines: Iterable[str], own: str = OWN) -> Candidate:
+    return Candidate({"self": write_section(own, list(lines))})
+
+
+def lines_of(text: Candidate) -> list[str]:
+    return read_section(text.texts["self"])[1]
+
+
+def books_of(lines: Sequence[str], waiting: Sequence[str] = (), examples: int = 3) -> Books:
+    weigher = Posterior(lone=0, few=0)
+    books = Books(Instruction(), text_of([]), ("self",), weigher, lambda *_, **__: None)
+    sources = tuple(map(str, range(examples)))
+    book = Book().add([Taught(line, sources) for line in (*lines, *waiting)], 0)
+    books.now["self"] = book.with_states({lesson_id(line): ("waiting", "") for line in waiting})
     return books
 
 
 @dataclass(eq=False)
 class Bench:
-    """What tests of lines need of a run."""
+    """The pool, the effects and the purse of a run, as far as tests of lines need them."""
 
     score: Score
-    rows: int
-    room: int
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    rows: int = 6
+    room: int = 60
+    bought: list[tuple[str, int]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
+    tested: list[LessonTested] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.validation = tuple(
-            Row(
-                "validation",
-                index,
-                dspy.Example(question=f"row {index}").with_inputs("question"),
-                str(index),
-            )
-            for index in range(self.rows)
-        )
+        self.validation = [
+            Row("validation", row, dspy.Example(question=f"row {row}").with_inputs("question"), "")
+            for row in range(self.rows)
+        ]
         self.size, self.draws, self.purse = self.rows, 1, self
         self.texts = SimpleNamespace(example=lambda example: example)
-        self.tested: list[LessonTested] = []
         self.log = SimpleNamespace(emit=self._emit)
 
-    def _emit(self, event: Event, **_: Any) -> None:
+    def _emit(self, event: object, **_: Any) -> None:
         self.tested += [event] if isinstance(event, LessonTested) else []
 
     async def rollout(self, text: Candidate, row: Row, *_: object, **__: object) -> Rollout:
-        self.asked.append((text.id, row.index))
-        return Rollout(row.hash, self.score(read_section(text.texts["self"])[1], row.index))
+        self.bought.append((text.id, row.index))
+        return Rollout(row.hash, self.score(lines_of(text), row.index))
 
-    async def validate(
-        self, text: Candidate, rows: Sequence[Row], step: int
-    ) -> dict[int, tuple[Rollout, ...]]:
+    async def validate(self, text: Candidate, rows: Sequence[Row], _: int) -> dict[int, Any]:
         return {row.index: (await self.rollout(text, row),) for row in rows}
 
     def join(
-        self, text: Candidate, parents: Any, step: int, rollouts: Mapping[int, Sequence[Rollout]]
+        self, text: Candidate, parents: Any, step: int, draws: Mapping[int, Sequence[Rollout]]
     ) -> Member:
-        scores = {index: drawn[0].score for index, drawn in rollouts.items()}
+        scores = {row: rollouts[0].score for row, rollouts in draws.items()}
         self.members.append(Member(len(self.members), text, tuple(parents), step, scores))
         return self.members[-1]
 
-    def prove(self, books: Books, lines: Sequence[str], *, at_hand: bool = False) -> Member:
-        """Test a text that shows some lines; return the last text that joins."""
+    def prove(self, books: Books, lines: Sequence[str]) -> Candidate:
+        """Test a text that shows some lines; return the last text that joins the pool."""
 
         async def run() -> None:
-            for step, section in ((-1, ()), (0, lines)):
-                text = Candidate({"self": write_section(OWN, section)})
-                rollouts = await self.validate(text, self.validation, step)
-                self.join(text, (), step, rollouts)
-            self.asked.clear()
-            proving = Proving(
-                cast("Any", self), cast("Any", self), books, 1.0, lambda _old, _new: True
-            )
-            asked = {component: books.after(component, 0) for component in books.now}
-            await proving.prove(self.members[-1], text, asked, rollouts if at_hand else None)
+            for step, text in ((-1, text_of([])), (0, text_of(lines))):
+                self.join(text, (), step, await self.validate(text, self.validation, step))
+            pool = cast("Any", self)
+            proving = Proving(pool, pool, books, 1.0, lambda _old, _new: True)
+            await proving.prove(text, dict(books.now))
 
         asyncio.run(run())
-        return self.members[-1]
+        return self.members[-1].candidate
+
+    def blamed(
+        self, lines: Sequence[str] = LINES, examples: int = 1, left: int = BLAMED
+    ) -> dict[str, Retire]:
+        """Return the edits after a text took these lines in, by the line."""
+        books = books_of(lines, examples=examples)
+
+        async def run() -> list[Any]:
+            old, new = text_of([]), text_of(lines)
+            pool, scores = cast("Any", self), {row: self.score([], row) for row in range(self.rows)}
+            draws = await self.validate(new, self.validation, 0)
+            tested = Validated(books.artifact, new, draws)
+            trials = Trials(pool, pool, 0, left)
+            known = LessonLines(books.artifact, books.now)
+            return await blame(trials, known, tested, old, scores, lambda _old, _new: True)
+
+        texts = {lesson.id: lesson.text for lesson in books.now["self"].lessons}
+        return {texts[edit.lesson]: edit for _, edit in asyncio.run(run())}
+
+
+def spoils(line: str, rows: int = 1) -> Score:
+    return lambda lines, row: float(row >= rows or line not in lines)
+
+
+def test_a_line_that_spoils_a_row_is_blamed_with_its_effect() -> None:
+    edits = Bench(spoils("Rule 2")).blamed()
+    assert list(edits) == ["Rule 2"]
+    effect = edits["Rule 2"].effect
+    assert effect is not None and effect.difference < 0
+
+
+def test_two_lines_that_spoil_a_row_each_are_blamed_together() -> None:
+    pair = {"Rule 0", "Rule 2"}
+    edits = Bench(lambda lines, row: float(row > 0 or pair.isdisjoint(lines))).blamed()
+    assert set(edits) == pair
+    assert all(edit.effect is None for edit in edits.values()), "nobody can tell them apart"
+
+
+def test_a_row_that_another_order_brings_back_blames_nobody() -> None:
+    # The row turns with any change of the prompt, as an LM's answer may.
+    assert not Bench(lambda lines, row: float(row > 0 or tuple(lines) != LINES)).blamed()
+
+
+@pytest.mark.parametrize(("rows", "weight"), [(1, []), (2, [2])])
+def test_a_line_that_several_examples_teach_must_spoil_two_rows(
+    rows: int, weight: list[int]
+) -> None:
+    edits = Bench(spoils("Rule 2", rows)).blamed(examples=3)
+    assert [edit.rows for edit in edits.values()] == weight
+
+
+@pytest.mark.parametrize("left", range(BLAMED + 1))
+def test_no_line_leaves_unchecked_however_few_rollouts_there_are(left: int) -> None:
+    needed = Bench(lambda lines, row: float((row > 0) is ("Rule 2" in lines)))
+    assert not needed.blamed(left=left), "it spoils one row, and all others need it"
+    bench = Bench(spoils("Rule 2"))
+    if bench.blamed(left=left):
+        without = text_of(line for line in LINES if line != "Rule 2").id
+        assert any(row for text, row in bench.bought if text == without)
+
+
+@given(st.integers(1, 20), st.sets(st.integers(0, 19), max_size=4), st.integers(0, 40))
+def test_halves_lead_to_all_that_must_change_and_to_nothing_else(
+    count: int, culprits: set[int], left: int
+) -> None:
+    rollouts = [left]
+
+    async def is_mended(changes: Iterable[int]) -> bool:
+        rollouts[0] -= 1
+        return rollouts[0] >= 0 and culprits <= set(changes)
+
+    suspects = list(range(count))
+    chosen = asyncio.run(halved(suspects, is_mended))
+    if culprits:
+        assert sorted(chosen) in ([], sorted(culprits))
+        are_few = culprits <= set(suspects) and len(culprits) <= 3
+        assert bool(chosen) is are_few or rollouts[0] < 0
+    if len(culprits) == 1:
+        assert left - rollouts[0] <= 1 + 2 * (count - 1).bit_length() or rollouts[0] < 0
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 8))
+def test_of_several_tests_each_must_show_more(wins: int, losses: int, tests: int) -> None:
+    before = dict.fromkeys(range(wins), 0.0) | dict.fromkeys(range(wins, wins + losses), 1.0)
+    after = {row: 1.0 - score for row, score in before.items()}
+    alone, among = (compare(before, after, count)[2] for count in (1, tests))
+    assert alone or not among
+    assert alone >= (wins > 0 and losses == 0)
+    assert not (alone and wins <= losses)
+
+
+def test_a_search_of_failing_rows_leaves_what_its_confirmation_needs() -> None:
+    mended = []
+    for room in range(40):
+        bench = Bench(lambda lines, row: float(row > 2 or MEND in lines), room=room)
+        text = bench.prove(books_of(LINES, [MEND]), LINES)
+        mended.append(MEND in lines_of(text))
+        others = {text for text, _ in bench.bought} - {text_of([]).id, text_of(LINES).id}
+        assert mended[-1] or not others, f"{room} rollouts are spent for nothing"
+    assert mended[-1]
+
+
+def test_a_small_budget_confirms_a_change_on_the_rows_that_it_may_concern() -> None:
+    bench = Bench(lambda lines, row: float(row > 2 or MEND in lines), rows=20, room=36)
+    text = bench.prove(books_of(LINES, [MEND]), LINES)
+    assert MEND in lines_of(text)
+    assert len({row for bought, row in bench.bought if bought == text.id}) < 20
+
+
+@pytest.mark.parametrize("spoiled", [0, 1, 2])
+def test_the_row_that_a_change_was_chosen_on_makes_up_for_no_loss(spoiled: int) -> None:
+    # Graded scores: the sign test alone would let the gain of the chosen row pass.
+    def score(lines: Collection[str], row: int) -> float:
+        return float(MEND in lines) if row == 0 else 1.0 - 0.1 * (row <= spoiled and MEND in lines)
+
+    bench = Bench(score)
+    text = bench.prove(books_of(LINES, [MEND]), LINES)
+    assert (MEND in lines_of(text)) is (spoiled == 0)
+    assert bench.tested[0].accepted is (spoiled == 0)
 
 
 def test_a_change_touches_nothing_else_of_a_text() -> None:
-    # A text that an operator wrote shows one lesson of three as a line.
-    books, text = (
-        books_of(LINES, ["Rule four"]),
-        Candidate({"self": write_section("Written anew.", [LINES[1]])}),
-    )
-    out = open_changes(books, text, serve=False)
-    assert [change.lesson.text for change in out] == [LINES[1]], (
-        "what is no line cannot be left out"
-    )
-    (more,) = open_changes(books, text, serve=True)
-    assert changed(books, text, [more]).texts["self"] == write_section(
-        "Written anew.", [LINES[1], "Rule four"]
-    )
-    assert read_section(changed(books, text, out).texts["self"])[1] == []
+    # A text that an operator wrote shows one lesson of the four as a line.
+    books, text = books_of(LINES, [MEND]), text_of([LINES[1]], "Written anew.")
+    lines = LessonLines(books.artifact, books.now)
+    removals = lines.open_changes(text, serve=False)
+    assert [change.lesson.text for change in removals] == [LINES[1]]
+    assert lines_of(lines.changed(text, removals)) == []
+    additions = lines.open_changes(text, serve=True)
+    assert lines.changed(text, additions) == text_of([LINES[1], MEND], "Written anew.")
 
 
 def test_a_text_follows_what_was_decided_since_it_was_made() -> None:
-    books, text = (
-        books_of(LINES, ["Rule four"]),
-        Candidate({"self": write_section("Written anew.", [LINES[1]])}),
+    books, text = books_of(LINES, [MEND]), text_of([LINES[1]], "Written anew.")
+    lines, before = LessonLines(books.artifact, books.now), dict(books.now)
+    assert lines.follow(text, before) == text
+    books.now["self"] = books.now["self"].with_states(
+        {lesson_id(LINES[1]): ("retired", ""), lesson_id(MEND): ("served", "")}
     )
-    before = dict(books.now)
-    assert follow(books, text, before).id == text.id
-    states: Any = {lesson_id(LINES[1]): ("retired", ""), lesson_id("Rule four"): ("served", "")}
-    books.now["self"] = books.now["self"].with_states(states)
-    assert follow(books, text, before).texts["self"] == write_section(
-        "Written anew.", ["Rule four"]
-    )
+    assert lines.follow(text, before) == text_of([MEND], "Written anew.")
 
 
 def test_a_line_that_was_united_with_a_retired_one_leaves_the_text() -> None:
     harmful, again, good = "Answer in red ink.", "Red ink is for answers.", "Sign it."
     books = books_of([harmful, again, good])
     books.edit("self", [Retire(lesson_id(harmful), "it harms")], 0)
-    text, before = Candidate({"self": write_section(OWN, [again, good])}), dict(books.now)
+    before = dict(books.now)
     books.edit("self", [Unite((lesson_id(harmful), lesson_id(again)))], 1)
-    assert follow(books, text, before).texts["self"] == write_section(OWN, [good])
+    lines = LessonLines(books.artifact, books.now)
+    assert lines.follow(text_of([again, good]), before) == text_of([good])
+
+
+def test_what_contradicts_a_line_of_the_users_own_is_not_tried() -> None:
+    own, new = "Round every amount down.", "Round every amount up."
+    book = Book().add([Taught(own)], -1).add([Taught(new, ("a",))], 0)
+    book = Posterior().applied(book.edit([Contradict((lesson_id(own), lesson_id(new)))]).book)
+    assert [lesson.text for lesson in book.served] == [own]
+    assert not LessonLines(Instruction(), {"self": book}).open_changes(text_of([own]), serve=True)
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=5))
+def test_another_order_has_the_same_lines(lines: list[str]) -> None:
+    text = text_of(lines)
+    moved = LessonLines(Instruction(), {"self": Book()}).reordered(text)
+    assert sorted(lines_of(moved)) == sorted(lines)
+    assert len(lines) < 2 or moved != text
 
 
 @pytest.mark.parametrize("operator", [Insert(max_tokens=20), Rewrite(max_tokens=20)])
@@ -169,23 +291,26 @@ def test_an_operators_own_budget_binds_what_grows(operator: Operator) -> None:
     assert _fits(operator, large, large), "what is longer already may lose a line"
 
 
-def test_no_text_that_the_guards_refuse_is_bought(tmp_path: Path) -> None:
-    lessons = [
-        f"Rule {number}: the word for a beast of kind {number} is a long word"
-        for number in range(8)
-    ]
+def learned_texts(folder: Path, *lessons: str, **arguments: Any) -> list[str]:
+    """Return the texts that a run proposed whose updates teach these lessons in turn."""
     World.made().compile(
         dspy.Predict(dspy.Signature("question -> answer", OWN)),
         search=Search(keep="trunk"),
-        log_dir=tmp_path,
-        guards=Guards(max_tokens=60),
+        log_dir=folder,
         budget=Budget(rollouts=250),
         reflection_minibatch_size=4,
         validation=6,
-        aggregator=Told(tuple(lessons)),
+        aggregator=Teaches(lessons),
         skip_perfect_score=False,
+        **arguments,
     )
-    texts = [one["texts"]["self"] for one in events(tmp_path, "candidate")]
+    return [event["texts"]["self"] for event in events(folder, "candidate")]
+
+
+def test_no_text_that_the_guards_refuse_is_bought(tmp_path: Path) -> None:
+    kind = "Rule {0}: the word for a beast of kind {0} is a long word"
+    lessons = [kind.format(number) for number in range(8)]
+    texts = learned_texts(tmp_path, *lessons, guards=Guards(max_tokens=60))
     assert len(texts) > 2
     assert max(map(estimate_tokens, texts)) <= 60
 
@@ -195,68 +320,10 @@ class Anew(Operator):
 
     name = "anew"
 
-    async def apply(self, given: Any, context: Any) -> Edit:
+    async def apply(self, material: Any, context: Any) -> Edit:
         return Edit(instruction=f"Version {context.update}")
 
 
 def test_lessons_that_an_operator_worked_in_are_not_appended(tmp_path: Path) -> None:
-    World.made().compile(
-        dspy.Predict(dspy.Signature("question -> answer", OWN)),
-        search=Search(keep="trunk"),
-        log_dir=tmp_path,
-        operators=[Anew()],
-        budget=Budget(rollouts=250),
-        reflection_minibatch_size=4,
-        validation=6,
-        diversity=False,
-        aggregator=Told(("Rule one", "Rule two", "Rule three")),
-        skip_perfect_score=False,
-    )
-    assert not [one for one in events(tmp_path, "candidate") if "Rule" in one["texts"]["self"]]
-
-
-MEND = "Mend every row"
-
-
-def test_a_search_of_failing_rows_leaves_what_its_confirmation_needs() -> None:
-    mended = []
-    for room in range(40):
-        bench = Bench(lambda lines, row: float(row > 2 or MEND in lines), rows=6, room=room)
-        mended.append(MEND in bench.prove(books_of(LINES, [MEND]), LINES).candidate.texts["self"])
-        assert mended[-1] or not bench.asked, f"{room} rollouts are spent for nothing"
-    assert mended[-1]
-
-
-def test_a_validation_at_hand_is_not_bought_again() -> None:
-    bench = Bench(lambda lines, row: float(row > 2 or MEND in lines), rows=20, room=36)
-    member = bench.prove(books_of(LINES, [MEND]), LINES, at_hand=True)
-    bought = [index for text, index in bench.asked if text == member.candidate.id]
-    assert MEND in member.candidate.texts["self"] and len(set(bought)) < 20
-
-
-@pytest.mark.parametrize("spoilt", [0, 1, 2])
-def test_the_row_that_a_change_was_chosen_on_makes_up_for_no_loss(spoilt: int) -> None:
-    # Graded scores: the sign test alone would let the gain of the chosen row pass.
-    def score(lines: Sequence[str], row: int) -> float:
-        return float(MEND in lines) if row == 0 else 1.0 - 0.1 * (row <= spoilt and MEND in lines)
-
-    bench = Bench(score, rows=6, room=60)
-    member = bench.prove(books_of(LINES, [MEND]), LINES)
-    assert (MEND in member.candidate.texts["self"]) is (spoilt == 0)
-    assert bench.tested[0].accepted is (spoilt == 0)
-
-
-def test_a_change_is_no_other_for_the_row_that_it_was_chosen_on() -> None:
-    (lesson,) = Book().add([Taught("Rule", ("a",))], 0).lessons
-    assert Change("self", lesson, True, 1) == Change("self", lesson, True, 2)
-
-
-def test_what_contradicts_a_line_of_the_users_own_is_not_tried() -> None:
-    own, new = "Round every amount down.", "Round every amount up."
-    books = books_of([])
-    book = Book().add([Taught(own)], -1).add([Taught(new, ("a",))], 0)
-    book = book.edit([Contradict((lesson_id(own), lesson_id(new)))]).book
-    books.now["self"] = books.weigher.applied(book)
-    text = Candidate({"self": write_section(OWN, [own])})
-    assert [lesson.text for lesson in books.now["self"].served] == [own]
-    assert open_changes(books, text, serve=True) == []
+    texts = learned_texts(tmp_path, *LINES, operators=[Anew()], diversity=False)
+    assert not [text for text in texts if "Rule" in text]

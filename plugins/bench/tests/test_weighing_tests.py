@@ -8,15 +8,20 @@ from studies.weighing.runs import METHODS, PARTS, run_once
 
 
 def test_parts_are_back_after_a_run() -> None:
-    before = (_growing.blame, _growing.choose_version, _proving.Proving.prove, _growing.spare)
+    before = (_growing.blame, _growing.choose_version, _proving.Proving._test_lines, _growing.spare)
     for method in PARTS.values():
         with without(method.without):
-            now = (_growing.blame, _growing.choose_version, _proving.Proving.prove, _growing.spare)
+            now = (
+                _growing.blame,
+                _growing.choose_version,
+                _proving.Proving._test_lines,
+                _growing.spare,
+            )
             assert (now != before) == bool(method.without)
         assert before == (
             _growing.blame,
             _growing.choose_version,
-            _proving.Proving.prove,
+            _proving.Proving._test_lines,
             _growing.spare,
         )
     assert not METHODS.keys() & PARTS.keys()

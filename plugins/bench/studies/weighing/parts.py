@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from combee_dspy.lessons import Book, BookEdit
-from combee_dspy.search import _growing, _proving, _spare
-from combee_dspy.search._candidates import Candidate, Member
+from combee_dspy.lessons import BookEdit
+from combee_dspy.search import _growing, _proving
+from combee_dspy.search._candidates import Member
 
 
 async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
@@ -23,21 +23,7 @@ async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
 
 def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     """Set a validation of the newest text aside, which is no test of its lines."""
-    return _spare.spare(limit, validation, judged=judged) and validation
-
-
-async def _only_validate(
-    proving: _proving.Proving,
-    version: Member,
-    newest: Candidate,
-    asked: Mapping[str, Book],
-    rollouts: object,
-) -> None:
-    """Validate the newest text, and try none of its lines."""
-    room = proving.effects.purse.room
-    left = proving.pool.size * proving.pool.draws if room is None else room
-    trials = _proving.Trials(proving.effects, proving.pool, version.step, left)
-    await proving._newest(trials, version, proving._up_to_date(newest, asked))
+    return _proving.spare(limit, validation, judged=judged) and validation
 
 
 def _return_newest(members: Sequence[Member], effects: object) -> Member:
@@ -45,8 +31,8 @@ def _return_newest(members: Sequence[Member], effects: object) -> Member:
     return members[-1]
 
 
-async def _compare_nothing(*_: object, **__: object) -> None:
-    """Go on from the newest text, whatever validation says of it."""
+async def _do_nothing(*_: object, **__: object) -> None:
+    """Test no line; go on from the newest text, whatever validation says of it."""
 
 
 # What each replaces: an object, the name in it, and what stands there instead.
@@ -54,11 +40,11 @@ _REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any]]]] = {
     "tests": (
         (_growing, "blame", _no_blame),
         (_growing, "spare", _spare_nothing),
-        (_proving.Proving, "prove", _only_validate),
+        (_proving.Proving, "_test_lines", _do_nothing),
     ),
     "never worse": (
         (_growing, "choose_version", _return_newest),
-        (_growing.Growing, "_compare", _compare_nothing),
+        (_growing.Growing, "_compare", _do_nothing),
     ),
 }
 

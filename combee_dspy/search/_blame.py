@@ -1,0 +1,86 @@
+"""Which new lessons of a text spoil validation rows, while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from combee_dspy.aggregators import together
+from combee_dspy.lessons import BookEdit, nearest
+from combee_dspy.search._candidates import Candidate, Scores
+from combee_dspy.search._changes import Change, LessonLines
+from combee_dspy.search._row_search import RowSearch
+from combee_dspy.search._trials import Trials, Validated, lesson_effect
+
+__all__ = ["BLAMED", "blame"]
+
+BLAMED = 16
+"""Rollouts that the search for lessons to blame may take in one update."""
+
+# Rows that are searched, and rows nearest to a lesson that may need it.
+_LOST_ROWS, _NEAREST_ROWS = 4, 2
+
+
+async def blame(
+    trials: Trials,
+    lines: LessonLines,
+    tested: Validated,
+    earlier: Candidate,
+    before: Scores,
+    allows: Callable[[Candidate, Candidate], bool],
+) -> list[tuple[str, BookEdit]]:
+    """Return edits, by component, that retire the new lessons which spoil rows.
+
+    Rows that the earlier text had right are searched for the lesson that spoils them, among those
+    that it lacks.
+    """
+    scores = tested.scores
+    lost = [row for row, score in scores.items() if before.get(row, score) > score][:_LOST_ROWS]
+    old = lines.open_changes(earlier, serve=False)
+    added = [change for change in lines.open_changes(tested.text, serve=False) if change not in old]
+    if not lost or not added:
+        return []
+    search = RowSearch(lines, tested, allows, served=added)
+    searching = trials.apart(trials.left - _NEAREST_ROWS)
+    mending: dict[Change, int] = {}
+    for row in lost:
+        changes = await search.search(searching, row, list(mending), is_lost=True)
+        mending |= dict.fromkeys(changes, row)
+    trials.left += searching.left
+    edits: list[tuple[str, BookEdit]] = []
+    for row in dict.fromkeys(mending.values()):
+        culprits = [change for change, mended in mending.items() if mended == row]
+        edits += await _retired(trials, lines, tested, culprits, lost)
+    return edits
+
+
+async def _retired(
+    trials: Trials,
+    lines: LessonLines,
+    tested: Validated,
+    culprits: Sequence[Change],
+    lost: Sequence[int],
+) -> list[tuple[str, BookEdit]]:
+    """Return edits that retire lessons; none where as many rows need them as they spoil.
+
+    Those that several examples teach must spoil two rows, since a single row may turn by chance.
+    """
+    without, scores = lines.changed(tested.text, culprits), tested.scores
+    best = max(scores.values())
+    right = [row for row in await tested.affected(without) if scores[row] >= best]
+    words = " ".join(change.lesson.text for change in culprits)
+    places = nearest(words, [trials.inputs(row) for row in right], _NEAREST_ROWS)
+    near = [right[place] for place in places]
+    rows = [*near, *lost]
+    tried = await together(trials.score(without, row) for row in rows)
+    after = dict(zip(rows, tried, strict=True))
+    mended = sum(after[row] > scores[row] for row in lost)
+    # A row that no rollout is left for speaks for the lessons.
+    missed = sum(not after[row] >= scores[row] for row in near)
+    taught = max(change.lesson.support for change in culprits)
+    if mended <= missed or mended < min(taught, 2):
+        return []
+    effect = lesson_effect(tried, [scores[row] for row in rows]) if len(culprits) == 1 else None
+    reason = (
+        f"{mended} validation rows were lost to it in update {trials.step} and are right without it"
+    )
+    return [(change.component, change.edit(reason, mended - missed, effect)) for change in culprits]
