@@ -14,7 +14,6 @@ from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores
 from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import choose_version
-from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects, silence
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._plans import Learned, Parent, UpdatePlan
@@ -23,7 +22,7 @@ from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving, spare
 from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._trials import Trials, Validated
-from combee_dspy.search._versions import Version, describe_cut, find_cut_off
+from combee_dspy.search._versions import Version, join_cut_off
 
 __all__ = ["Growing"]
 
@@ -58,8 +57,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
         self._due: set[int] = set()  # updates whose text is validated
         self._unvalidated = 0  # rows of minibatches since the last of those updates
-        self._newest_validated = seed
-        self._best = Version(seed, None)
+        self._best: tuple[Candidate, Scores] = seed, {}  # without scores until one is compared
         self._is_spoiled = False  # the last version, by something that is no line
         self._compared = 0  # versions whose tests are known
         self._rows = RowScores(settings.perfect_score)
@@ -96,11 +94,10 @@ class Growing(Keeper[Candidate, Draws | None]):
         """Decide whether the text of an update is validated."""
         if plan.step > self._staleness:
             self._versions[plan.step - 1 - self._staleness].awaited.set_result(None)
-        if self._is_due(len(plan.rows)):
+        self._unvalidated += len(plan.rows)
+        if self._is_due(0):
             self._due.add(plan.step)
             self._unvalidated = 0
-        else:
-            self._unvalidated += len(plan.rows)
 
     async def parent(self, step: int) -> Parent:
         """Return the text of update ``step`` − 1 − staleness: later ones may not be there yet."""
@@ -112,6 +109,10 @@ class Growing(Keeper[Candidate, Draws | None]):
     def _text(self, step: int) -> Candidate:
         return self._versions[step].text if step >= 0 else self.task.seed
 
+    def _last_validated(self, step: int) -> Version | None:
+        """Return the last version before an update whose validation has begun."""
+        return next((past for past in self._versions[:step][::-1] if past.validation), None)
+
     def is_settled(self, last: int, size: int) -> bool:
         """Return whether all training rows were right when they ran last."""
         return self.task.settings.skip_perfect_score and self._rows.are_right(last, size)
@@ -121,7 +122,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         step = learned.plan.step
         self._rows.end(learned)
         await self._read_tests(step - self._staleness, step)
-        base = self._best.text if self._is_spoiled else self._text(step - 1)
+        base = self._best[0] if self._is_spoiled else self._text(step - 1)
         text = base if learned.skipped else await self.proposer.edited(learned, base)
         self._basis.update({component: self.books.now[component] for component in learned.lessons})
         if text.id != base.id:
@@ -134,9 +135,9 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     def _validation(self, text: Candidate, step: int) -> asyncio.Task[Draws] | None:
         """Begin the validation of a text, where it is due and the text is new."""
-        if step not in self._due or text.id == self._newest_validated.id:
+        last = self._last_validated(step)
+        if step not in self._due or text.id == (last.text if last else self.task.seed).id:
             return None
-        self._newest_validated = text
         validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
         # Where the run ends first, nobody asks whether the budget had room for it.
         validation.add_done_callback(silence)
@@ -148,25 +149,19 @@ class Growing(Keeper[Candidate, Draws | None]):
             edits = await version.edits
             for component, edit in edits:
                 self.books.edit(component, [edit], step)
-            if version.is_validated:
-                await self._compare(version, blamed=bool(edits))
+            self._compare(version, blamed=bool(edits))
             self._compared += 1
 
-    async def _compare(self, version: Version, *, blamed: bool) -> None:
+    def _compare(self, version: Version, *, blamed: bool) -> None:
         """Note whether a version is the best, or clearly worse though no line is to blame."""
-        _, best = await self._scored(self._best)
-        _, scores = await self._scored(version)
+        if version.draws is None:
+            return
+        scores, best = mean_scores(version.draws), self._best[1] or self.pool.members[0].scores
         rows = sorted(best.keys() & scores.keys())
         before, after = [best[row] for row in rows], [scores[row] for row in rows]
         self._is_spoiled = bool(rows) and not blamed and clearly_worse(after, before)
         if rows and fmean(after) >= fmean(before):
-            self._best = version
-
-    async def _scored(self, version: Version | None) -> tuple[Candidate, Scores]:
-        """Return a version's text and scores; the student's where it is not validated."""
-        if version is None or version.validation is None:
-            return self.task.seed, self.pool.members[0].scores
-        return version.text, mean_scores(await asyncio.shield(version.validation))
+            self._best = version.text, scores
 
     async def check(
         self, learned: Learned, proposed: Candidate, turn: Callable[[], Awaitable[None]]
@@ -198,48 +193,30 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     async def _blame(self, step: int, draws: Draws) -> list[tuple[str, BookEdit]]:
         """Return edits that retire lines which spoil rows, by the books after an update."""
-        past = self._versions[:step][::-1]
-        earlier = await self._scored(next((v for v in past if v.validation), None))
+        earlier, before = self.task.seed, self.pool.members[0].scores
+        if (last := self._last_validated(step)) and last.validation:
+            earlier, before = last.text, mean_scores(await asyncio.shield(last.validation))
         artifact = self.books.artifact
         books = {component: self.books.after(component, step) for component in self.books.now}
         tested = Validated(artifact, self._versions[step].text, draws)
         trials = Trials(self.effects, self.pool, step, BLAMED)
         lines = LessonLines(artifact, books)
-        return await blame(trials, lines, tested, *earlier, self.proposer.allows)
+        return await blame(trials, lines, tested, earlier, before, self.proposer.allows)
 
     async def commit(self, learned: Learned, checked: Draws | None) -> None:
         """Join the new text to the pool."""
         if checked is not None:
-            self._join(self._versions[learned.plan.step].text, learned.plan.step, checked)
+            step, last = learned.plan.step, self.pool.members[-1]
+            self.pool.join(self._versions[step].text, (last.index,), step, checked)
 
     async def result(self) -> Member:
         """Return the text that validation speaks for, once its lines are tested."""
         self.effects.purse.set_aside = 0
         last = len(self._versions) - 1
         await self._read_tests(last + 1, last)
-        await self._join_cut_off()
-        settings = self.task.settings
-        proving = Proving(
-            self.effects, self.pool, self.books, settings.perfect_score, self.proposer.allows
-        )
+        await join_cut_off(self._versions, self.pool)
+        perfect = self.task.settings.perfect_score
+        allows = self.proposer.allows
+        proving = Proving(self.effects, self.pool, self.books, perfect, allows)
         await proving.prove(self._text(last), self._basis)
         return choose_version(self.pool.members, self.effects)
-
-    async def _join_cut_off(self) -> None:
-        """Join the last text where the budget cut its validation, by the rows that it has run on.
-
-        Half of all rows say enough to compare it with others on these rows. A run that is compiled
-        again does not begin the update of that text, so the decision holds it.
-        """
-        if not self.effects.purse.exhausted or self.task.settings.privacy.texts == "hashes":
-            return
-        place = f"cut/{budget_digest(self.task)}"
-        cut = await self.effects.decide(place, lambda: find_cut_off(self._versions, self.pool))
-        if cut:
-            text, step = Candidate(cut["texts"]), cut["step"]
-            rows = [self.pool.validation[index] for index in cut["rows"]]
-            member = self._join(text, step, await self.pool.validate(text, rows, step))
-            self.effects.warn(describe_cut(self.pool.members[0], member))
-
-    def _join(self, text: Candidate, step: int, draws: Draws) -> Member:
-        return self.pool.join(text, (self.pool.members[-1].index,), step, draws)

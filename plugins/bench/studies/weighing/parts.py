@@ -31,8 +31,12 @@ def _return_newest(members: Sequence[Member], effects: object) -> Member:
     return members[-1]
 
 
-async def _do_nothing(*_: object, **__: object) -> None:
-    """Test no line; go on from the newest text, whatever validation says of it."""
+async def _test_nothing(_: object) -> None:
+    """Test none of the newest text's lines."""
+
+
+def _compare_nothing(*_: object, **__: object) -> None:
+    """Go on from the newest text, whatever validation says of it."""
 
 
 # What each replaces: an object, the name in it, and what stands there instead.
@@ -40,11 +44,11 @@ _REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any]]]] = {
     "tests": (
         (_growing, "blame", _no_blame),
         (_growing, "spare", _spare_nothing),
-        (_proving.Proving, "_test_lines", _do_nothing),
+        (_proving.Proving, "_test_lines", _test_nothing),
     ),
     "never worse": (
         (_growing, "choose_version", _return_newest),
-        (_growing.Growing, "_compare", _do_nothing),
+        (_growing.Growing, "_compare", _compare_nothing),
     ),
 }
 
