@@ -14,16 +14,16 @@
 | ``_batches`` | which rows the next update runs | controller, effects, pool |
 | ``_ending`` | why no further update begins | effects, pool, batches |
 | ``_student`` | its validation | effects, pool |
-| ``_plans`` | what an update runs, and what it learned | nothing |
+| ``_plans`` | the records of one update | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
-| ``_contexts``, ``_feedback``, ``_records`` | what strategies and reflections read | effects |
+| ``_contexts``, ``_records`` | what strategies and reflections read | effects |
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
 | ``_keeper``, ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
 | ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |
 | ``_row_search``, ``_changes`` | what mends a failing row; texts that differ in lessons | trials |
 | ``_trials``, ``_versions`` | texts on single rows; the texts of updates | effects, artifact |
 | ``_row_scores`` | which training rows were right when they ran last | nothing |
-| ``_gepa``, ``_telling``, ``_turns`` | what users of ``dspy.GEPA`` pass | gepa, pool |
+| ``_gepa``, ``_callbacks``, ``_turns`` | what users of ``dspy.GEPA`` pass | gepa, pool |
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects |
 | ``_pool`` | validated candidates | effects, gepa |

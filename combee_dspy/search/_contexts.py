@@ -1,21 +1,22 @@
-"""What strategies are handed of a run."""
+"""The contexts of strategies: all that aggregators, artifacts and operators get of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import dspy
 
+from combee_dspy.events import CopiesRemoved
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields
-from combee_dspy.records import fields_key
+from combee_dspy.records import Lesson, Lessons, fields_key
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import CandidatePool
-from combee_dspy.strategies import StrategyContext
+from combee_dspy.strategies import EmitFn, StrategyContext
 
 __all__ = ["Contexts"]
 
@@ -40,6 +41,22 @@ class Contexts:
     def examples(self, rows: Sequence[Row]) -> list[dspy.Example]:
         """Return examples as strategies may see them."""
         return [self.effects.texts.example(row.example) for row in rows]
+
+    def without_copies(self, lessons: Lessons, emit: EmitFn) -> Lessons:
+        """Return lessons without what they copy from training examples."""
+        if self.copies is None:
+            return lessons
+        own = [self.task.seed.texts[component] for component in self.task.components]
+        rest: list[Lesson] = []
+        removed: list[str] = []
+        for lesson in lessons.lessons:
+            text, copied = self.copies.cut(lesson.text, own)
+            removed.extend(copied)
+            if text:
+                rest.append(replace(lesson, text=text))
+        if removed:
+            emit(CopiesRemoved(tuple(removed), len(removed)))
+        return replace(lessons, lessons=tuple(rest))
 
     @cached_property
     def _joined_later(self) -> bool:

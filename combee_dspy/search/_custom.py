@@ -17,8 +17,7 @@ from combee_dspy.records import described
 from combee_dspy.search._candidates import Candidate, EffectPlace
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._plans import Learned
-from combee_dspy.search._propose import Child
+from combee_dspy.search._plans import Child, Learned
 
 __all__ = ["CustomProposer"]
 
@@ -37,11 +36,7 @@ class CustomProposer:
     async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
         """Return the child that the proposer made, or none."""
         step = learned.plan.step
-        dataset = {
-            name: [dict(reflection.record) for reflection in reflections]
-            for name, reflections in learned.reflections.items()
-            if reflections
-        }
+        dataset = {name: records for name, records in learned.dataset.items() if records}
         if not dataset:
             return ()
 

@@ -14,7 +14,7 @@ from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._plans import Learned
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.stopping import RunView, ask
@@ -41,7 +41,7 @@ class Ending:
     effects: Effects
     pool: CandidatePool
     batches: Minibatches
-    gepa: GepaParts
+    gepa: Gepa
     settled: str = field(
         default=f"{_NOTHING}: every training row was right when it ran last", init=False
     )

@@ -1,24 +1,19 @@
-"""What users of ``dspy.GEPA`` pass, called with gepa's state at the moments at which gepa calls it.
+"""gepa's state, kept for what users of ``dspy.GEPA`` pass: selectors, stoppers, callbacks, W&B.
 
-Where any of it is set, updates go one after another, as gepa's iterations do. Without it, gepa's
-state is only a record: for ``detailed_results`` and W&B.
+Where any of the user's own parts is set, updates go one after another, as gepa's iterations do, and
+the parts are called at the moments at which gepa calls them. Else only built-in selectors read the
+state, and it takes in an update as that one is committed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
 
-from gepa.core.callbacks import (
-    BudgetUpdatedEvent,
-    ParetoFrontUpdatedEvent,
-    ValsetEvaluatedEvent,
-    notify_callbacks,
-)
 from gepa.logging.experiment_tracker import create_experiment_tracker
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
 from gepa.proposer.reflective_mutation.base import CandidateSelector
@@ -36,10 +31,11 @@ from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import output_of
-from combee_dspy.search._candidates import Member
-from combee_dspy.settings import Settings
+from combee_dspy.search._callbacks import Callbacks
+from combee_dspy.search._candidates import Candidate, Compilation, Member, Programs
+from combee_dspy.search._plans import Checked, Learned, UpdatePlan
 
-__all__ = ["GepaParts"]
+__all__ = ["Gepa"]
 
 _SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),
@@ -49,100 +45,147 @@ _SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
 }
 
 
-class GepaParts:
+class Gepa:
     """gepa's state of one run, and the user's parts that read it. Lives on the search's loop.
 
-    Args:
-        settings: What the user passed.
-        size: Validation rows.
-        most: Rollouts that the run may take, for callbacks that hear of its budget.
+    An update is one of gepa's iterations.
 
     Attributes:
-        selector: Draws parents.
         stoppers: The user's, and the file ``gepa.stop`` in ``log_dir``.
-        listens: Whether the user passed callbacks.
-        experiment: gepa's way to W&B, where that was asked for.
-        notes: gepa's note of each iteration under way, by update. They stand in its
-            ``full_program_trace``.
+        experiment: gepa's way to W&B, where ``use_wandb`` is set.
+        callbacks: Calls the user's.
     """
 
-    def __init__(self, settings: Settings, *, size: int, most: int | None) -> None:
+    def __init__(self, task: Compilation, programs: Programs) -> None:
+        settings = task.settings
         chosen = settings.candidate_selection_strategy
         rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
-        self.selector = _SELECTORS[chosen](rng) if isinstance(chosen, str) else chosen
+        self._selector = _SELECTORS[chosen](rng) if isinstance(chosen, str) else chosen
         self.stoppers: tuple[StopperProtocol, ...] = settings.gepa.stop_callbacks
         if settings.log_dir is not None:
             self.stoppers += (FileStopper(os.path.join(settings.log_dir, "gepa.stop")),)  # noqa: PTH118 - gepa takes a text
-        self.callbacks = settings.gepa.callbacks
-        self.listens = bool(self.callbacks)
         self.experiment = create_experiment_tracker(
             use_wandb=settings.use_wandb,
             wandb_api_key=settings.wandb_api_key,
             wandb_init_kwargs=settings.wandb_init_kwargs,
         )
-        self.log_dir = settings.log_dir
-        self.notes: dict[int, dict[str, Any]] = {}
+        self.callbacks = Callbacks(task, programs)
         self._settings = settings
-        self._size = size
-        self._most = most
+        self._size, self._most = len(task.splits.validation), task.limits.rollouts
         self._policy = FullEvaluationPolicy()
-        self._state: GEPAState | None = None
+        self._members: list[Member] = []
+        self._best = 0
+        self._iterates = False
 
     @property
     def state(self) -> GEPAState:
         """Gepa's state; there is one once the student has joined."""
-        if self._state is None:
+        if self.callbacks.state is None:
             raise RuntimeError("gepa's state was asked for before the student was validated")
-        return self._state
-
-    def notify(self, method: str, event: Mapping[str, object]) -> None:
-        """Tell the user's callbacks; gepa logs what they raise."""
-        if self.listens:
-            notify_callbacks(list(self.callbacks), method, event)
-
-    def begin(self, step: int) -> None:
-        """Begin the iteration of an update."""
-        self.state.i += 1
-        self.notes[step] = {"i": self.state.i}
-        self.state.full_program_trace.append(self.notes[step])
-
-    def end(self, step: int) -> int:
-        """End the iteration of an update; return its number."""
-        number = self.iteration(step)
-        del self.notes[step]
-        return number
-
-    def iteration(self, step: int) -> int:
-        """Return the number of an update's iteration; of the newest one where it has none."""
-        note = self.notes.get(step)
-        return 1 + (self.state.i if note is None else int(note["i"]))
+        return self.callbacks.state
 
     @property
-    def front(self) -> set[int]:
-        """Positions of the candidates on gepa's front."""
-        return {
-            index for front in self.state.get_pareto_front_mapping().values() for index in front
+    def _front(self) -> set[int]:
+        fronts = self.state.get_pareto_front_mapping().values()
+        return {index for front in fronts for index in front}
+
+    def begin_run(self, seed: Candidate) -> None:
+        """Note that the run begins, before anything is bought."""
+        self.callbacks.notify(
+            "on_optimization_start",
+            seed_candidate=dict(seed.texts),
+            trainset_size=len(self.callbacks.loader),
+            valset_size=self._size,
+            config={"seed": self._settings.seed},
+        )
+
+    def end_run(self, error: Exception | None) -> None:
+        """Note how the run ended; an update that it has cut off proposed nothing."""
+        if not self._members:
+            return
+        if error is not None:
+            self.callbacks.notify_of_iteration("on_error", exception=error, will_continue=False)
+        if self._iterates:
+            self.end_iteration(accepted=False)
+        if error is None:
+            self.callbacks.notify(
+                "on_optimization_end",
+                best_candidate_idx=self._best,
+                total_iterations=self.state.i,
+                total_metric_calls=self.state.total_num_evals,
+                final_state=self.state,
+            )
+
+    def begin_iteration(self) -> None:
+        """Count another iteration."""
+        state, notify = self.state, self.callbacks.notify_of_iteration
+        notify("on_state_saved", run_dir=self._settings.log_dir)
+        state.i += 1
+        state.full_program_trace.append({"i": state.i})
+        self._iterates = True
+        notify("on_iteration_start", state=state, trainset_loader=self.callbacks.loader)
+
+    def end_iteration(self, *, accepted: bool) -> None:
+        """Note that an update is committed, and whether any child of it is in the pool."""
+        self._iterates = False
+        self.callbacks.notify_of_iteration(
+            "on_iteration_end", state=self.state, proposal_accepted=accepted
+        )
+
+    def select(self) -> int:
+        """Return the position of the parent that the selector draws."""
+        return self._selector.select_candidate_idx(self.state)
+
+    def selected(self, member: Member) -> None:
+        """Note the parent of an update."""
+        score = self.state.program_full_scores_val_set[member.index]
+        self.callbacks.selected(member, score)
+
+    def sampled(self, plan: UpdatePlan) -> None:
+        """Note the minibatch of an update."""
+        if self._members:
+            self.callbacks.sampled(plan, self._members[plan.parent.index].parents)
+
+    def evaluated(self, learned: Learned) -> None:
+        """Note the rollouts of an update's parent, and what proposers will read of them."""
+        plan, index = learned.plan, learned.plan.parent.index
+        self.state.full_program_trace[-1] |= {
+            "selected_program_candidate": index,
+            "subsample_ids": [row.index for row in plan.rows],
+            "subsample_scores": [rollout.score for rollout in learned.rollouts],
         }
+        self.callbacks.evaluated(learned, self._members[index].parents)
+        self.state.increment_evals(len(learned.rollouts))
+        self.callbacks.learned(learned)
+
+    def screened(self, plan: UpdatePlan, children: Sequence[Checked]) -> None:
+        """Note the rollouts of all children, and which are refused, before any is accepted."""
+        self.callbacks.screened(plan, children)
+        if children:
+            self.state.increment_evals(sum(len(child.after) for child in children))
+        self.callbacks.rejected(children)
 
     def join(self, member: Member, rollouts: Mapping[int, Sequence[Rollout]], best: Member) -> None:
-        """Take in a validated candidate, and tell of it; the student first."""
+        """Take in a validated candidate; the student first."""
         evaluation = ValsetEvaluation(
             outputs_by_val_id={index: output_of(drawn[0]) for index, drawn in rollouts.items()},
             scores_by_val_id=dict(member.scores),
             objective_scores_by_val_id=_objectives(rollouts),
         )
+        self._members.append(member)
+        self._best = best.index
         if member.parents:
             self._extend(member, evaluation)
         else:
-            self._state = new_state(
+            self.callbacks.state = new_state(
                 member.candidate.texts,
                 evaluation,
                 list(visible(member.candidate.texts)),
                 track_best_outputs=self._settings.track_best_outputs,
                 frontier_type=self._settings.gepa.frontier_type,
             )
-        event = ValsetEvaluatedEvent(
-            iteration=self.iteration(member.step),
+        self.callbacks.notify_of_iteration(
+            "on_valset_evaluated",
             candidate_idx=member.index,
             candidate=dict(member.candidate.texts),
             scores_by_val_id=dict(member.scores),
@@ -153,15 +196,14 @@ class GepaParts:
             is_best_program=best.index == member.index,
             outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
         )
-        self.notify("on_valset_evaluated", event)
         if not member.parents:
             self.state.add_budget_hook(self._budget_moved)
         elif member.scores:
-            self._log(member, evaluation, best)
+            self._log(member, evaluation)
 
     def _extend(self, member: Member, evaluation: ValsetEvaluation) -> None:
-        state, before = self.state, self.front
-        discovered = state.total_num_evals
+        state, before = self.state, self._front
+        evaluations = state.total_num_evals
         state.increment_evals(len(member.scores))
         state.num_full_ds_evals += 1
         state.update_state_with_new_program(
@@ -169,21 +211,21 @@ class GepaParts:
             new_program=dict(member.candidate.texts),
             valset_evaluation=evaluation,
             run_dir=None,
-            num_metric_calls_by_discovery_of_new_program=discovered,
+            num_metric_calls_by_discovery_of_new_program=evaluations,
         )
-        event = ParetoFrontUpdatedEvent(
-            iteration=self.iteration(member.step),
-            new_front=sorted(self.front),
-            displaced_candidates=sorted(before - self.front),
+        self.callbacks.notify_of_iteration(
+            "on_pareto_front_updated",
+            new_front=sorted(self._front),
+            displaced_candidates=sorted(before - self._front),
         )
-        self.notify("on_pareto_front_updated", event)
-        if (note := self.notes.get(member.step)) is not None:
-            note["new_program_idx"] = member.index
-            note.setdefault("new_program_indices", []).append(member.index)
-            note["evaluated_val_indices"] = sorted(member.scores)
+        if self._iterates:
+            trace = state.full_program_trace[-1]
+            trace["new_program_idx"] = member.index
+            trace.setdefault("new_program_indices", []).append(member.index)
+            trace["evaluated_val_indices"] = sorted(member.scores)
 
-    def _log(self, member: Member, evaluation: ValsetEvaluation, best: Member) -> None:
-        """Tell W&B. The journal says better what gepa logs there."""
+    def _log(self, member: Member, evaluation: ValsetEvaluation) -> None:
+        """Log to W&B, and not to gepa's logger: the journal has more."""
         log_detailed_metrics_after_discovering_new_program(
             logger=SimpleNamespace(log=lambda _: None),
             gepa_state=self.state,
@@ -191,32 +233,31 @@ class GepaParts:
             valset_evaluation=evaluation,
             objective_scores=self.state.prog_candidate_objective_scores[member.index],
             experiment_tracker=self.experiment,
-            linear_pareto_front_program_idx=best.index,
+            linear_pareto_front_program_idx=self._best,
             valset_size=self._size,
             val_evaluation_policy=self._policy,
         )
 
     def _budget_moved(self, total: int, more: int) -> None:
-        event = BudgetUpdatedEvent(
-            iteration=self.state.i + 1,
+        self.callbacks.notify_of_iteration(
+            "on_budget_updated",
             metric_calls_used=total,
             metric_calls_delta=more,
             metric_calls_remaining=None if self._most is None else max(0, self._most - total),
         )
-        self.notify("on_budget_updated", event)
 
 
 def _objectives(rollouts: Mapping[int, Sequence[Rollout]]) -> dict[int, dict[str, float]] | None:
-    """Return scores by objective and row, where the metric names objectives."""
-    every = {
+    """Return mean scores by row and objective, where the metric names objectives."""
+    scores = {
         index: [rollout.objective_scores for rollout in drawn] for index, drawn in rollouts.items()
     }
-    if not any(scores for drawn in every.values() for scores in drawn):
+    if not any(itertools.chain(*scores.values())):
         return None
     return {
         index: {
-            name: math.fsum(scores.get(name, 0.0) for scores in drawn) / len(drawn)
-            for name in dict.fromkeys(name for scores in drawn for name in scores)
+            name: math.fsum(objectives.get(name, 0.0) for objectives in drawn) / len(drawn)
+            for name in dict.fromkeys(itertools.chain(*drawn))
         }
-        for index, drawn in every.items()
+        for index, drawn in scores.items()
     }

@@ -38,7 +38,7 @@ from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._ending import Ending
 from combee_dspy.search._failures import Failures
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import C, Keeper, P
 from combee_dspy.search._plans import Learned, UpdatePlan
@@ -71,7 +71,7 @@ class Loop(Generic[P, C]):
     learner: UpdateLearner
     keeper: Keeper[P, C]
     pool: CandidatePool
-    gepa: GepaParts
+    gepa: Gepa
     failures: Failures
     judging: Judging
     books: Books

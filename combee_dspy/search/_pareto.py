@@ -17,13 +17,12 @@ from combee_dspy.search._candidates import Compilation, EffectPlace, Member
 from combee_dspy.search._choices import choose_best, draw_screen, verdict
 from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._keeper import Keeper
-from combee_dspy.search._plans import Learned, Parent, UpdatePlan
+from combee_dspy.search._plans import Checked, Child, Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
-from combee_dspy.search._propose import Child, Proposer
+from combee_dspy.search._propose import Proposer
 from combee_dspy.search._records import trajectories
-from combee_dspy.search._telling import Checked, Telling
 from combee_dspy.search._turns import Turns
 from combee_dspy.streams import derive
 
@@ -37,7 +36,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
     task: Compilation
     effects: Effects
     pool: CandidatePool
-    gepa: GepaParts
+    gepa: Gepa
     proposer: Proposer
     custom: CustomProposer | None  # in the proposer's place where there is one
 
@@ -46,15 +45,14 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         self._seed, self._settings = task.seed, settings
         self._selects, self._screen = settings.component_selector, settings.search.screen
         self._turns = Turns(visible(task.seed.texts), self._selects, self.pool.members)
-        self.telling = Telling(self.effects, self.pool, self.gepa, task.splits.train)
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
 
     def begin(self) -> None:
-        self.telling.run_begun(self._seed, self._settings.seed)
+        self.gepa.begin_run(self._seed)
 
     def ended(self, error: Exception | None) -> None:
-        self.telling.run_ended(error)
+        self.gepa.end_run(error)
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
@@ -67,28 +65,28 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         if not self.task.is_serial and step <= self._settings.staleness:
             # There is one candidate yet: its validation need not be waited for.
             return Parent(self._seed, 0, self._turns.take(0))
-        self.telling.begin(step)
+        if self.task.is_serial:
+            self.gepa.begin_iteration()
         restart = self._settings.diversity.restart
         reason = None if restart is None else restart.due(self._progress)
-        index = 0 if reason else self.gepa.selector.select_candidate_idx(self.gepa.state)
+        index = 0 if reason else self.gepa.select()
         if reason:
             self._restarted.add(step)
             restarts = WarningRaised(f"starting again from the seed: {reason}")
             self.effects.log.emit(restarts, step=step)
         member = self.pool.members[index]
-        self.telling.selected(member)
+        self.gepa.selected(member)
         return Parent(member.candidate, index, self._turns.take(index))
 
     def sampled(self, plan: UpdatePlan) -> None:
-        self.telling.sampled(plan)
+        self.gepa.sampled(plan)
 
     def select(self, plan: UpdatePlan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the user's selector chooses, by the rollouts and gepa's state."""
         parent = plan.parent
         if isinstance(self._selects, str):
             return parent.components or ()
-        program = self.effects.programs.of(parent.candidate)
-        traced = trajectories(program, [row.example for row in plan.rows], rollouts)
+        traced = trajectories(self.effects.programs, plan, rollouts)
         scores = [rollout.score for rollout in rollouts]
         texts = dict(parent.candidate.texts)
         return list(self._selects(self.gepa.state, traced, scores, parent.index, texts))
@@ -97,7 +95,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         """Return the children of what was learned; none where nothing was."""
         step, parent = learned.plan.step, learned.plan.parent
         if self.task.is_serial:
-            self._tell(learned)
+            self.gepa.evaluated(learned)
         if learned.skipped:
             if not self._settings.staleness:
                 self._turns.give_back(parent.index)  # in GEPA, nobody had a turn
@@ -115,18 +113,8 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             )
             self.effects.log.emit(event, step=step)
             self.proposed = True
-            self.telling.proposed(step, child)
+            self.gepa.callbacks.proposed(child)
         return children
-
-    def _tell(self, learned: Learned) -> None:
-        """Tell gepa's state of an update's rollouts.
-
-        Before it proposes where updates go one after another; else as it is committed.
-        """
-        self.telling.begin(learned.plan.step)
-        self.telling.evaluated(learned)
-        if not learned.skipped:
-            self.telling.reflected(learned)
 
     async def check(
         self, learned: Learned, proposed: Sequence[Child], turn: Callable[[], Awaitable[None]]
@@ -135,8 +123,9 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         once.
         """
         places = self._screened(learned)
+        rows = [learned.plan.rows[place] for place in places]
         for _ in proposed:
-            self.telling.screening(learned.plan, [learned.plan.rows[place] for place in places])
+            self.gepa.callbacks.screening(learned.plan, rows)
         return await together(self._checked(learned, child, places) for child in proposed)
 
     async def _checked(self, learned: Learned, child: Child, places: Sequence[int]) -> Checked:
@@ -175,8 +164,9 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         """Join the children that were validated, in order."""
         step, parent, accepted = learned.plan.step, learned.plan.parent, False
         if not self.task.is_serial:
-            self._tell(learned)
-        self.telling.screened(learned, checked)
+            self.gepa.begin_iteration()
+            self.gepa.evaluated(learned)
+        self.gepa.screened(learned.plan, checked)
         for result in checked:
             if result.validation is not None:
                 member = self.pool.join(
@@ -184,9 +174,9 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
                 )
                 self._turns.turn(member.index)
                 accepted = True
-                self.telling.accepted(step, member, result.after)
+                self.gepa.callbacks.accepted(member, result)
         self._progress.append(UpdateView(self.pool.best.mean, step in self._restarted))
-        self.telling.end(step, accepted=accepted)
+        self.gepa.end_iteration(accepted=accepted)
 
     async def result(self) -> Member:
         """Return the best candidate on validation."""

@@ -1,14 +1,14 @@
-"""What an update runs, and what it learned."""
+"""The records of one update: what it runs, what it learned, and the children it made of that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Row
 
-__all__ = ["Learned", "Parent", "UpdatePlan"]
+__all__ = ["Checked", "Child", "Learned", "Parent", "UpdatePlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,42 @@ class Learned:
     lessons: Mapping[str, Lessons] = field(default_factory=dict)
     reflections: Mapping[str, tuple[Reflection, ...]] = field(default_factory=dict)
     skipped: str = ""
+
+    @property
+    def dataset(self) -> dict[str, list[dict[str, object]]]:
+        """The records of the reflections, as proposers of GEPA's kind read them."""
+        return {
+            name: [dict(reflection.record) for reflection in reflections]
+            for name, reflections in self.reflections.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A candidate that an operator or a proposer made.
+
+    Attributes:
+        operator: The label of what made it.
+        components: Those that it edited.
+    """
+
+    candidate: Candidate
+    operator: str
+    components: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A child that ran on its screen.
+
+    Attributes:
+        before, after: The rollouts on the screen, of the parent and of the child.
+        reason: Why the child was validated, or was not.
+        validation: Its rollouts by validation row; ``None`` where it was refused.
+    """
+
+    child: Child
+    before: Sequence[Rollout]
+    after: Sequence[Rollout]
+    reason: str
+    validation: Mapping[int, Sequence[Rollout]] | None = None

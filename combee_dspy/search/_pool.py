@@ -14,7 +14,7 @@ from combee_dspy.events import CandidateValidated
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, Member, Row
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 
 __all__ = ["CandidatePool", "Draws", "mean_scores"]
 
@@ -42,7 +42,7 @@ class CandidatePool:
 
     task: Compilation
     effects: Effects
-    gepa: GepaParts
+    gepa: Gepa
 
     def __post_init__(self) -> None:
         self.validation = self.task.splits.validation

@@ -30,23 +30,12 @@ from combee_dspy.records import Edit, Lessons, Refusal, fields_key
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._contexts import Contexts
-from combee_dspy.search._plans import Learned
+from combee_dspy.search._plans import Child, Learned
 from combee_dspy.streams import derive
 
-__all__ = ["Child", "Proposer"]
+__all__ = ["Proposer"]
 
 logger = logging.getLogger("combee_dspy")
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A candidate that an operator made, with the operator's label and the components that it
-    edited.
-    """
-
-    candidate: Candidate
-    operator: str
-    components: tuple[str, ...]
 
 
 @dataclass(eq=False)

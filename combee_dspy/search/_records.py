@@ -1,81 +1,148 @@
-"""GEPA's reflective record: what one rollout has to say about one predictor."""
+"""GEPA's reflective records: a call of a predictor, and the metric's feedback on it."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dspy
 from dspy.utils.exceptions import LMError
 
-from combee_dspy._private import FailedPrediction, Type, history_text
+from combee_dspy._private import FailedPrediction, InstructionProposer, Type, history_text
+from combee_dspy.evaluation import Judge
+from combee_dspy.events import ErrorRaised
 from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts import await_here, output_of
+from combee_dspy.search._candidates import Compilation, EffectPlace, Programs, Row
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._plans import UpdatePlan
+from combee_dspy.search._recorded import Recorded
+from combee_dspy.streams import derive
 
-__all__ = ["call_to_show", "code_record", "predictor_feedback", "shown_call", "trajectories"]
+__all__ = ["Records", "trajectories"]
 
-
-def call_to_show(
-    rollout: Rollout, component: str, stream: random.Random, *, format_failures: bool
-) -> PredictorCall | None:
-    """Return the call of a predictor that its record is about, or ``None`` where there is none to
-    show.
-
-    An answer that did not parse comes first where such answers are shown (``format_failures``);
-    otherwise one call is drawn, as in GEPA.
-    """
-    calls = [call for call in rollout.calls if call.is_of(component)]
-    unparsed = [call for call in calls if call.outputs is None]
-    if unparsed and format_failures:
-        return unparsed[0]
-    parsed = [call for call in calls if call.outputs is not None]
-    return stream.choice(parsed) if parsed else None
+Record = Mapping[str, object]
 
 
-def failed_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Makes the records of a run. Lives on the search's loop."""
+
+    task: Compilation
+    effects: Effects
+    recorded: Recorded
+
+    async def make(
+        self, plan: UpdatePlan, row: Row, rollout: Rollout, component: str
+    ) -> Record | None:
+        """Return a record; ``None`` where the rollout says nothing of the component."""
+        if row.recorded is not None:
+            return await self.recorded.record(row, row.recorded, component, plan.step)
+        example = self.effects.texts.example(row.example)
+        if component in self.task.code:
+            return _code_record(example, rollout)
+        call = self._call(rollout, component, plan.step, row)
+        if call is None:
+            return _failed_record(example, rollout)
+        proposer = self.task.settings.instruction_proposer
+        as_objects = isinstance(proposer, (InstructionProposer, type(None)))
+        feedback = await self._feedback(plan, row, rollout, component, call)
+        return {**_shown_call(call, as_objects=as_objects), "Feedback": feedback}
+
+    def _call(self, rollout: Rollout, component: str, step: int, row: Row) -> PredictorCall | None:
+        """Return the call of a predictor that its record is about; ``None`` where there is none.
+
+        An answer that did not parse comes first where the user wants such answers shown; otherwise
+        one call is drawn, as in GEPA.
+        """
+        calls = [call for call in rollout.calls if call.is_of(component)]
+        unparsed = [call for call in calls if call.outputs is None]
+        if unparsed and self.task.settings.add_format_failure_as_feedback:
+            return unparsed[0]
+        parsed = [call for call in calls if call.outputs is not None]
+        stream = derive(self.task.settings.seed, "shown call", step, component, row.hash)
+        return stream.choice(parsed) if parsed else None
+
+    async def _feedback(
+        self, plan: UpdatePlan, row: Row, rollout: Rollout, component: str, call: PredictorCall
+    ) -> str:
+        """Return what the metric says of one call of a predictor: that is one effect."""
+        if rollout.failed_in == "metric":
+            return _unscored(rollout)
+        settings, effects = self.task.settings, self.effects
+        # A judge says the same of every predictor, and a redacted metric would be shown marks where
+        # it looks for answers.
+        whole = isinstance(effects.metric, Judge) or effects.texts.redacts
+        if whole and rollout.prediction is not None:
+            return rollout.feedback
+        candidate, number = plan.parent.candidate, rollout.calls.index(call)
+        place = EffectPlace("feedback", plan.step, component)
+        key = f"feedback/{candidate.id}/{row.hash[:16]}/{component}/{number}"
+        program = effects.programs.of(candidate)
+        feedback: Mapping[str, Any] = await effects.work(
+            effects.key(key, place),
+            place,
+            "evaluator",
+            "feedback",
+            partial(_ask_metric, program, effects.metric, row.example, rollout, call, component),
+            partial(_feedback_failed, rollout),
+        )
+        if "error" in feedback:
+            effects.log.emit(ErrorRaised("metric", feedback["error"]), step=plan.step)
+        if settings.warn_on_score_mismatch and feedback["score"] not in (None, rollout.score):
+            effects.warn(
+                "The metric scores a predictor otherwise than the program: the program's score"
+                " counts. warn_on_score_mismatch=False silences this."
+            )
+        return str(feedback["feedback"])
+
+
+def _failed_record(example: dspy.Example, rollout: Rollout) -> Record | None:
     """Return the record of a rollout that failed before or in a predictor's only call; ``None`` for
     any other.
     """
     if rollout.error is None:
         return None
-    inputs = {name: str(value) for name, value in example.inputs().items()}
     return {
-        "Inputs": inputs,
+        "Inputs": {name: str(value) for name, value in example.inputs().items()},
         "Generated Outputs": "None: the program failed.",
         "Feedback": rollout.error,
     }
 
 
-def code_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any]:
+def _code_record(example: dspy.Example, rollout: Rollout) -> Record:
     """Return what a rollout says about the code of the program as a whole."""
-    outputs: Any = (
-        dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
-    )
-    scored = rollout.feedback or f"The score was {rollout.score}."
-    feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
+    outputs: object = f"(failed) {rollout.error}"
+    if rollout.prediction is not None:
+        outputs = dict(rollout.prediction)
+    feedback = _unscored(rollout) if rollout.failed_in == "metric" else _feedback_on(rollout)
     return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
 
-def unscored(rollout: Rollout) -> str:
-    """Return the feedback on a rollout that the metric could not score."""
+def _feedback_on(rollout: Rollout) -> str:
+    return rollout.feedback or f"The score was {rollout.score}."
+
+
+def _unscored(rollout: Rollout) -> str:
     return f"The metric could not score this, which says nothing about the answer: {rollout.error}"
 
 
-def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
+def _shown_call(call: PredictorCall, *, as_objects: bool) -> Record:
     """Return a record's ``"Inputs"`` and ``"Generated Outputs"``.
 
     Values stay what they are where DSPy's own proposer gets them (``as_objects``); otherwise they
-    become texts, except for DSPy's types such as images.
+    become texts, except for DSPy's types such as images. Histories come first.
     """
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, object] = {}
     for value in call.inputs.values():
         if isinstance(value, dspy.History):
             inputs["Context"] = value if as_objects else history_text(value)
     for name, value in call.inputs.items():
         if not isinstance(value, dspy.History):
             inputs[name] = value if as_objects or isinstance(value, Type) else str(value)
-    outputs: Any
+    outputs: object
     if call.outputs is None:
         outputs = (
             "The answer did not have the fields that were asked for. As the model wrote"
@@ -88,14 +155,14 @@ def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
     return {"Inputs": inputs, "Generated Outputs": outputs}
 
 
-def predictor_feedback(
+def _ask_metric(
     program: dspy.Module,
     metric: Callable[..., Any],
     example: dspy.Example,
     rollout: Rollout,
     call: PredictorCall,
     component: str,
-) -> Mapping[str, Any]:
+) -> Record:
     """Ask GEPA's metric for its feedback on one call of a predictor.
 
     Runs in a worker thread: the metric may call an LM.
@@ -122,12 +189,10 @@ def predictor_feedback(
     try:
         called = [(predictor, *_traced(predictors, call)[1:])]
         output = await_here(metric(example, output_of(rollout), trace, component, called))
-        score = (
-            output["score"]
-            if isinstance(output, dspy.Prediction) or hasattr(output, "feedback")
-            else output
-        )
-        feedback = output["feedback"] if hasattr(output, "feedback") else None
+        has_feedback = hasattr(output, "feedback")
+        has_score = has_feedback or isinstance(output, dspy.Prediction)
+        score = output["score"] if has_score else output
+        feedback = output["feedback"] if has_feedback else None
         return {
             "score": None if score is None else float(score),
             "feedback": f"The score was {score}." if feedback is None else str(feedback),
@@ -135,42 +200,41 @@ def predictor_feedback(
     except LMError:
         raise  # a service that fails says nothing about the metric, and ends the run
     except BaseException as error:  # noqa: BLE001 - it may fail in any way: the rollout it scored still teaches
-        return feedback_failed(rollout, described(error))
+        return _feedback_failed(rollout, described(error))
 
 
-def feedback_failed(rollout: Rollout, error: str) -> Mapping[str, Any]:
+def _feedback_failed(rollout: Rollout, error: str) -> Record:
     """Return what stands in for the feedback of a metric that failed on one predictor."""
-    feedback = rollout.feedback or f"The score was {rollout.score}."
-    return {"score": None, "feedback": feedback, "error": error}
+    return {"score": None, "feedback": _feedback_on(rollout), "error": error}
 
 
 def _traced(
-    predictors: Mapping[str, Any], call: PredictorCall
-) -> tuple[Any, Mapping[str, Any], Any]:
-    prediction: Any = FailedPrediction(completion_text=call.completion)
-    if call.outputs is not None:
+    predictors: Mapping[str, dspy.Module], call: PredictorCall
+) -> tuple[dspy.Module | None, Mapping[str, object], dspy.Prediction | FailedPrediction]:
+    prediction: dspy.Prediction | FailedPrediction
+    if call.outputs is None:
+        prediction = FailedPrediction(completion_text=call.completion)
+    else:
         prediction = dspy.Prediction(**call.outputs)
     return predictors.get(call.predictor), call.inputs, prediction
 
 
 def trajectories(
-    program: dspy.Module, examples: Sequence[dspy.Example], rollouts: Sequence[Rollout]
+    programs: Programs, plan: UpdatePlan, rollouts: Sequence[Rollout]
 ) -> list[dict[str, Any]]:
-    """Return rollouts as DSPy's trajectories, for parts of gepa's that look at them."""
-    predictors = dict(program.named_predictors())
-
-    def predicted(rollout: Rollout) -> Any:
-        if rollout.prediction is None:
-            return FailedPrediction(completion_text=rollout.error or "")
-        return output_of(rollout)
-
+    """Return an update's rollouts as DSPy's trajectories, for gepa's parts that look at them."""
+    predictors = dict(programs.of(plan.parent.candidate).named_predictors())
     return [
         {
             "example_ind": number,
-            "example": example,
-            "prediction": predicted(rollout),
+            "example": row.example,
+            "prediction": (
+                FailedPrediction(completion_text=rollout.error or "")
+                if rollout.prediction is None
+                else output_of(rollout)
+            ),
             "trace": [_traced(predictors, call) for call in rollout.calls],
             "score": rollout.score,
         }
-        for number, (example, rollout) in enumerate(zip(examples, rollouts, strict=True))
+        for number, (row, rollout) in enumerate(zip(plan.rows, rollouts, strict=True))
     ]

@@ -41,7 +41,7 @@ from combee_dspy.search._earlier import (
 )
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
-from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._growing import Growing
 from combee_dspy.search._heldout import HeldoutReading, note_unheld
 from combee_dspy.search._judging import Judging
@@ -97,7 +97,7 @@ class Run:
             decided=replayed_decisions(settings.search.replay, task.name),
             texts=Texts(settings.privacy, partial(mask, secrets=secrets)),
         )
-        self.gepa = GepaParts(settings, size=len(splits.validation), most=task.limits.rollouts)
+        self.gepa = Gepa(task, self.effects.programs)
         self.pool = CandidatePool(task, self.effects, self.gepa)
         self.failures = Failures(self.effects, settings.validation)
         self.books = Books(
@@ -226,7 +226,7 @@ class Run:
             await self.effects.work("probe", EffectPlace("probe"), "task", "probe", ask)
 
 
-def _make_keeper(contexts: Contexts, gepa: GepaParts) -> Growing | Pareto:
+def _make_keeper(contexts: Contexts, gepa: Gepa) -> Growing | Pareto:
     """Return what keeps what a run learns."""
     task, effects, pool = contexts.task, contexts.effects, contexts.pool
     if task.is_trunk:

@@ -25,7 +25,7 @@ from combee_dspy._private import (
     list_prices,
     new_state,
 )
-from combee_dspy.search import _telling
+from combee_dspy.search import _callbacks, _gepa
 
 
 def test_versions_are_the_supported_ones() -> None:
@@ -96,8 +96,7 @@ def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> No
 
 def test_every_event_that_gepa_tells_of_is_told() -> None:
     theirs = {name for name in dir(GEPACallback) if name.startswith("on_")}
-    from combee_dspy.search import _gepa
 
-    ours = "".join(inspect.getsource(module) for module in (_telling, _gepa))
+    ours = "".join(inspect.getsource(module) for module in (_callbacks, _gepa))
     merges = {name for name in theirs if name.startswith("on_merge")}
     assert {name for name in theirs - merges if f'"{name}"' not in ours} == set()

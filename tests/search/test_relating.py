@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 import dspy
 
 from combee_dspy.records import FailedCall
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._update import UpdateLearner
+from combee_dspy.search._update import _call_or_cut
 
 
 class Decisions:
@@ -27,7 +26,8 @@ class Decisions:
 
 
 def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> None:
-    learner = cast("Any", SimpleNamespace(effects=Decisions()))
+    decisions = Decisions()
+    effects = cast("Any", decisions)
 
     async def ask(room: int, place: str) -> Any:
         async def call(*_: Any) -> dspy.Prediction:
@@ -36,9 +36,7 @@ def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> Non
             return dspy.Prediction(same=[])
 
         signature = cast("type[dspy.Signature]", None)
-        return await UpdateLearner._call_or_cut(
-            learner, call, 3, signature, {}, ("self", place), "reflector"
-        )
+        return await _call_or_cut(effects, call, 3, signature, {}, ("self", place), "reflector")
 
     async def run() -> list[Any]:
         return [
@@ -51,4 +49,4 @@ def test_a_comparison_that_a_budget_cut_stays_cut_when_the_budget_grows() -> Non
     first, cut, again, kept = asyncio.run(run())
     assert isinstance(first, dspy.Prediction) and isinstance(kept, dspy.Prediction)
     assert isinstance(cut, FailedCall) and again == cut and "no calls are left" in cut.error
-    assert list(learner.effects.taken) == ["relate/3/self/second"]
+    assert list(decisions.taken) == ["relate/3/self/second"]
