@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._effects import Effects
 
 __all__ = ["Clock"]
@@ -29,7 +29,9 @@ class Clock:
     """
 
     effects: Effects
-    purse: Purse
+
+    def __post_init__(self) -> None:
+        self._purse = self.effects.purse
 
     async def hold(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work, and wait for every effect that it has begun.
@@ -37,11 +39,11 @@ class Clock:
         Raises:
             BudgetReached: Its time was over before it had a result.
         """
-        left = self.purse.left
-        if left is None or left <= self.purse.reserve:
+        left = self._purse.left
+        if left is None or left <= self._purse.reserve:
             # Where the time was over before, what was bought is read again, however long that
             # takes.
-            self.effects.buyer.over = "" if left is None else self.purse.time_is_over()
+            self.effects.buyer.over = "" if left is None else self._purse.time_is_over()
             result = await work()
             await self.effects.drain()
             return result
@@ -66,12 +68,12 @@ class Clock:
     async def _watch(self, limit: asyncio.Timeout) -> None:
         while (left := self._since_over(0.0)) > 0:
             await asyncio.sleep(min(left, _LOOK))
-        self.effects.buyer.over = self.purse.time_is_over()
+        self.effects.buyer.over = self._purse.time_is_over()
         await self.effects.drain(max(0.0, self._since_over(_GRACE)))
         await asyncio.sleep(max(0.0, self._since_over(_SETTLED)))
         limit.reschedule(asyncio.get_running_loop().time())
 
     def _since_over(self, seconds: float) -> float:
         """Return how long it takes until the time has been over for so many seconds."""
-        left = self.purse.left
-        return 0.0 if left is None else left - self.purse.reserve + seconds
+        left = self._purse.left
+        return 0.0 if left is None else left - self._purse.reserve + seconds

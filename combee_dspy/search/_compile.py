@@ -1,9 +1,9 @@
-"""One compilation: what the teleprompter was given, checked, wired to the loop, and its end."""
+"""One compilation: its arguments are checked, its journal and slots opened, and it is run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from combee_dspy.exceptions import (
     ArgumentValueError,
     attach_program,
 )
-from combee_dspy.journal import Cache, Journal
+from combee_dspy.journal import Cache, Journal, RunLog
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import (
     Adaptive,
@@ -31,10 +31,11 @@ from combee_dspy.rollouts import (
 )
 from combee_dspy.search._candidates import Compilation, SharedParts
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
+from combee_dspy.search._outcome import find_program
 from combee_dspy.search._own_loop import in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
-from combee_dspy.search._run import Run
+from combee_dspy.search._run import Run, make_run
 from combee_dspy.search._splits import Data, examples_in, make_splits
 from combee_dspy.search._traces import add_traces
 from combee_dspy.settings import Settings
@@ -170,29 +171,16 @@ async def compile_task(task: Compilation, shared: SharedParts) -> dspy.Module:
     Raises:
         CombeeError: See :meth:`combee_dspy.Combee.compile`.
     """
-    settings = task.settings
+    settings, lm = task.settings, dspy.settings.lm
     calibration = settings.validation.calibration
-    check_roles(
-        settings.metric,
-        settings.reflection_lm,
-        calibration=calibration,
-        default=dspy.settings.lm,
-    )
-    prints = fingerprints(task.student, settings.metric)
-    begins = NOT_KEPT if settings.privacy.texts == "hashes" else ""
+    check_roles(settings.metric, settings.reflection_lm, calibration=calibration, default=lm)
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     for tracker in trackers:
         tracker.check()  # before there is a run, which nobody would end
-    evaluator = evaluator_of(settings.metric, prints["metric"])
-    about = describe(task, task.limits, evaluator)
-    log = shared.journal.run(
-        task.name, settings.seed, identity(task, prints), about, only_begins=begins
-    )
-    log.emit(audit(settings.privacy, prints))
-    patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
+    prints = fingerprints(task.student, settings.metric)
+    log = _begin_log(task, shared.journal, prints)
     state, result = "failed", {}
-    on_disk = settings.log_dir is not None
-    longest: float | None = None
+    longest: float | None = None  # seconds that trackers may take at the end
 
     def limit_changed(limit: int, reason: str) -> None:
         log.emit(LimitChanged(limit, reason))
@@ -201,22 +189,21 @@ async def compile_task(task: Compilation, shared: SharedParts) -> dspy.Module:
     try:
         async with track(shared.journal.path, log.number, trackers, lambda: longest):
             try:
+                patient_lm = None if lm is None else patient(lm)
                 with dspy.context(lm=patient_lm, callbacks=callbacks_beside(trackers)):
-                    run = Run(task, shared, log, prints)
+                    run = make_run(task, shared, log, prints)
                     program, report = await _searched(run)
-                    if run.purse.left is not None:
-                        longest = max(0.0, run.purse.left) + _LET_GO
+                if run.effects.purse.left is not None:
+                    longest = max(0.0, run.effects.purse.left) + _LET_GO
                 state, result = "finished", result_of(report)
             except asyncio.CancelledError:
                 state = "interrupted"
-                on_disk = False  # whoever interrupts it waits for the journal alone
                 raise
             finally:
                 await log.finish(state, result)
-                if on_disk:
-                    from combee_dspy.tracking.report import (
-                        keep_report,
-                    )  # whoever keeps none loads none
+                # Whoever interrupts a run waits for the journal alone.
+                if settings.log_dir is not None and state != "interrupted":
+                    from combee_dspy.tracking.report import keep_report  # unused without a log_dir
 
                     await asyncio.to_thread(keep_report, shared.journal.path, log.number, task.name)
     finally:
@@ -225,10 +212,20 @@ async def compile_task(task: Compilation, shared: SharedParts) -> dspy.Module:
     return program
 
 
+def _begin_log(task: Compilation, journal: Journal, prints: Mapping[str, str]) -> RunLog:
+    """Begin a run in the journal, or go on with it."""
+    settings = task.settings
+    about = describe(task, evaluator_of(settings.metric, prints["metric"]))
+    begins = NOT_KEPT if settings.privacy.texts == "hashes" else ""
+    log = journal.run(task.name, settings.seed, identity(task, prints), about, only_begins=begins)
+    log.emit(audit(settings.privacy, prints))
+    return log
+
+
 async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:
     within = None
     try:
-        return await run.compiled()
+        return await find_program(run)
     except BaseException as error:
         within = _LET_GO
         attach_program(error, run.best())

@@ -1,4 +1,4 @@
-"""A child that a proposer of GEPA's kind makes, in the place of aggregator and operators."""
+"""Children by a proposer of GEPA's kind, in the place of aggregator and operators."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ logger = logging.getLogger("combee_dspy")
 
 @dataclass(frozen=True, slots=True)
 class CustomProposer:
-    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns
-    is one effect.
-    """
+    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records, as one effect."""
 
     adapter: DspyAdapter
     effects: Effects
@@ -47,7 +45,7 @@ class CustomProposer:
                 texts = self.adapter.propose_new_texts(current, dataset, list(dataset))
             except LMError:
                 raise  # a service that fails says nothing about the proposer, and ends the run
-            except BaseException as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
+            except BaseException as error:  # noqa: BLE001 - whatever it raises, it proposes nothing then, as in gepa
                 return {"error": described(error)}
             return {"texts": {str(name): str(text) for name, text in texts.items()}}
 

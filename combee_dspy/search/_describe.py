@@ -1,4 +1,4 @@
-"""What a run is: what it may be resumed with, and what people are told of it. Pure."""
+"""Describes a run: what it may be resumed with, and what people read of it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
 from combee_dspy.search._candidates import Candidate, Compilation
 from combee_dspy.settings import GepaOptions, Settings
-from combee_dspy.stopping import Limits
 
 _logger = logging.getLogger(__name__)
 
@@ -73,6 +72,7 @@ def evaluator_of(metric: Any, print_: str) -> str:
 
 
 def specs(settings: Settings) -> dict[str, Any]:
+    """Return the strategies as plain data, by what they are for."""
     strategies = {
         "artifact": settings.artifact,
         "aggregator": settings.aggregator,
@@ -87,10 +87,15 @@ def specs(settings: Settings) -> dict[str, Any]:
 
 def _spec(strategy: Any) -> dict[str, Any]:
     spec: dict[str, Any] = Spec.of(strategy).to_dict()
-    spec["params"] = {
-        name: value if _is_plain(value) else repr(value) for name, value in spec["params"].items()
+    return {**spec, "params": _plain(spec["params"])}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that are no JSON as texts."""
+    return {
+        name: value if _is_plain(value) else mask(stable_repr(value))
+        for name, value in values.items()
     }
-    return spec
 
 
 def _is_plain(value: Any) -> bool:
@@ -102,17 +107,32 @@ def _is_plain(value: Any) -> bool:
 
 
 _DECIDES = (
-    *("artifact", "aggregator", "operators", "controller", "diversity", "seed"),
-    *("failure_score", "perfect_score", "skip_perfect_score", "component_selector"),
-    *("candidate_selection_strategy", "add_format_failure_as_feedback"),
-    *("instruction_proposer", "code_proposer"),
+    "artifact",
+    "aggregator",
+    "operators",
+    "controller",
+    "diversity",
+    "seed",
+    "failure_score",
+    "perfect_score",
+    "skip_perfect_score",
+    "component_selector",
+    "candidate_selection_strategy",
+    "add_format_failure_as_feedback",
+    "instruction_proposer",
+    "code_proposer",
 )
-# Parts of a group that a run may go on without, or with another value of.
+# Options of a group that a run may go on without, or with another value of.
 _FREE = frozenset(
-    (
-        *("replay", "patience", "require_diagnosis", "who"),
-        *("warn_failures", "stop_failures", "rollout_seconds"),
-    )
+    {
+        "replay",
+        "patience",
+        "require_diagnosis",
+        "who",
+        "warn_failures",
+        "stop_failures",
+        "rollout_seconds",
+    }
 )
 
 
@@ -183,31 +203,27 @@ def _settings_of(lm: Any) -> dict[str, Any]:
     return {name: kwargs[name] for name in sorted(kwargs) if not hidden.search(name)}
 
 
-def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:
+def describe(task: Compilation, evaluator: str) -> dict[str, Any]:
+    """Return what people read of a run, as JSON values."""
     settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
+    sizes = {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")}
+    traces: dict[str, Any] = {}
+    if splits.traces is not None:
+        sizes["traces"] = len(splits.traces.rows)
+        traces = {"traces": str(splits.traces), "traces_seen": splits.traces.seen}
     return {
         "program": type(task.student).__name__,
         "specs": specs(settings),
         "models": models,
         "evaluator": evaluator,
         "digests": dict(splits.digests),
-        "sizes": {
-            **{name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
-            **({} if splits.traces is None else {"traces": len(splits.traces.rows)}),
-        },
-        **(
-            {"traces": str(splits.traces), "traces_seen": splits.traces.seen}
-            if splits.traces
-            else {}
-        ),
-        "settings": plain_settings(settings),
+        "sizes": sizes,
+        **traces,
+        "settings": _plain_settings(settings),
         "keep": settings.keep,
-        "search": {
-            name: value if _is_plain(value) else stable_repr(value)
-            for name, value in _fields(_search(settings)).items()
-        },
+        "search": _plain(_fields(_search(settings))),
         "budget": repr(settings.budget),
-        "limits": dataclasses.asdict(limits),
+        "limits": dataclasses.asdict(task.limits),
         "seed": settings.seed,
         "versions": {
             name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")
@@ -217,35 +233,40 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
 
 
 _NAMED = (
-    *("num_threads", "failure_score", "perfect_score", "skip_perfect_score"),
-    *("add_format_failure_as_feedback", "candidate_selection_strategy", "component_selector"),
+    "num_threads",
+    "failure_score",
+    "perfect_score",
+    "skip_perfect_score",
+    "add_format_failure_as_feedback",
+    "candidate_selection_strategy",
+    "component_selector",
     "cache",
 )
 _GROUPED = ("validation", "guards", "diversity", "privacy")
 
 
-def plain_settings(settings: Settings) -> dict[str, Any]:
-    """Return, for people, the settings that no part of a description holds already: each under a
-    name of its own, those of a group as ``guards.max_tokens``.
+def _plain_settings(settings: Settings) -> dict[str, Any]:
+    """Return, for people, the settings that no other part of a description holds: each under a name
+    of its own, those of a group as ``guards.max_tokens``.
     """
     named = {name: getattr(settings, name) for name in _NAMED}
     named["gepa_kwargs"] = _gepa_kwargs(settings)
     for group in _GROUPED:
         options = _fields(getattr(settings, group))
         named |= {f"{group}.{name}": value for name, value in options.items()}
-    return {
-        name: value if _is_plain(value) else mask(stable_repr(value))
-        for name, value in named.items()
-    }
+    return _plain(named)
 
 
 def result_of(report: CombeeReport) -> dict[str, Any]:
-    held, same = (
-        report.heldout,
-        ("reason", "seed_score", "best_score", "rollouts", "updates", "seconds"),
-    )
+    """Return what people read of a run that is over, as JSON values."""
+    held = report.heldout
     return {
-        **{name: getattr(report, name) for name in same},
+        "reason": report.reason,
+        "seed_score": report.seed_score,
+        "best_score": report.best_score,
+        "rollouts": report.rollouts,
+        "updates": report.updates,
+        "seconds": report.seconds,
         "heldout": None if held is None else dataclasses.asdict(held),
         "warnings": list(report.warnings),
         "best": Candidate(report.texts).id,

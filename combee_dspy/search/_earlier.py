@@ -1,9 +1,9 @@
-"""What a journal knows of earlier parts of a run, and of a run whose decisions are taken again."""
+"""What earlier parts of a run have spent, by the journal, and what a replayed run decided."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import dspy
@@ -11,19 +11,32 @@ import orjson
 
 from combee_dspy.events import AnswersLost, CostReserved
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, RunHistory, journal_file
+from combee_dspy.journal import Reader, RunHistory, RunLog, journal_file
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import lms_of
+from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import lms_by_role
 from combee_dspy.search._lost import Lost
 
-__all__ = ["earlier_costs", "earlier_seconds", "longest_call", "lost_effects", "replayed_decisions"]
+__all__ = ["earlier_costs", "lost_effects", "make_purse", "replayed_decisions"]
 
 _TIMEOUT = 600.0  # DSPy's own, in seconds
 
 
-def earlier_seconds(reader: Reader, run: int) -> float:
+def make_purse(task: Compilation, log: RunLog) -> Purse:
+    """Return the purse of a run, from which earlier parts of it have spent already."""
+    with Reader(log.journal.path) as reader:
+        return Purse(
+            task.limits,
+            earlier_costs(reader, log.number),
+            lost_effects(reader, log.number, _longest_call(task)),
+            _earlier_seconds(reader, log.number),
+            charged=task.settings.search.replay is None,
+        )
+
+
+def _earlier_seconds(reader: Reader, run: int) -> float:
     """Return how long earlier parts of a run were at work: from the first effect of each stretch to
     its last.
     """
@@ -55,8 +68,8 @@ def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]
     return [(kind, usage) for (_, kind), usage in costs.items()]
 
 
-def longest_call(task: Compilation) -> float:
-    """Return the seconds that a service may go on with a call at most: twice its LM's timeout."""
+def _longest_call(task: Compilation) -> float:
+    """Return the seconds that a service may work on a call at most: twice its LM's timeout."""
     lms = [*lms_by_role(task.settings).values(), dspy.settings.lm, *lms_of(task.student)]
     times = [(getattr(lm, "kwargs", None) or {}).get("timeout") for lm in lms]
     return 2 * max((time for time in times if isinstance(time, (int, float))), default=_TIMEOUT)
@@ -83,10 +96,10 @@ def lost_effects(reader: Reader, run: int, longest: float) -> list[Lost]:
     return lost
 
 
-def replayed_decisions(place: str | None, name: str) -> Callable[[str], Any | None]:
-    """Return what looks up the decisions of an earlier run."""
+def replayed_decisions(place: str | None, name: str) -> Mapping[str, Any]:
+    """Return the decisions of an earlier run by key; none without a ``place`` to read them from."""
     if place is None:
-        return lambda _: None
+        return {}
     with Reader(journal_file(place)) as reader:
         runs = [
             row["id"]
@@ -97,5 +110,4 @@ def replayed_decisions(place: str | None, name: str) -> Callable[[str], Any | No
             raise ArgumentValueError("search.replay", place, f"holds no run named {name!r}", remedy)
         sql = "SELECT key, value FROM effect WHERE run = ? AND kind = 'decision'"
         rows = reader.rows(sql, (runs[-1],))
-    decisions = {row["key"]: orjson.loads(row["value"]) for row in rows}
-    return decisions.get
+    return {row["key"]: orjson.loads(row["value"]) for row in rows}

@@ -1,6 +1,4 @@
-"""What fails: said when it is much, and the end of the run where nothing can be learned from what
-is left.
-"""
+"""Counts failures: many of a kind warn the user, and end the run where nothing else is left."""
 
 from __future__ import annotations
 
@@ -76,18 +74,18 @@ class Failures:
                 kinds[failure.kind].append(failure)
         least = self.options.warn_failures
         return [
-            # Without figures, which grow: it is said once.
+            # Without figures, which grow: it is logged once.
             f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
             f"For example {worst.cause}: {worst.error}. {_advice(worst)}."
             for kind, failures in kinds.items()
             if sum(failure.failed for failure in failures) >= least * failures[0].of
-            and (worst := max(failures, key=_failed))
+            and (worst := max(failures, key=_count))
         ]
 
     async def try_first(
         self, seed: Candidate, validation: Sequence[Row], train: Row | None
     ) -> None:
-        """Run one row of each split before all others; say what raised in it, and what it changed.
+        """Run one row of each split before all others, and warn of what it raises or changes.
 
         The budget counts them when the validation and the first update ask for them.
         """
@@ -102,7 +100,7 @@ class Failures:
         rollouts = [self.effects.rollout(seed, row, place, counted=False) for row, place in rows]
         for rollout in await asyncio.gather(*rollouts, return_exceptions=True):
             if isinstance(rollout, BudgetReached):
-                continue  # whoever needs it is told again
+                continue  # the next effect raises it again
             if isinstance(rollout, BaseException):
                 raise rollout
             if rollout.failed_in in _RAISED:
@@ -156,45 +154,39 @@ def _advice(worst: FailureCount) -> str:
     )
 
 
-def _failed(failure: FailureCount) -> int:
+def _count(failure: FailureCount) -> int:
     return failure.failed
 
 
 def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
-    worst = max(counts, key=_failed)
+    worst = max(counts, key=_count)
     return TooManyFailuresError("; ".join(map(str, counts)), worst.error, _advice(worst))
 
 
 def _hopeless(outcomes: Sequence[Outcome], most: float) -> str:
     """Return a kind of effect of which so large a share fails for every candidate; empty for none.
 
-    A candidate that has learned to do without must not go by what the others did, such as to write
-    a format.
+    A candidate that has learned to do without must not go by the failures of the others, such as to
+    write a format.
     """
     total: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     for outcome in outcomes:
-        if outcome.kind in _HARMLESS:
-            continue
-        total[outcome.kind, outcome.candidate] += outcome.number
-        failed[outcome.kind, outcome.candidate] += (
-            outcome.number if outcome.error is not None else 0
-        )
+        if outcome.kind not in _HARMLESS:
+            place = (outcome.kind, outcome.candidate)
+            total[place] += outcome.number
+            failed[place] += 0 if outcome.error is None else outcome.number
     shares: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    enough: Counter[str] = Counter()
+    effects: Counter[str] = Counter()
     for (kind, candidate), count in total.items():
         shares[kind][candidate] = failed[kind, candidate] / count
-        enough[kind] += count
-    return next(
-        (
-            kind
-            for kind, by_candidate in shares.items()
-            if min(by_candidate.values()) >= most
-            and enough[kind] >= _ENOUGH
-            and not _is_outgrown(by_candidate, shares.get("validation rollouts", {}), most)
-        ),
-        "",
-    )
+        effects[kind] += count
+    validated = shares.get("validation rollouts", {})
+    for kind, by_candidate in shares.items():
+        fails = effects[kind] >= _ENOUGH and min(by_candidate.values()) >= most
+        if fails and not _is_outgrown(by_candidate, validated, most):
+            return kind
+    return ""
 
 
 def _is_outgrown(shares: Mapping[str, float], validated: Mapping[str, float], most: float) -> bool:

@@ -78,6 +78,6 @@ class Judging:
             self._calibrator.add(rollout.score, score)
         self._calibrator.decide()
 
-    def decide(self) -> CalibrationResult | None:
+    def result(self) -> CalibrationResult | None:
         """Return what calibration came to in the end; ``None`` where there was none."""
         return None if self._calibrator is None else self._calibrator.decide(final=True)

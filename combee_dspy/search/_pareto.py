@@ -44,7 +44,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         task, settings = self.task, self.task.settings
         self._seed, self._settings = task.seed, settings
         self._selects, self._screen = settings.component_selector, settings.search.screen
-        self._turns = Turns(visible(task.seed.texts), self._selects, self.pool.members)
+        self._turns = Turns(visible(task.seed.texts), self._selects)
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
 
@@ -172,7 +172,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
                 member = self.pool.join(
                     result.child.candidate, (parent.index,), step, result.validation
                 )
-                self._turns.turn(member.index)
+                self._turns.add_child(parent.index)
                 accepted = True
                 self.gepa.callbacks.accepted(member, result)
         self._progress.append(UpdateView(self.pool.best.mean, step in self._restarted))

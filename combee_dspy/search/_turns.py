@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
-
-from combee_dspy.search._candidates import Member
 
 __all__ = ["Turns"]
 
 
 class Turns:
-    """Lets components take turns; a child goes on where its parents' turn was, as in GEPA.
+    """Lets components take turns; a child goes on where its parent's turn was, as in GEPA.
 
     Args:
         names: The components.
-        selects: ``"round_robin"``, ``"all"``, or the user's selector.
-        members: The validated candidates, read when a turn is asked for.
+        selector: ``"round_robin"``, ``"all"``, or the user's.
     """
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        selects: str | ReflectionComponentSelector,
-        members: Sequence[Member],
-    ) -> None:
+    def __init__(self, names: tuple[str, ...], selector: str | ReflectionComponentSelector) -> None:
         self._names = names
-        self._selects = selects
-        self._members = members
-        self._turns: dict[int, int] = {}
+        self._selector = selector
+        self._turns = [0]  # by candidate, the student first
 
     def take(self, index: int) -> tuple[str, ...] | None:
         """Return what the next update of a candidate edits.
 
-        ``None`` where the user's selector decides: that one reads the rollouts.
+        ``None`` where the user's selector decides: it reads the rollouts.
         """
-        if not isinstance(self._selects, str):
+        if not isinstance(self._selector, str):
             return None
-        if self._selects == "all":
+        if self._selector == "all":
             return self._names
-        turn = self.turn(index)
-        self._turns[index] = turn + 1
+        turn = self._turns[index]
+        self._turns[index] += 1
         return (self._names[turn % len(self._names)],)
-
-    def turn(self, index: int) -> int:
-        """Return the turn of a candidate."""
-        if index not in self._turns:
-            parents = self._members[index].parents if index else ()
-            self._turns[index] = max(map(self.turn, parents), default=0)
-        return self._turns[index]
 
     def give_back(self, index: int) -> None:
         """Let the component that had its turn have it again."""
-        if index in self._turns:
-            self._turns[index] -= 1
+        self._turns[index] -= 1
+
+    def add_child(self, parent: int) -> None:
+        """Note that a child of a candidate has joined the others."""
+        self._turns.append(self._turns[parent])

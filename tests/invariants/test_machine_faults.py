@@ -16,8 +16,7 @@ from combee_dspy import Budget, Search
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import _writer
 from combee_dspy.records import Rollout
-from combee_dspy.search import _run
-from combee_dspy.search._reporting import make_report
+from combee_dspy.search import _outcome
 from tests.invariants.test_resume import said
 from tests.slow import slow_but
 from tests.worlds import World
@@ -119,9 +118,10 @@ def test_what_a_run_holds_does_not_grow_with_its_rollouts(
     def count_and_report(*arguments: Any) -> Any:
         gc.collect()
         held.append(sum(type(item) is Rollout for item in gc.get_objects()))
-        return make_report(*arguments)
+        return report(*arguments)
 
-    monkeypatch.setattr(_run, "make_report", count_and_report)
+    report = _outcome._make_report
+    monkeypatch.setattr(_outcome, "_make_report", count_and_report)
     for rollouts in (120, 360):
         World.made().compile(
             budget=Budget(rollouts=rollouts),

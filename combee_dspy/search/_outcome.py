@@ -1,0 +1,174 @@
+"""What a run comes to: search, choose, read the held-out set, report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import dspy
+
+from combee_dspy._private import detailed_results
+from combee_dspy.costs import serving, totals
+from combee_dspy.evaluation import CalibrationResult, CostPerPoint, Receipt, perfect_score_of
+from combee_dspy.events import ProgramReturned, RunStopped, WarningRaised
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.report import CombeeReport
+from combee_dspy.rollouts import lms_of
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Member
+from combee_dspy.search._clock import Clock
+from combee_dspy.search._describe import bare_state, models_by_role, specs
+from combee_dspy.search._ending import describe_untraced
+from combee_dspy.search._run import Run
+from combee_dspy.stopping import require_countable
+from combee_dspy.tracking import page_file
+
+__all__ = ["find_program"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was read of the held-out set; ``unread`` says why nothing was."""
+
+    receipt: Receipt | None = None
+    per_point: CostPerPoint | None = None
+    unread: str = ""
+
+
+async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
+    """Search, and return the program with its report attached."""
+    task, settings = run.task, run.task.settings
+    for text in task.splits.warnings:
+        run.log.emit(WarningRaised(text))
+    run.log.emit(task.seed.proposed((), "seed"))
+    clock = Clock(run.effects)
+    with run.gepa.experiment:  # W&B gets the last tests, too
+        try:
+            await clock.hold(partial(_search, run))
+        except BudgetReached as reached:
+            await run.loop.cut_off(str(reached))
+        run.log.emit(RunStopped(run.loop.reason))
+        calibrated = run.judging.result()
+        try:
+            chosen = await clock.hold(run.keeper.result)
+        except BudgetReached:
+            chosen = run.pool.best
+    reading = await _read_heldout(run, clock, chosen)
+    report = _make_report(run, chosen, calibrated, reading)
+    purse = run.effects.purse
+    for text in (*report.warnings, *purse.passed(), *purse.doubts()):
+        run.log.emit(WarningRaised(text))
+    program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
+    program._compiled = True
+    if settings.privacy.texts != "hashes" and (state := bare_state(program)) is not None:
+        run.log.emit(ProgramReturned(run.effects.texts.scrubbed(state)))
+    program.combee_report = report
+    if settings.track_stats:
+        # DSPy reads nothing else of its adapter there.
+        builder: Any = SimpleNamespace(build_program=partial(settings.artifact.build, task.student))
+        program.detailed_results = detailed_results(
+            run.gepa.state, builder, settings.log_dir, settings.seed
+        )
+    return program, report
+
+
+async def _search(run: Run) -> None:
+    settings = run.task.settings
+    if not lms_of(run.task.student):
+        await run.probe()  # which refuses, before a rollout
+    try:
+        require_countable(
+            settings.budget,
+            unpriced=settings.costs.unpriced(models_by_role(settings)),
+            gpus=bool(settings.costs.gpus),
+        )
+    except ArgumentValueError:
+        await run.probe()  # an unknown model is the better reason to refuse
+        raise
+    await run.loop.run(run.probe)
+
+
+async def _read_heldout(run: Run, clock: Clock, chosen: Member) -> _Reading:
+    """Run student and result on the held-out set, if there is one and time for it."""
+    if run.reading is None:
+        return _Reading()
+    settings = run.task.settings
+    run.effects.purse.reserve = 0.0
+    read = partial(
+        run.reading.read,
+        run.task.seed,
+        chosen.candidate,
+        seed=settings.seed,
+        models=models_by_role(settings),
+    )
+    try:
+        difference, receipt = await clock.hold(read)
+    except BudgetReached as reached:
+        unread = f"The held-out set was not read to its end, for lack of time: {reached}."
+        return _Reading(unread=unread)
+    scores = [score for member in run.pool.members for score in member.scores.values()]
+    point = perfect_score_of(settings.perfect_score, scores) / 100
+    return _Reading(receipt, run.reading.per_point(receipt, difference.after, point))
+
+
+def _make_report(
+    run: Run, chosen: Member, calibrated: CalibrationResult | None, reading: _Reading
+) -> CombeeReport:
+    task, settings, splits = run.task, run.task.settings, run.task.splits
+    failures, journal = run.log.failures(), run.log.journal.path
+    page = page_file(journal, run.log.number, task.name)
+    on_disk = settings.log_dir is not None
+    warnings = [
+        *splits.warnings,
+        *run.failures.warnings(failures),
+        *(() if reading.receipt is None else reading.receipt.warnings),
+        *([reading.unread] if reading.unread else []),
+        *_doubts(run, calibrated),
+    ]
+    return CombeeReport(
+        reason=run.loop.reason,
+        seed_score=(run.pool.members[0] if chosen.index else chosen).mean,
+        best_score=chosen.mean,
+        rollouts=run.log.rollouts(),
+        recorded=run.log.rollouts("recorded"),
+        traces="" if splits.traces is None else str(splits.traces),
+        validated=bool(splits.validation),
+        updates=run.loop.committed,
+        seconds=run.effects.purse.seconds,
+        costs=totals(run.log.usage()),
+        failures=failures,
+        heldout=None if reading.receipt is None else reading.receipt.difference,
+        unread=reading.unread,
+        receipt=reading.receipt,
+        per_point=reading.per_point,
+        looks_recorded=run.receipts.place,
+        calibration=calibrated,
+        texts=dict(chosen.candidate.texts),
+        digests=dict(splits.digests),
+        decisions=tuple(run.loop.batches.decisions),
+        specs=specs(settings),
+        models=models_by_role(settings),
+        seed=settings.seed,
+        warnings=tuple(dict.fromkeys(warnings)),
+        journal=str(journal) if on_disk else "",
+        page=str(page) if on_disk else "",
+    )
+
+
+def _doubts(run: Run, calibrated: CalibrationResult | None) -> list[str]:
+    """Return what the search itself makes unfit for claims, in sentences."""
+    doubts = []
+    if untraced := run.loop.ending.untraced(run.loop.committed):
+        doubts.append(describe_untraced(untraced))
+    if len(run.pool.members) == 1 and not run.keeper.proposed:
+        doubts.append(
+            f"No new text was ever proposed, so this run supports no claim: {run.loop.reason}."
+        )
+    if calibrated is not None and not calibrated.passed:
+        doubts.append(
+            "The judge is not shown to agree with its reference, so this run supports no"
+            f" claim: {calibrated.reason}."
+        )
+    return doubts
