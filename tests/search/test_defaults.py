@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from gepa.strategies.candidate_selector import CurrentBestCandidateSelector
 
-from combee_dspy import Budget, Diversity, Guards, Search
-from combee_dspy.controllers import PowerLaw
+from combee_dspy import Diversity, Guards, Search
 from combee_dspy.diversity import CharNgrams, Restart, Temperature
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.presets import brief, paper
-from tests.worlds import World, metric, rows
+from tests.worlds import World, rows
 
 ONLY_GEPAS: dict[str, dict[str, Any]] = {
     "proposer": {"instruction_proposer": lambda **_: {}},
@@ -119,22 +117,3 @@ def test_a_playbook_refuses_guards_of_instructions(
     with pytest.raises(ArgumentValueError, match="holds for instructions alone") as refused:
         world.combee(artifact="playbook", guards=guards)
     assert refused.value.argument == argument
-
-
-def test_presets_of_gepas_search_say_so(world: World) -> None:
-    wide = brief(metric, metric, proposer=world.proposer_lm, serial_rollouts=1, serial_score=0.0)
-    assert wide["search"].keep == "pareto"
-    assert paper()["search"].keep == "pareto"
-
-
-def test_the_papers_preset_learns_by_the_papers_parts(world: World) -> None:
-    combee = world.combee(**paper(), budget=Budget(rollouts=120))
-    assert (combee.settings.keep, combee.settings.staleness, combee.settings.aggregator.name) == (
-        "pareto",
-        0,
-        "parallel-scan",
-    )
-    assert combee.settings.aggregator.placement == "plain"
-    assert combee.settings.controller == PowerLaw(profile=3)
-    report = world.compile(**paper(), budget=Budget(rollouts=120)).combee_report
-    assert report.best_score > report.seed_score
