@@ -78,6 +78,17 @@ def metric(
     return dspy.Prediction(score=float(right), feedback=feedback)
 
 
+def gepa_metric(score: Callable[[Any, Any, str | None], Any]) -> Any:
+    """Return a metric with GEPA's five arguments, of a function of row, output and predictor."""
+
+    def scored(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
+        return score(gold, pred, pred_name)
+
+    return scored
+
+
 def examples(count: int, start: int = 0) -> list[dspy.Example]:
     found = []
     for number in range(start, start + count):
