@@ -24,6 +24,7 @@ from tests.worlds import (
     examples,
     gate_metric,
     gate_rows,
+    gepa_metric,
     in_kind,
     metric,
     rows,
@@ -117,18 +118,11 @@ def test_without_a_valset_no_rollout_is_bought_for_both_splits(
     )
 
 
-def test_cache_off_buys_the_same_rollout_again(world: World, tmp_path: Path) -> None:
-    world.compile(validation=0, train=12, log_dir=tmp_path, cache=False, max_metric_calls=60)
-    bought = rows(tmp_path, "SELECT candidate, example FROM effect WHERE kind = 'rollout'")
-    assert len({tuple(row.values()) for row in bought}) < len(bought)
-
-
 def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> None:
     tries = itertools.count()
 
-    def telling(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def telling(gold: Any, pred: Any, pred_name: str | None) -> Any:
         return dspy.Prediction(score=0.0, feedback=f"It said {pred.answer}.")
 
     world = World.made(
@@ -212,11 +206,6 @@ def test_components_take_turns_while_updates_overlap(world: World, tmp_path: Pat
     assert components[:4] == [["first"], ["second"], ["first"], ["second"]]
 
 
-def test_chain_of_thought(world: World) -> None:
-    report = world.compile(dspy.ChainOfThought("question -> answer")).combee_report
-    assert report.best_score > report.seed_score
-
-
 def test_react_with_tools(world: World) -> None:
     looked_up: list[str] = []
 
@@ -272,9 +261,8 @@ def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(
     known = [row for row in examples(48) if row.answer in ("TNA", "EEB")]
     told: list[str] = []
 
-    def watched(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def watched(gold: Any, pred: Any, pred_name: str | None) -> Any:
         if pred_name is not None:
             told.append(pred_name)
         return metric(gold, pred)
@@ -319,26 +307,6 @@ def test_a_program_that_fails_scores_the_failure_score_and_teaches(
     )
 
 
-def test_a_metric_that_fails_scores_the_failure_score_and_teaches(
-    world: World, tmp_path: Path
-) -> None:
-    def broken(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
-        if "cat" in gold.question and pred_name is None:
-            raise KeyError("a bug of the metric")
-        return metric(gold, pred)
-
-    report = world.compile(metric=broken, log_dir=tmp_path, train=12).combee_report
-    failed = rows(
-        tmp_path,
-        "SELECT DISTINCT failed_in, error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL",
-    )
-    assert [row["failed_in"] for row in failed] == ["metric"]
-    assert "a bug of the metric" in failed[0]["error"]
-    assert report.best_score == pytest.approx(11 / 12)
-
-
 @pytest.mark.parametrize("taught", [True, False])
 def test_answers_that_do_not_parse(taught: bool) -> None:
     def mumbling(request: Any) -> str:
@@ -363,9 +331,8 @@ def test_answers_that_do_not_parse(taught: bool) -> None:
 def test_a_score_that_hangs_on_the_predictor_is_warned_of_once(
     world: World, tmp_path: Path
 ) -> None:
-    def moody(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def moody(gold: Any, pred: Any, pred_name: str | None) -> Any:
         return dspy.Prediction(score=float(pred_name is None) / 2, feedback="so so")
 
     world.compile(metric=moody, log_dir=tmp_path, max_metric_calls=40, validation=4)
@@ -434,18 +401,6 @@ def test_the_asyncio_executor_gives_the_same_program(world: World) -> None:
     assert found[0] == found[1]
 
 
-def test_one_object_compiles_several_programs(world: World) -> None:
-    combee = world.combee(max_metric_calls=60)
-    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        found = [
-            combee.compile(
-                dspy.Predict("question -> answer"), trainset=examples(12), valset=examples(6, 100)
-            )
-            for _ in range(2)
-        ]
-    assert found[0].dump_state() == found[1].dump_state()
-
-
 def test_guards_hold_in_a_run(world: World, tmp_path: Path) -> None:
     student = dspy.Predict(dspy.Signature("question -> answer", "Give the code word. Never guess."))
     guards = Guards(keep=("Never guess.",), max_tokens=40)
@@ -474,18 +429,3 @@ def test_keys_stand_in_no_file(tmp_path: Path) -> None:
     for file in tmp_path.rglob("*"):
         if file.is_file():
             assert secret.encode() not in file.read_bytes(), file
-
-
-def test_a_program_that_is_run_remembers_its_last_calls_and_no_more(world):
-    from combee_dspy.search._candidates import Candidate, Programs
-
-    student = dspy.ChainOfThought("question -> answer")
-    programs = Programs(lambda texts: student.deepcopy(), lambda *_: 1.0, 0.0)
-    program = programs.of(Candidate({"predict": "x"}))
-    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        for number in range(130):
-            program(question=f"Number {number}: word for ant?")
-    kept = [module.history for _, module in program.named_sub_modules()]
-    assert len(kept) > 1
-    assert all(len(history) == 100 for history in kept)
-    assert "Number 129" in str(kept[0][-1]["messages"])

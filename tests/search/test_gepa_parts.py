@@ -17,7 +17,7 @@ from gepa.utils import MaxMetricCallsStopper, NoImprovementStopper
 
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from tests.worlds import World, examples, in_kind, metric
+from tests.worlds import World, examples, gepa_metric, in_kind, metric
 
 
 class Heard:
@@ -51,9 +51,8 @@ def level_of(request: Any) -> str:
     return in_kind(request, {"answer": found[-1] if found else "none"})
 
 
-def level_metric(
-    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-) -> Any:
+@gepa_metric
+def level_metric(gold: Any, pred: Any, pred_name: str | None) -> Any:
     return dspy.Prediction(score=LEVELS[pred.answer], feedback="try another level")
 
 
@@ -238,9 +237,8 @@ def test_a_draw_that_failed_counts_as_none_of_an_objective_whichever_draw_it_is(
 ) -> None:
     draws = itertools.count(1)
 
-    def measuring(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def measuring(gold: Any, pred: Any, pred_name: str | None) -> Any:
         if gold.question.startswith("Number 100:") and next(draws) == failing:
             raise RuntimeError("no score")
         return dspy.Prediction(**metric(gold, pred).toDict(), objective_scores={"short": 1.0})
@@ -255,9 +253,8 @@ def test_a_draw_that_failed_counts_as_none_of_an_objective_whichever_draw_it_is(
 
 @pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])
 def test_frontier_types(world: World, frontier: str) -> None:
-    def two_objectives(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def two_objectives(gold: Any, pred: Any, pred_name: str | None) -> Any:
         found = metric(gold, pred)
         short = 1.0 / len(str(pred.answer))
         return dspy.Prediction(
@@ -353,18 +350,3 @@ def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> 
             )
     with pytest.raises(ArgumentTypeError, match=r"is no argument of gepa\.optimize"):
         Combee(metric, auto="light", reflection_lm=dspy.LM("x/y"), gepa_kwargs={"nonsense": 1})
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"gepa_kwargs": {"callbacks": [Heard()]}},
-        {"gepa_kwargs": {"frontier_type": "objective"}},
-        {"candidate_selection_strategy": "current_best"},
-        {"component_selector": lambda *_: []},
-        {"instruction_proposer": lambda *_: {}},
-    ],
-)
-def test_what_a_trunk_would_ignore_is_refused(world: World, given: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentValueError, match="trunk"):
-        world.combee(search=Search(keep="trunk"), **given)

@@ -20,6 +20,7 @@ from tests.worlds import (
     TwoSteps,
     World,
     events,
+    gepa_metric,
     in_kind,
     metric,
     proposer_answer,
@@ -54,9 +55,8 @@ def unread(request: Any) -> str:
 
 
 def scored_but(*numbers: int) -> Any:
-    def judged(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def judged(gold: Any, pred: Any, pred_name: str | None) -> Any:
         if number_of(gold.question) % 100 in numbers:
             raise KeyError("reference")
         return metric(gold, pred)

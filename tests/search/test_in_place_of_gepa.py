@@ -13,14 +13,14 @@ import dspy
 import pytest
 from dspy.teleprompt.gepa import InstructionProposer
 
-from tests.worlds import TwoSteps, World, events, examples, metric
+from tests.worlds import TwoSteps, World, events, examples, gepa_metric, metric
 
 MOCKED = """
 import sys
 from unittest import mock
 import dspy
 from combee_dspy import Combee
-from tests.worlds import World, examples
+from tests.worlds import gepa_metric, World, examples
 
 world = World.made()
 for _ in range(2):
@@ -70,9 +70,8 @@ def test_a_proposer_that_fails_has_proposed_nothing(
 def test_a_metric_without_feedback_on_a_predictor_teaches_by_the_rollouts(
     world: World, tmp_path: Path
 ) -> None:
-    def only_scores(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def only_scores(gold: Any, pred: Any, pred_name: str | None) -> Any:
         if pred_name is not None:
             raise KeyError(pred_name)
         return metric(gold, pred)

@@ -12,7 +12,7 @@ from combee_dspy import Budget, Search, Validation
 from combee_dspy.evaluation import Calibration, Judge
 from combee_dspy.exceptions import ArgumentValueError, CalibrationFailedError
 from combee_dspy.testing import ScriptedLM
-from tests.worlds import World, in_kind, metric, proposer_answer, rows
+from tests.worlds import World, gepa_metric, in_kind, metric, proposer_answer, rows
 
 CRITERIA = "The code word of the animal."
 
@@ -47,9 +47,8 @@ def test_a_metric_that_is_heard_calling_the_proposer_ends_the_run(
     lm = one_for_all()
     hidden = [Judge(CRITERIA, lm=lm)]
 
-    def quiet(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def quiet(gold: Any, pred: Any, pred_name: str | None) -> Any:
         return list(map(lambda judge: judge(gold, pred), hidden))[0]  # noqa: C417, RUF015 - not read off the code
 
     with pytest.raises(ArgumentValueError, match=r"the model that proposes|its own examiner"):
@@ -66,9 +65,8 @@ def test_a_calibrated_judge_may_propose_and_is_paid_once(
     lm = one_for_all()
     told: list[str] = []
 
-    def reference(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    @gepa_metric
+    def reference(gold: Any, pred: Any, pred_name: str | None) -> Any:
         told.append(gold.question)
         return metric(gold, pred)
 
