@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
     World,
+    animal_of,
+    code_word,
     events,
     gepa_metric,
     in_kind,
@@ -44,10 +45,10 @@ class Raising(dspy.Module):
     def forward(self, question: str) -> dspy.Prediction:
         if number_of(question) in self.bad and not self.after:
             raise ValueError("the table has no such column")
-        found = self.step(question=question)
+        bought = self.step(question=question)
         if number_of(question) in self.bad:
             raise ValueError("the table has no such column")
-        return found
+        return bought
 
 
 def unread(request: Any) -> str:
@@ -64,112 +65,91 @@ def scored_but(*numbers: int) -> Any:
     return judged
 
 
-HOPELESS: dict[str, tuple[Any, str]] = {
-    "reflections": (
-        lambda: (World.made(proposer=unread), {"reflection_minibatch_size": 6}),
-        "proposer calls unparsed",
-    ),
-    "train rows": (
-        lambda: (World.made(), {"student": Raising(0, 100)}),
-        "8 of 8 train rollouts raised",
-    ),
-    "validation rows": (
-        lambda: (World.made(), {"student": Raising(100, 200)}),
-        "validation rollouts raised",
-    ),
+HOPELESS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "reflections": ({"proposer": unread}, {}, "proposer calls unparsed"),
+    "train rows": ({}, {"student": Raising(0, 100)}, "8 of 8 train rollouts raised"),
+    "validation rows": ({}, {"student": Raising(100, 200)}, "validation rollouts raised"),
     "small minibatches": (
-        lambda: (World.made(), {"student": Raising(0, 100), "reflection_minibatch_size": 3}),
+        {},
+        {"student": Raising(0, 100), "reflection_minibatch_size": 3},
         "train rollouts raised",
     ),
-    "answers": (lambda: (World.made(unread), {}), "rollouts unparsed"),
-    "metric": (
-        lambda: (World.made(), {"metric": scored_but(*range(100))}),
-        "8 of 8 train rollouts unscored",
-    ),
+    "answers": ({"task": unread}, {}, "rollouts unparsed"),
+    "metric": ({}, {"metric": scored_but(*range(100))}, "8 of 8 train rollouts unscored"),
     "playbook": (
-        lambda: (World.made(proposer=unread), {"artifact": "playbook"}),
+        {"proposer": unread},
+        {"artifact": "playbook", "search": Search(keep="trunk")},
         "reflector calls unparsed",
     ),
 }
+"""By what fails: the scripts of the LMs, arguments, and the error."""
 
 
 @pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
-@pytest.mark.parametrize("what", HOPELESS)
+@pytest.mark.parametrize(("scripts", "options", "error"), HOPELESS.values(), ids=HOPELESS)
 def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(
-    tmp_path: Path, what: str, keep: Any
+    tmp_path: Path, scripts: Any, options: Any, error: str, keep: Any
 ) -> None:
-    made, said = HOPELESS[what]
-    world, given = made()
-    if what == "playbook" and keep == "pareto":
-        pytest.skip("a playbook is a trunk")
-    with pytest.raises(TooManyFailuresError, match=said) as caught:
-        given = {"reflection_minibatch_size": 24, "max_metric_calls": 400, **given}
-        world.compile(log_dir=tmp_path, heldout=6, search=Search(keep=keep), **given)
-    assert caught.value.error
+    size = 6 if "proposer" in scripts and "artifact" not in options else 24
+    options = {
+        "reflection_minibatch_size": size,
+        "max_metric_calls": 400,
+        "search": Search(keep=keep),
+        **options,
+    }
+    with pytest.raises(TooManyFailuresError, match=error) as caught:
+        World.made(**scripts).compile(log_dir=tmp_path, heldout=6, **options)
     assert caught.value.remedy
     assert caught.value.error in str(caught.value)
-    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'heldout'"), (
-        "nothing is read for no claim"
-    )
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'heldout'")
     assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")[0]["n"] < 200
     (run,) = runs(tmp_path)
     assert (run["state"], run["supports_claims"]) == ("failed", 0)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "warning"),
     [
-        (
-            {"student": Raising(0, 100)},
-            "The program raised on the first row that was tried: ValueError",
-        ),
-        (
-            {"student": Raising(100, 200)},
-            "The program raised on the first row that was tried: ValueError",
-        ),
-        (
-            {"metric": scored_but(*range(100))},
-            "The metric raised on the first row that was tried: KeyError",
-        ),
+        ({"student": Raising(0, 100)}, "The program raised on the first row"),
+        ({"student": Raising(100, 200)}, "The program raised on the first row"),
+        ({"metric": scored_but(*range(100))}, "The metric raised on the first row"),
     ],
     ids=["train", "validation", "metric"],
 )
 def test_a_row_of_each_split_is_tried_beside_few_others(
-    tmp_path: Path, given: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, options: dict[str, Any], warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TooManyFailuresError):
         World.made().compile(
-            log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=400, **given
+            log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=400, **options
         )
-    assert any(said in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
-    begun = rows(
+    assert warning in caplog.text
+    began = rows(
         tmp_path,
         "SELECT purpose, started, ended FROM effect WHERE kind = 'rollout' ORDER BY started",
     )
-    assert {row["purpose"] for row in begun[:2]} == {"train", "validation"}
-    tried = max(row["ended"] for row in begun[:2])
+    assert {row["purpose"] for row in began[:2]} == {"train", "validation"}
+    tried = max(row["ended"] for row in began[:2])
     few = World.made().combee().settings.num_threads
-    assert sum(row["started"] < tried for row in begun) <= few, "no more than may run at once"
+    assert sum(row["started"] < tried for row in began) <= few, "no more than may run at once"
 
 
 def test_a_run_that_was_stopped_goes_on_where_more_may_fail_and_buys_nothing_twice(
     tmp_path: Path,
 ) -> None:
     world = World.made(proposer=unread)
-    given: dict[str, Any] = {
-        "log_dir": tmp_path,
-        "reflection_minibatch_size": 6,
-        "max_metric_calls": 80,
-    }
+    options = {"log_dir": tmp_path, "reflection_minibatch_size": 6, "max_metric_calls": 80}
     with pytest.raises(TooManyFailuresError):
-        world.compile(**given)
+        world.compile(**options)
     asked = len(world.task_lm.requests)
     with pytest.raises(TooManyFailuresError):
-        world.compile(**given)
+        world.compile(**options)
     assert len(world.task_lm.requests) == asked
-    world.compile(**given, validation_options=Validation(stop_failures=2))
-    found = rows(tmp_path, "SELECT candidate, example FROM effect WHERE kind = 'rollout'")
-    assert len({tuple(one.values()) for one in found}) == len(found) == len(world.task_lm.requests)
+    world.compile(**options, validation_options=Validation(stop_failures=2))
+    bought = rows(tmp_path, "SELECT candidate, example FROM effect WHERE kind = 'rollout'")
+    assert (
+        len({tuple(row.values()) for row in bought}) == len(bought) == len(world.task_lm.requests)
+    )
 
 
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
@@ -177,11 +157,11 @@ def test_a_candidate_that_learned_the_format_ends_nothing(tmp_path: Path, keep: 
     def mumbling(request: Any) -> str:
         return task_answer(request) if "the word for" in request.system else "no field at all"
 
-    def told(request: Any) -> str:
+    def proposer(request: Any) -> str:
         rules = ["Write the fields.", "Rule: the word for cat is TAC"]
         return in_kind(request, {"lessons": rules, "new_instruction": "\n".join(rules)})
 
-    world = World.made(mumbling, told)
+    world = World.made(mumbling, proposer)
     report = world.compile(
         log_dir=tmp_path,
         reflection_minibatch_size=24,
@@ -192,53 +172,39 @@ def test_a_candidate_that_learned_the_format_ends_nothing(tmp_path: Path, keep: 
     assert "AdapterParseError" in world.proposer_lm.requests[0].text, (
         "an answer that did not parse becomes feedback"
     )
-    assert {(one.kind, one.cause) for one in report.failures} >= {("train rollouts", "unparsed")}
+    assert ("train rollouts", "unparsed") in {(part.kind, part.cause) for part in report.failures}
 
 
 def test_metric_errors_on_a_part_of_the_rows_are_counted_and_support_no_claim(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World.made()
-    given: dict[str, Any] = {
-        "metric": scored_but(3, 4, 11, 15),
-        "heldout": 12,
-        "reflection_minibatch_size": 24,
-    }
-    with caplog.at_level(logging.WARNING, logger="combee_dspy"):
-        report = world.compile(log_dir=tmp_path, **given).combee_report
+    options: dict[str, Any] = {"heldout": 12, "reflection_minibatch_size": 24}
+    report = world.compile(
+        metric=scored_but(3, 4, 11, 15), log_dir=tmp_path, **options
+    ).combee_report
     assert report.best_score > report.seed_score
     assert not report.supports_claims
-    assert any("rollouts failed, so this run supports no claim" in one for one in report.warnings)
-    assert any("train rollouts failed" in one.getMessage() for one in caplog.records)
-    counted = {one.kind: one for one in report.failures}
-    assert (counted["train rollouts"].role, counted["train rollouts"].cause) == (
-        "evaluator",
-        "unscored",
-    )
-    for split in ("train", "validation", "heldout"):
-        own = rows(
-            tmp_path,
-            "SELECT count(error) AS failed, count(*) AS n FROM effect WHERE split = ?",
-            split,
-        )[0]
-        found = counted[f"{split} rollouts".replace("heldout", "held-out")]
-        assert (found.failed, found.of) == (own["failed"], own["n"]), "a sum over the journal"
-    read = [one.text for one in world.proposer_lm.requests]
-    assert any(
-        "could not score this, which says nothing about the answer: KeyError" in text
-        for text in read
-    )
-    assert runs(tmp_path)[0]["supports_claims"] == 0
-    assert World.made().compile(**{**given, "metric": metric}).combee_report.supports_claims
+    assert any("rollouts failed, so this run supports no claim" in text for text in report.warnings)
+    assert "train rollouts failed" in caplog.text
+    failures = {failure.kind: failure for failure in report.failures}
+    assert failures["train rollouts"].role == "evaluator"
+    assert failures["train rollouts"].cause == "unscored"
+    for split, name in (("train", "train"), ("validation", "validation"), ("heldout", "held-out")):
+        sql = "SELECT count(error) AS failed, count(*) AS n FROM effect WHERE split = ?"
+        (count,) = rows(tmp_path, sql, split)
+        failure = failures[f"{name} rollouts"]
+        assert (failure.failed, failure.of) == (count["failed"], count["n"])
+    unscored = "could not score this, which says nothing about the answer: KeyError"
+    assert any(unscored in request.text for request in world.proposer_lm.requests)
+    assert World.made().compile(metric=metric, **options).combee_report.supports_claims
 
 
 def test_minibatches_whose_only_failures_are_the_metrics_are_not_reflected_on(
     tmp_path: Path,
 ) -> None:
     def known(request: Any) -> str:
-        return in_kind(
-            request, {"answer": request.last.split("word for ")[1].split("?")[0][::-1].upper()}
-        )
+        return in_kind(request, {"answer": code_word(animal_of(request.last))})
 
     world = World.made(known)
     options = Validation(stop_failures=2)
@@ -249,7 +215,7 @@ def test_minibatches_whose_only_failures_are_the_metrics_are_not_reflected_on(
         validation_options=options,
     ).combee_report
     assert not world.proposer_lm.requests
-    assert any("No new text was ever proposed" in one for one in report.warnings)
+    assert any("No new text was ever proposed" in text for text in report.warnings)
 
 
 @pytest.mark.parametrize("artifact", ["instruction", "playbook"])
@@ -265,8 +231,8 @@ def test_the_reflection_of_a_row_that_raised_holds_the_error(artifact: str, afte
         train=12,
         budget=Budget(updates=1),
     )
-    texts = [one.text for one in world.proposer_lm.requests]
-    assert any("ValueError: the table has no such column" in text for text in texts)
+    error = "ValueError: the table has no such column"
+    assert any(error in request.text for request in world.proposer_lm.requests)
 
 
 def test_a_step_that_was_never_reached_holds_no_other_steps_answer() -> None:
@@ -281,7 +247,7 @@ def test_a_step_that_was_never_reached_holds_no_other_steps_answer() -> None:
         validation_options=Validation(stop_failures=2),
         max_metric_calls=40,
     )
-    assert any("AdapterParseError" in one.text for one in world.proposer_lm.requests)
+    assert any("AdapterParseError" in request.text for request in world.proposer_lm.requests)
 
 
 def test_a_held_out_set_that_can_tell_no_difference_supports_no_claim(tmp_path: Path) -> None:
@@ -289,7 +255,7 @@ def test_a_held_out_set_that_can_tell_no_difference_supports_no_claim(tmp_path: 
     assert report.heldout.n == 1
     assert not report.supports_claims
     assert "can tell no difference" in report.warnings[0]
-    assert any("can tell no difference" in one["text"] for one in events(tmp_path, "warning"))
+    assert any("can tell no difference" in event["text"] for event in events(tmp_path, "warning"))
     assert World.made().compile(heldout=12).combee_report.supports_claims
 
 
@@ -297,15 +263,13 @@ def test_a_budget_that_leaves_room_for_no_update_supports_no_claim() -> None:
     report = World.made().compile(heldout=12, max_metric_calls=12).combee_report
     assert report.updates == 0
     assert not report.supports_claims
-    assert any("No new text was ever proposed" in one for one in report.warnings)
+    assert any("No new text was ever proposed" in text for text in report.warnings)
 
 
-def test_what_a_budget_in_tokens_was_passed_by_is_said() -> None:
+def test_by_how_much_a_budget_in_tokens_was_passed_is_warned_of() -> None:
     usage = [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)]
-    purse = Purse(Limits(tokens=100), [("rollout", usage)])
-    assert purse.passed() == [
-        "The budget of 100 tokens was passed by 25: something cost more than was known beforehand."
-    ]
+    (warning,) = Purse(Limits(tokens=100), [("rollout", usage)]).passed()
+    assert warning.startswith("The budget of 100 tokens was passed by 25")
     assert not Purse(Limits(tokens=125), [("rollout", usage)]).passed()
 
 
