@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | ``_records`` | a lesson and its evidence | ``combee_dspy.records``, ``texts`` |
 | ``_book`` | the lessons of a component, and which are served | ``_changes`` |
-| ``_changes`` | what an edit does to them | ``combee_dspy.edits``, ``texts`` |
+| ``_changes``, ``_uniting`` | what an edit does to them | ``combee_dspy.edits``, ``texts`` |
 | ``_codec`` | a book as JSON | ``exceptions``, ``json_texts`` |
 | ``_likeness`` | which lessons are about one thing | ``texts`` |
 | ``_section`` | how a prompt shows lessons | nothing |

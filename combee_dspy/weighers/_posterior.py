@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from combee_dspy.lessons import Book, BookLesson, certainty
 from combee_dspy.strategies import parameters
-from combee_dspy.texts import normalised
 from combee_dspy.weighers._base import Standing, Weigher
-
-_WORD = re.compile(r"\w+")
-# A word that more lessons hold belongs to the way they are worded.
-_COMMON = 0.1
+from combee_dspy.weighers._departures import Departures
 
 
 def _count_examples(examples: int) -> str:
@@ -82,54 +76,77 @@ class Posterior(Weigher):
     sole: Annotated[int, Field(ge=1)] | None = None
 
     def weigh(self, book: Book) -> Mapping[str, Standing]:
-        """Return the standings of lessons that harm, of contradicted ones, and of exceptions."""
-        undecided = [lesson for lesson in book.lessons if not lesson.decided]
+        """Return the standings of all lessons that neither a test nor a user has decided."""
         standings = {
             lesson.id: Standing(
                 "retired",
                 f"it harmed {_count_examples(lesson.harmful)} and helped {lesson.helpful}",
             )
-            for lesson in undecided
-            if lesson.harmful - lesson.helpful >= self.leave_at
+            for lesson in book.lessons
+            if not lesson.decided and lesson.harmful - lesson.helpful >= self.leave_at
         }
-        lessons = {lesson.id: lesson for lesson in undecided if lesson.id not in standings}
-        tested = {
+        decided = {lesson.id: lesson for lesson in book.lessons if lesson.decided}
+        tested = {home: lesson for home, lesson in decided.items() if lesson.state == "served"}
+        lessons = {
             lesson.id: lesson
             for lesson in book.lessons
-            if lesson.decided and lesson.state == "served"
+            if lesson.id not in standings.keys() | decided.keys()
         }
-        view = _View(book, lessons | tested)
-        votes = {lesson.id: max(len(view.votes(lesson)), 1) for lesson in lessons.values()}
-        # Of equals the one that entered first, as the sort is stable.
+        departures = Departures(book, lessons | tested)
+        standings |= self._contradicted(lessons, tested, departures)
+        served = {home for home in lessons if standings[home].state == "served"} | tested.keys()
+        repeated = Standing("waiting", "a rule that is served says so without a condition")
+        for lesson in lessons.values():
+            if lesson.id in served and departures.is_repeated(lesson, served):
+                standings[lesson.id] = repeated
+                served.remove(lesson.id)
+        open_lessons = [lesson for home, lesson in lessons.items() if home in served]
+        standings |= self._lone(open_lessons, departures)
+        return standings | self._sole(book, standings)
+
+    def _contradicted(
+        self,
+        lessons: Mapping[str, BookLesson],
+        tested: Mapping[str, BookLesson],
+        departures: Departures,
+    ) -> dict[str, Standing]:
+        """Return standings by votes: the better supported side of a contradiction is served."""
+        votes = {home: max(len(departures.votes(lesson)), 1) for home, lesson in lessons.items()}
+        standings: dict[str, Standing] = {}
+        # Of equals the one that entered first comes first, as the sort is stable.
         for lesson in sorted(lessons.values(), key=lambda lesson: -votes[lesson.id]):
+            decided = [tested[rival] for rival in lesson.rivals if rival in tested]
             rivals = [
                 rival for rival in lesson.rivals if standings.get(rival) == Standing("served")
             ]
-            winner = max(rivals, key=votes.__getitem__, default=None)
-            if not tested.keys().isdisjoint(lesson.rivals):
-                is_own = any(rival in tested and tested[rival].own for rival in lesson.rivals)
+            if decided:
+                is_own = any(rival.own for rival in decided)
                 speaker = "the user's own line says what" if is_own else "a test speaks for what"
-                standings[lesson.id] = Standing("waiting", f"{speaker} contradicts it")
-            elif winner is None:
-                standings[lesson.id] = Standing("served")
+                standing = Standing("waiting", f"{speaker} contradicts it")
+            elif rivals:
+                standing = self._lost(votes[lesson.id], max(votes[rival] for rival in rivals))
             else:
-                standings[lesson.id] = self._against(votes[lesson.id], votes[winner])
-        served = {
-            home for home, standing in standings.items() if standing.state == "served"
-        } | tested.keys()
-        for lesson in lessons.values():
-            if lesson.id in served and view.is_repeated(lesson, served):
-                standings[lesson.id] = Standing(
-                    "waiting", "a rule that is served says so without a condition"
-                )
-                served.remove(lesson.id)
-        again, lone = self._exceptions(view, [lessons[home] for home in lessons if home in served])
-        if len(lone) > max(self.few, self.lone * len(again)):
-            reason = f"one example alone departs from the rule so, as {len(lone)} do in other ways"
-            standings.update(
-                dict.fromkeys((lesson.id for lesson in lone), Standing("waiting", reason))
-            )
-        return standings | self._sole(book, standings)
+                standing = Standing("served")
+            standings[lesson.id] = standing
+        return standings
+
+    def _lost(self, votes: int, winner: int) -> Standing:
+        """Return the standing of a lesson that a better supported one contradicts."""
+        teaches = "teaches" if winner == 1 else "teach"
+        reason = f"{_count_examples(winner)} {teaches} the opposite and {votes} this"
+        return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
+
+    def _lone(self, served: Sequence[BookLesson], departures: Departures) -> dict[str, Standing]:
+        """Return the exceptions that wait since too many depart from a rule in ways of their own.
+
+        One departs in a way of its own where fewer than ``least`` examples depart so.
+        """
+        exceptions = [lesson for lesson in served if lesson.rule in departures.lessons]
+        lone = [lesson for lesson in exceptions if len(departures.examples(lesson)) < self.least]
+        if len(lone) <= max(self.few, self.lone * (len(exceptions) - len(lone))):
+            return {}
+        reason = f"one example alone departs from the rule so, as {len(lone)} do in other ways"
+        return {lesson.id: Standing("waiting", reason) for lesson in lone}
 
     def _sole(self, book: Book, standings: Mapping[str, Standing]) -> dict[str, Standing]:
         """Return the lessons that wait since one example alone teaches them."""
@@ -143,91 +160,3 @@ class Posterior(Weigher):
             for lesson in book.lessons
             if standings.get(lesson.id) == Standing("served") and lesson.support == 1
         }
-
-    def _against(self, votes: int, winner: int) -> Standing:
-        """Return the standing of a lesson that a better supported one contradicts."""
-        reason = (
-            f"{_count_examples(winner)} {'teaches' if winner == 1 else 'teach'} the opposite and"
-            f" {votes} this"
-        )
-        return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
-
-    def _exceptions(
-        self, view: _View, served: Sequence[BookLesson]
-    ) -> tuple[list[BookLesson], list[BookLesson]]:
-        """Return the served exceptions whose departure was seen again, and the lone ones."""
-        again: list[BookLesson] = []
-        lone: list[BookLesson] = []
-        for lesson in served:
-            if lesson.rule in view.lessons:
-                alike = [
-                    other
-                    for other in view.exceptions[lesson.rule]
-                    if view.is_alike(lesson, other, lesson.rule)
-                ]
-                examples = {source for other in (lesson, *alike) for source in other.sources}
-                (again if len(examples) >= self.least else lone).append(lesson)
-        return again, lone
-
-
-class _View:
-    """The lessons that no test has retired, and which depart from a rule alike."""
-
-    def __init__(self, book: Book, lessons: Mapping[str, BookLesson]) -> None:
-        self.book = {lesson.id: lesson for lesson in book.lessons}
-        self.lessons = lessons
-        self.exceptions: dict[str, list[BookLesson]] = {}
-        for lesson in lessons.values():
-            self.exceptions.setdefault(lesson.rule, []).append(lesson)
-        self._words = {
-            lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in book.lessons
-        }
-        holders = Counter(word for home in lessons for word in self._words[home])
-        self._rare = {
-            word for word, count in holders.items() if count <= max(2, _COMMON * len(lessons))
-        }
-
-    def is_alike(self, first: BookLesson, second: BookLesson, rule: str) -> bool:
-        """Return whether two lessons depart from a rule in the same way."""
-        return bool(self._departure(first, rule) & self._departure(second, rule))
-
-    def _departure(self, lesson: BookLesson, rule: str) -> set[str]:
-        """Return the words in which a lesson departs from a rule: its numbers, else rare words."""
-        words = self._words[lesson.id] - self._words[rule]
-        return {word for word in words if any(map(str.isdigit, word))} or words & self._rare
-
-    def votes(self, lesson: BookLesson) -> set[str]:
-        """Return the examples that teach a lesson.
-
-        An exception that departs from the lesson's rival in the same way votes for it.
-        """
-        votes = set(lesson.sources)
-        for rival in lesson.rivals:
-            if rival in self.lessons:
-                agreeing = (
-                    exception
-                    for exception in self.exceptions.get(rival, ())
-                    if self.is_alike(exception, lesson, rival)
-                )
-                votes.update(source for exception in agreeing for source in exception.sources)
-        return votes
-
-    def is_repeated(self, lesson: BookLesson, served: Collection[str]) -> bool:
-        """Return whether a rule that is served says what a lesson says.
-
-        That is a rival of the rule that lost, for an exception to that rule; or, for what
-        contradicts an exception that is not served, the exception's rule.
-        """
-        rule = self.book.get(lesson.rule)
-        if rule is not None and rule.id not in served:
-            rivals = [rival for rival in rule.rivals if rival in served and rival != lesson.id]
-            if any(self.is_alike(lesson, self.book[rival], rule.id) for rival in rivals):
-                return True
-        exceptions = [self.book[rival] for rival in lesson.rivals if rival in self.book]
-        return any(
-            exception.rule in served
-            and exception.id not in served
-            and exception.rule != lesson.id
-            and self.is_alike(lesson, self.book[exception.rule], exception.id)
-            for exception in exceptions
-        )
