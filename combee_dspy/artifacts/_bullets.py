@@ -93,62 +93,55 @@ class BulletText:
         order. One that does not fit any more is left out, and the next is tried.
         """
         chosen: set[str] = set()
-        headings: set[str] = set()
+        sections: set[str] = set()
         left = max_tokens
         for bullet in sorted(self.bullets, key=lambda bullet: (-bullet.value, -bullet.helpful)):
             # Each line is rounded up on its own, so the sum never falls short of the text.
-            heading = (
-                0 if bullet.section in headings else estimate_tokens(f"## {bullet.section}\n\n") + 1
-            )
-            cost = estimate_tokens(bullet.line + "\n") + heading
-            if cost <= left:
-                left -= cost
+            tokens = estimate_tokens(f"{bullet.line}\n")
+            if bullet.section not in sections:
+                tokens += estimate_tokens(f"## {bullet.section}\n\n") + 1
+            if tokens <= left:
+                left -= tokens
                 chosen.add(bullet.id)
-                headings.add(bullet.section)
+                sections.add(bullet.section)
+        names = tuple(name for name in self.sections if name in sections)
         bullets = tuple(bullet for bullet in self.bullets if bullet.id in chosen)
-        return BulletText(
-            bullets, tuple(name for name in self.sections if name in headings) or self.sections
-        )
+        return BulletText(bullets, names or self.sections)
 
 
 def read_text(text: str) -> BulletText:
     """Read a playbook from any text: ``## section`` lines and ACE's bullets.
 
     A line without a mark right behind a bullet's belongs to the bullet: models break lines without
-    asking. Anything else is ignored, and said to be. An id that stands twice keeps its first
-    bullet; a section that stands twice goes on. Where the first line ends with a carriage return,
-    all line ends are taken for those of such a file.
+    asking. Anything else is ignored, and ``ignored`` says so. An id that stands twice keeps its
+    first bullet; a section that stands twice goes on. Where the first line ends with a carriage
+    return, all line ends are taken for those of such a file.
     """
-    sections: list[str] = []
-    bullets: dict[str, Bullet] = {}
-    contents: dict[str, list[str]] = {}
-    ignored: list[str] = []
-    current, last = "", ""
     if text.partition("\n")[0].endswith("\r"):
         # No text of ours begins so: a section's name ends with no space.
         text = text.replace("\r\n", "\n")
+    sections: dict[str, None] = {}
+    bullets: dict[str, Bullet] = {}
+    contents: dict[str, list[str]] = {}
+    ignored: list[str] = []
+    section, lines = _UNNAMED, None
     for number, line in enumerate(text.split("\n"), start=1):
         heading, bullet = _HEADING.fullmatch(line), _LINE.fullmatch(line)
-        if last and (line.startswith(_MORE) or (line.strip() and not heading and not bullet)):
-            contents[last].append(line.removeprefix(_MORE))
-        elif heading:
-            current, last = heading[1], ""
-            sections += [current] * (current not in sections)
+        goes_on = line.startswith(_MORE) or (line.strip() and not heading and not bullet)
+        if lines is not None and goes_on:
+            lines.append(line.removeprefix(_MORE))
+            continue
+        lines = None
+        if heading:
+            section = heading[1]
+            sections.setdefault(section)
+        elif bullet and bullet[1] in bullets:
+            ignored.append(f"line {number}: the id {bullet[1]!r} stands twice, the first is kept")
         elif bullet:
-            current = current or _UNNAMED
-            sections += [current] * (current not in sections)
-            name, last = bullet[1], "" if bullet[1] in bullets else bullet[1]
-            if not last:
-                ignored.append(
-                    f"line {number}: the id {name!r} stands twice, the first bullet is kept"
-                )
-            bullets.setdefault(name, Bullet(name, current, "", int(bullet[2]), int(bullet[3])))
-            contents.setdefault(name, [bullet[4] or ""])
-        elif not line.strip():
-            last = ""
-        else:
+            sections.setdefault(section)
+            lines = contents[bullet[1]] = [bullet[4] or ""]
+            bullets[bullet[1]] = Bullet(bullet[1], section, "", int(bullet[2]), int(bullet[3]))
+        elif line.strip():
             ignored.append(f"line {number} is neither a section nor a bullet: {line[:80]!r}")
-    read = tuple(
-        replace(bullet, content="\n".join(contents[name])) for name, bullet in bullets.items()
-    )
-    return BulletText(read, tuple(sections or [_UNNAMED]), tuple(ignored))
+    read = (replace(bullet, content="\n".join(contents[name])) for name, bullet in bullets.items())
+    return BulletText(tuple(read), tuple(sections) or (_UNNAMED,), tuple(ignored))

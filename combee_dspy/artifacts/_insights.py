@@ -64,28 +64,20 @@ def file_lessons(
     read = [reflection for reflection in reflections if reflection.record.get(INSIGHT)]
     if not lessons or not read:
         return tuple(lessons)
-    vectors = word_vectors(
-        [
-            *(lesson.text for lesson in lessons),
-            *(str(reflection.record[INSIGHT]) for reflection in read),
-        ]
-    )
+    insights = [str(reflection.record[INSIGHT]) for reflection in read]
+    vectors = word_vectors([*(lesson.text for lesson in lessons), *insights])
     likeness = (vectors[: len(lessons)] @ vectors[len(lessons) :].T).toarray().round(6)
-    named = np.array(
-        [[reflection.index in lesson.sources for reflection in read] for lesson in lessons]
-    )
+    named = np.array([[item.index in lesson.sources for item in read] for lesson in lessons])
     likeness[~named] = -1.0
-    most = likeness.max(axis=0)
-    teaches = named & (most > 0) & (np.arange(len(lessons))[:, None] == likeness.argmax(axis=0))
-    placed: list[Lesson] = []
-    for row, lesson in enumerate(lessons):
-        nearest = int(likeness[row].argmax())
-        if not named[row, nearest]:
-            placed.append(lesson)
-            continue
-        places = {nearest, *np.flatnonzero(teaches[row]).tolist()}
-        sources = tuple(sorted({read[place].index for place in places}))
-        placed.append(
-            replace(lesson, sources=sources, section=str(read[nearest].record.get(SECTION, "")))
-        )
-    return tuple(placed)
+    # By lesson and reflection: whether the reflection teaches this one.
+    teaches = (likeness > 0) & (np.arange(len(lessons))[:, None] == likeness.argmax(axis=0))
+    filed: list[Lesson] = []
+    for lesson, near, taught_by in zip(lessons, likeness, teaches, strict=True):
+        nearest = int(near.argmax())
+        if near[nearest] >= 0:
+            places = {nearest, *np.flatnonzero(taught_by).tolist()}
+            sources = tuple(sorted({read[place].index for place in places}))
+            section = str(read[nearest].record.get(SECTION, ""))
+            lesson = replace(lesson, sources=sources, section=section)
+        filed.append(lesson)
+    return tuple(filed)

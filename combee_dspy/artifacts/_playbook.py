@@ -83,11 +83,8 @@ class Playbook(Artifact):
         Of a program that a run has returned it is the whole one, bullets beyond the budget
         included.
         """
-        named = dict(student.named_predictors())
-        standing = [
-            self._take_apart(predictor.signature.instructions)[1] for predictor in named.values()
-        ]
-        whole = next((read for read in standing if read.bullets), BulletText((), self.sections))
+        shown = [playbook for _, _, playbook in self._instructions(student)]
+        whole = next((read for read in shown if read.bullets), BulletText((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
             before = self._read(noted)
@@ -101,13 +98,10 @@ class Playbook(Artifact):
         """Return a copy of the student whose predictors read the playbook, within the budget."""
         text = candidate[COMPONENT]
         within = self._read(text).within(self.max_tokens)
-        advice = str(within) if within.bullets else ""
+        advice = f"\n\n{_BEGIN}\n{_HOW}\n\n{within}\n{_END}" if within.bullets else ""
         program: Any = student.deepcopy()
-        for _, predictor in program.named_predictors():
-            task, _ = self._take_apart(predictor.signature.instructions)
-            if advice:
-                task = f"{task}\n\n{_BEGIN}\n{_HOW}\n\n{advice}\n{_END}"
-            predictor.signature = predictor.signature.with_instructions(task)
+        for predictor, task, _ in self._instructions(program):
+            predictor.signature = predictor.signature.with_instructions(task + advice)
         setattr(program, _WHOLE, text)
         setattr(program, _SEEN, tuple(bullet.id for bullet in within.bullets))
         return program
@@ -118,16 +112,11 @@ class Playbook(Artifact):
 
     def task(self, student: dspy.Module) -> str:
         """Return what the student is told without a playbook, for reflectors and readers."""
-        predictors = student.named_predictors()
-        instructions = [
-            (name, self._take_apart(predictor.signature.instructions)[0])
-            for name, predictor in predictors
-        ]
-        return (
-            instructions[0][1]
-            if len(instructions) == 1
-            else "\n\n".join(f"{name}: {text}" for name, text in instructions)
-        )
+        tasks = [task for _, task, _ in self._instructions(student)]
+        if len(tasks) == 1:
+            return tasks[0]
+        names = [name for name, _ in student.named_predictors()]
+        return "\n\n".join(f"{name}: {task}" for name, task in zip(names, tasks, strict=True))
 
     async def reflect(
         self, trajectory: Trajectory, component: str, context: StrategyContext
@@ -136,11 +125,7 @@ class Playbook(Artifact):
         bullets = bullets_for(trajectory, context.text, self.max_tokens)
         sections = self._read(context.text).sections
         return await reflect_on(
-            trajectory,
-            bullets,
-            sections,
-            context,
-            ground_truth=self.ground_truth,
+            trajectory, bullets, sections, context, ground_truth=self.ground_truth
         )
 
     async def learn(
@@ -150,19 +135,16 @@ class Playbook(Artifact):
         context: StrategyContext,
     ) -> Lessons:
         """Return what the aggregator makes of the key insights, and the judged bullets."""
-        visible = self._read(context.text).within(self.max_tokens)
-        text = "\n\n".join(
-            part for part in (context.notes, str(visible) if visible.bullets else "") if part
-        )
-        at_work = replace(context, text=text, notes="")
+        before = self._read(context.text)
+        visible = before.within(self.max_tokens)
+        shown = [context.notes, str(visible) if visible.bullets else ""]
+        at_work = replace(context, text="\n\n".join(filter(None, shown)), notes="")
         learned = await aggregate_changed(extract_insight, reflections, aggregator, at_work)
         read = [reflection for reflection in await arrived(reflections) if reflection is not None]
         lessons = learned.lessons
         if learned.rewrite is not None:
-            present = [
-                *context.notes.splitlines(),
-                *(bullet.content for bullet in self._read(context.text).bullets),
-            ]
+            contents = (bullet.content for bullet in before.bullets)
+            present = [*context.notes.splitlines(), *contents]
             lessons += lessons_in(learned.rewrite, present, read)
         # A success counts as well: what it was shown may have helped.
         edits = (*learned.edits, *collect_judgements(read, context.update))
@@ -175,6 +157,7 @@ class Playbook(Artifact):
         lessons: list[BookLesson] = []
         for bullet in bullets:
             wording = lesson_id(bullet.content)
+            # A bullet is found by its words too, unless another one is found by them.
             wordings = (bullet.id,) if wording in ids else (bullet.id, wording)
             ids.add(wording)
             lessons.append(
@@ -219,13 +202,17 @@ class Playbook(Artifact):
         own = (name for name in read.sections if name not in self.sections)
         return BulletText(read.bullets, (*own, *self.sections))
 
-    def _take_apart(self, instruction: str) -> tuple[str, BulletText]:
-        """Take an instruction apart into itself without a playbook, and the playbook in it."""
-        match = _VISIBLE.search(instruction)
-        if match is None:
-            return instruction, BulletText((), self.sections)
-        around = (instruction[: match.start()], instruction[match.end() :])
-        return "\n\n".join(part for part in around if part), self._read(match[1].removeprefix(_HOW))
+    def _instructions(self, program: dspy.Module) -> list[tuple[dspy.Predict, str, BulletText]]:
+        """Return each predictor, its instruction without a playbook, and the playbook in it."""
+        parts: list[tuple[dspy.Predict, str, BulletText]] = []
+        for _, predictor in program.named_predictors():
+            task, playbook = predictor.signature.instructions, BulletText((), self.sections)
+            if match := _VISIBLE.search(task):
+                around = (task[: match.start()], task[match.end() :])
+                task = "\n\n".join(filter(None, around))
+                playbook = self._read(match[1].removeprefix(_HOW))
+            parts.append((predictor, task, playbook))
+        return parts
 
 
 def _as_shown(bullet: Bullet) -> str:

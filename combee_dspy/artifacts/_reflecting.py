@@ -99,7 +99,7 @@ async def reflect_on(
         "bullets_used": [bullet.line for bullet in bullets],
         "sections": list(sections),
     }
-    signature: type[dspy.Signature] = ReflectOnTrajectory
+    signature = ReflectOnTrajectory
     if ground_truth:
         signature = ReflectOnTrajectoryWithTruth
         inputs["ground_truth"] = dict(trajectory.example.labels().items())
@@ -107,31 +107,27 @@ async def reflect_on(
     if isinstance(answer, FailedCall):
         context.emit(ErrorRaised("reflector", answer.error))
         return None
-    tags, ignored = read_tags(
-        getattr(answer, "bullet_tags", None), {bullet.id for bullet in bullets}
-    )
+    tags, ignored = read_tags(answer.get("bullet_tags"), {bullet.id for bullet in bullets})
     for note in ignored:
         context.emit(WarningRaised(f"reflection {trajectory.index}: {note} was ignored"))
-    insight = getattr(answer, "key_insight", None)
+    insight = answer.get("key_insight")
     insight = insight.strip()[:_MOST_CHARACTERS] if isinstance(insight, str) else ""
+    if not insight and not tags:
+        return None
     record: dict[str, Any] = {INSIGHT: insight, TAGS: tags}
     # Models spell a section's name in their own way; what names none belongs to the last.
-    wanted = str(getattr(answer, "section", "")).strip().casefold()
-    section = next((name for name in sections if name.casefold() == wanted), "")
-    if insight and section:
-        record[SECTION] = section
-    return Reflection(trajectory.index, record, rollout.example_id) if insight or tags else None
+    section = str(answer.get("section")).strip().casefold()
+    names = [name for name in sections if name.casefold() == section]
+    if insight and names:
+        record[SECTION] = names[0]
+    return Reflection(trajectory.index, record, rollout.example_id)
 
 
 def _describe_score(rollout: Rollout) -> str:
     if rollout.failed_in == "metric":
-        return (
-            f"The metric could not score this, which says nothing about the result: {rollout.error}"
-        )
-    verdict = f"This trajectory got a score of {rollout.score:g}"
-    return (
-        f"{verdict}." if rollout.error is None else f"{verdict}, since it failed: {rollout.error}"
-    )
+        return f"The metric failed, which says nothing about the result: {rollout.error}"
+    reason = f", since it failed: {rollout.error}" if rollout.error is not None else "."
+    return f"This trajectory got a score of {rollout.score:g}{reason}"
 
 
 def read_tags(answer: object, ids: Collection[str]) -> tuple[dict[str, str], list[str]]:
@@ -179,10 +175,11 @@ def _record(trajectory: Trajectory, context: StrategyContext) -> dict[str, Any]:
         record["Generated Outputs"] = dict(rollout.prediction)
     if rollout.error is not None:
         record["Error"] = rollout.error
-    whole = Reflection(trajectory.index, record)
-    fitted = fit_reflections(
-        [whole], _TRAJECTORY_TOKENS, lambda note: context.emit(WarningRaised(note)), max_parts=1
-    )
+    notes: list[str] = []
+    whole = [Reflection(trajectory.index, record)]
+    fitted = fit_reflections(whole, _TRAJECTORY_TOKENS, notes.append, max_parts=1)
+    for note in notes:
+        context.emit(WarningRaised(note))
     return render_records(fitted)[0]
 
 

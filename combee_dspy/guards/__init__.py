@@ -1,4 +1,4 @@
-"""What no edit may break: a token budget, protected rules, placeholders, no copies."""
+"""What no edit may break: the token budget, protected rules, placeholders. And no copies."""
 
 from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import (
@@ -7,7 +7,6 @@ from combee_dspy.guards._guards import (
     check,
     check_program,
     guard_notes,
-    own_description,
     placeholders,
 )
 
@@ -18,6 +17,5 @@ __all__ = [
     "check",
     "check_program",
     "guard_notes",
-    "own_description",
     "placeholders",
 ]

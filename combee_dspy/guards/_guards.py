@@ -1,12 +1,13 @@
-"""The user's guards: what a proposer is told of them, and judging one edit by itself."""
+"""The user's guards: notes about them for a proposer, and the check of one edit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
+import dspy
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -26,11 +27,6 @@ def placeholders(text: str) -> tuple[str, ...]:
     Those that only learned text has are nobody's contract.
     """
     return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
-
-
-def own_description(name: str, text: str) -> str:
-    """Return a field's description without DSPy's stand-in ``${name}``, which no LM is shown."""
-    return "" if text == f"${{{name}}}" else text
 
 
 @parameters
@@ -65,20 +61,16 @@ class Guards:
     removed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        rules = (
-            [rule for rules in self.keep.values() for rule in rules]
-            if isinstance(self.keep, dict)
-            else self.keep
-        )
-        if not all(rule.strip() for rule in rules):
-            raise ArgumentValueError(
-                "Guards.keep", self.keep, "holds an empty rule", "Every text contains it."
-            )
+        for name, texts in (("keep", self._all_rules), ("removed", self.removed)):
+            if not all(text.strip() for text in texts):
+                problem, remedy = "holds an empty text", "Every text contains it: leave it out."
+                raise ArgumentValueError(f"Guards.{name}", texts, problem, remedy)
 
-        if not all(text.strip() for text in self.removed):
-            raise ArgumentValueError(
-                "Guards.removed", self.removed, "holds an empty lesson", "Give the lesson's text."
-            )
+    @property
+    def _all_rules(self) -> tuple[str, ...]:
+        if isinstance(self.keep, dict):
+            return tuple(rule for rules in self.keep.values() for rule in rules)
+        return self.keep
 
     def rules(self, component: str) -> tuple[str, ...]:
         """Return the rules that may apply to a component, each once."""
@@ -92,9 +84,7 @@ class Guards:
 
 def _text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
     """Return the estimated tokens that count against a component's budget."""
-    return estimate_tokens(instruction) + sum(
-        estimate_tokens(own_description(*item)) for item in descriptions.items()
-    )
+    return estimate_tokens(instruction) + sum(map(estimate_tokens, descriptions.values()))
 
 
 def check_program(
@@ -110,39 +100,30 @@ def check_program(
     """
     described = descriptions or {}
     texts = {name: [text, *described.get(name, {}).values()] for name, text in instructions.items()}
-    sought = [
-        (
-            guards.keep,
-            "any text of the program",
-            [text for texts_there in texts.values() for text in texts_there],
-        )
-    ]
+    everywhere = [text for own in texts.values() for text in own]
     if isinstance(guards.keep, dict):
-        unknown = [name for name in guards.keep if name not in texts]
-        if unknown:
-            remedy = f"Components: {', '.join(texts) or 'none'}."
-            raise ArgumentValueError(
-                "Guards.keep", unknown[0], "names no component of the program", remedy
-            )
-        sought = [
-            (rules, f"the text of {name!r}", texts[name]) for name, rules in guards.keep.items()
-        ]
-    for rules, where, texts_there in sought:
-        for rule in rules:
-            if not any(rule in text for text in texts_there):
-                remedy = (
-                    "Write it into the program's instruction word for word, or leave it out of"
-                    " keep."
-                )
-                raise ArgumentValueError(
-                    "Guards.keep", rule, f"is a rule that is not in {where}", remedy
-                )
+        for component, rules in guards.keep.items():
+            if component not in texts:
+                remedy = f"Components: {', '.join(texts) or 'none'}."
+                problem = "names no component of the program"
+                raise ArgumentValueError("Guards.keep", component, problem, remedy)
+            _check_rules(rules, f"the text of {component!r}", texts[component])
+    else:
+        _check_rules(guards.keep, "any text of the program", everywhere)
     for component, text in instructions.items():
         tokens = _text_tokens(text, described.get(component, {}))
         if guards.max_tokens is not None and tokens > guards.max_tokens:
             problem = f"is less than the {tokens:,} estimated tokens that {component!r} starts with"
             remedy = "Raise it, or shorten the program."
             raise ArgumentValueError("Guards.max_tokens", guards.max_tokens, problem, remedy)
+
+
+def _check_rules(rules: Iterable[str], where: str, texts: Sequence[str]) -> None:
+    for rule in rules:
+        if not any(rule in text for text in texts):
+            problem = f"is a rule that is not in {where}"
+            remedy = "Write it into the program's instruction word for word, or leave it out."
+            raise ArgumentValueError("Guards.keep", rule, problem, remedy)
 
 
 def guard_notes(
@@ -157,28 +138,22 @@ def guard_notes(
     ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the
     seed's instruction, whose placeholders must stay; the current one where it is not known.
     """
-    notes = []
-    if guards.max_tokens is not None:
+    notes: list[str] = []
+    if (most := guards.max_tokens) is not None:
         now = _text_tokens(text, descriptions or {})
+        words = max(1, most * 3 // 4)
         notes.append(
-            f"- The whole text may take at most {guards.max_tokens:,} tokens (about"
-            f" {max(1, guards.max_tokens * 3 // 4):,} words); it takes {now:,} now. A longer text"
-            " is thrown away."
+            f"- The whole text may take at most {most:,} tokens (about {words:,} words); it takes"
+            f" {now:,} now. A longer text is thrown away."
         )
-    rules = guards.rules_in(component, text, *([seed] if seed else ()))
-    if rules:
+    if rules := guards.rules_in(component, text, seed or ""):
         notes.append("- These rules stay in the text word for word:")
         notes.extend(f"  {rule}" for rule in rules)
-    names = placeholders(text if seed is None else seed)
-    if names:
-        notes.append(
-            f"- These placeholders stay in the text exactly as they are: {' '.join(names)}"
-        )
-    if guards.max_copied_words is not None:
-        notes.append(
-            f"- No more than {guards.max_copied_words} words in a row may be copied from an"
-            " example."
-        )
+    if names := placeholders(text if seed is None else seed):
+        listed = " ".join(names)
+        notes.append(f"- These placeholders stay in the text exactly as they are: {listed}")
+    if (run := guards.max_copied_words) is not None:
+        notes.append(f"- No more than {run} words in a row may be copied from an example.")
     return "\n".join(notes)
 
 
@@ -196,7 +171,7 @@ class GuardInput:
     demonstrations: tuple[Demonstration, ...] = ()
     seed_instruction: str | None = None
     seed_field_descriptions: Mapping[str, str] = field(default_factory=dict)
-    signature: Any = None
+    signature: type[dspy.Signature] | None = None
 
     @property
     def own_texts(self) -> tuple[str, ...]:
@@ -223,66 +198,63 @@ def _faults(
     edit: Edit, guards: Guards, target: GuardInput, copies: CopyIndex | None
 ) -> Iterator[str]:
     yield from _no_change(edit, target)
-    yield from _broken_signature(edit, target)
+    if target.signature is not None:
+        yield from _broken_signature(edit, target.signature)
     texts = list(_texts(edit, target))
-    for what, new, parent, seed in texts:
-        for name in placeholders(seed):
-            if name not in new:
-                yield f"the {what} loses the placeholder {name}"
-        for rule in guards.rules_in(target.component, parent, seed):
-            if rule not in new:
-                yield f"the {what} loses the protected rule {_short(rule)!r}"
+    for text in texts:
+        yield from _losses(*text, guards, target.component)
     if guards.max_tokens is not None and texts:
         instruction = target.instruction if edit.instruction is None else edit.instruction
-        tokens = _text_tokens(
-            instruction, {**target.field_descriptions, **(edit.field_descriptions or {})}
-        )
+        descriptions = {**target.field_descriptions, **(edit.field_descriptions or {})}
+        tokens = _text_tokens(instruction, descriptions)
         if tokens > guards.max_tokens:
             yield f"the text of {target.component} takes {tokens:,} tokens of {guards.max_tokens:,}"
     for what, new, _, _ in texts:
         if copies is not None and (copy := copies.copied(new, target.own_texts)):
-            yield (
-                f"the {what} copies {len(copy.split())} words from a training example:"
-                f" {_short(copy)!r}"
-            )
+            words = len(copy.split())
+            yield f"the {what} copies {words} words from a training example: {_short(copy)!r}"
+
+
+def _losses(
+    what: str, new: str, parent: str, seed: str, guards: Guards, component: str
+) -> Iterator[str]:
+    for name in placeholders(seed):
+        if name not in new:
+            yield f"the {what} loses the placeholder {name}"
+    for rule in guards.rules_in(component, parent, seed):
+        if rule not in new:
+            yield f"the {what} loses the protected rule {_short(rule)!r}"
 
 
 def _no_change(edit: Edit, target: GuardInput) -> Iterator[str]:
     if edit.instruction is not None and not edit.instruction.strip():
         yield "the new instruction is empty"
-    described = {
-        name: own_description(name, text) for name, text in target.field_descriptions.items()
-    }
+    before = dict(target.field_descriptions)
     if (
         edit.instruction in (None, target.instruction)
         and edit.demonstrations in (None, target.demonstrations)
-        and {**described, **(edit.field_descriptions or {})} == described
+        and {**before, **(edit.field_descriptions or {})} == before
     ):
         yield "the edit changes nothing"
 
 
-def _broken_signature(edit: Edit, target: GuardInput) -> Iterator[str]:
-    if target.signature is None:
-        return
-    broken = "the edit breaks the signature: "
-    inputs, outputs = target.signature.input_fields, target.signature.output_fields
+def _broken_signature(edit: Edit, signature: type[dspy.Signature]) -> Iterator[str]:
+    broken = "the edit breaks the signature:"
     for name in edit.field_descriptions or {}:
-        if name not in inputs and name not in outputs:
-            yield f"{broken}it describes {name!r}, which is no field"
+        if name not in signature.fields:
+            yield f"{broken} it describes {name!r}, which is no field"
     for demonstration in edit.demonstrations or ():
-        for part, names, what in (
-            (demonstration.inputs, inputs, "input"),
-            (demonstration.outputs, outputs, "output"),
+        for values, fields, kind in (
+            (demonstration.inputs, signature.input_fields, "input"),
+            (demonstration.outputs, signature.output_fields, "output"),
         ):
-            yield from (
-                f"{broken}a demonstration shows {name!r}, which is no {what} field"
-                for name in part
-                if name not in names
-            )
+            for name in values:
+                if name not in fields:
+                    yield f"{broken} a demonstration shows {name!r}, which is no {kind} field"
             # DSPy shows a demonstration that lacks fields, but drops one without any input or any
             # output.
-            if names and not part:
-                yield f"{broken}a demonstration has no {what} field"
+            if fields and not values:
+                yield f"{broken} a demonstration has no {kind} field"
 
 
 def _texts(edit: Edit, target: GuardInput) -> Iterator[tuple[str, str, str, str]]:
@@ -293,9 +265,9 @@ def _texts(edit: Edit, target: GuardInput) -> Iterator[tuple[str, str, str, str]
     # A field that the edit leaves out is left as it is: an edit cannot take a description away by
     # silence.
     for name, new in (edit.field_descriptions or {}).items():
-        parent = own_description(name, target.field_descriptions.get(name, ""))
-        seed = own_description(name, target.seed_field_descriptions.get(name, parent))
-        yield f"description of {name!r}", own_description(name, new), parent, seed
+        parent = target.field_descriptions.get(name, "")
+        seed = target.seed_field_descriptions.get(name, parent)
+        yield f"description of {name!r}", new, parent, seed
 
 
 def _short(text: str) -> str:

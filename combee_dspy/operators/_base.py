@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import dspy
 from pydantic import TypeAdapter, ValidationError
 
-from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, own_description, placeholders
+from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, placeholders
 from combee_dspy.lessons import Book, Taught, read_section, write_section
 from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
@@ -136,14 +136,16 @@ def field_descriptions(signature: Any) -> dict[str, str]:
     }
 
 
+def own_description(name: str, text: str) -> str:
+    """Return a field's description without DSPy's stand-in ``${name}``, which no LM is shown."""
+    return "" if text == f"${{{name}}}" else text
+
+
 def describe_parent(material: OperatorInput) -> dict[str, str]:
     """Return the parent's field descriptions: its own, or its signature's where it has none."""
     own = {name: own_description(name, text) for name, text in material.field_descriptions.items()}
     # A host other than Combee may know texts alone.
-    return {
-        **(field_descriptions(material.signature) if material.signature is not None else {}),
-        **own,
-    }
+    return own if material.signature is None else {**field_descriptions(material.signature), **own}
 
 
 def guard_input(material: OperatorInput, component: str) -> GuardInput:

@@ -16,9 +16,14 @@ from dspy.adapters.types.history import History
 from pydantic_core import to_jsonable_python
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from combee_dspy.guards import Guards, own_description
+from combee_dspy.guards import Guards
 from combee_dspy.lessons import Book
-from combee_dspy.operators._base import Operator, OperatorInput, field_descriptions
+from combee_dspy.operators._base import (
+    Operator,
+    OperatorInput,
+    field_descriptions,
+    own_description,
+)
 from combee_dspy.records import (
     Demonstration,
     Edit,

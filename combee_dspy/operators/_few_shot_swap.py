@@ -6,8 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
+import dspy
 from pydantic import Field
 
 from combee_dspy.operators._base import Operator, OperatorInput
@@ -29,7 +30,9 @@ class FewShotSwap(Operator):
 
     A rollout that reached the score gives one demonstration: the predictor's first call in it.
     Demonstrations that are there stay while there is room; once the list is full, up to a quarter
-    of it is swapped each time. Chance comes from the context's stream alone.
+    of it is swapped each time. They cover as many distinct values of the last output field as there
+    is room for, as evenly as possible, so that a task with labels gets a demonstration of each.
+    Chance comes from the context's stream alone.
 
     Example:
         >>> import asyncio
@@ -44,8 +47,6 @@ class FewShotSwap(Operator):
         min_score: The score from which a rollout counts as a success, or ``None`` for the run's
             perfect score.
         max_tokens: Estimated tokens that all demonstrations may take together.
-        balance: Cover as many distinct outputs (values of the last output field) as there is room
-            for, as evenly as possible, so that a task with labels gets a demonstration of each.
         labelled: Where successes are too few to show every output equally often, let training
             examples show it with their own labels, if these name all of the predictor's outputs.
             Off by default: a demonstration is then always something the program did.
@@ -58,7 +59,6 @@ class FewShotSwap(Operator):
     max_demonstrations: Annotated[int, Field(ge=1)] = 12
     min_score: float | None = None
     max_tokens: Annotated[int, Field(ge=1)] = 4_000
-    balance: bool = True
     labelled: bool = False
 
     async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
@@ -66,78 +66,56 @@ class FewShotSwap(Operator):
         needed = material.perfect_score if self.min_score is None else self.min_score
         firsts = [run for run in material.runs if run.first]
         successes = [run for run in firsts if run.score >= needed]
-        none_reached = (
-            f"no rollout of the minibatch reached a score of {needed:g} through this predictor"
-        )
-        if not successes and not self.labelled:
-            return Refusal(none_reached)
         stream = context.stream("few-shot-swap")
-        present = material.demonstrations
+        present, signature = material.demonstrations, material.signature
         ids = {demonstration.example_id for demonstration in present}
-        fresh, skipped = self._make_demonstrations(
-            [run for run in successes if run.example_id not in ids], present, material.signature
-        )
+        new = [run for run in successes if run.example_id not in ids]
+        fresh, problems = self._make_demonstrations(new, present, signature)
         stream.shuffle(fresh)
         if self.labelled:
             relabelled = [replace(run, outputs=run.labels) for run in firsts]
-            labelled, _ = self._make_demonstrations(
-                relabelled, [*present, *fresh], material.signature
-            )
+            labelled, _ = self._make_demonstrations(relabelled, [*present, *fresh], signature)
             stream.shuffle(labelled)
             fresh += labelled
-        if not fresh:
-            repeated = "every success of the minibatch is a demonstration already"
-            return Refusal(
-                skipped
-                or (
-                    repeated
-                    if successes
-                    else f"{none_reached}, and no example's labels can be shown"
-                )
-            )
-        last = list(material.signature.output_fields)[-1]
-        chosen = self._choose(
-            present,
-            fresh,
-            lambda demonstration: (
-                canonical(demonstration.outputs.get(last)) if self.balance else ""
-            ),
-            stream,
-        )
-        if chosen == list(present):
-            return Refusal("no further demonstration fits into the token budget")
-        return Edit(demonstrations=tuple(chosen))
+        if fresh:
+            last = list(signature.output_fields)[-1]
+            label: _Label = lambda shown: canonical(shown.outputs.get(last))  # noqa: E731
+            chosen = self._choose(present, fresh, label, stream)
+            if chosen == list(present):
+                return Refusal("no further demonstration fits into the token budget")
+            return Edit(demonstrations=tuple(chosen))
+        if problems:
+            return Refusal(f"no success can be a demonstration ({len(problems)}): {problems[0]}")
+        if successes:
+            return Refusal("every success of the minibatch is a demonstration already")
+        reason = f"no rollout of the minibatch reached a score of {needed:g} through this predictor"
+        unusable = ", and no example's labels can be shown" if self.labelled else ""
+        return Refusal(reason + unusable)
 
     def _make_demonstrations(
-        self, runs: Sequence[PredictorRun], present: Sequence[Demonstration], signature: Any
-    ) -> tuple[list[Demonstration], str]:
+        self,
+        runs: Sequence[PredictorRun],
+        present: Sequence[Demonstration],
+        signature: type[dspy.Signature],
+    ) -> tuple[list[Demonstration], list[str]]:
         """Return runs as demonstrations, each question once, and what kept others out."""
         questions = {canonical(demonstration.inputs) for demonstration in present}
         fresh: list[Demonstration] = []
-        unusable: list[str] = []
+        problems: list[str] = []
         for run in runs:
             try:
                 demonstration = demonstration_of(run.inputs, run.outputs, signature, run.example_id)
             except NotJSON as reason:
-                unusable.append(str(reason))
+                problems.append(str(reason))
                 continue
-            tokens, question = (
-                demonstration_tokens([demonstration]),
-                canonical(demonstration.inputs),
-            )
+            tokens = demonstration_tokens([demonstration])
+            question = canonical(demonstration.inputs)
             if tokens > self.max_tokens:
-                unusable.append(f"it takes {tokens:,} tokens of {self.max_tokens:,}")
+                problems.append(f"it takes {tokens:,} tokens of {self.max_tokens:,}")
             elif question not in questions:
                 questions.add(question)
                 fresh.append(demonstration)
-        return (
-            fresh,
-            (
-                f"no success can be a demonstration ({len(unusable)}): {unusable[0]}"
-                if unusable
-                else ""
-            ),
-        )
+        return fresh, problems
 
     def _choose(
         self,
@@ -148,8 +126,7 @@ class FewShotSwap(Operator):
     ) -> list[Demonstration]:
         """Return the demonstrations filled up, or up to a quarter of them replaced."""
         filled = list(present)[: self.max_demonstrations]
-        swapped = list(filled)
-        waiting = list(fresh)
+        swapped, waiting = list(filled), list(fresh)
         while waiting and len(filled) < self.max_demonstrations:
             best = _next(filled, waiting, label)
             if self._fits([*filled, best]):
@@ -160,9 +137,7 @@ class FewShotSwap(Operator):
         old, left = list(range(len(swapped))), max(1, len(swapped) // 4)
         while waiting and old and left:
             best = _next(swapped, waiting, label)
-            place = stream.choice(
-                _giving_way(old, [label(demonstration) for demonstration in swapped], label(best))
-            )
+            place = stream.choice(_giving_way(old, list(map(label, swapped)), label(best)))
             trial = [*swapped[:place], best, *swapped[place + 1 :]]
             if self._fits(trial):
                 swapped = trial

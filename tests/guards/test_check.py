@@ -77,13 +77,6 @@ def test_the_seeds_placeholders_count_or_the_parents_where_the_seed_is_not_known
     assert "{bold}" in refused(Guards(), edit, **parent)
 
 
-@pytest.mark.parametrize("name", ["question", "formula"])
-def test_a_stand_in_for_a_description_is_no_placeholder(name):
-    fields = described(name, f"${{{name}}}")
-    assert judge(Guards(), Edit(**described(name, "New.")), **fields) is None
-    assert "changes nothing" in refused(Guards(), Edit(**described(name, "")), **fields)
-
-
 @pytest.mark.parametrize(
     "text",
     [

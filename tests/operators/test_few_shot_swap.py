@@ -60,14 +60,6 @@ def test_rare_labels_come_first(bench):
         assert labels(edit) == {"roi": 2, "npv": 1, "irr": 1}
 
 
-def test_without_balance_the_minibatch_decides(bench):
-    runs = (*(run(i, "roi") for i in range(40)), run(40, "npv"))
-    operator = FewShotSwap(max_demonstrations=2, balance=False)
-    assert any(
-        "npv" not in labels(bench.apply(operator, runs=runs, seed=seed)) for seed in range(10)
-    )
-
-
 def test_present_demonstrations_stay_while_there_is_room(bench):
     present = (demo(0), demo(1))
     edit = bench.apply(
