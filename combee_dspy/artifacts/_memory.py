@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import dspy
 from pydantic import BeforeValidator, Field
@@ -21,6 +21,7 @@ from combee_dspy.memory import (
     BM25,
     MemoryText,
     Retriever,
+    Shelf,
     check_predictors,
     choose_cues,
     fitting,
@@ -69,8 +70,8 @@ class Memory(Artifact):
         k: How many lessons are looked up for a call, at most; ``None`` to let validation choose.
         retriever: Finds them: a name, a mapping from a name to parameters, or a
             :class:`combee_dspy.memory.Retriever`.
-        budget_tokens: Estimated tokens of all lessons that a call is shown, those that always stand
-            there included.
+        budget_tokens: Estimated tokens of all lessons that a call is shown, those that every call
+            is shown included.
         examples: Whether rollouts that were right become entries too: a call is shown the ``k``
             nearest of them as demonstrations, with their reasoning where the program gives any,
             within ``budget_tokens`` besides those of lessons. The saved program then holds those
@@ -124,20 +125,16 @@ class Memory(Artifact):
 
         It begins when all of them are there: readers see the lessons that their calls were shown.
         """
-        calls = [
-            call
-            for each in await arrived(reflections)
-            if each is not None and isinstance(call := each.record.get("Inputs"), Mapping)
-        ]
+        read = [reflection for reflection in await arrived(reflections) if reflection is not None]
+        calls = [call for reflection in read if (call := _inputs_of(reflection)) is not None]
         text = await asyncio.to_thread(self.excerpt, context.text, calls)
         return await _INSTRUCTION.learn(reflections, aggregator, replace(context, text=text))
 
     def excerpt(self, text: str, calls: Sequence[Mapping[str, object]]) -> str:
-        """Return the instruction with the lessons that always stand there, and those that the calls
-        were shown: what most were shown comes first, in 4,000 estimated tokens.
+        """Return the instruction with the lessons that every call is shown, and those that these
+        calls were shown: what most of them were shown comes first, in 4,000 estimated tokens.
         """
-        memory = self._read(text)
-        shelf = shelf_of(text, self.retriever, self.budget_tokens)
+        memory, shelf = self._read(text), self._shelf(text)
         shown = Counter(
             line for call in calls for line in shelf.lessons(call)[len(memory.always) :]
         )
@@ -146,39 +143,30 @@ class Memory(Artifact):
 
     def shows(self, text: str, inputs: Mapping[str, object]) -> tuple[str, ...]:
         """Return the ids of the lessons that a call is shown, in their order."""
-        shelf = shelf_of(text, self.retriever, self.budget_tokens)
-        return tuple(map(lesson_id, shelf.lessons(inputs)))
+        return tuple(map(lesson_id, self._shelf(text).lessons(inputs)))
 
     def arranged(self, text: str, book: Book, examples: Mapping[str, Reflection]) -> str:
-        """Return a memory whose lessons are found by words of the examples that teach them, and in
-        which those always stand that lookup does not find.
+        """Return a memory in which lessons are found by words of the examples that teach them.
 
-        A lesson stands always where two of the examples that teach it would not be shown it, and
-        more than half of them, or more than a tenth of all examples. Those that most examples miss
-        come first; all of them take half of the budget at most. The user's own stay where they are.
+        A lesson that lookup misses is shown to every call: one that two of the examples that teach
+        it would not be shown, and more than half of them, or more than a tenth of all examples.
+        Those that most examples miss come first; all of them take half of the budget at most. The
+        user's own stay where they are.
         """
         memory = self._read(text)
         learned = {lesson.text: lesson.sources for lesson in book.served if not lesson.own}
-        inputs = {
+        calls = {
             source: call
             for source, example in examples.items()
-            if isinstance(call := example.record.get("Inputs"), Mapping)
+            if (call := _inputs_of(example)) is not None
         }
-        queries = {source: query_of(call) for source, call in inputs.items()}
-        cues = choose_cues(learned, queries)
+        cues = choose_cues(learned, {source: query_of(call) for source, call in calls.items()})
         fixed = tuple(line for line in memory.always if line not in learned)
         lookup = {line: cues.get(line, "") for line in memory.lessons if line not in fixed}
-        looked_up = str(replace(memory, always=fixed, lookup=lookup, examples=()))
-        shelf = shelf_of(looked_up, self.retriever, self.budget_tokens)
-        near = {source: shelf.covered(call) for source, call in inputs.items()}
-        missed: Counter[str] = Counter()
-        for line, sources in learned.items():
-            missing = [line not in near[source] for source in sources if source in near]
-            if sum(missing) > max(1, min(len(missing) // 2, len(inputs) // _COMMON)):
-                missed[line] = sum(missing)
+        looked_up = replace(memory, always=fixed, lookup=lookup, examples=())
+        missed = _missed(learned, calls, self._shelf(str(looked_up)))
+        common = set(fitting(missed, self.budget_tokens // 2))
         worked = self._worked(examples.values()) if self.examples else ()
-        most_missed = (line for line, _ in missed.most_common())
-        common = set(fitting(most_missed, self.budget_tokens // 2))
         return str(
             replace(
                 memory,
@@ -191,23 +179,19 @@ class Memory(Artifact):
     def _worked(self, examples: Iterable[Reflection]) -> Iterator[str]:
         """Yield the lines of what was right and is whole, each value a text."""
         for example in examples:
-            inputs, outputs = (example.record.get(name) for name in ("Inputs", "Generated Outputs"))
-            if not (
-                example.perfect and isinstance(inputs, Mapping) and isinstance(outputs, Mapping)
-            ):
-                continue
-            values = [*inputs.values(), *outputs.values()]
-            if all(isinstance(value, str) for value in values) and not any(map(is_cut, values)):
-                yield write_example(inputs, outputs)
+            inputs, outputs = _inputs_of(example), example.record.get("Generated Outputs")
+            if example.perfect and inputs is not None and isinstance(outputs, Mapping):
+                values = [*inputs.values(), *outputs.values()]
+                if all(isinstance(value, str) and not is_cut(value) for value in values):
+                    yield write_example(inputs, outputs)
 
     def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:
         """Return memories that look up twice as many lessons, or half, unless ``k`` is set; and one
-        without lessons that always stand there, but for the user's own.
+        that shows every call the user's own lessons alone.
         """
         memory = self._read(text)
         learned = {lesson.text for lesson in book.lessons if not lesson.own}
-        fixed = tuple(line for line in memory.always if line not in learned)
-        common = tuple(line for line in memory.always if line in learned)
+        common = [line for line in memory.always if line in learned]
         others: list[Arrangement] = []
         most = max(len(memory.lookup), len(memory.examples))
         if self.k is None and memory.k < most:
@@ -215,13 +199,14 @@ class Memory(Artifact):
         if self.k is None and memory.k > 1 and most:
             others.append(Arrangement(str(replace(memory, k=memory.k // 2)), shows_fewer=True))
         if common:
+            fixed = tuple(line for line in memory.always if line not in learned)
             lookup = {**memory.lookup, **dict.fromkeys(common, "")}
             flat = replace(memory, always=fixed, lookup=lookup)
             others.append(Arrangement(str(flat), shows_fewer=True))
         return others
 
     def read(self, text: str) -> Book:
-        """Return the lessons of a memory; those that always stand there are the user's own."""
+        """Return the lessons of a memory; those that every call is shown are the user's own."""
         memory = self._read(text)
         book = Book().add(map(Taught, memory.always), born=-1)
         ids = {lesson.id for lesson in book.lessons}
@@ -235,16 +220,14 @@ class Memory(Artifact):
     def serve(self, text: str, book: Book) -> str:
         """Return a memory that holds what a book serves.
 
-        The user's own lessons and those that stand there always stay so; the others are looked up.
+        The user's own lessons, and those that every call was shown, stay so; others are looked up.
         """
         before = self._read(text)
-        wordings = {wording for lesson in book.lessons for wording in lesson.wordings}
+        known = {wording for lesson in book.lessons for wording in lesson.wordings}
         standing = set(map(lesson_id, before.always))
-        always = [line for line in before.always if lesson_id(line) not in wordings]
+        always = [line for line in before.always if lesson_id(line) not in known]
         lookup = {
-            lesson: cues
-            for lesson, cues in before.lookup.items()
-            if lesson_id(lesson) not in wordings
+            line: cues for line, cues in before.lookup.items() if lesson_id(line) not in known
         }
         for lesson in book.served:
             if lesson.own or not standing.isdisjoint(lesson.wordings):
@@ -253,8 +236,30 @@ class Memory(Artifact):
                 lookup[lesson.text] = before.lookup.get(lesson.text, "")
         return str(replace(before, always=tuple(always), lookup=lookup, k=self.k or before.k))
 
+    def _shelf(self, text: str) -> Shelf:
+        return shelf_of(text, self.retriever, self.budget_tokens)
+
     def _read(self, text: str) -> MemoryText:
         return read_memory(text, self.k or _FIRST_K)
+
+
+def _missed(
+    learned: Mapping[str, Sequence[str]], calls: Mapping[str, Mapping[str, object]], shelf: Shelf
+) -> list[str]:
+    """Return the lessons that too many of their examples are not shown, most missed first."""
+    covered = {source: shelf.covered(call) for source, call in calls.items()}
+    missed: Counter[str] = Counter()
+    for line, sources in learned.items():
+        near = [line in covered[source] for source in sources if source in covered]
+        misses = near.count(False)
+        if misses > max(1, min(len(near) // 2, len(calls) // _COMMON)):
+            missed[line] = misses
+    return [line for line, _ in missed.most_common()]
+
+
+def _inputs_of(reflection: Reflection) -> Mapping[str, Any] | None:
+    inputs = reflection.record.get("Inputs")
+    return inputs if isinstance(inputs, Mapping) else None
 
 
 def _bare(text: str) -> str:

@@ -21,7 +21,7 @@ from combee_dspy.memory._predictor import (
     load_memory,
     with_memory,
 )
-from combee_dspy.memory._shelf import fitting, query_of, shelf_of
+from combee_dspy.memory._shelf import Shelf, fitting, query_of, shelf_of
 from combee_dspy.memory._text import MemoryText, read_example, read_memory, write_example
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "MemoryPredict",
     "MemoryText",
     "Retriever",
+    "Shelf",
     "check_predictors",
     "choose_cues",
     "fitting",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
 
-from combee_dspy.aggregators import Aggregator
-from combee_dspy.events import AnswersIgnored, Event, WarningRaised
-from combee_dspy.records import FailedCall, Lessons, Reflection, Role
+from combee_dspy.events import AnswersIgnored, WarningRaised
+from combee_dspy.records import FailedCall, Reflection, Role
 from combee_dspy.strategies import StrategyContext
 
 Answer = Mapping[str, Any] | FailedCall | BaseException
@@ -27,7 +26,7 @@ class Call:
     role: Role
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self):
         return self.inputs["examples_with_feedback"]
 
 
@@ -40,13 +39,7 @@ class Service:
     calls: list[Call] = field(default_factory=list)
     cancelled: int = 0
 
-    async def __call__(
-        self,
-        signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
-        place: tuple[str | int, ...],
-        role: Role,
-    ) -> dspy.Prediction | FailedCall:
+    async def __call__(self, signature, inputs, place, role):
         self.calls.append(Call(signature.__name__, inputs, place, role))
         assert set(inputs) == set(signature.input_fields)
         try:
@@ -61,7 +54,7 @@ class Service:
         return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self):
         names = [call.name for call in self.calls]
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
@@ -75,35 +68,23 @@ class World:
     context: StrategyContext
 
     @classmethod
-    def of(
-        cls,
-        script: Script,
-        turns: Callable[[], int] = lambda: 0,
-        text: str = "Answer.",
-        **kwargs: Any,
-    ) -> World:
+    def of(cls, script, turns=lambda: 0, text="Answer.", **kwargs):
         warnings: list[str] = []
 
-        def emit(event: Event) -> None:
+        def emit(event):
             assert isinstance(event, WarningRaised | AnswersIgnored)
             warnings.extend([event.text] if isinstance(event, WarningRaised) else event.reasons)
 
         service = Service(script, turns)
         return cls(service, warnings, StrategyContext("answer", text, service, emit, **kwargs))
 
-    def run(self, aggregator: Aggregator, reflections: Sequence[Reflection | None]) -> Lessons:
+    def run(self, aggregator, reflections):
         """Aggregate reflections that are all there."""
         return asyncio.run(
             self.streamed(aggregator, reflections, range(len(reflections)), at_once=True)
         )
 
-    async def streamed(
-        self,
-        aggregator: Aggregator,
-        reflections: Sequence[Reflection | None],
-        order: Iterable[int],
-        at_once: bool = False,
-    ) -> Lessons:
+    async def streamed(self, aggregator, reflections, order, at_once=False):
         """Aggregate reflections that arrive one after another, in the order given."""
         futures = pending(len(reflections))
         task = asyncio.ensure_future(aggregator.aggregate(futures, self.context))
@@ -114,22 +95,22 @@ class World:
         return await task
 
 
-async def turns(count: int) -> None:
+async def turns(count):
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-def pending(count: int) -> list[asyncio.Future[Reflection | None]]:
+def pending(count):
     loop = asyncio.get_running_loop()
     return [loop.create_future() for _ in range(count)]
 
 
-def at_random(seed: int, most: int = 9) -> Callable[[], int]:
+def at_random(seed, most=9):
     stream = random.Random(seed)
     return lambda: stream.randrange(most)
 
 
-def made(n: int) -> list[Reflection]:
+def made(n):
     """Reflections, each of which teaches one fact."""
     return [
         Reflection(
@@ -144,7 +125,7 @@ def made(n: int) -> list[Reflection]:
     ]
 
 
-def learner(name: str, inputs: Mapping[str, Any]) -> Answer:
+def learner(name, inputs):
     """Learn every fact that is shown, and keep all lessons of all lists."""
     if name in ("LearnFromExamples", "AddLessons"):
         return {
@@ -163,7 +144,7 @@ def learner(name: str, inputs: Mapping[str, Any]) -> Answer:
     }
 
 
-def facts(lessons: Lessons) -> set[int]:
+def facts(lessons):
     return {
         int(lesson.text.removeprefix("Remember fact ").rstrip(".")) for lesson in lessons.lessons
     }

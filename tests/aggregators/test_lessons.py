@@ -37,11 +37,11 @@ for _ in range(5_000):
         (42, []),
     ],
 )
-def test_lessons_are_read(value: Any, lessons: list[str]) -> None:
+def test_lessons_are_read(value, lessons):
     assert parse_lessons(value) == (lessons, [])
 
 
-def test_too_many_and_too_long_are_cut_and_said() -> None:
+def test_too_many_and_too_long_are_cut_and_said():
     lessons, notes = parse_lessons(
         [f"lesson {number} " + "y" * 2_000 * (number == 0) for number in range(9)], most=4
     )
@@ -58,7 +58,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(value=JSON)
-def test_whatever_comes_back_becomes_clean_lines(value: Any) -> None:
+def test_whatever_comes_back_becomes_clean_lines(value):
     lessons, _ = parse_lessons(value, most=5)
     assert len(lessons) <= 5
     assert all(lesson == lesson.strip() and lesson.isprintable() and lesson for lesson in lessons)

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import dspy
 import pytest
 
 from combee_dspy.aggregators import ParallelScan
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Reflection
-from tests.aggregators.doubles import Answer, World, facts, learner, made
+from tests.aggregators.doubles import World, facts, learner, made
 
 WIDE: dict[str, Any] = {"max_lessons": 100, "max_call_tokens": 10**7}
 
 
-def widths(nodes: Any) -> tuple[int, ...]:
+def widths(nodes):
     levels = [node.level for node in nodes]
     return tuple(levels.count(level) for level in sorted(set(levels)))
 
@@ -32,9 +29,7 @@ def widths(nodes: Any) -> tuple[int, ...]:
         (1_300, (36, 1)),
     ],
 )
-def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(
-    n: int, calls: tuple[int, ...]
-) -> None:
+def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(n, calls):
     world = World.of(learner)
     lessons = world.run(ParallelScan(**WIDE), made(n))
     assert facts(lessons) == set(range(n))
@@ -46,7 +41,7 @@ def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(
     assert world.service.counts.get("MergeLessons", 0) == sum(calls[1:])
 
 
-def test_by_default_tokens_bound_a_call_and_no_count_does() -> None:
+def test_by_default_tokens_bound_a_call_and_no_count_does():
     world = World.of(learner)
     world.run(ParallelScan(), made(240))
     shards = [call for call in world.service.calls if call.name == "LearnFromExamples"]
@@ -70,16 +65,8 @@ def test_by_default_tokens_bound_a_call_and_no_count_does() -> None:
     assert facts(lessons) == set(range(240))
 
 
-def test_a_count_that_is_asked_for_gets_more_shards_rather_than_longer_ones() -> None:
-    world = World.of(learner)
-    world.run(ParallelScan(fan_in=16), made(240))
-    shards = [call for call in world.service.calls if call.name == "LearnFromExamples"]
-    assert len(shards) == 30
-    assert {len(call.records) for call in shards} == {16}
-
-
-def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level() -> None:
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level():
+    def script(name, inputs):
         if name == "LearnFromExamples":
             return {
                 "lessons": [
@@ -99,8 +86,8 @@ def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level() -> None
     )
 
 
-def test_lists_no_two_of_which_fit_a_call_are_joined_by_code_and_it_is_said() -> None:
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+def test_lists_no_two_of_which_fit_a_call_are_joined_by_code_and_it_is_said():
+    def script(name, inputs):
         assert name == "LearnFromExamples"
         return {
             "lessons": [
@@ -117,7 +104,7 @@ def test_lists_no_two_of_which_fit_a_call_are_joined_by_code_and_it_is_said() ->
 
 
 @pytest.mark.parametrize("n", [1, 3, 25, 400])
-def test_the_last_merge_is_left_to_whoever_joins_the_lessons(n: int) -> None:
+def test_the_last_merge_is_left_to_whoever_joins_the_lessons(n):
     later, merged = World.of(learner, joined_later=True), World.of(learner)
     lessons = later.run(ParallelScan(**WIDE), made(n))
     assert facts(lessons) == set(range(n))
@@ -126,8 +113,8 @@ def test_the_last_merge_is_left_to_whoever_joins_the_lessons(n: int) -> None:
     assert len(merged.service.calls) - len(later.service.calls) == (n >= 4)
 
 
-def test_lessons_name_the_reflections_they_came_from() -> None:
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+def test_lessons_name_the_reflections_they_came_from():
+    def script(name, inputs):
         if name == "MergeLessons":
             return {"lessons": ["remember FACT 3", "a reworded lesson"]}
         return learner(name, inputs)
@@ -138,15 +125,8 @@ def test_lessons_name_the_reflections_they_came_from() -> None:
     assert lessons.lessons[1].sources == tuple(range(9))
 
 
-def test_a_lesson_of_several_shards_has_all_their_sources() -> None:
-    lessons = World.of(lambda name, inputs: {"lessons": ["The same everywhere."]}).run(
-        ParallelScan(), made(25)
-    )
-    assert [lesson.sources for lesson in lessons.lessons] == [tuple(range(25))]
-
-
-def test_a_failed_shard_loses_its_lessons_only_there() -> None:
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+def test_a_failed_shard_loses_its_lessons_only_there():
+    def script(name, inputs):
         if name == "LearnFromExamples" and any(
             r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"]
         ):
@@ -169,7 +149,7 @@ def test_a_failed_shard_loses_its_lessons_only_there() -> None:
         {"lessons": 3},
     ],
 )
-def test_a_failed_merge_is_done_by_code(answer: Answer) -> None:
+def test_a_failed_merge_is_done_by_code(answer):
     world = World.of(
         lambda name, inputs: answer if name == "MergeLessons" else learner(name, inputs)
     )
@@ -180,11 +160,11 @@ def test_a_failed_merge_is_done_by_code(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize(("merged", "warned"), [(8, False), (4, False), (3, True), (1, True)])
-def test_a_merge_that_drops_most_lessons_is_warned_of(merged: int, warned: bool) -> None:
+def test_a_merge_that_drops_most_lessons_is_warned_of(merged, warned):
     words = ["tent", "desk", "globe", "kettle", "violin", "shovel", "wallet", "teapot"]
     rules = [f"{word.title()}s go to {word}by." for word in words]
 
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+    def script(name, inputs):
         if name == "MergeLessons":
             return {"lessons": rules[:merged]}
         return {"lessons": [record["Feedback"] for record in inputs["examples_with_feedback"]]}
@@ -195,8 +175,8 @@ def test_a_merge_that_drops_most_lessons_is_warned_of(merged: int, warned: bool)
     assert any("the merge lost" in text for text in world.warnings) is warned
 
 
-def test_one_list_needs_no_merge() -> None:
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+def test_one_list_needs_no_merge():
+    def script(name, inputs):
         assert name == "LearnFromExamples"
         result = any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"])
         return {"lessons": ["Only here."] if result else []}
@@ -205,47 +185,16 @@ def test_one_list_needs_no_merge() -> None:
     assert [lesson.text for lesson in lessons.lessons] == ["Only here."]
 
 
-def test_too_many_lessons_are_cut_and_it_is_said() -> None:
+def test_too_many_lessons_are_cut_and_it_is_said():
     world = World.of(lambda name, inputs: {"lessons": [f"Lesson {i}." for i in range(50)]})
     lessons = world.run(ParallelScan(max_lessons=5), made(3))
     assert [lesson.text for lesson in lessons.lessons] == [f"Lesson {i}." for i in range(5)]
     assert world.warnings == ["level 1, node 0: 50 lessons came back, the first 5 were kept"]
 
 
-def test_images_reach_the_call_as_images() -> None:
-    image = dspy.Image("https://example.org/a.png")
-    world = World.of(learner)
-    world.run(ParallelScan(), [Reflection(0, {"Inputs": {"i": image}, "Feedback": "fact 0"})])
-    assert world.service.calls[0].records[0]["Inputs"]["i"] is image
-
-
-def test_an_instruction_longer_than_a_call_still_learns() -> None:
-    assert facts(World.of(learner, text="word " * 40_000).run(ParallelScan(), made(5))) == set(
-        range(5)
-    )
-
-
-def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
+def test_plain_placement_lets_copies_meet_and_keeps_every_copy():
     context = World.of(learner).context
     shards = ParallelScan(placement="plain").shards(25, context)
     assert shards is not None
     assert sorted(index for shard in shards for index in shard) == sorted([*range(25), *range(25)])
     assert any(len(set(shard)) < len(shard) for shard in shards)
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"copies": 0},
-        {"fan_in": 1},
-        {"max_call_tokens": 10},
-        {"max_lessons": 0},
-        {"placement": "x"},
-        {"copies": 3, "placement": "plain", "fan_in": 2, "window": 1},
-        {"window": 0},
-    ],
-)
-def test_parameters_out_of_range_are_refused_by_name(params: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentValueError) as caught:
-        ParallelScan(**params)
-    assert caught.value.argument.rpartition(".")[2] == next(iter(params))

@@ -12,12 +12,12 @@ from combee_dspy.shuffle import largest_shard
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 40, 56])
-def test_as_many_shards_as_in_the_paper_as_long_as_they_fit(n: int) -> None:
+def test_as_many_shards_as_in_the_paper_as_long_as_they_fit(n):
     assert shard_count(n, 2, 16) == math.isqrt(n)
 
 
 @pytest.mark.parametrize(("n", "k"), [(57, 8), (100, 13), (240, 30), (256, 32), (10_000, 1_250)])
-def test_longer_batches_get_the_fewest_shards_that_keep_the_fan_in(n: int, k: int) -> None:
+def test_longer_batches_get_the_fewest_shards_that_keep_the_fan_in(n, k):
     assert shard_count(n, 2, 16) == k
     assert largest_shard(n, 2, k - 1) > 16
 
@@ -30,9 +30,7 @@ def test_longer_batches_get_the_fewest_shards_that_keep_the_fan_in(n: int, k: in
     window=st.none() | st.integers(2, 6),
 )
 @settings(deadline=None)
-def test_no_shard_passes_the_fan_in(
-    n: int, copies: int, fan_in: int, placement: str, window: int | None
-) -> None:
+def test_no_shard_passes_the_fan_in(n, copies, fan_in, placement, window):
     k = shard_count(n, copies, fan_in, placement, window)  # type: ignore[arg-type]
     assert 1 <= largest_shard(n, copies, k, placement, window) <= fan_in  # type: ignore[arg-type]
     assert k >= math.isqrt(n)
@@ -43,7 +41,7 @@ SIZES = st.lists(st.integers(0, 60), max_size=40)
 
 @given(sizes=SIZES, room=st.integers(1, 100))
 @settings(deadline=None)
-def test_runs_are_the_fewest_that_fit_and_even(sizes: list[int], room: int) -> None:
+def test_runs_are_the_fewest_that_fit_and_even(sizes, room):
     runs = even_runs(sizes, room)
     assert (
         [first for first, _ in runs] == [0, *(last for _, last in runs[:-1])] if runs else not sizes
@@ -58,7 +56,7 @@ def test_runs_are_the_fewest_that_fit_and_even(sizes: list[int], room: int) -> N
     assert (len(runs), max(sums, default=0)) == best
 
 
-def cut(sizes: list[int], room: int) -> tuple[int, int]:
+def cut(sizes, room):
     """The same by trying every cut: the fewest runs, then the smallest largest sum."""
     best = [(0, 0)]
     for last in range(1, len(sizes) + 1):

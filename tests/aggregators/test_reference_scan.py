@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.aggregators._citations import read_citations
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.edits import Contradict, Narrow, Remove, Retire, Unite
-from combee_dspy.lessons import Book, Taught, deal_alike, lesson_id
+from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Reflection
 from combee_dspy.reflections import Vocabulary
 from tests.aggregators.doubles import World
@@ -28,7 +27,7 @@ SAYS = {
 }
 
 
-def script(relations: dict[str, list[object]] | FailedCall):
+def script(relations):
     """Readers teach by their examples; the comparer names texts, which become the numbers that it
     saw.
     """
@@ -138,21 +137,6 @@ def test_other_words_for_what_a_user_removed_do_not_return():
 def test_a_comparison_that_fails_changes_nothing():
     result, _ = learned(FailedCall("TimeoutError: x"))
     assert len(result.lessons) == 5 and not result.edits
-
-
-def test_levels_end_where_no_relation_is_named():
-    _, service = learned({})
-    assert service.counts["RelateLessons"] == 1
-
-
-def test_a_book_without_new_lessons_is_not_compared():
-    world = World.of(
-        lambda name, inputs: {"lessons": []}, book=Book().add(map(Taught, SAYS.values()), 0)
-    )
-    result = world.run(
-        ReferenceScan(), [Reflection(place, {"Feedback": "Gate."}) for place in range(4)]
-    )
-    assert not result.lessons and "RelateLessons" not in world.service.counts
 
 
 def test_a_host_that_relates_later_has_its_whole_book_compared_at_once():
@@ -265,18 +249,6 @@ def test_what_says_another_thing_of_one_subject_is_a_contradiction(rival):
     assert relations.edits == (Contradict((lesson_id(CODES[3]), lesson_id(rival))),)
 
 
-def test_a_chain_unites_no_more_than_is_like_its_first_lesson():
-    rules = [
-        "Every anchor gets code 7.",
-        "Anchors have code 7.",
-        "Every anchor is painted.",
-        "All is painted twice.",
-    ]
-    relations, book = related({"same": [[1, 2], [2, 3], [3, 4]]}, [*rules, *UNLIKE])
-    assert len(book.edit(relations.edits).book.lessons) >= len(book.lessons) - 2
-    assert relations.edits[0] == Unite((lesson_id(rules[0]), lesson_id(rules[1])))
-
-
 @pytest.mark.parametrize(
     ("examples", "named", "retired"),
     [(9, 20, 0), (9, 1, 0), (1, 20, 0), (1, 3, 0), (1, 2, 2), (0, 1, 1), (2, 1, 0)],
@@ -310,18 +282,6 @@ def test_lessons_that_the_book_has_word_for_word_buy_no_comparison():
         ReferenceScan().relate(["Heavy parcels go to the eastern door.", *SAYS.values()], later)
     )
     assert world.service.counts["RelateLessons"] == 1
-
-
-def test_lessons_are_dealt_beside_the_event_loop(monkeypatch):
-    threads = set()
-
-    def dealt(texts, fresh, most, stream):
-        threads.add(threading.current_thread())
-        return deal_alike(texts, fresh, most, stream)
-
-    monkeypatch.setattr("combee_dspy.aggregators._draft.deal_alike", dealt)
-    learned({})
-    assert threads and threading.current_thread() not in threads
 
 
 json = st.recursive(

@@ -4,15 +4,11 @@ lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import dspy
 import pytest
 
 from combee_dspy import Budget, Combee, Validation
-from combee_dspy.aggregators import Aggregator, ParallelScan, Union
+from combee_dspy.aggregators import ParallelScan, Union
 from combee_dspy.records import FailedCall, Reflection
 from combee_simulator import SimulatedConfig, SimulatedService
 from tests.aggregators.doubles import World, facts, learner, made
@@ -24,8 +20,8 @@ REFUSED = FailedCall(
 
 
 @pytest.mark.parametrize("aggregator", [ParallelScan(), Union()])
-def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator: Aggregator) -> None:
-    def small(name: str, inputs: Mapping[str, Any]) -> Any:
+def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator):
+    def small(name, inputs):
         return (
             REFUSED if len(inputs.get("examples_with_feedback", ())) > 2 else learner(name, inputs)
         )
@@ -38,8 +34,8 @@ def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator: Ag
     assert [text for text in world.warnings if "read in halves" in text]
 
 
-def test_a_record_that_alone_passes_it_is_read_in_parts() -> None:
-    def small(name: str, inputs: Mapping[str, Any]) -> Any:
+def test_a_record_that_alone_passes_it_is_read_in_parts():
+    def small(name, inputs):
         return (
             REFUSED
             if len(str(inputs.get("examples_with_feedback"))) > 2_000
@@ -51,7 +47,7 @@ def test_a_record_that_alone_passes_it_is_read_in_parts() -> None:
     assert not [node for node in lessons.nodes if node.failed]
 
 
-def test_what_can_be_halved_no_further_fails_alone() -> None:
+def test_what_can_be_halved_no_further_fails_alone():
     world = World.of(lambda name, inputs: REFUSED)
     lessons = world.run(ParallelScan(), made(3))
     assert not lessons.lessons
@@ -92,11 +88,11 @@ def test_what_can_be_halved_no_further_fails_alone() -> None:
         ("LMRateLimitError: [m] Request too large for gpt-4o: tokens per minute", False),
     ],
 )
-def test_what_services_say_of_a_prompt_that_is_too_long(error: str, too_long: bool) -> None:
+def test_what_services_say_of_a_prompt_that_is_too_long(error, too_long):
     assert FailedCall(error).too_long is too_long
 
 
-def test_a_run_against_a_model_with_a_short_context_learns(tmp_path: Path) -> None:
+def test_a_run_against_a_model_with_a_short_context_learns(tmp_path):
     config = SimulatedConfig(time_scale=0.0, context_window=1_000)
     with SimulatedService(config, GATES) as service, dspy.context(lm=service.lm(num_retries=0)):
         combee = Combee(

@@ -25,7 +25,7 @@ counts = st.integers(min_value=0, max_value=5)
 
 
 @st.composite
-def books(draw: st.DrawFn) -> BulletText:
+def books(draw):
     ids = draw(st.lists(st.sampled_from(IDS), unique=True))
     sections = draw(st.lists(st.sampled_from(SECTIONS), unique=True, min_size=1))
     bullets = [

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
 
 import dspy
 
@@ -14,10 +13,10 @@ from combee_dspy.artifacts import OnlinePlaybook
 from tests.worlds import World, examples, metric, proposer_answer, task_answer
 
 
-def main(way: str) -> None:
+def main(way):
     """Serve and learn; once the service hangs say so, and after an interrupt say what is left."""
 
-    def hang(request: Any) -> str:
+    def hang(request):
         print("hanging", flush=True)  # noqa: T201 - the test waits for it
         threading.Event().wait()
         return ""

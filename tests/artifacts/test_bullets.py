@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.artifacts import Bullet, BulletText, Playbook, read_text
-from combee_dspy.edits import Credit, Retire
+from combee_dspy.artifacts import BulletText, Playbook, read_text
+from combee_dspy.edits import Credit
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Book, Taught
 from combee_dspy.reflections import estimate_tokens
@@ -26,7 +26,7 @@ ACE_LINES = """## STRATEGIES & INSIGHTS
 [mis-00004] helpful=0 harmful=6 :: Don't forget timezone conversions"""
 
 
-def test_aces_own_lines_round_trip() -> None:
+def test_aces_own_lines_round_trip():
     read = read_text(ACE_LINES)
     assert not read.ignored
     assert str(read) == ACE_LINES
@@ -35,65 +35,52 @@ def test_aces_own_lines_round_trip() -> None:
 
 
 @given(books())
-def test_text_round_trips(book: BulletText) -> None:
+def test_text_round_trips(book):
     assert read_text(str(book)) == book
 
 
 @given(books(), st.integers(min_value=1, max_value=120))
-def test_a_budget_is_kept_and_leaves_out_the_worst(book: BulletText, budget: int) -> None:
+def test_a_budget_is_kept_and_leaves_out_the_worst(book, budget):
     within = book.within(budget)
     assert not within.bullets or estimate_tokens(str(within)) <= budget
     assert within.bullets == tuple(bullet for bullet in book.bullets if bullet in within.bullets)
     assert book.within(10_000).bullets == book.bullets
 
 
-def test_of_equal_length_the_less_helpful_bullet_is_left_out() -> None:
-    book = BulletText(
-        tuple(Bullet(f"n-{value}", "OTHER", "same words", value) for value in (1, 3, 2)), ("OTHER",)
-    )
-    budget = estimate_tokens(str(book)) - 4
-    assert [bullet.id for bullet in book.within(budget).bullets] == ["n-3", "n-2"]
-
-
-def test_text_that_is_no_playbook_is_said_and_bullets_twice_keep_the_first() -> None:
+def test_text_that_is_no_playbook_is_said_and_bullets_twice_keep_the_first():
     read = read_text("hello\n[a] helpful=1 harmful=0 :: one\n[a] helpful=2 harmful=0 :: two")
     assert [bullet.content for bullet in read.bullets] == ["one"]
     assert len(read.ignored) == 2
 
 
-@pytest.mark.parametrize("end", ["\r", "\t", " \r", "\x85"])
-def test_a_heading_with_space_behind_it_is_read(end: str) -> None:
-    assert read_text(f"## A{end}\n[a] helpful=1 harmful=0 :: one").sections == ("A",)
-
-
-def test_a_file_with_carriage_returns_is_read_as_without_them() -> None:
+def test_a_file_with_carriage_returns_is_read_as_without_them():
     assert read_text(ACE_LINES.replace("\n", "\r\n")) == read_text(ACE_LINES)
 
 
-def test_a_line_that_a_model_broke_belongs_to_its_bullet() -> None:
+def test_a_line_that_a_model_broke_belongs_to_its_bullet():
     read = read_text("## S\n[a] helpful=0 harmful=0 :: def f():\nreturn 1\n\nafter")
     assert [bullet.content for bullet in read.bullets] == ["def f():\nreturn 1"]
     assert "after" in read.ignored[0]
 
 
 @pytest.mark.parametrize("sections", [(), ("S", "S"), ("S\nT",), (" S",)])
-def test_sections_that_cannot_be_used_are_refused(sections: tuple[str, ...]) -> None:
+def test_sections_that_cannot_be_used_are_refused(sections):
     with pytest.raises(ArgumentValueError, match="are no names of sections"):
         BulletText((), sections)
 
 
-def served(book: Book, text: str = "", **options: object) -> BulletText:
+def served(book, text="", **options):
     return read_text(Playbook(**options).serve(text, book))  # type: ignore[arg-type]  # the options of a playbook
 
 
 @given(books())
-def test_a_playbook_is_the_same_after_it_was_read_into_a_book(book: BulletText) -> None:
+def test_a_playbook_is_the_same_after_it_was_read_into_a_book(book):
     artifact = Playbook(sections=book.sections)
     assert artifact.serve(str(book), artifact.read(str(book))) == str(book)
 
 
 @given(books(), st.lists(contents.filter(str.strip), max_size=6, unique=True))
-def test_what_is_learned_stands_beside_what_was_there(book: BulletText, learned: list[str]) -> None:
+def test_what_is_learned_stands_beside_what_was_there(book, learned):
     artifact = Playbook(sections=book.sections)
     before = artifact.read(str(book))
     after = before.add([Taught(" ".join(text.split()), ("row",)) for text in learned], 0)
@@ -103,7 +90,7 @@ def test_what_is_learned_stands_beside_what_was_there(book: BulletText, learned:
     assert artifact.serve(str(shown), after) == str(shown)
 
 
-def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted() -> None:
+def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted():
     playbook = Playbook()
     book = playbook.read(ACE_LINES)
     votes = [
@@ -123,17 +110,7 @@ def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted(
     assert (found[new].helpful, found[new].section) == (2, "FORMULAS & CALCULATIONS")
 
 
-def test_what_is_retired_leaves_and_what_somebody_else_wrote_stays() -> None:
-    book = Playbook().read(ACE_LINES).edit([Retire("str-00001", "a test")]).book
-    mine = ACE_LINES.replace(
-        "\n\n## CODE", "\n[me-1] helpful=0 harmful=0 :: My own line.\n\n## CODE"
-    )
-    ids = [bullet.id for bullet in served(book, mine).bullets]
-    assert "str-00001" not in ids
-    assert "me-1" in ids
-
-
-def test_a_section_that_nobody_has_is_the_last() -> None:
+def test_a_section_that_nobody_has_is_the_last():
     book = Book().add([Taught("Round.", ("a",), "ELSEWHERE"), Taught("Add units.", ("b",), "A")], 0)
     shown = served(book, sections=("A", "REST"))
     assert [(bullet.content, bullet.section) for bullet in shown.bullets] == [

@@ -26,12 +26,12 @@ ASKED = {
 }
 
 
-def book(*common: str) -> Book:
+def book(*common):
     taught = [Taught(rule, (f"{rule.split()[2]}0",)) for rule in RULES]
     return Book().add([*taught, Taught(COMMON, common)], born=0)
 
 
-def test_what_lookup_misses_for_most_examples_stands_always() -> None:
+def test_what_lookup_misses_for_most_examples_stands_always():
     memory, lessons = Memory(k=1), book("apples0", "bells0", "clocks1")
     text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
     assert read_memory(text, 1).always == (COMMON,)
@@ -50,7 +50,7 @@ OTHERS = [f"A message about a {thing} gets the code {thing[:1].upper()}3." for t
 SOFA = OTHERS[2]
 
 
-def test_wordings_of_one_rule_take_one_place_of_a_lookup() -> None:
+def test_wordings_of_one_rule_take_one_place_of_a_lookup():
     lessons = Book().add(map(Taught, [*WORDINGS, *OTHERS]), born=0)
     text = Memory(k=2).serve("Answer.", lessons)
     seen = Memory(k=2).shows(text, {"message": "My kettle leaks. Which code is it? And the sofa?"})
@@ -62,7 +62,7 @@ def test_wordings_of_one_rule_take_one_place_of_a_lookup() -> None:
     assert seen == (lesson_id(WORDINGS[1]), lesson_id(SOFA)), "a line that stands always says it"
 
 
-def test_a_rule_that_a_call_is_shown_in_other_words_is_not_missed() -> None:
+def test_a_rule_that_a_call_is_shown_in_other_words_is_not_missed():
     taught = [Taught(rule, ("a", "b", "c")) for rule in WORDINGS]
     lessons = Book().add([*taught, *map(Taught, OTHERS)], born=0)
     asked = {
@@ -74,26 +74,13 @@ def test_a_rule_that_a_call_is_shown_in_other_words_is_not_missed() -> None:
     assert read_memory(text, 1).always == ()
 
 
-def test_lessons_of_one_form_are_no_wordings_of_one_rule() -> None:
+def test_lessons_of_one_form_are_no_wordings_of_one_rule():
     lessons = Book().add(map(Taught, RULES), born=0)
     text = Memory(k=3).serve("Answer.", lessons)
     assert len(Memory(k=3).shows(text, {"question": "Code for apples, bells, clocks?"})) == 3
 
 
-def test_one_example_makes_no_lesson_common() -> None:
-    memory, lessons = Memory(k=1), book("apples0")
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
-    assert read_memory(text, 1).always == ()
-
-
-def test_what_is_common_no_longer_is_looked_up_again() -> None:
-    memory, lessons = Memory(k=1), book("apples0", "bells0")
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
-    later = book("apples0")
-    assert read_memory(memory.arranged(memory.serve(text, later), later, ASKED), 1).always == ()
-
-
-def test_the_users_own_stand_always_whatever_lookup_finds() -> None:
+def test_the_users_own_stand_always_whatever_lookup_finds():
     own = f"Answer.\n\nLessons learned:\n- {RULES[0]}"
     memory = Memory(k=1)
     lessons = memory.read(own).add([Taught(RULES[1], ("bells0",))], born=0)
@@ -105,14 +92,7 @@ def test_the_users_own_stand_always_whatever_lookup_finds() -> None:
     )
 
 
-def test_half_of_the_budget_is_left_for_lookup() -> None:
-    memory = Memory(k=1, budget_tokens=16)
-    lessons = book("apples0", "bells0", "clocks1")
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
-    assert read_memory(text, 1).always == ()
-
-
-def test_validation_may_choose_how_many_are_looked_up_unless_that_is_set() -> None:
+def test_validation_may_choose_how_many_are_looked_up_unless_that_is_set():
     lessons = book("apples0", "bells0")
     text = Memory().serve("Answer.", Book((*lessons.lessons, *many(9).lessons)))
     assert [
@@ -122,13 +102,13 @@ def test_validation_may_choose_how_many_are_looked_up_unless_that_is_set() -> No
     assert Memory(k=3).arrangements(text, lessons) == []
 
 
-def many(count: int) -> Book:
+def many(count):
     return Book().add(
         [Taught(f"Thing {number} weighs {number} kilos.") for number in range(count)], 0
     )
 
 
-def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
+def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it():
     lessons = Book().add(
         [
             Taught("Use formula nine.", ("a", "b")),
@@ -158,7 +138,7 @@ def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it() -> None:
     assert "nine" not in memory.serve(text, without)
 
 
-def test_words_of_the_form_of_inputs_hide_no_lesson() -> None:
+def test_words_of_the_form_of_inputs_hide_no_lesson():
     forms = (
         "How long is the warranty on my {}?",
         "Please send the {} to my new address.",
@@ -184,7 +164,7 @@ def test_words_of_the_form_of_inputs_hide_no_lesson() -> None:
             assert lesson_id(rules[thing]) in memory.shows(text, {"message": message})
 
 
-def test_what_every_input_lists_finds_no_lesson() -> None:
+def test_what_every_input_lists_finds_no_lesson():
     labels = ("apples", "bells", "clocks", "drums")
     listed = f"Labels: {', '.join(labels)}."
     lessons = Book().add(
@@ -209,12 +189,12 @@ def test_what_every_input_lists_finds_no_lesson() -> None:
         assert lesson.text in text
 
 
-def asked(question: str, code: str, *, perfect: bool = True) -> Reflection:
+def asked(question, code, *, perfect=True):
     record = {"Inputs": {"question": question}, "Generated Outputs": {"code": code}}
     return Reflection(0, record, question, perfect=perfect)
 
 
-def test_a_lesson_that_ends_like_cues_keeps_its_identity() -> None:
+def test_a_lesson_that_ends_like_cues_keeps_its_identity():
     lessons = Book().add([Taught("Use code L2. [cues: every word]"), Taught("Be brief.")], born=0)
     memory, text = Memory(), "Answer."
     for _ in range(3):
@@ -228,7 +208,7 @@ def test_a_lesson_that_ends_like_cues_keeps_its_identity() -> None:
     assert read_memory(memory.serve(text, retired), 1).lessons == ("Be brief.",)
 
 
-def test_worked_examples_take_no_place_of_a_lesson() -> None:
+def test_worked_examples_take_no_place_of_a_lesson():
     rows = {
         str(number): asked(f"Parcel to the islands by boat, sender {number}.", "L1")
         for number in range(8)
@@ -242,14 +222,14 @@ def test_worked_examples_take_no_place_of_a_lesson() -> None:
     assert len(shelf_of(text, BM25(), 400).entries(wrong.record["Inputs"])[1]) == 4
 
 
-def test_what_does_not_fit_ends_no_lookup() -> None:
+def test_what_does_not_fit_ends_no_lookup():
     lessons = [Taught("Boats to islands: " + "boats islands " * 40), Taught("Islands: L7.")]
     memory = Memory(budget_tokens=40)
     text = memory.serve("Answer.", Book().add(lessons, born=0))
     assert memory.shows(text, {"question": "boats islands"}) == (lesson_id("Islands: L7."),)
 
 
-def test_a_row_that_was_cut_is_no_worked_example() -> None:
+def test_a_row_that_was_cut_is_no_worked_example():
     whole = asked("Which code? " + "lorem ipsum " * 3_000, "L2")
     (cut,) = fit_reflections([whole], 500, lambda note: None, max_parts=1)
     rows = {"cut": cut, "whole": asked("Which code?", "L3")}
@@ -258,7 +238,7 @@ def test_a_row_that_was_cut_is_no_worked_example() -> None:
     assert read_example(line) == {"question": "Which code?", "code": "L3"}
 
 
-def test_without_examples_none_of_an_earlier_memory_are_shown() -> None:
+def test_without_examples_none_of_an_earlier_memory_are_shown():
     rows = {"a": asked("Say apples.", "A7")}
     text = Memory(examples=True).arranged("Answer.", Book(), rows)
     student = dspy.Predict(dspy.Signature("question -> code", text))
@@ -270,7 +250,7 @@ def test_without_examples_none_of_an_earlier_memory_are_shown() -> None:
     assert "A7" not in lm.requests[0].text
 
 
-def test_readers_see_what_their_examples_were_shown() -> None:
+def test_readers_see_what_their_examples_were_shown():
     own = f"Answer.\n\nLessons learned:\n- {COMMON}"
     lessons = Book().add([Taught(rule) for rule in RULES] + [Taught("Say please.")], born=0)
     memory, ask = Memory(k=1, examples=True), ScriptedAsk()
@@ -278,7 +258,7 @@ def test_readers_see_what_their_examples_were_shown() -> None:
     rows = [asked(f"Which code for {thing}?", "?", perfect=False) for thing in ("apples", "bells")]
     here = replace(context(ask), text=text)
 
-    async def learn() -> None:
+    async def learn():
         await memory.learn(arriving(rows), Union(), here)
 
     asyncio.run(learn())
@@ -286,7 +266,7 @@ def test_readers_see_what_their_examples_were_shown() -> None:
     assert seen == f"{own}\n- {RULES[0]}\n- {RULES[1]}"
 
 
-def test_what_readers_see_of_a_memory_is_bounded() -> None:
+def test_what_readers_see_of_a_memory_is_bounded():
     lessons = Book().add([Taught(f"Case {word}: " + f"{word} " * 300) for word in NAMES], born=0)
     memory = Memory(k=1, budget_tokens=1_000)
     text = memory.serve("Answer.", lessons)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from dspy.lm15 import Message, Request, Response, Usage
+from dspy.lm15 import Message, Response, Usage
 
-from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import OnlinePlaybook, Playbook
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 
@@ -22,7 +20,7 @@ RULE = re.compile(r"the word for \w+ is \w+")
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe\x00", "Café".encode("latin-1"), b"# Notes\n\nBuy milk.\n", b"{}"]
 )
-def test_a_file_that_is_no_playbook_is_refused_and_stays(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_playbook_is_refused_and_stays(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
 
@@ -34,11 +32,11 @@ def test_a_file_that_is_no_playbook_is_refused_and_stays(tmp_path: Path, content
 class Teller(dspy.Module):
     """Knows the words that stand in its instruction; no LM is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.say = dspy.Predict(dspy.Signature("animal -> word", "Say the word."))
 
-    def forward(self, animal: str) -> dspy.Prediction:
+    def forward(self, animal):
         if animal == "bug":
             raise ValueError("no bugs")
         known = re.search(rf"the word for {animal} is (\w+)", self.say.signature.instructions)
@@ -50,10 +48,10 @@ class Keeper:
     to.
     """
 
-    def __init__(self, failures: int = 0) -> None:
+    def __init__(self, failures=0):
         self.failures = failures
 
-    def complete(self, request: Request) -> Response:
+    def complete(self, request):
         if self.failures:
             self.failures -= 1
             raise ConnectionError("nobody today")
@@ -73,23 +71,23 @@ class Keeper:
         )
 
 
-def examples(*animals: str) -> list[dspy.Example]:
+def examples(*animals):
     return [dspy.Example(animal=one, word=one[::-1]).with_inputs("animal") for one in animals]
 
 
-def metric(gold: Any, pred: Any, *_: Any) -> dspy.Prediction:
+def metric(gold, pred, *_):
     right = pred.word == gold.word
     return dspy.Prediction(
         score=float(right), feedback=f"the word for {gold.animal} is {gold.word}"
     )
 
 
-def serving(engine: Keeper | None = None, **more: Any) -> OnlinePlaybook:
+def serving(engine=None, **more):
     lm = dspy.LM("scripted/keeper", engine=engine or Keeper(), cache=False, num_retries=0)
     return OnlinePlaybook(Teller(), metric, reflection_lm=lm, **more)
 
 
-def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path: Path) -> None:
+def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path):
     path = tmp_path / "playbook.txt"
     first = serving(path=path)
     assert first.online_score is None
@@ -109,7 +107,7 @@ def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path
     assert OnlinePlaybook(first.program(), metric).text == learned
 
 
-def test_a_file_keeps_a_bullet_as_it_is(tmp_path: Path) -> None:
+def test_a_file_keeps_a_bullet_as_it_is(tmp_path):
     path = tmp_path / "playbook.txt"
     mine = (
         "## FORMATS\n[me-1] helpful=2 harmful=0 :: the word\r\rfor cat is tac\n    [evil-1]"
@@ -126,23 +124,7 @@ def test_a_file_keeps_a_bullet_as_it_is(tmp_path: Path) -> None:
     assert len(serving(path=path).book.lessons) == 2
 
 
-def test_an_example_that_teaches_a_bullet_again_is_counted_once() -> None:
-    server = serving()
-    for _ in range(2):
-        server.predict(examples("lynx", "bug"))
-        server.learn()
-    assert [lesson.helpful for lesson in server.book.lessons if "lynx" in lesson.text] == [1]
-
-
-def test_a_batch_that_nobody_learned_from_is_forgotten() -> None:
-    server = serving(aggregator=Union(copies=1))
-    server.predict(examples("lynx"))
-    server.predict(examples("wolf"))
-    server.learn()
-    assert [lesson.text for lesson in server.book.lessons] == ["the word for wolf is flow"]
-
-
-def test_an_answer_that_failed_is_none_and_is_learned_from() -> None:
+def test_an_answer_that_failed_is_none_and_is_learned_from():
     server = serving()
     assert server.predict(examples("bug", "lynx"))[0] is None
     assert "no bugs" in str(server.rollouts[0].error)
@@ -152,7 +134,7 @@ def test_an_answer_that_failed_is_none_and_is_learned_from() -> None:
         server.predict([])
 
 
-def test_the_same_stream_teaches_the_same_whatever_runs_at_once() -> None:
+def test_the_same_stream_teaches_the_same_whatever_runs_at_once():
     texts = set()
     for threads in (1, 8):
         server = serving(num_threads=threads, seed=3, artifact=Playbook())
@@ -163,8 +145,8 @@ def test_the_same_stream_teaches_the_same_whatever_runs_at_once() -> None:
     assert len(texts) == 1
 
 
-def test_it_serves_where_a_loop_is_running_already() -> None:
-    async def notebook() -> str:
+def test_it_serves_where_a_loop_is_running_already():
+    async def notebook():
         server = serving()
         server.predict(examples("lynx"))
         return server.learn()
@@ -172,7 +154,7 @@ def test_it_serves_where_a_loop_is_running_already() -> None:
     assert "lynx is xnyl" in asyncio.run(notebook())
 
 
-def test_an_outage_is_raised_and_the_batch_can_be_learned_from_again() -> None:
+def test_an_outage_is_raised_and_the_batch_can_be_learned_from_again():
     engine = Keeper(failures=100)
     server = serving(engine)
     server.predict(examples("lynx"))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="interrupts are sent 
 
 
 @pytest.mark.parametrize(("way", "answers"), [("predict", 0), ("learn", 6)])
-def test_an_interrupt_waits_for_no_service_that_hangs(way: str, answers: int) -> None:
+def test_an_interrupt_waits_for_no_service_that_hangs(way, answers):
     code, out, _ = interrupted("-m", "tests.artifacts.hanging", way)
 
     assert code == 0

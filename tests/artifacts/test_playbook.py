@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import dspy
@@ -14,13 +13,10 @@ import pytest
 
 from combee_dspy.aggregators import Aggregator, ReferenceScan, SingleCall, Union
 from combee_dspy.artifacts import Bullet, BulletText, Playbook, Trajectory, read_text
-from combee_dspy.edits import BookEdit, Credit, Unite
+from combee_dspy.edits import Credit, Unite
 from combee_dspy.events import ErrorRaised, Event, WarningRaised
-from combee_dspy.exceptions import ArgumentError, InfrastructureError
-from combee_dspy.lessons import Book
 from combee_dspy.lessons import taught as taught_by
 from combee_dspy.records import FailedCall, Lesson, Lessons, PredictorCall, Reflection, Rollout
-from combee_dspy.registry import Spec
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.weighers import Posterior
 
@@ -37,14 +33,12 @@ BOOK = BulletText(
 class Service:
     """Answers reflectors and readers by a script, and keeps what they were asked."""
 
-    def __init__(self, **answers: Any) -> None:
+    def __init__(self, **answers):
         self.answers = answers
         self.asked: list[tuple[str, Mapping[str, Any], tuple[str | int, ...], str]] = []
         self.events: list[Event] = []
 
-    async def __call__(
-        self, signature: Any, inputs: Mapping[str, Any], place: Any, role: Any
-    ) -> Any:
+    async def __call__(self, signature, inputs, place, role):
         assert set(inputs) == set(signature.input_fields)
         self.asked.append((signature.__name__, inputs, place, role))
         await asyncio.sleep(0)
@@ -54,7 +48,7 @@ class Service:
             raise answer
         return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
 
-    def context(self, text: str = "", **more: Any) -> StrategyContext:
+    def context(self, text="", **more):
         return StrategyContext(
             "playbook",
             text,
@@ -64,19 +58,19 @@ class Service:
             **more,
         )
 
-    def inputs(self, name: str) -> list[Mapping[str, Any]]:
+    def inputs(self, name):
         return [inputs for asked, inputs, _, _ in self.asked if asked == name]
 
 
-def student(instruction: str = "Answer briefly.") -> dspy.Module:
+def student(instruction="Answer briefly."):
     return dspy.Predict(dspy.Signature("question -> answer", instruction))
 
 
-def told(program: dspy.Module) -> str:
+def told(program):
     return program.named_predictors()[0][1].signature.instructions
 
 
-def trajectory(index: int = 0, score: float = 0.0, **more: Any) -> Trajectory:
+def trajectory(index=0, score=0.0, **more):
     example = dspy.Example(question=f"What is fact {index}?", answer=f"fact {index}").with_inputs(
         "question"
     )
@@ -84,13 +78,11 @@ def trajectory(index: int = 0, score: float = 0.0, **more: Any) -> Trajectory:
     return Trajectory(index, example, Rollout(f"hash-{index}", score, **given))
 
 
-def adding(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def adding(inputs):
     return {"lessons": [record["Feedback"] for record in inputs["examples_with_feedback"]]}
 
 
-async def _ready(
-    reflections: Sequence[Reflection | None],
-) -> list[asyncio.Future[Reflection | None]]:
+async def _ready(reflections):
     futures = []
     for one in reflections:
         futures.append(asyncio.get_running_loop().create_future())
@@ -98,19 +90,14 @@ async def _ready(
     return futures
 
 
-def learn(
-    service: Service,
-    reflections: Sequence[Reflection | None],
-    aggregator: Aggregator,
-    text: str = "",
-) -> Lessons:
-    async def run() -> Lessons:
+def learn(service, reflections, aggregator, text=""):
+    async def run():
         return await Playbook().learn(await _ready(reflections), aggregator, service.context(text))
 
     return asyncio.run(run())
 
 
-def taught(n: int, **tags: str) -> list[Reflection]:
+def taught(n, **tags):
     return [
         Reflection(i, {"Feedback": f"Fact {i} is fact number {i}.", "Bullets": tags}, f"hash-{i}")
         for i in range(n)
@@ -138,7 +125,7 @@ def test_what_is_shown_is_read_back_with_the_task_apart():
 
 def test_every_predictor_reads_the_same_playbook():
     class Two(dspy.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.first = dspy.Predict(dspy.Signature("question -> hint", "Hint."))
             self.second = dspy.Predict(dspy.Signature("question, hint -> answer", "Answer."))
@@ -192,30 +179,12 @@ def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     assert "s-0" not in found
 
 
-def test_tabs_in_a_bullet_do_not_pass_for_an_edit() -> None:
+def test_tabs_in_a_bullet_do_not_pass_for_an_edit():
     code = Bullet("code-1", "OTHER", "Write\n\treturn\tx", 3)
     text = str(BulletText((code, Bullet("long-1", "OTHER", "word " * 100)), SHORT))
     playbook = Playbook(max_tokens=64, sections=SHORT)
     built = playbook.build(dspy.Predict("question -> answer"), {"playbook": text})
     assert playbook.seed(built) == {"playbook": text}
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"max_tokens": 1},
-        {"sections": ()},
-        {"sections": ("A", "A")},
-    ],
-)
-def test_what_cannot_be_used_is_refused(params):
-    with pytest.raises(ArgumentError):
-        Playbook(**params)
-
-
-def test_it_is_rebuilt_from_its_spec():
-    artifact = Playbook(max_tokens=100, sections=SHORT, ground_truth=False)
-    assert Spec.of(artifact).build() == artifact
 
 
 INSIGHT = {
@@ -229,9 +198,7 @@ CITED = (
 )
 
 
-def reflect(
-    service: Service, given: Trajectory, artifact: Playbook | None = None, text: str = CITED
-) -> Any:
+def reflect(service, given, artifact=None, text=CITED):
     return asyncio.run((artifact or Playbook()).reflect(given, "playbook", service.context(text)))
 
 
@@ -300,13 +267,13 @@ def test_tags_of_bullets_that_were_not_shown_are_ignored_and_said():
     assert "'ghost'" in event.text
 
 
-def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = "") -> Book:
+def book_after(lessons, reflections, text=""):
     book = Playbook().read(text).add(taught_by(lessons, reflections, 0), 0)
     return Posterior().applied(book.edit(lessons.edits).book)
 
 
 @pytest.mark.parametrize("aggregator", [Union(fan_in=8), ReferenceScan(levels=0)], ids=str)
-def test_what_was_taught_is_learned_whichever_aggregator_reads_it(aggregator: Aggregator) -> None:
+def test_what_was_taught_is_learned_whichever_aggregator_reads_it(aggregator):
     service = Service(AddLessons=adding, AddCitedLessons=adding, LearnFromExamples=adding)
     lessons = learn(service, taught(40), aggregator)
     assert {lesson.text for lesson in lessons.lessons} == {
@@ -321,10 +288,10 @@ def test_what_was_taught_is_learned_whichever_aggregator_reads_it(aggregator: Ag
 class Mine(Aggregator):
     """Says what it was given, in an order and in words of its own."""
 
-    def __init__(self, rewrite: str | None = None, edits: tuple[BookEdit, ...] = ()) -> None:
+    def __init__(self, rewrite=None, edits=()):
         self.rewrite, self.edits = rewrite, edits
 
-    async def aggregate(self, reflections: Any, context: StrategyContext) -> Lessons:
+    async def aggregate(self, reflections, context):
         self.read, self.context = (
             [one for one in [await one for one in reflections] if one is not None],
             context,
@@ -333,10 +300,10 @@ class Mine(Aggregator):
         return Lessons(context.component, mine[::-1], self.rewrite, edits=self.edits)
 
 
-def test_an_aggregator_reads_the_insights_alone_the_task_and_what_is_shown() -> None:
+def test_an_aggregator_reads_the_insights_alone_the_task_and_what_is_shown():
     mine, book = Mine(), Playbook().read(str(BOOK))
 
-    async def run() -> Lessons:
+    async def run():
         context = Service().context(str(BOOK), book=book)
         return await Playbook().learn(
             await _ready([*taught(2, **{"str-1": "harmful"}), None]), mine, context
@@ -353,9 +320,7 @@ def test_an_aggregator_reads_the_insights_alone_the_task_and_what_is_shown() -> 
     ]
 
 
-def test_a_lesson_comes_from_the_insights_that_are_most_like_it_and_stands_in_their_section() -> (
-    None
-):
+def test_a_lesson_comes_from_the_insights_that_are_most_like_it_and_stands_in_their_section():
     records = [
         ("Round to two decimals.", "FORMATS"),
         ("Round all to two decimals.", "FORMATS"),
@@ -370,34 +335,7 @@ def test_a_lesson_comes_from_the_insights_that_are_most_like_it_and_stands_in_th
     assert [(one.sources, one.section) for one in lessons] == [((0, 1), "FORMATS"), ((2,), "")]
 
 
-def test_a_shard_is_read_as_soon_as_its_own_reflections_are_there() -> None:
-    service = Service(AddLessons=adding)
-
-    async def run() -> tuple[int, int, Lessons]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in range(40)]
-        learning = asyncio.ensure_future(
-            Playbook().learn(futures, Union(fan_in=8), service.context())
-        )
-        shards = Union(fan_in=8).shards(40, service.context())
-        for position in shards[3]:
-            futures[position].set_result(taught(40)[position])
-        for _ in range(20):
-            await asyncio.sleep(0)
-        early = len(service.asked)
-        for position, future in enumerate(futures):
-            if not future.done():
-                future.set_result(taught(40)[position])
-        return early, len(shards), await learning
-
-    early, shards, lessons = asyncio.run(run())
-    assert (early, len(service.asked)) == (1, shards)
-    assert lessons == learn(Service(AddLessons=adding), taught(40), Union(fan_in=8)), (
-        "whatever came first"
-    )
-
-
-def test_what_teaches_nothing_costs_no_call() -> None:
+def test_what_teaches_nothing_costs_no_call():
     service = Service(AddLessons=adding)
     silent = [Reflection(0, {"Feedback": "", "Bullets": {}}, "x"), None, None]
     assert learn(service, silent, Union()) == Lessons("playbook")
@@ -406,7 +344,7 @@ def test_what_teaches_nothing_costs_no_call() -> None:
     assert not service.asked
 
 
-def test_judgements_are_counted_once_an_example_and_what_harms_is_retired() -> None:
+def test_judgements_are_counted_once_an_example_and_what_harms_is_retired():
     service = Service(AddLessons={"lessons": []})
     tags = {"str-1": "harmful", "str-2": "helpful"}
     read = [
@@ -428,14 +366,14 @@ def test_judgements_are_counted_once_an_example_and_what_harms_is_retired() -> N
     assert [bullet.id for bullet in read_text(Playbook().serve(text, after)).bullets] == ["str-2"]
 
 
-def test_judgements_of_successes_count() -> None:
+def test_judgements_of_successes_count():
     service = Service(AddLessons={"lessons": []})
     (own,) = taught(1, **{"str-1": "helpful"})
     lessons = learn(service, [replace(own, perfect=True)], Union(), str(BOOK))
     assert lessons.edits == (Credit("str-1", ("hash-0",)),)
 
 
-def test_an_aggregators_edits_of_the_book_come_before_the_judgements() -> None:
+def test_an_aggregators_edits_of_the_book_come_before_the_judgements():
     united = Unite(("str-2", "str-1"))
     read = taught(1, **{"str-2": "helpful"})
     lessons = learn(Service(), read, Mine(edits=(united,)), str(BOOK))
@@ -444,7 +382,7 @@ def test_an_aggregators_edits_of_the_book_come_before_the_judgements() -> None:
     assert (held.id, held.text, held.helpful) == ("str-1", "=== END OF PLAYBOOK ===", 5)
 
 
-def test_a_text_in_the_place_of_lessons_adds_its_lines_and_loses_none() -> None:
+def test_a_text_in_the_place_of_lessons_adds_its_lines_and_loses_none():
     rewrite = (
         "Answer.\n\n## STRATEGIES\n[str-1] helpful=9 harmful=0 :: Check\n- Round fact 0.\n- Add"
         " units.\n"
@@ -467,27 +405,7 @@ def test_a_text_in_the_place_of_lessons_adds_its_lines_and_loses_none() -> None:
     }
 
 
-def test_a_call_that_fails_is_lost_alone() -> None:
-    def sometimes(inputs: Mapping[str, Any]) -> Any:
-        answer = adding(inputs)
-        return (
-            FailedCall("TimeoutError: late")
-            if "Fact 0 is fact number 0." in answer["lessons"]
-            else answer
-        )
-
-    lessons = learn(Service(AddLessons=sometimes), taught(40), Union(fan_in=8))
-    assert len([node for node in lessons.nodes if node.failed]) == 2
-    assert lessons.lessons
-
-
-def test_an_outage_ends_the_scan_and_is_passed_on() -> None:
-    service = Service(AddLessons=InfrastructureError(1, 3, "down"))
-    with pytest.raises(InfrastructureError, match="down"):
-        learn(service, taught(40), Union(fan_in=8))
-
-
-def test_a_program_that_version_0_2_saved_goes_on_with_its_ids_and_counts(tmp_path: Path) -> None:
+def test_a_program_that_version_0_2_saved_goes_on_with_its_ids_and_counts(tmp_path):
     shown = (
         "Answer briefly.\n\n=== PLAYBOOK ===\nAdvice from earlier tasks. Where you explain"
         " yourself, name the ids of the bullets that you follow.\n\n## FORMATS\n[form-1fab5f23]"

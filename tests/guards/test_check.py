@@ -100,14 +100,6 @@ def test_a_rule_binds_the_texts_that_have_it():
     )
 
 
-def test_a_rule_of_one_component_does_not_bind_another():
-    guards = Guards(keep={"other": [RULE]})
-    assert judge(guards, Edit(instruction="Answer {name} in <reply>.")) is None
-    assert "protected" in refused(
-        guards, Edit(instruction="Answer {name} in <reply>."), component="other"
-    )
-
-
 def test_the_budget_counts_instruction_and_descriptions_together_but_no_demonstration():
     long = "word " * 40
     assert "takes" in refused(Guards(max_tokens=40), Edit(instruction=PARENT + long))
@@ -190,40 +182,10 @@ def test_what_copies_goes_and_the_rest_is_kept():
     assert check(left, Guards(), given, COPIES) is None
 
 
-def test_where_nothing_but_copies_was_new_nothing_is_left():
-    left, dropped = without_copies(Edit(instruction=write_section(PARENT, [SECRET])), GIVEN, COPIES)
-    assert dropped == (SECRET,)
-    assert "changes nothing" in refused(Guards(), left)
-
-
-def test_an_edit_without_copies_is_left_as_it_is():
-    edit = Edit(
-        instruction=f"{PARENT}\n\n\nLessons learned:\n-  Odd  white space.",
-        **described("question", "Any."),
-    )
-    assert without_copies(edit, GIVEN, COPIES) == (edit, ())
-
-
 @pytest.mark.parametrize("keep", ["a rule", 3, [3], {"route": "a rule"}])
 def test_keep_must_be_a_list_of_texts(keep):
     with pytest.raises(ArgumentTypeError, match="keep"):
         Guards(keep=keep)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"keep": [" "]}, {"keep": {"route": [""]}}, {"max_tokens": 0}, {"max_copied_words": -1}],
-)
-def test_limits_out_of_range_are_errors(changes):
-    with pytest.raises(ArgumentValueError):
-        Guards(**changes)
-
-
-def test_a_list_that_changes_later_changes_no_guard():
-    rules = [RULE]
-    guards = Guards(keep=rules)
-    rules.clear()
-    assert guards.rules("route") == (RULE,)
 
 
 def test_a_rule_that_is_nowhere_is_a_user_error():

@@ -98,11 +98,6 @@ def test_a_copy_over_several_lines_is_cut_out_of_each():
     assert CopyIndex([{"question": LONG}]).cut(text, [LONG]) == (text, ())
 
 
-def test_a_copied_item_goes_with_its_number():
-    item = f"2. {' '.join(words(20))}"
-    assert CopyIndex([{"question": item}]).cut(f"Be brief.\n{item}") == ("Be brief.", (item,))
-
-
 def test_a_copy_over_several_sentences_is_cut_out_of_each():
     ours = "Before anything else is done, write down that"
     line = f"{ours} {' '.join(words(4))}. {' '.join(words(13)[4:])}. Then check it."
@@ -124,10 +119,6 @@ def test_nothing_copied_is_left_and_nothing_else_is_touched(parts):
     assert not copies.copied(left)
     assert (left == text) == (not lines) == (not copies.copied(text))
     assert set(text.split("\n")) >= set(lines) and len(left) <= len(text)
-
-
-def test_an_example_that_repeats_itself_is_one_example():
-    assert CopyIndex([{"question": " ".join([LONG] * 5)}]).copied(LONG)
 
 
 def test_exempt_text_excuses_its_own_runs_only():

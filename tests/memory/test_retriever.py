@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
 
-from combee_dspy.diversity import CharNgrams, Embedder, Vectors
+from combee_dspy.diversity import CharNgrams, Embedder
 from combee_dspy.memory import BM25, Embeddings
 from combee_dspy.strategies import parameters
 
@@ -28,17 +27,17 @@ TEXTS = (
         ("小包が北から来た", 3),
     ],
 )
-def test_the_text_that_shares_telling_words_comes_first(query: str, nearest: int) -> None:
+def test_the_text_that_shares_telling_words_comes_first(query, nearest):
     assert BM25().index(TEXTS)(query, 4)[0] == nearest
 
 
 @pytest.mark.parametrize("query", ["", "?!", "zebra"])
-def test_what_shares_no_word_is_not_returned(query: str) -> None:
+def test_what_shares_no_word_is_not_returned(query):
     assert list(BM25().index(TEXTS)(query, 4)) == []
     assert list(BM25().index(())(query, 4)) == []
 
 
-def test_equal_scores_go_by_position() -> None:
+def test_equal_scores_go_by_position():
     lookup = BM25().index([f"code for animal {number}" for number in range(50)])
     assert list(lookup("code", 5)) == [0, 1, 2, 3, 4]
     assert list(lookup("code 49", 2)) == [49, 0]
@@ -51,12 +50,12 @@ class Counting(Embedder):
     name: ClassVar[str] = "counting"
     sent: ClassVar[list[str]] = []
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
+    def embed(self, texts):
         self.sent.extend(texts)
         return CharNgrams().embed(texts)
 
 
-def test_no_text_is_embedded_twice() -> None:
+def test_no_text_is_embedded_twice():
     for texts in (TEXTS[:3], TEXTS, TEXTS):
         lookup = Embeddings(Counting()).index(texts)
         assert lookup("Which code do letters take?", 1) == [2]

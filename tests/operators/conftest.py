@@ -8,8 +8,8 @@ import dspy
 import pytest
 
 from combee_dspy.events import WarningRaised
-from combee_dspy.operators import Operator, OperatorInput
-from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
+from combee_dspy.operators import OperatorInput
+from combee_dspy.records import FailedCall, Lesson, Lessons
 from combee_dspy.strategies import StrategyContext
 
 
@@ -32,7 +32,7 @@ class Bench:
     warnings: list[str] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
 
-    def given(self, **changes: Any) -> OperatorInput:
+    def given(self, **changes):
         lessons = changes.pop("lessons", ())
         if not isinstance(lessons, Lessons):
             lessons = Lessons("route", lessons=tuple(Lesson(text) for text in lessons))
@@ -45,7 +45,7 @@ class Bench:
         }
         return OperatorInput(**values)
 
-    def context(self, *answers: dict[str, Any] | FailedCall, **changes: Any) -> StrategyContext:
+    def context(self, *answers, **changes):
         waiting = list(answers)
 
         async def call(signature, inputs, place, role):
@@ -62,14 +62,12 @@ class Bench:
 
         return StrategyContext("route", "Answer.", call, emit, **changes)
 
-    def apply(
-        self, operator: Operator, *answers: Any, seed: int = 0, notes: str = "", **changes: Any
-    ) -> Edit | Refusal:
+    def apply(self, operator, *answers, seed=0, notes="", **changes):
         return asyncio.run(
             operator.apply(self.given(**changes), self.context(*answers, seed=seed, notes=notes))
         )
 
 
 @pytest.fixture
-def bench() -> Bench:
+def bench():
     return Bench()

@@ -2,11 +2,10 @@
 answers.
 """
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.guards import CopyIndex, Guards, check
+from combee_dspy.guards import Guards, check
 from combee_dspy.lessons import write_section
 from combee_dspy.operators import (
     FewShotSwap,
@@ -16,7 +15,6 @@ from combee_dspy.operators import (
     Rephrase,
     Rewrite,
     guard_input,
-    without_copies,
 )
 from combee_dspy.records import Edit, Lesson, Lessons, PredictorRun
 
@@ -35,10 +33,6 @@ VALUES = {
 }
 OPERATORS = (Insert(max_tokens=60), Rewrite(), Rephrase(), Reorder(), FewShotSwap())
 OPERATORS = (*OPERATORS, InstructionChannel(), InstructionChannel(max_tokens=1))
-LEAK = (
-    "Acme Holdings of Leeds asked on the third of May how much of its bridge loan had come back by"
-    " June"
-)
 
 TEXTS = st.text(max_size=30) | st.sampled_from(
     ["instruction", "formula", RULE, SEED, "- x\nLessons learned:\n- y"]
@@ -69,25 +63,3 @@ def test_nothing_that_breaks_a_guard_comes_out(bench, says, operator, seed):
         assert RULE in (result.instruction or PARENT)
     else:
         assert result.reason
-
-
-@pytest.mark.parametrize("rewrite", ["Route it.", SEED.replace(RULE, ""), SEED + " more" * 90])
-def test_a_rewrite_that_breaks_a_guard_is_refused(bench, rewrite):
-    values = {**VALUES, "lessons": Lessons("route", rewrite=rewrite)}
-    assert not isinstance(bench.apply(Insert(), **values), Edit)
-
-
-def test_a_lesson_that_copies_an_example_goes_and_the_others_stay(bench):
-    copies = CopyIndex([{"question": LEAK, "formula": "roi"}])
-    given = bench.given(
-        instruction=SEED,
-        seed_instruction=SEED,
-        lessons=[f"When {LEAK}, answer roi.", "Give a unit."],
-    )
-    edit = bench.apply(Insert(), instruction=SEED, lessons=given.lessons)
-    judged = guard_input(given, "route")
-    assert "copies" in check(edit, Guards(), judged, copies).reason
-    left, dropped = without_copies(edit, judged, copies)
-    assert left == Edit(instruction=write_section(SEED, ["Give a unit."]))
-    assert dropped == (f"When {LEAK}, answer roi.",)
-    assert check(left, Guards(), judged, copies) is None

@@ -1,7 +1,6 @@
 import pytest
 
 from combee_dspy.edits import Contradict, Narrow, Retire
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import Guards
 from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_section
 from combee_dspy.operators import Insert
@@ -27,11 +26,6 @@ def test_lessons_follow_the_instruction_as_bullets(bench):
     edit = bench.apply(Insert(), lessons=["Give a unit.", "Round\n  late."])
     assert edit == Edit(instruction="Answer.\n\nLessons learned:\n- Give a unit.\n- Round late.")
     assert bench.asked == []
-
-
-def test_an_empty_instruction_gets_the_section_alone(bench):
-    edit = bench.apply(Insert(), instruction="", lessons=["Give a unit."])
-    assert edit == Edit(instruction="Lessons learned:\n- Give a unit.")
 
 
 def test_present_lessons_keep_their_place_and_near_duplicates_go(bench):
@@ -106,13 +100,6 @@ def test_where_not_one_lesson_fits_the_edit_is_refused(bench):
     assert isinstance(result, Refusal) and "6 tokens" in result.reason
 
 
-def test_the_users_own_text_does_not_count(bench):
-    edit = bench.apply(
-        Insert(max_tokens=100), instruction="word " * 10_000, lessons=["Give a unit."]
-    )
-    assert edit == Edit(instruction="word " * 10_000 + "\n\nLessons learned:\n- Give a unit.")
-
-
 def test_the_guards_room_counts_and_protected_lessons_stay(bench):
     seed = "Route {ticket} in <reply>.\nNever name a customer."
     parent = write_section(seed, ["Give a unit.", "Never name a customer. Ever."])
@@ -126,8 +113,3 @@ def test_the_guards_room_counts_and_protected_lessons_stay(bench):
         Insert(), lessons=["x"], instruction=seed, guards=Guards(max_tokens=estimate_tokens(seed))
     )
     assert isinstance(tight, Refusal) and "there is room for" in tight.reason
-
-
-def test_parameters_out_of_range_are_refused():
-    with pytest.raises(ArgumentValueError):
-        Insert(max_tokens=0)

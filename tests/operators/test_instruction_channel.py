@@ -34,24 +34,10 @@ def test_lessons_move_in_both_directions_word_for_word(bench):
     assert bench.asked[0][1]["lessons"][2] == "3. (now: formula) One word."
 
 
-def test_all_lessons_may_leave_the_instruction(bench):
-    assert place(bench, ["formula", "question", "formula"]) == Edit(
-        instruction="Answer.",
-        field_descriptions={
-            "question": "What is asked.\n- Look at the unit first.",
-            "formula": "Its name.\n- One word.\n- Write formula in lower case.",
-        },
-    )
-
-
 def test_lessons_that_all_stay_change_nothing_however_they_were_written(bench):
     parent = f"{PARENT}\n-  One word.\n\nBe brief."
     result = place(bench, ["instruction"] * 3, instruction=parent, field_descriptions={})
     assert result == Refusal("the edit changes nothing")
-
-
-def test_a_lesson_between_two_fields_leaves_the_instruction_alone(bench):
-    assert place(bench, ["instruction", "instruction", "question"]).instruction is None
 
 
 def test_the_signatures_descriptions_are_the_start(bench):
@@ -111,12 +97,6 @@ def test_examples_become_demonstrations_by_code_and_join_those_that_are_there(be
     worth = Demonstration({"question": "And what it is worth?"}, {"formula": "npv"})
     assert result.demonstrations == (old, CAME_BACK, worth)
     assert bench.asked == []
-
-
-def test_an_example_that_is_there_already_leaves_the_instruction(bench):
-    result = show(bench, SHOWN, demonstrations=(CAME_BACK,))
-    assert "Example" not in result.instruction
-    assert result.demonstrations == (CAME_BACK,)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 import pytest
 
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import Reorder
 from combee_dspy.records import Edit, FailedCall, PredictorRun, Refusal
 
@@ -60,10 +59,6 @@ def test_an_order_that_stands_already_changes_nothing_however_it_was_written(ben
     assert result == Refusal("the edit changes nothing")
 
 
-def test_one_lesson_has_no_order(bench):
-    assert isinstance(order(bench, [1], "Answer.\n\nLessons learned:\n- Give a unit."), Refusal)
-
-
 def test_a_failed_call_is_a_refusal_and_notes_reach_the_prompt_as_constraints(bench):
     values = {"instruction": PARENT, "runs": RUNS}
     result = bench.apply(
@@ -74,8 +69,3 @@ def test_a_failed_call_is_a_refusal_and_notes_reach_the_prompt_as_constraints(be
     assert bench.asked[0][1]["constraints"] == "At most 90 tokens."
     assert "constraints" not in bench.asked[1][1]
     assert bench.asked[0][0] == bench.asked[1][0]
-
-
-def test_a_limit_out_of_range_is_an_error():
-    with pytest.raises(ArgumentValueError):
-        Reorder(max_tokens=0)

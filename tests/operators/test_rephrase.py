@@ -1,5 +1,3 @@
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,19 +64,6 @@ def test_a_protected_lesson_is_not_sent_and_a_protected_line_is_checked(bench):
     )
     broken = reword(bench, "Give {name} one.", "Write ROI as `roi`.", guards=guards)
     assert isinstance(broken, Refusal) and "protected rule" in broken.reason
-
-
-def test_the_token_budget_is_kept(bench):
-    text = ("Please do answer {name} now.", "Round to 2 digits.", "Write `roi`, never ROI.")
-    result = reword(bench, *text, guards=Guards(max_tokens=22))
-    assert isinstance(result, Refusal) and "22" in result.reason
-
-
-def test_two_draws_ask_for_different_manners(bench):
-    for number in range(12):
-        context = bench.context({"reworded_passages": []}).at(f"operator {number}")
-        asyncio.run(Rephrase().apply(bench.given(instruction=PARENT), context))
-    assert len({values["manner"] for _, values, _, _ in bench.asked}) > 2
 
 
 @pytest.mark.parametrize(

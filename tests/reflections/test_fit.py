@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import dspy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,12 +23,12 @@ RECORD = st.fixed_dictionaries(
 )
 
 
-def fit(record: dict[str, Any], limit: int, **kwargs: Any) -> tuple[list[Reflection], list[str]]:
+def fit(record, limit, **kwargs):
     notes: list[str] = []
     return fit_reflections([Reflection(7, record, "id")], limit, notes.append, **kwargs), notes
 
 
-def test_what_fits_is_returned_as_it_is() -> None:
+def test_what_fits_is_returned_as_it_is():
     reflection = Reflection(
         0, {"Inputs": {"q": 3}, "Generated Outputs": {"a": None}, "Feedback": "no"}
     )
@@ -39,7 +37,7 @@ def test_what_fits_is_returned_as_it_is() -> None:
     assert notes == []
 
 
-def test_a_long_text_is_split_without_loss() -> None:
+def test_a_long_text_is_split_without_loss():
     text = "".join(f"step {number}: something happened. " for number in range(100))
     fitted, notes = fit(
         {"Inputs": {"q": "why?"}, "Generated Outputs": {"log": text}, "Feedback": "wrong unit"}, 400
@@ -55,7 +53,7 @@ def test_a_long_text_is_split_without_loss() -> None:
     assert notes == [f"reflection 7 of 753 tokens became {len(fitted)} parts of 400"]
 
 
-def test_a_text_of_many_parts_loses_its_middle_and_says_so() -> None:
+def test_a_text_of_many_parts_loses_its_middle_and_says_so():
     text = "HEAD" + "x" * 100_000 + "TAIL"
     fitted, notes = fit(
         {"Inputs": {"q": "why?"}, "Generated Outputs": {"log": text}, "Feedback": "wrong"}, 300
@@ -69,7 +67,7 @@ def test_a_text_of_many_parts_loses_its_middle_and_says_so() -> None:
     assert notes[0].endswith("became 4 parts of 300, the middle left out")
 
 
-def test_one_part_means_trimming_only() -> None:
+def test_one_part_means_trimming_only():
     fitted, notes = fit({"Feedback": "y" * 9_000}, 200, max_parts=1)
     assert [part.part for part in fitted] == [0]
     assert "Part" not in fitted[0].record
@@ -79,7 +77,7 @@ def test_one_part_means_trimming_only() -> None:
 
 @settings(deadline=None)
 @given(record=RECORD, limit=st.integers(64, 800), parts=st.integers(1, 5))
-def test_everything_fits_afterwards(record: dict[str, Any], limit: int, parts: int) -> None:
+def test_everything_fits_afterwards(record, limit, parts):
     fitted, notes = fit(record, limit, max_parts=parts)
     long = estimate_record_tokens(record) > limit
     assert len(notes) <= long
@@ -90,7 +88,7 @@ def test_everything_fits_afterwards(record: dict[str, Any], limit: int, parts: i
         assert all(estimate_record_tokens(part.record) <= limit for part in fitted)
 
 
-def test_images_are_kept_whole_in_every_part() -> None:
+def test_images_are_kept_whole_in_every_part():
     image = dspy.Image("https://example.org/a.png")
     history = dspy.History(messages=[{"picture": image, "said": "z" * 9_000}])
     record = {
@@ -109,7 +107,7 @@ def test_images_are_kept_whole_in_every_part() -> None:
     )
 
 
-def test_media_alone_above_the_limit_are_left_as_they_are() -> None:
+def test_media_alone_above_the_limit_are_left_as_they_are():
     image = dspy.Image("https://example.org/a.png")
     record = {"Inputs": {"i": image}, "Generated Outputs": {"a": "b"}, "Feedback": "wrong"}
     fitted, notes = fit(record, 100)
@@ -117,11 +115,11 @@ def test_media_alone_above_the_limit_are_left_as_they_are() -> None:
     assert notes == []
 
 
-def test_a_long_list_without_media_becomes_text() -> None:
+def test_a_long_list_without_media_becomes_text():
     fitted, _ = fit({"Inputs": {"rows": list(range(2_000))}, "Feedback": "wrong"}, 1_500)
     assert "".join(part.record["Inputs"]["rows"] for part in fitted) == str(list(range(2_000)))
 
 
-def test_a_limit_too_small_to_say_anything_counts_as_64() -> None:
+def test_a_limit_too_small_to_say_anything_counts_as_64():
     fitted, _ = fit({"Feedback": "y" * 9_000}, -5, max_parts=1)
     assert 32 < estimate_record_tokens(fitted[0].record) <= 64

@@ -13,7 +13,7 @@ from combee_dspy.reflections import NearDuplicates, normalised
         ("Don't guess", "don’t guess."),
     ],
 )
-def test_wording_alike_is_equal(one: str, other: str) -> None:
+def test_wording_alike_is_equal(one, other):
     assert normalised(one) == normalised(other)
 
 
@@ -39,7 +39,7 @@ LONG = (
         ("1.5 percent", "15 percent"),
     ],
 )
-def test_lessons_that_differ_in_what_counts_are_both_kept(one: str, other: str) -> None:
+def test_lessons_that_differ_in_what_counts_are_both_kept(one, other):
     known = NearDuplicates(0.8)
     assert [known.place(one), known.place(other)] == [0, 1]
 
@@ -47,17 +47,17 @@ def test_lessons_that_differ_in_what_counts_are_both_kept(one: str, other: str) 
 @pytest.mark.parametrize(
     "other", [LONG.lower() + ".", LONG + " please", LONG.replace("result", "outcome")]
 )
-def test_near_duplicates_are_found(other: str) -> None:
+def test_near_duplicates_are_found(other):
     known = NearDuplicates(0.8)
     assert [known.place(LONG), known.place(other)] == [0, 0]
 
 
-def test_threshold_one_drops_equal_lessons_only() -> None:
+def test_threshold_one_drops_equal_lessons_only():
     known = NearDuplicates(1.0)
     assert [known.place(LONG + end) for end in ("", " please", "!")] == [0, 1, 0]
 
 
-def test_a_repeated_text_has_the_number_of_its_first_one() -> None:
+def test_a_repeated_text_has_the_number_of_its_first_one():
     known = NearDuplicates(0.8)
     words = (
         "give the growth rate as a percentage with two decimals and no sign when a rate is"
