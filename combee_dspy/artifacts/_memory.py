@@ -135,11 +135,10 @@ class Memory(Artifact):
         calls were shown: what most of them were shown comes first, in 4,000 estimated tokens.
         """
         memory, shelf = self._read(text), self._shelf(text)
-        shown = Counter(
-            line for call in calls for line in shelf.lessons(call)[len(memory.always) :]
-        )
-        most_shown = (line for line, _ in shown.most_common())
-        return write_section(memory.own, [*memory.always, *fitting(most_shown, _READ_TOKENS)])
+        first = len(memory.always)
+        counts = Counter(line for call in calls for line in shelf.lessons(call)[first:])
+        lines = fitting((line for line, _ in counts.most_common()), _READ_TOKENS)
+        return write_section(memory.own, [*memory.always, *lines])
 
     def shows(self, text: str, inputs: Mapping[str, object]) -> tuple[str, ...]:
         """Return the ids of the lessons that a call is shown, in their order."""
@@ -223,11 +222,11 @@ class Memory(Artifact):
         The user's own lessons, and those that every call was shown, stay so; others are looked up.
         """
         before = self._read(text)
-        known = {wording for lesson in book.lessons for wording in lesson.wordings}
+        wordings = {wording for lesson in book.lessons for wording in lesson.wordings}
         standing = set(map(lesson_id, before.always))
-        always = [line for line in before.always if lesson_id(line) not in known]
+        always = [line for line in before.always if lesson_id(line) not in wordings]
         lookup = {
-            line: cues for line, cues in before.lookup.items() if lesson_id(line) not in known
+            line: cues for line, cues in before.lookup.items() if lesson_id(line) not in wordings
         }
         for lesson in book.served:
             if lesson.own or not standing.isdisjoint(lesson.wordings):

@@ -83,8 +83,8 @@ class Playbook(Artifact):
         Of a program that a run has returned it is the whole one, bullets beyond the budget
         included.
         """
-        shown = [playbook for _, _, playbook in self._instructions(student)]
-        whole = next((read for read in shown if read.bullets), BulletText((), self.sections))
+        playbooks = [playbook for _, _, playbook in self._instructions(student)]
+        whole = next((read for read in playbooks if read.bullets), BulletText((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
             before = self._read(noted)
@@ -137,8 +137,8 @@ class Playbook(Artifact):
         """Return what the aggregator makes of the key insights, and the judged bullets."""
         before = self._read(context.text)
         visible = before.within(self.max_tokens)
-        shown = [context.notes, str(visible) if visible.bullets else ""]
-        at_work = replace(context, text="\n\n".join(filter(None, shown)), notes="")
+        parts = [context.notes, str(visible) if visible.bullets else ""]
+        at_work = replace(context, text="\n\n".join(filter(None, parts)), notes="")
         learned = await aggregate_changed(extract_insight, reflections, aggregator, at_work)
         read = [reflection for reflection in await arrived(reflections) if reflection is not None]
         lessons = learned.lessons

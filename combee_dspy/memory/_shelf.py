@@ -46,11 +46,11 @@ class Shelf:
         Those that always stand there come first, then those of the nearest, the nearest first, that
         fit into the budget. Of several that say the same, the nearest takes one of the k places.
         """
-        return list(self._shown(inputs))
+        return list(self._choose(inputs))
 
     def covered(self, inputs: Mapping[str, object]) -> set[str]:
         """Return the lessons that a call is shown, in these words or in others."""
-        return {line for lines in self._shown(inputs).values() for line in lines}
+        return {line for lines in self._choose(inputs).values() for line in lines}
 
     def entries(self, inputs: Mapping[str, object]) -> tuple[list[str], list[dict[str, str]]]:
         """Return the lessons that a call with these inputs is shown, and the worked examples.
@@ -62,7 +62,7 @@ class Shelf:
         nearest = fitting((lines[place] for place in places), self._budget)
         return self.lessons(inputs), list(filter(None, map(read_example, nearest)))
 
-    def _shown(self, inputs: Mapping[str, object]) -> dict[str, list[str]]:
+    def _choose(self, inputs: Mapping[str, object]) -> dict[str, list[str]]:
         """Return the lines that a call is shown, each with all near ones that say the same."""
         always, k = self.text.always, self.text.k
         wordings = {line: [line] for line in always}

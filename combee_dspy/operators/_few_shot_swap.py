@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, ClassVar
 
 import dspy
@@ -79,7 +80,7 @@ class FewShotSwap(Operator):
             fresh += labelled
         if fresh:
             last = list(signature.output_fields)[-1]
-            label: _Label = lambda shown: canonical(shown.outputs.get(last))  # noqa: E731
+            label = partial(_label, last)
             chosen = self._choose(present, fresh, label, stream)
             if chosen == list(present):
                 return Refusal("no further demonstration fits into the token budget")
@@ -147,6 +148,10 @@ class FewShotSwap(Operator):
 
     def _fits(self, demonstrations: Sequence[Demonstration]) -> bool:
         return demonstration_tokens(demonstrations) <= self.max_tokens
+
+
+def _label(output: str, demonstration: Demonstration) -> str:
+    return canonical(demonstration.outputs.get(output))
 
 
 def _next(

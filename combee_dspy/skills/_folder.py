@@ -109,14 +109,14 @@ def read_skill(folder: str | Path) -> SkillFolder:
     task, header, lessons = f"\n{body}".rpartition(f"\n{LESSONS}\n")
     if not header:
         task, lessons = lessons, ""
-    shown = read_lines(lessons.partition(f"\n{REFERENCES}\n")[0])
+    on_page = read_lines(lessons.partition(f"\n{REFERENCES}\n")[0])
     check_folder(home / "references")
-    lines = [*shown]
+    lines = [*on_page]
     for path in _topics(home):
         lines += read_lines(_text(path))
     is_whole = (home / BOOK).exists()
     stored = decode_book(_text(home / BOOK)) if is_whole else _counted(lines)
-    first = frozenset(line.lesson for line in shown if line.lesson)
+    first = frozenset(line.lesson for line in on_page if line.lesson)
     return SkillFolder(_with_edits(stored, lines), task.strip(), description, first)
 
 
@@ -204,12 +204,12 @@ def _keep_edits(book: Book, before: Book) -> Book:
     removed = [lesson.text for lesson in before.lessons if lesson.state == "removed_by_user"]
     lessons = {lesson.id: lesson for lesson in book.without(removed).lessons}
     for mine in (lesson for lesson in before.lessons if lesson.own):
-        known = [
-            lesson.id
+        same = (
+            lesson
             for lesson in lessons.values()
             if not {lesson.id, *lesson.wordings}.isdisjoint(mine.wordings)
-        ]
-        home = lessons[known[0]] if known else mine
+        )
+        home = next(same, mine)
         lessons[home.id] = home if home.text == mine.text else _reworded(home, mine.text)
         lessons[home.id] = replace(lessons[home.id], own=True, state="served", decision=None)
     return Book(tuple(lessons.values()))

@@ -47,12 +47,13 @@ def pages_of(
         ArgumentValueError: The task's own text leaves no room.
     """
     front = {"name": name, "description": description}
-    lines = yaml.safe_dump(front, allow_unicode=True, sort_keys=False, width=sys.maxsize)
-    head = ["---", f"{lines}---", ""]
+    header = yaml.safe_dump(front, allow_unicode=True, sort_keys=False, width=sys.maxsize)
+    head = ["---", f"{header}---", ""]
     head += [task, ""] if task else []
     left = max_tokens - estimate_tokens("\n".join([*head, LESSONS, "", ""]))
     families = _families(book)
-    tokens = [sum(estimate_tokens(line_of(each)) + 1 for each in each_of) for each_of in families]
+    tokens = [sum(estimate_tokens(line_of(each)) + 1 for each in family) for family in families]
+    # What does not fit needs a list of references.
     spare = 0 if sum(tokens) <= left else max_tokens // 4
     if left < spare:
         remedy = "Raise it, or shorten the instruction."
@@ -64,15 +65,15 @@ def pages_of(
         if tokens[place] <= room:
             room -= tokens[place]
             always.add(place)
-    shown = [line_of(each) for place in sorted(always) for each in families[place]]
+    lines = [line_of(each) for place in sorted(always) for each in families[place]]
     rest = [each for place, family in enumerate(families) if place not in always for each in family]
     topics = _topics(rest, max_tokens)
     files = {f"references/topic-{number:03}.md": topic for number, topic in enumerate(topics, 1)}
     holders = Counter(word for each in rest for word in _words(each))
     titles = {path: ", ".join(_telling(topic, holders)) for path, topic in files.items()}
-    body = [*head, LESSONS, "", *shown, *_index(files, titles, spare + room)]
+    body = [*head, LESSONS, "", *lines, *_index(files, titles, spare + room)]
     pages = {
-        path: "\n".join([f"# {titles[path]}", "", *map(_shown, topic)]) + "\n"
+        path: "\n".join([f"# {titles[path]}", "", *map(_with_evidence, topic)]) + "\n"
         for path, topic in files.items()
     }
     return {**pages, PAGE: "\n".join(body) + "\n", BOOK: encode_book(book)}
@@ -112,7 +113,7 @@ def _topics(lessons: Sequence[BookLesson], max_tokens: int) -> list[list[BookLes
     for group in filter(None, groups):
         left = 0
         for place in group:
-            tokens = estimate_tokens(_shown(lessons[place])) + 1
+            tokens = estimate_tokens(_with_evidence(lessons[place])) + 1
             if tokens > left:
                 topics.append([])
                 left = max_tokens - _TITLE
@@ -121,7 +122,7 @@ def _topics(lessons: Sequence[BookLesson], max_tokens: int) -> list[list[BookLes
     return topics
 
 
-def _shown(lesson: BookLesson) -> str:
+def _with_evidence(lesson: BookLesson) -> str:
     return f"{line_of(lesson)}\n{evidence_of(lesson)}"
 
 
