@@ -1,4 +1,4 @@
-"""Candidates of a run, from its journal: after a crash too."""
+"""Loads what a run has learned from its journal: candidates, programs and skills."""
 
 from __future__ import annotations
 
@@ -64,37 +64,25 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
         ArgumentValueError: There is no journal, or it holds no candidates.
         JournalDamagedError: It cannot be read.
     """
-    records = tuple(map(_record, _recorded(place, None)))
-    if not records:
-        remedy = "Give the log_dir of a run that has validated its student."
-        raise ArgumentValueError("run", os.fspath(place), "holds no candidates", remedy)
-    return records
-
-
-def _record(row: Mapping[str, Any]) -> CandidateRecord:
-    parents = tuple(row["parents"])
-    return CandidateRecord(
-        row["candidate"],
-        row["index"],
-        row["step"],
-        row["operator"],
-        parents,
-        row["score"],
-        row["texts"],
-        row["name"],
-    )
-
-
-def _recorded(place: str | os.PathLike[str], run: int | str | None) -> list[dict[str, Any]]:
-    """Return the candidates whose making was kept, each with its run's name."""
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
-        number = None if run is None else run_number(reader, run)
-        return [
-            {**row, "name": names.get(row["run"], "")}
-            for row in recorded(reader, number)
-            if row["operator"]
-        ]
+        rows = [row for row in recorded(reader, None) if row["operator"]]
+    if not rows:
+        remedy = "Give the log_dir of a run that has validated its student."
+        raise ArgumentValueError("run", os.fspath(place), "holds no candidates", remedy)
+    return tuple(
+        CandidateRecord(
+            id=row["candidate"],
+            index=row["index"],
+            update=row["step"],
+            operator=row["operator"],
+            parents=tuple(row["parents"]),
+            score=row["score"],
+            texts=row["texts"],
+            run=names.get(row["run"], ""),
+        )
+        for row in rows
+    )
 
 
 def load_candidate(
@@ -127,35 +115,32 @@ def load_candidate(
     """
     program: object = student
     if not isinstance(program, dspy.Module):
-        raise ArgumentTypeError(
-            "student", program, "is no DSPy program", "Give the program that was given to the run."
-        )
+        remedy = "Give the program that was given to the run."
+        raise ArgumentTypeError("student", program, "is no DSPy program", remedy)
     if isinstance(id, bool) or not isinstance(id, (int, str)):
-        raise ArgumentTypeError(
-            "id", id, "is no candidate", "Give 'best', an index, or a content hash."
-        )
-    rows = _recorded(place, run)
-    row = candidate_named(rows, id)
-    if row is None:
-        names = [
-            "best",
-            *(
-                str(other["candidate" if other["index"] is None else "index"])
-                for other in rows[:_LISTED]
-            ),
-        ]
-        raise ArgumentValueError(
-            "id", id, "names no candidate of this run", f"There is: {', '.join(names)}."
-        )
-    record = _record(row)
-    artifact = _checked(artifact, _artifact_spec(place, record.run))
-    wanted, own = set(visible(record.texts)), set(artifact.components(student))
+        remedy = "Give 'best', an index, or a content hash."
+        raise ArgumentTypeError("id", id, "is no candidate", remedy)
+    with Reader(journal_file(os.fspath(place)), checked=True) as reader:
+        number = None if run is None else run_number(reader, run)
+        rows = [row for row in recorded(reader, number) if row["operator"]]
+        row = candidate_named(rows, id)
+        if row is None:
+            indices = (
+                row["candidate"] if row["index"] is None else row["index"] for row in rows[:_LISTED]
+            )
+            remedy = f"There is: {', '.join(map(str, ('best', *indices)))}."
+            raise ArgumentValueError("id", id, "names no candidate of this run", remedy)
+        spec = RunHistory(reader, row["run"]).about.spec("artifact")
+    if "name" not in spec:
+        reason = "the run's description names no artifact"
+        raise JournalDamagedError(os.fspath(place), reason)
+    artifact, texts = _build_artifact(spec, artifact), row["texts"]
+    wanted, own = set(visible(texts)), set(artifact.components(student))
     if wanted != own:
         problem = f"has components {sorted(own)}, the candidate {sorted(wanted)}"
-        raise ArgumentValueError(
-            "student", type(student).__name__, problem, "Give the program of that run."
-        )
-    return serving(artifact.build(student, record.texts))
+        remedy = "Give the program of that run."
+        raise ArgumentValueError("student", type(student).__name__, problem, remedy)
+    return serving(artifact.build(student, texts))
 
 
 def load_skill(
@@ -195,7 +180,7 @@ def load_skill(
         remedy = f"Name one of {', '.join(sorted(books))}."
         raise ArgumentValueError("predictor", predictor, "is none of the run's books", remedy)
     book, text = books[name], chosen["texts"].get(name, "") if chosen else ""
-    artifact = _checked(artifact, spec) if spec else Instruction()
+    artifact = _build_artifact(spec, artifact) if spec else Instruction()
     lines = artifact.read(text)
     homes = [(line, book.find(line.id)) for line in lines.lessons]
     first = frozenset(home.id for line, home in homes if home is not None and line.own)
@@ -206,15 +191,7 @@ def load_skill(
     return SkillFolder(book, "" if isinstance(artifact, Playbook) else bare, first=first)
 
 
-def _artifact_spec(place: str | os.PathLike[str], run: str) -> Mapping[str, Any]:
-    with Reader(journal_file(os.fspath(place))) as reader:
-        spec = RunHistory(reader, run_number(reader, run)).about.spec("artifact")
-    if "name" not in spec:
-        raise JournalDamagedError(str(reader.path), "the run's description names no artifact")
-    return spec
-
-
-def _checked(artifact: Artifact | None, spec: Mapping[str, Any]) -> Artifact:
+def _build_artifact(spec: Mapping[str, Any], artifact: Artifact | None) -> Artifact:
     """Return a run's artifact: the user's object, where it is the same, or one built by name."""
     if artifact is None:
         return artifact_of(spec)
@@ -227,7 +204,6 @@ def _checked(artifact: Artifact | None, spec: Mapping[str, Any]) -> Artifact:
 def artifact_of(spec: Mapping[str, Any]) -> Artifact:
     """Return what puts a candidate's texts into a program, from its spec as plain data."""
     if spec["name"] == Instruction.name:
-        # Which operators there were decided what is hidden; to show a candidate they are not
-        # needed.
+        # Its operators decided what is hidden. To show a candidate they are not needed.
         return Instruction()
     return Spec.from_dict(spec).build()  # type: ignore[return-value]  # by kind

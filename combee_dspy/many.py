@@ -1,4 +1,4 @@
-"""Several programs compiled over the same slots, by one journal."""
+"""Compiles several programs over the same service and into one journal."""
 
 from __future__ import annotations
 
@@ -113,65 +113,55 @@ def compile_many(
     _check(tasks)
     turns = positive("at_once", at_once) or max(1, len(tasks))
     settings = combee.settings
-    return in_own_loop(lambda: _all(tasks, settings, turns), settings.log_dir)
+    return in_own_loop(lambda: _compile_all(tasks, settings, turns), settings.log_dir)
 
 
-async def _all(tasks: Sequence[Task], settings: Settings, at_once: int) -> list[TaskResult]:
+async def _compile_all(tasks: Sequence[Task], settings: Settings, at_once: int) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
-    async with open_shared(settings) as shared:
-        every = [
-            asyncio.ensure_future(_compiled(task, number, settings, shared, turns))
-            for number, task in enumerate(tasks)
-        ]
+
+    async def compile_one(number: int, task: Task) -> TaskResult:
         try:
-            return list(await asyncio.gather(*every))
+            async with turns:
+                return await _compile(task, number, settings, shared)
+        except asyncio.CancelledError as cancelled:
+            interrupted = TaskCancelledError(task.name)
+            interrupted.program = getattr(cancelled, "program", None)
+            return TaskResult(task.name, error=interrupted)
+        except Exception as error:  # noqa: BLE001 - a task's error is its result; the others go on
+            return TaskResult(task.name, error=error)
+
+    async with open_shared(settings) as shared:
+        running = [asyncio.ensure_future(compile_one(*pair)) for pair in enumerate(tasks)]
+        try:
+            return list(await asyncio.gather(*running))
         except asyncio.CancelledError as error:
-            attach_results(error, [task.result() for task in every])
+            attach_results(error, [task.result() for task in running])
             raise
 
 
-async def _compiled(
-    task: Task,
-    number: int,
-    settings: Settings,
-    shared: SharedParts,
-    turns: asyncio.Semaphore,
-) -> TaskResult:
-    settings = replace(
-        settings,
-        metric=task.metric or settings.metric,
-        seed=settings.seed if task.seed is None else task.seed,
-    )
-    try:
-        async with turns:
-            with dspy.context(**task.context):
-                compilation = make_compilation(
-                    settings, task.student, task.data, name=task.name, number=number
-                )
-                program = await compile_task(compilation, shared)
-    except asyncio.CancelledError as cancelled:
-        interrupted = TaskCancelledError(task.name)
-        interrupted.program = getattr(cancelled, "program", None)
-        return TaskResult(task.name, error=interrupted)
-    except Exception as error:  # noqa: BLE001 - a task's error is its result; the others go on
-        return TaskResult(task.name, error=error)
+async def _compile(task: Task, number: int, settings: Settings, shared: SharedParts) -> TaskResult:
+    seed = settings.seed if task.seed is None else task.seed
+    settings = replace(settings, metric=task.metric or settings.metric, seed=seed)
+    with dspy.context(**task.context):
+        compilation = make_compilation(
+            settings, task.student, task.data, name=task.name, number=number
+        )
+        program = await compile_task(compilation, shared)
     return TaskResult(task.name, program, report=program.combee_report)
 
 
 def _check(tasks: Sequence[Task]) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for task in tasks:
         entry: object = task
         if not isinstance(entry, Task):
-            raise ArgumentTypeError(
-                "tasks", entry, "is no task", "Give combee_dspy.Task(name, student, trainset, …)."
-            )
+            remedy = "Give combee_dspy.Task(name, student, trainset, …)."
+            raise ArgumentTypeError("tasks", entry, "is no task", remedy)
         if not isinstance(task.name, str) or not task.name.strip():
             raise ArgumentValueError("name", task.name, "is no name", "Name each task.")
-        if task.name in seen:
-            raise ArgumentValueError(
-                "name", task.name, "is given to two tasks", "Name each task differently."
-            )
-        seen.add(task.name)
+        if task.name in names:
+            remedy = "Name each task differently."
+            raise ArgumentValueError("name", task.name, "is given to two tasks", remedy)
+        names.add(task.name)
         if task.metric is not None:
             check_metric(task.metric)

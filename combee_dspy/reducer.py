@@ -1,25 +1,24 @@
 """The reducer alone, for those who stay on ``dspy.GEPA``, ``gepa.optimize`` or
 ``gepa.optimize_anything``.
 
+::
+
     dspy.GEPA(metric=metric, reflection_lm=lm, instruction_proposer=CombeeProposer(), …)
     gepa.optimize(adapter=adapter, reflection_strategy=CombeeReflection(lm), …)
     optimize_anything(…,
     config=GEPAConfig(reflection=ReflectionConfig(reflection_strategy=CombeeReflection(lm))))
 
 All replace the one call that reads a whole minibatch by an aggregator: ``union``, a map and a join
-by code, or ``parallel-scan`` where it is named. Give the optimizer a larger minibatch
+by code, or any other by its name. Give the optimizer a larger minibatch
 (``reflection_minibatch_size=40``): with its default of 3 there is nothing to divide.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import dspy
 
@@ -27,6 +26,7 @@ from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.events import Event, WarningRaised
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.hashing import canonical_json
 from combee_dspy.lms import adapter_for
 from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.options import positive
@@ -40,19 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CombeeProposer", "CombeeReflection"]
 
-logger = logging.getLogger("combee_dspy")
+_logger = logging.getLogger("combee_dspy")
 
-Records = Sequence[Mapping[str, Any]]
-ReflectiveDataset = Mapping[str, Records]
-Job = tuple[dict[str, str], ReflectiveDataset, list[str]]
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What one job returns."""
-
-    texts: dict[str, str] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
+Records: TypeAlias = Sequence[Mapping[str, Any]]
+ReflectiveDataset: TypeAlias = Mapping[str, Records]
+Job: TypeAlias = tuple[dict[str, str], ReflectiveDataset, list[str]]
+Results: TypeAlias = dict[str, str | Refusal]
+"""The new text of each component, or why it keeps its own."""
 
 
 class _Reducer:
@@ -77,38 +71,32 @@ class _Reducer:
         positive("num_threads", num_threads)
         self._seed, self._num_threads, self._adapter = seed, num_threads, adapter
 
-    def _reduced(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[_Outcome]:
-        """Reduce every component of every job at the same time."""
-        outcomes = [_Outcome() for _ in jobs]
-        tasks = [
-            (candidate[component], component, dataset[component], outcome)
-            for (candidate, dataset, components), outcome in zip(jobs, outcomes, strict=True)
-            for component in components
-            if component in candidate and dataset.get(component)
-        ]
+    def _reduce(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[Results]:
+        """Reduce every component of every job at the same time; return the results by job."""
 
-        async def every() -> None:
+        async def reduce_job(job: Job, slots: Slots) -> Results:
+            candidate, dataset, components = job
+            names = [name for name in components if name in candidate and dataset.get(name)]
+            contexts = [
+                self._context(name, candidate[name], dataset[name], slots, lm) for name in names
+            ]
+            texts = map(self._new_text, contexts, map(dataset.__getitem__, names))
+            return dict(zip(names, await asyncio.gather(*texts), strict=True))
+
+        async def reduce_all() -> list[Results]:
             async with open_slots(self._num_threads) as slots:
-                await asyncio.gather(*(self._component(*task, slots, lm) for task in tasks))
+                return await asyncio.gather(*(reduce_job(job, slots) for job in jobs))
 
-        if tasks:
-            in_own_loop(every)
-        return outcomes
+        return in_own_loop(reduce_all)
 
-    async def _component(
-        self,
-        text: str,
-        component: str,
-        records: Records,
-        outcome: _Outcome,
-        slots: Slots,
-        lm: dspy.BaseLM | None,
-    ) -> None:
+    def _context(
+        self, component: str, text: str, records: Records, slots: Slots, lm: dspy.BaseLM | None
+    ) -> StrategyContext:
         adapter = self._adapter or adapter_for(lm)
 
         async def call(
             signature: type[dspy.Signature],
-            inputs: Mapping[str, Any],
+            inputs: Mapping[str, object],
             place: tuple[str | int, ...],
             role: Role,
         ) -> dspy.Prediction | FailedCall:
@@ -116,53 +104,40 @@ class _Reducer:
 
         def emit(event: Event) -> None:
             if isinstance(event, WarningRaised):
-                logger.warning("%s: %s", component, event.text)
+                _logger.warning("%s: %s", component, event.text)
 
-        context = StrategyContext(
-            component,
-            text,
-            call,
-            emit,
-            seed=self._seed,
-            place=(_digest(text, records),),
-            joined_later=self._operator.joins_lessons,
+        # A host's iteration is not known here. Its material tells one use from another.
+        place = (canonical_json([text, list(records)]),)
+        joins = self._operator.joins_lessons
+        return StrategyContext(
+            component, text, call, emit, seed=self._seed, place=place, joined_later=joins
         )
+
+    async def _new_text(self, context: StrategyContext, records: Records) -> str | Refusal:
         try:
-            result = await self._edit(text, records, context)
+            edit = await self._edit(context, records)
         except ArgumentError:
             raise  # the set-up is wrong: every other component would fail alike
         except Exception as error:  # noqa: BLE001 - logged with its reason; the other components go on
-            result = Refusal(f"{type(error).__name__}: {error}")
-        if isinstance(result, Refusal):
-            logger.warning("%s keeps its text: %s", component, result.reason)
-            outcome.metadata[f"combee:refused:{component}"] = result.reason
-        elif result.instruction is not None:
-            outcome.texts[component] = result.instruction
+            edit = Refusal(f"{type(error).__name__}: {error}")
+        if isinstance(edit, Edit):
+            return context.text if edit.instruction is None else edit.instruction
+        _logger.warning("%s keeps its text: %s", context.component, edit.reason)
+        return edit
 
-    async def _edit(self, text: str, records: Records, context: StrategyContext) -> Edit | Refusal:
+    async def _edit(self, context: StrategyContext, records: Records) -> Edit | Refusal:
         async def ready(reflection: Reflection) -> Reflection | None:
             return reflection
 
-        reflections = [
-            asyncio.ensure_future(ready(Reflection(index, record)))
-            for index, record in enumerate(records)
-        ]
         lessons = Lessons(context.component)
         if self._operator.needs_lessons:
+            reflections = [
+                asyncio.ensure_future(ready(Reflection(index, record)))
+                for index, record in enumerate(records)
+            ]
             lessons = await self._aggregator.aggregate(reflections, context)
-        return await self._operator.apply(
-            OperatorInput(text, (), None, lessons), context.at("operator")
-        )
-
-
-def _digest(text: str, records: Records) -> str:
-    """Return what tells this use apart from others: a host's iteration is not known here, but its
-    material is.
-    """
-    content = json.dumps(
-        [text, list(records)], skipkeys=True, default=lambda value: type(value).__name__
-    )
-    return hashlib.sha256(content.encode()).hexdigest()
+        material = OperatorInput(context.text, (), None, lessons)
+        return await self._operator.apply(material, context.at("operator"))
 
 
 class CombeeProposer(_Reducer):
@@ -192,15 +167,18 @@ class CombeeProposer(_Reducer):
         reflective_dataset: ReflectiveDataset,
         components_to_update: list[str],
     ) -> dict[str, str]:
-        """Return the new text of every component that could be improved; the others are left out,
-        with a log line.
+        """Return the new text of every component that could be improved.
+
+        The others are left out, with a log line.
         """
-        return self._reduced([(candidate, reflective_dataset, components_to_update)], None)[0].texts
+        (results,) = self._reduce([(candidate, reflective_dataset, components_to_update)], None)
+        return {name: text for name, text in results.items() if isinstance(text, str)}
 
 
 class CombeeReflection(_Reducer):
-    """A ``reflection_strategy`` for ``gepa.optimize`` and ``gepa.optimize_anything``. Thread-safe;
-    stateless.
+    """A ``reflection_strategy`` for ``gepa.optimize`` and ``gepa.optimize_anything``.
+
+    Thread-safe and stateless.
 
     Args:
         lm: A ``dspy.LM`` or a model's name.
@@ -240,16 +218,21 @@ class CombeeReflection(_Reducer):
         return self.reflect_many([(candidate, reflective_dataset, components_to_update)])[0]
 
     def reflect_many(self, jobs: list[Job]) -> list[tuple[ReflectionProposal, CombeeReflection]]:
-        """Return one ``ReflectionProposal`` per job, all components of all jobs reduced at the same
-        time.
+        """Return one ``ReflectionProposal`` a job; all are made at the same time.
 
-        A component that fails or teaches nothing is left out of its proposal; the
-        reason is logged and stands in the proposal's ``metadata``.
+        A component that fails or teaches nothing is left out of its proposal. The reason is logged
+        and is in the proposal's ``metadata``.
         """
-        from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
+        return [(_to_proposal(results), self) for results in self._reduce(jobs, self._lm)]
 
-        outcomes = self._reduced(jobs, self._lm)
-        return [
-            (ReflectionProposal(new_texts=outcome.texts, metadata=outcome.metadata), self)
-            for outcome in outcomes
-        ]
+
+def _to_proposal(results: Results) -> ReflectionProposal:
+    from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
+
+    proposal = ReflectionProposal(new_texts={}, metadata={})
+    for name, result in results.items():
+        if isinstance(result, Refusal):
+            proposal.metadata[f"combee:refused:{name}"] = result.reason
+        else:
+            proposal.new_texts[name] = result
+    return proposal
