@@ -11,12 +11,8 @@ import tomllib
 import pytest
 
 from combee_dspy import registry
-from combee_dspy.cli.plugins import render_plugin
-from combee_dspy.events import CandidateValidated
 from combee_dspy.exceptions import PluginError
-from combee_dspy.journal import Reader, journal_file
 from combee_dspy.testing import checks_for
-from tests.tracking.journals import Story
 
 AGGREGATOR = """
 from typing import ClassVar
@@ -142,25 +138,6 @@ def test_a_new_plugin_is_found_and_conforms(shell, kind, tmp_path, monkeypatch):
             text = path.read_text()
             assert "${" not in text.replace("${{ matrix.python }}", "")
             assert "emplate" not in text, f"{path} still speaks of the template"
-
-
-def test_the_example_of_a_tracker_passes_over_a_validation_without_a_score(tmp_path, monkeypatch):
-    (tmp_path / "their_lines.py").write_text(
-        render_plugin("lines", "tracker")["combee_lines/_strategy.py"]
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    tracker = importlib.import_module("their_lines").Lines(str(tmp_path / "lines.log"))
-
-    class Unscored(Story):
-        async def failed(self, log):
-            log.emit(CandidateValidated("c", 1, None, 0, best=False))
-
-    place = Unscored(tmp_path).write("begin", "failed")
-    with Reader(journal_file(place)) as reader:
-        tracker.open(reader, 1).follow()
-    assert (tmp_path / "lines.log").read_text().splitlines() == [
-        "candidate seed000000000000: 0.250 on validation"
-    ]
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

@@ -1,3 +1,5 @@
+"""The law of an epoch's delay by batch size, and its plateau."""
+
 from __future__ import annotations
 
 import math
@@ -16,8 +18,8 @@ exponents = st.floats(0.05, 1.5)
 
 @given(scales, exponents, st.lists(st.integers(1, 500), min_size=2, max_size=8, unique=True))
 def test_exact_delays_give_back_the_law_they_came_from(scale, exponent, sizes):
-    fitted = fit_power_law({size: scale * size**-exponent for size in sizes})
-    assert fitted == (pytest.approx(scale, rel=1e-5), pytest.approx(exponent, rel=1e-5))
+    law = fit_power_law({size: scale * size**-exponent for size in sizes})
+    assert law == (pytest.approx(scale, rel=1e-5), pytest.approx(exponent, rel=1e-5))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -40,30 +42,19 @@ def test_the_plateau_is_where_one_more_example_stops_saving_tau(scale, exponent,
     assert law.slope(size * 0.9) > tau > law.slope(size * 1.1)
 
 
-@given(exponents, st.floats(0.001, 0.2), scales, st.integers(1, 100))
-def test_the_documented_closed_form_for_a_relative_tau(exponent, share, scale, smallest):
-    law = DelayLaw(scale, exponent)
-    tau = share * law.slope(smallest)
-    assert law.plateau(tau) == pytest.approx(
-        smallest * (1 / share) ** (1 / (exponent + 1)), rel=1e-6
-    )
-
-
 def test_an_epoch_takes_as_many_updates_as_batches_and_a_size_counts_with_its_median():
-    measured = [Measurement(4, 9.0), Measurement(2, 5.0), Measurement(4, 1.0), Measurement(4, 2.0)]
-    assert epoch_delays(measured, 8) == {2: 20.0, 4: 4.0}
-    assert list(epoch_delays(measured, 8)) == [2, 4]
+    seconds = [Measurement(4, 9.0), Measurement(2, 5.0), Measurement(4, 1.0), Measurement(4, 2.0)]
+    assert list(epoch_delays(seconds, 8).items()) == [(2, 20.0), (4, 4.0)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, 1.7e308])
 def test_delays_that_say_nothing_are_left_out(seconds):
-    assert epoch_delays([Measurement(4, seconds), Measurement(0, 1.0), Measurement(2, 1.0)], 8) == {
-        2: 4.0
-    }
+    delays = [Measurement(4, seconds), Measurement(0, 1.0), Measurement(2, 1.0)]
+    assert epoch_delays(delays, 8) == {2: 4.0}
 
 
-@pytest.mark.parametrize("delays", [{}, {4: 1.0}])
-def test_fewer_than_two_sizes_fit_nothing(delays):
+@pytest.mark.parametrize("delays", [{}, {4: 1.0}, {2: 1e-300, 3: 1e300}])
+def test_what_determines_no_law_fits_nothing(delays):
     assert fit_power_law(delays) is None
 
 
@@ -75,4 +66,3 @@ def test_there_is_no_plateau_where_larger_batches_save_nothing(exponent):
 
 def test_extreme_laws_stay_finite():
     assert math.isfinite(DelayLaw(1e300, 1e-9).plateau(1e-300))
-    assert fit_power_law({2: 1e-300, 3: 1e300}) is None

@@ -1,3 +1,5 @@
+"""Embedders: hashed n-grams, what DSPy knows, and the measured threshold."""
+
 from typing import ClassVar
 
 import dspy
@@ -11,21 +13,20 @@ from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentVal
 
 TEXTS = st.lists(st.text(max_size=60), min_size=1, max_size=5)
 BUCKETS = {17: -1.0, 34: 1.0, 43: -1.0}
+RATIOS = (
+    ("gross margin", "gross profit", "revenue"),
+    ("operating margin", "operating income", "revenue"),
+    ("net margin", "net income", "revenue"),
+    ("return on equity", "net income", "equity"),
+    ("return on assets", "net income", "total assets"),
+    ("the current ratio", "current assets", "current liabilities"),
+    ("the quick ratio", "liquid assets", "current liabilities"),
+    ("leverage", "debt", "equity"),
+    ("asset turnover", "sales", "assets"),
+    ("interest cover", "operating profit", "interest expense"),
+)
 LESSONS = [
-    f"For {name}, {verb} {one} by {other}."
-    for name, verb, one, other in (
-        ("gross margin", "divide", "gross profit", "revenue"),
-        ("operating margin", "divide", "operating income", "revenue"),
-        ("net margin", "divide", "net income", "revenue"),
-        ("return on equity", "divide", "net income", "equity"),
-        ("return on assets", "divide", "net income", "total assets"),
-        ("the current ratio", "divide", "current assets", "current liabilities"),
-        ("the quick ratio", "divide", "liquid assets", "current liabilities"),
-        ("leverage", "divide", "debt", "equity"),
-        ("asset turnover", "divide", "sales", "assets"),
-        ("interest cover", "divide", "operating profit", "interest expense"),
-    )
-] + [
+    *(f"For {name}, divide {part} by {whole}." for name, part, whole in RATIOS),
     "Round the result only at the end.",
     "Log in again when the token has expired.",
     "Take figures from the table before the running text.",
@@ -38,8 +39,8 @@ LESSONS = [
 
 
 def likeness(first, second):
-    one, other = CharNgrams().embed([first, second])
-    return float(one @ other)
+    rows = CharNgrams().embed([first, second])
+    return float(rows[0] @ rows[1])
 
 
 @settings(max_examples=40, deadline=None)
@@ -76,10 +77,7 @@ def test_only_the_default_parameters_have_a_measured_threshold():
     assert CharNgrams(sizes=(2, 3)).threshold() is None
 
 
-@pytest.mark.parametrize(
-    "params",
-    [{"sizes": ()}, {"sizes": (0,)}, {"sizes": (17,)}, {"sizes": "345"}, {"dimensions": 15}],
-)
+@pytest.mark.parametrize("params", [{"sizes": ()}, {"sizes": (17,)}, {"dimensions": 15}])
 def test_wrong_parameters_are_refused_by_name(params):
     with pytest.raises(ArgumentError, match=f"CharNgrams.{next(iter(params))}"):
         CharNgrams(**params)
@@ -116,42 +114,32 @@ def test_each_way_of_naming_a_model_embeds(model, tmp_path, monkeypatch):
     assert np.allclose(DSPyEmbedder(model).embed(["abc", "a"]), unit_rows([[3, 1], [1, 1]], 2))
 
 
-def test_rows_are_asked_for_in_batches():
-    sizes = []
+def test_texts_go_in_batches_and_blank_ones_are_no_empty_input():
+    batches = []
 
     def model(texts):
-        sizes.append(len(texts))
+        batches.append(texts)
         return [[3.0, 4.0]] * len(texts)
 
-    assert np.allclose(DSPyEmbedder(model, batch_size=2).embed(["a", "b", "c"]), [[0.6, 0.8]] * 3)
-    assert sizes == [2, 1]
+    embedder = DSPyEmbedder(model, batch_size=2)
+    assert embedder.embed([]).shape[0] == 0
+    assert np.allclose(embedder.embed(["a", " \n", ""]), [[0.6, 0.8]] * 3)
+    assert batches == [["a", "."], ["."]]
 
 
 def test_a_hosted_model_goes_by_dspy_with_its_batch_size(monkeypatch):
-    made = []
+    hosted = []
 
     class Hosted:
         def __init__(self, model, batch_size):
-            made.append((model, batch_size))
+            hosted.append((model, batch_size))
 
         def __call__(self, texts):
             return np.ones((len(texts), 2))
 
     monkeypatch.setattr(dspy, "Embedder", Hosted)
     assert DSPyEmbedder("openai/text-embedding-3-small", batch_size=5).embed(["a"]).shape == (1, 2)
-    assert made == [("openai/text-embedding-3-small", 5)]
-
-
-def test_no_texts_ask_nobody_and_blank_ones_are_no_empty_input():
-    asked = []
-
-    def model(texts):
-        asked.extend(texts)
-        return np.ones((len(texts), 2))
-
-    assert DSPyEmbedder(model).embed([]).shape[0] == 0
-    DSPyEmbedder(model).embed(["", " \n", "a"])
-    assert asked == [".", ".", "a"]
+    assert hosted == [("openai/text-embedding-3-small", 5)]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +147,6 @@ def test_no_texts_ask_nobody_and_blank_ones_are_no_empty_input():
     [
         ({"model": 7}, ArgumentTypeError),
         ({"model": "no_such_module_here:function"}, ArgumentValueError),
-        ({"model": "combee_dspy.diversity:no_such_function"}, ArgumentValueError),
         ({"model": lengths, "batch_size": 0}, ArgumentValueError),
         ({"model": lambda texts: [[float("nan")], [1.0]]}, ArgumentValueError),
     ],

@@ -17,12 +17,13 @@ from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, o
 
 from combee_dspy import CombeeProposer, CombeeReflection
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, gathered
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentError
 from combee_dspy.operators import FewShotSwap
 from combee_dspy.records import Lesson, Lessons
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat, as_json
 
 FACTS = [f"the code of item {number} is K{number}" for number in range(12)]
+TWO = {"a": "Do a.", "b": "Do b."}
 
 
 def answer(request: ScriptedRequest) -> str:
@@ -62,25 +63,9 @@ def test_all_components_are_learned_with_the_lm_in_dspys_context() -> None:
     assert len(lm.requests) == 3
 
 
-def test_one_component_that_fails_does_not_take_the_others_with_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def script(request: ScriptedRequest) -> str:
-        if "Do b." in request.text:
-            raise RuntimeError("no answer for b")
-        return answer(request)
-
-    with caplog.at_level(logging.WARNING, logger="combee_dspy"):
-        proposal, same = CombeeReflection(ScriptedLM(script)).reflect(
-            {"a": "Do a.", "b": "Do b."}, {"a": dataset(0), "b": dataset(1)}, ["a", "b"]
-        )
-    assert isinstance(same, CombeeReflection)
-    assert list(proposal.new_texts) == ["a"]
-    assert "no answer for b" in proposal.metadata["combee:refused:b"]
-    assert "b keeps its text" in caplog.text
-
-
 class Broken(Aggregator):
+    """Fails for one component."""
+
     name = "broken"
 
     async def aggregate(self, reflections: Any, context: Any) -> Lessons:
@@ -90,15 +75,33 @@ class Broken(Aggregator):
         return Lessons(context.component, (Lesson("Works."),))
 
 
-def test_an_aggregator_that_raises_costs_its_component_only() -> None:
-    results = CombeeReflection(ScriptedLM(answer), aggregator=Broken()).reflect_many(
-        [
-            ({"a": "Do a.", "b": "Do b."}, {"a": dataset(0), "b": dataset(1)}, ["a", "b"]),
-            ({"a": "Do it."}, {"a": dataset(2)}, ["a"]),
-        ]
-    )
-    assert [sorted(proposal.new_texts) for proposal, _ in results] == [["a"], ["a"]]
-    assert results[0][0].metadata["combee:refused:b"] == "ZeroDivisionError: b broke it"
+def refuse_b(request: ScriptedRequest) -> str:
+    if "Do b." in request.text:
+        raise RuntimeError("no answer for b")
+    return answer(request)
+
+
+@pytest.mark.parametrize(
+    ("script", "aggregator", "reason"),
+    [
+        (refuse_b, "union", "no answer for b"),
+        (answer, Broken(), "ZeroDivisionError: b broke it"),
+    ],
+)
+def test_a_component_that_fails_leaves_the_others_their_texts(
+    caplog: pytest.LogCaptureFixture, script: Any, aggregator: Any, reason: str
+) -> None:
+    strategy = CombeeReflection(ScriptedLM(script), aggregator=aggregator)
+    jobs = [
+        (TWO, {"a": dataset(0), "b": dataset(1)}, ["a", "b"]),
+        ({"a": "Do it."}, {"a": dataset(2)}, ["a"]),
+    ]
+    with caplog.at_level(logging.WARNING, logger="combee_dspy"):
+        (first, same), (second, _) = strategy.reflect_many(jobs)
+    assert same is strategy
+    assert [*first.new_texts, *second.new_texts] == ["a", "a"]
+    assert reason in first.metadata["combee:refused:b"]
+    assert "b keeps its text" in caplog.text
 
 
 def test_all_components_of_all_jobs_run_at_once() -> None:
@@ -109,8 +112,7 @@ def test_all_components_of_all_jobs_run_at_once() -> None:
         return answer(request)
 
     jobs = [
-        ({"a": "Do a.", "b": "Do b."}, {"a": dataset(i), "b": dataset(i + 4)}, ["a", "b"])
-        for i in range(2)
+        (TWO, {"a": dataset(number), "b": dataset(number + 4)}, ["a", "b"]) for number in range(2)
     ]
     results = CombeeReflection(ScriptedLM(script), num_threads=4).reflect_many(jobs)
     assert [set(proposal.new_texts) for proposal, _ in results] == [{"a", "b"}] * 2
@@ -142,23 +144,25 @@ def test_aggregators_by_name_and_by_object(aggregator: Any) -> None:
         assert proposer({"a": "Do a."}, {"a": dataset(0, 1)}, ["a"]) == {"a": "All new."}
 
 
-def test_what_cannot_work_is_refused_early() -> None:
-    with pytest.raises(ArgumentValueError, match="edits more than instructions"):
-        CombeeProposer(operator=FewShotSwap())
-    with pytest.raises(ArgumentValueError, match="num_threads"):
-        CombeeProposer(num_threads=0)
-    with pytest.raises(ArgumentValueError, match="names no installed strategy"):
-        CombeeProposer("no-such-aggregator")
-    with pytest.raises(ArgumentTypeError):
-        CombeeProposer(operator=ParallelScan())  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ArgumentTypeError, match="lm"):
-        CombeeReflection(3)  # type: ignore[arg-type]  # what is tested
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: CombeeProposer(operator=FewShotSwap()), "edits more than instructions"),
+        (lambda: CombeeProposer(num_threads=0), "num_threads"),
+        (lambda: CombeeProposer("no-such-aggregator"), "names no installed strategy"),
+        (lambda: CombeeProposer(operator=ParallelScan()), "is no operator"),  # type: ignore[arg-type]  # what is tested
+        (lambda: CombeeReflection(3), "lm"),  # type: ignore[arg-type]  # what is tested
+    ],
+)
+def test_what_cannot_work_is_refused_early(build: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        build()
 
 
 def task(request: ScriptedRequest) -> str:
     number = re.findall(r"item (\d+)\?", request.last)[-1]
-    known = f"item {number} is K{number}" in request.system
-    return as_chat({"code": f"K{number}" if known else "unknown"})
+    is_taught = f"item {number} is K{number}" in request.system
+    return as_chat({"code": f"K{number}" if is_taught else "unknown"})
 
 
 def metric(
@@ -236,10 +240,10 @@ def test_inside_gepa_optimize_anything(aggregator: str) -> None:
         reflection_minibatch_size=12,
     )
     engine = EngineConfig(max_metric_calls=60, parallel=False)
-    found = optimize_anything(
+    result = optimize_anything(
         "Know the codes.",
         evaluator=evaluate,
         dataset=list(range(12)),
         config=GEPAConfig(engine, reflection),
     )
-    assert bullets(found.best_candidate) == set(FACTS)
+    assert bullets(result.best_candidate) == set(FACTS)
