@@ -27,9 +27,10 @@
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects |
 | ``_pool`` | validated candidates | effects, gepa |
-| ``_effects``, ``_rolling`` | the one way to the world; a rollout on it | journal, slots, purse |
-| ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
-| ``_budget``, ``_rollout_budget``, ``_spent``, ``_lost`` | costs, and their limits | nothing |
+| ``_effects`` | the one way to the world: looked up, else done, committed, then used | all below |
+| ``_rollouts``, ``_calls`` | what a rollout, an LM call, a function of the user's is | buyer, slots |
+| ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |
+| ``_budget``, ``_rollout_budget``, ``_amounts`` | the budget; costs as vectors | nothing |
 | ``_start``, ``_clock`` | what begins before a trial, and ends with the time | effects, purse |
 | ``_judging``, ``_failures`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |

@@ -1,4 +1,4 @@
-"""What a run may still buy: promised before it is bought, so that no limit is passed."""
+"""The budget of a run. Each effect reserves its maximum cost first, so no limit is passed."""
 
 from __future__ import annotations
 
@@ -7,68 +7,78 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from math import inf
+from dataclasses import dataclass
+from math import inf, isnan
+
+import numpy as np
 
 from combee_dspy.records import CallUsage
-from combee_dspy.search._lost import Lost, describe_doubts, describe_held
+from combee_dspy.search._amounts import COUNTED, Amounts, KindCosts, Lost, LostCosts, cost_of
 from combee_dspy.search._rollout_budget import RolloutBudget
-from combee_dspy.search._spent import COUNTED, EffectKind, Spent, at_most
 from combee_dspy.stopping import Limits
 
-__all__ = ["BudgetReached", "Purse", "at_most"]
+__all__ = ["BudgetReached", "Purse", "Spent"]
+
+# What an update costs, readings included, as a multiple of its rollouts.
+_READING = 2
+# Texts grow as they learn: what is in flight may cost this multiple of the dearest before it.
+_GROWTH = 2
+_UNITS = ("calls", "tokens", "dollars", "GPU-seconds")
 
 
 class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
     """A limit leaves no room for the next effect; the message says which."""
 
 
-_READING = 2  # what an update costs, readings included, as a multiple of its rollouts
-_GROWTH = (
-    2  # texts grow as they learn, and with them what is in flight may cost more than all before it
-)
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What effects have cost together, and likely have where nobody knows it.
+
+    Attributes:
+        calls: LM calls that went to a service.
+        tokens: Prompt and completion tokens.
+        dollars: ``None`` once a call without a price was made.
+        gpu_seconds: ``None`` while nobody counts them.
+    """
+
+    calls: int
+    tokens: int
+    dollars: float | None
+    gpu_seconds: float | None
 
 
 class Purse(RolloutBudget):
-    """Promises rollouts to updates before they begin, and costs to effects before they are sent.
+    """Holds the limits of a run. Lives on the search's loop; thread-safe where a method says so.
 
-    What an effect will cost is known afterwards only, so each is granted for the most that it
-    may cost, and a run ends where that passes a limit with nothing else in flight. Where LMs
-    tell how long their answers may be (``max_tokens``), a call costs at most that and a token
-    for each byte of what is known of its prompt; where they do not, an effect may cost as much
-    as the dearest of its kind so far, and one in flight twice as much. It may make as many calls
-    as any of its kind so far. An effect of a kind of which no service has answered one may cost as
-    much as the dearest of any kind: its own LM may be new as well, and the length that a model
-    could answer at most would let no run begin. No more than one more than have ended are in
-    flight of such a kind. What would pass a limit beside what is in flight waits.
+    An update reserves rollouts before it begins. An effect reserves calls, tokens, dollars and
+    GPU-seconds before it is sent, waits while those in flight may need the rest, and raises
+    :class:`BudgetReached` where even what they give back would not be enough.
 
-    What an effect is granted is on disk before it is sent, so one that was in flight when a run was
-    killed is counted for that for as long as its call may be running; then for what those of its
-    kind cost on average, since a kill must not eat a budget. So is a call that got no answer that
-    could be read, though its service may have charged for it. :meth:`doubts` says how far the limit
-    may be passed by what such effects and calls have cost beyond that.
+    - With ``max_tokens`` a call costs at most that, and a token for each byte of its prompt.
+      Without it, an effect costs at most as much as the dearest of its kind so far, and twice as
+      much while others are in flight. It makes as many calls as any of its kind has made.
+    - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
+      most one more than have ended are in flight.
+    - A call that is sent again asks first: :meth:`send_again`.
+    - An effect in flight at a kill, and a call whose answer was lost, count with the mean of their
+      kind. :meth:`doubts` says by how much they may pass a limit.
 
-    A call that is sent again asks first (:meth:`refusal`), since what failed is a call, too.
-
-    So what passes a limit is what nobody knows beforehand: more calls than any effect of the
-    kind has made, what tools and images add to a prompt, and where LMs tell nothing, what an effect
-    costs beyond the dearest so far. Lives on the search's loop.
+    So what passes a limit is what nobody knows beforehand: more calls than any effect of the kind
+    has made, what tools and images add to a prompt, and without ``max_tokens`` an effect dearer
+    than any before.
 
     Args:
         limits: The hard limits.
         earlier: What each effect of earlier parts of the run has cost, with its kind.
-        lost: Those that were in flight when an earlier part was killed, and answers that never
-            came: they may have been paid.
-        seconds: How long they took.
-        charged: Whether limits on cost and time are held; not where an earlier run's decisions are
-            taken again.
+        lost: Effects and calls of earlier parts whose cost nobody knows.
+        seconds: How long the earlier parts took.
+        charged: Whether limits on cost and time hold; a replay takes an earlier run's decisions.
 
     Attributes:
-        by_tokens: Whether what a call may cost at most matters.
+        by_tokens: Whether a call's maximum by ``max_tokens`` matters.
         limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
-        grants: Whether effects may have to wait for a grant, or be refused one: whether cost or
-            time is limited.
-        reserve: Seconds at the end of the run that are not the search's: for the held-out set.
+        grants: Whether an effect may have to wait, or be refused: cost or time is limited.
+        reserve: Seconds at the end that are for the held-out set.
     """
 
     def __init__(
@@ -81,72 +91,36 @@ class Purse(RolloutBudget):
         charged: bool = True,
     ) -> None:
         super().__init__(limits)
-        self._known = Spent()
-        self._kinds: defaultdict[str, EffectKind] = defaultdict(EffectKind)
-        for kind, usage in earlier:
-            self._kinds[kind].land(usage)
-            self._known.add(usage)
-        # Answers that never came are added up, rollouts' and others': there may be many.
-        self._lost: list[Lost] = []
-        for effect in lost:
-            self._note(effect)
-        self._repeats = 0  # of calls that failed, sent and not in the books yet
-        self._lock = threading.Lock()
-        self._charged = charged
-        self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
-        self.limits_cost = charged and any(getattr(limits, name) is not None for name in COUNTED)
-        self.grants = self.limits_cost or (charged and limits.seconds is not None)
+        held = limits if charged else Limits()
+        named = [getattr(held, name) for name in COUNTED]
+        self._limits = np.array([inf if limit is None else limit for limit in named])
+        self._seconds = held.seconds
+        self.by_tokens = (held.tokens, held.dollars) != (None, None)
+        self.limits_cost = bool(np.isfinite(self._limits).any())
+        self.grants = self.limits_cost or self._seconds is not None
         self.reserve = 0.0
-        self._turn = asyncio.Lock()
         self._began = time.monotonic() - seconds
-        self._landing: asyncio.Future[None] | None = None
+        self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
+        # Of rollouts, and of all else: a key of another effect does not say its kind.
+        self._lost = {True: LostCosts(), False: LostCosts()}
+        self._booked = np.zeros(len(COUNTED))
+        self._counts_gpus = False
+        self._sent_again = 0  # calls that failed, were sent again, and are not booked yet
+        self._lock = threading.Lock()
+        self._turn = asyncio.Lock()
+        self._settled: asyncio.Future[None] | None = None
+        for kind, usage in earlier:
+            self._kinds[kind].add(usage)
+            self.book(usage)
+        for effect in lost:
+            self._lost[effect.is_rollout].add(effect.most, effect.answers)
 
-    @property
-    def spent(self) -> Spent:
-        """What effects have cost so far, and what those likely have of which nobody knows."""
-        spent = replace(self._known)
-        for lost in self._lost:
-            spent.lose(lost.charged(self._kinds))
-        return spent
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock seconds of the run, those of its earlier parts included."""
-        return time.monotonic() - self._began
-
-    def is_short(self, rollouts: int) -> bool:
-        """Return whether updates under way, and another with so many rollouts, may pass a limit on
-        cost together.
-
-        A limit that is reached with several updates in flight ends them all: what they have read is
-        paid for, and no text of theirs is validated.
-        """
-        rollout, purse = self._kinds["rollout"], self.spent
-        # Whole promises, since what was run has yet to be read; at the start the student's
-        # validation.
-        under_way = sum(self._promised[step] for step in self._under_way())
-        coming = rollouts + under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
-        for name in COUNTED:
-            limit, spent = getattr(self.limits, name), getattr(purse, name)
-            if limit is None or spent is None:
-                continue
-            # Its readings cost as much again as its rollouts until this run shows what they cost.
-            dearest = rollout.dearest[name] if rollout.ended else self._most("rollout", name)
-            each = max(_READING * dearest, spent / rollout.ended if rollout.ended else 0.0)
-            if spent + coming * each > limit:
-                return True
-        return False
-
-    async def grant(
-        self, kind: str, told: Mapping[str, float] | None = None
-    ) -> Mapping[str, float]:
-        """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room
-        for it.
+    async def reserve_cost(self, kind: str, bound: Amounts | None = None) -> Mapping[str, float]:
+        """Reserve the maximum cost of one effect, as soon as what is in flight leaves room for it.
 
         Args:
-            kind: Its kind.
-            told: The ``tokens`` and ``dollars`` that one of its LM calls may cost at most, as far
-                as that is known.
+            kind: Effects of a kind cost alike.
+            bound: What one of its LM calls costs at most, where that is known.
 
         Returns:
             What it may cost, of what is limited.
@@ -154,175 +128,23 @@ class Purse(RolloutBudget):
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
         """
-        with self._lock:  # other threads read the kinds
-            own = self._kinds[kind]
-            for name, most in (told or {}).items():
-                own.told[name] = max(own.told[name], most)
-        if self.grants:
-            async with (
-                self._turn
-            ):  # who asked first is granted first: the student's validation before all else
-                while not self._admitted(kind):
-                    if self._landing is None:
-                        self._landing = asyncio.get_running_loop().create_future()
-                    await asyncio.shield(self._landing)
-        else:
-            own.flying += 1
-        return {name: self._most(kind, name) for name in self._limited()}
+        if bound is not None:
+            with self._lock:
+                self._kinds[kind].bound = np.maximum(self._kinds[kind].bound, bound)
+        # Whoever asks first goes first: the student's validation before all else.
+        async with self._turn:
+            while not self._reserved(kind):
+                if self._settled is None:
+                    self._settled = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._settled)
+        return self._limited(self._most(kind))
 
-    def _limited(self) -> list[str]:
-        return [
-            name for name in COUNTED if self._charged and getattr(self.limits, name) is not None
-        ]
-
-    def _most(self, kind: str, name: str, growth: int = 1) -> float:
-        """Return what an effect of a kind may cost at most."""
-        dearest = max(other.dearest[name] for other in self._kinds.values())
-        return self._kinds[kind].most(name, dearest, growth)
-
-    def _flying(self, name: str, growth: int = 1) -> float:
-        """Return what the effects in flight may cost at most."""
-        flying = [(kind, state.flying) for kind, state in self._kinds.items() if state.flying]
-        return sum(count * self._most(kind, name, growth) for kind, count in flying)
-
-    def _admitted(self, kind: str) -> bool:
+    def _reserved(self, kind: str) -> bool:
         with self._lock:
             if self._must_wait(kind):
                 return False
-            self._kinds[kind].flying += 1
+            self._kinds[kind].in_flight += 1
             return True
-
-    def lose(self, kind: str, key: str) -> Lost | None:
-        """Count a call of an effect that got no answer that could be read, though its service may
-        have charged for it. From any thread.
-
-        Returns:
-            What is counted; ``None`` where no limit asks.
-        """
-        names = [name for name in self._limited() if name in ("tokens", "dollars")]
-        if not names:
-            return None
-        with self._lock:
-            own = self._kinds[kind]
-            most = {}
-            for name in names:
-                # An answer as long as its LM allows is possible, and none was like it.
-                bound = own.dearest[name] if own.is_seen else self._most(kind, name)
-                most[name] = min(own.told[name] or inf, _GROWTH * bound)
-            lost = Lost(key, most, answers=1)
-            self._note(lost)
-        return lost
-
-    def _note(self, lost: Lost) -> None:
-        alike = next((other for other in self._lost if lost.joins(other)), None)
-        if alike is not None:
-            self._lost.remove(alike)
-            lost = alike.joined(lost)
-        self._lost.append(lost)
-
-    def refusal(self, kind: str, calls: int) -> str:
-        """Return why so many calls of an effect that failed may not be sent again; empty where they
-        may, and are counted. From any thread.
-        """
-        with self._lock:
-            spent = self.spent
-            for name in self._limited():
-                limit, used = getattr(self.limits, name), getattr(spent, name) or 0.0
-                if name == "calls":
-                    coming = self._repeats + self._flying(name) + calls
-                else:
-                    # What those in flight were granted pays for it, where what was lost leaves it.
-                    coming = self._flying(name)
-                if used + coming > limit:
-                    unit = name.replace("_", " ")
-                    return (
-                        f"{used:g} of {limit:g} {unit} are spent, and sending again what failed"
-                        " would pass the limit"
-                    )
-            self._repeats += calls
-            return ""
-
-    def in_time(self) -> None:
-        """Hold the limit on time: for a grant, and again when an effect that may have queued for
-        long gets its slot.
-
-        Raises:
-            BudgetReached: The time is over.
-        """
-        if self.left is not None and self.left <= self.reserve:
-            raise BudgetReached(self.time_is_over())
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until the run has to end; ``None`` without a limit."""
-        limited = self._charged and self.limits.seconds is not None
-        return self.limits.seconds - self.seconds if limited else None  # type: ignore[operator]  # it is limited
-
-    def keep_back(self, seconds: float) -> None:
-        """Keep time for the held-out set: half of all at most.
-
-        That is twice what it may take, and a second in which what is in flight may end.
-        """
-        if self.limits.seconds is not None:
-            self.reserve = min(2 * seconds + 1.0, self.limits.seconds / 2)
-
-    def time_is_over(self) -> str:
-        """Return why nothing more may begin, in words."""
-        seconds = f"{self.seconds:.2g}" if self.seconds < 10 else f"{self.seconds:.0f}"
-        passed = f"{seconds} of {self.limits.seconds:g} seconds have passed"
-        return (
-            f"{passed}, and {self.reserve:.2g} are for the held-out set" if self.reserve else passed
-        )
-
-    def returned(
-        self,
-        kind: str,
-        usage: Sequence[CallUsage],
-        repeats: int = 0,
-        booked: Sequence[CallUsage] = (),
-    ) -> None:
-        """Note what an effect that was granted has cost, calls among it that were sent again, and
-        what of it :meth:`book` has noted already.
-        """
-        with self._lock:
-            self._kinds[kind].flying -= 1
-            self._kinds[kind].land((*booked, *usage))
-            self._repeats -= repeats
-            self._known.add(usage)
-        if self._landing is not None:
-            self._landing.set_result(None)
-            self._landing = None
-
-    def book(self, usage: Sequence[CallUsage], repeats: int) -> None:
-        """Note what an attempt has cost whose effect goes on, calls among it that were sent
-        again.
-        """
-        with self._lock:
-            self._repeats -= repeats
-            self._known.add(usage)
-
-    def passed(self) -> list[str]:
-        """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may
-        pass one.
-        """
-        spent = self.spent
-        of = ((name, getattr(spent, name), getattr(self.limits, name)) for name in COUNTED)
-        return [
-            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {used - limit:g}:"
-            " something cost more than was known beforehand."
-            for name, used, limit in of
-            if limit is not None and used is not None and used > limit
-        ]
-
-    def doubts(self) -> list[str]:
-        """Return by how much limits may be passed by what nobody knows, a sentence each."""
-        return describe_doubts(self._lost, self._kinds, self.limits, self.spent)
-
-    def withdraw(self) -> None:
-        """Cancel what waits to be granted."""
-        if self._landing is not None:
-            self._landing.cancel()
-            self._landing = None
 
     def _must_wait(self, kind: str) -> bool:
         """Return whether an effect must wait for one that is in flight.
@@ -330,28 +152,188 @@ class Purse(RolloutBudget):
         Raises:
             BudgetReached: There is no room for it, whatever those in flight will cost.
         """
-        self.in_time()
-        own, spent = self._kinds[kind], self.spent
-        for name in self._limited():
-            limit, used = getattr(self.limits, name), getattr(spent, name)
-            if name == "gpu_seconds":
-                used = used or 0.0  # nobody has counted any yet
-            if name == "calls":
-                used += self._repeats
-            if used is None:
-                continue
-            most = self._most(kind, name)
-            if used + most > limit:
-                text = (
-                    f"{used:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would"
-                    " pass the limit"
-                )
-                text = text if most == 0 else f"{text}: it may take {most:g}"
-                raise BudgetReached(f"{text}{describe_held(self._lost, name)}")
-            if not any(state.flying for state in self._kinds.values()):
-                continue
-            coming = self._most(kind, name, _GROWTH) + self._flying(name, _GROWTH)
-            # What no service has answered yet may never be asked for one.
-            if used + coming > limit or (not own.answered and own.flying > own.ended):
-                return True
-        return False
+        self.check_time()
+        if not self.limits_cost:
+            return False
+        own, used = self._kinds[kind], self._used(self._sent_again)
+        if reason := self._passed_by(used, self._most(kind)):
+            raise BudgetReached(reason)
+        if not any(state.in_flight for state in self._kinds.values()):
+            return False
+        if not own.answered and own.in_flight > own.ended:
+            return True
+        return bool(self._passed_by(used, self._most(kind, _GROWTH) + self._in_flight(_GROWTH)))
+
+    def send_again(self, kind: str, calls: int) -> str:
+        """Return why calls of an effect that failed may not be sent again. Thread-safe.
+
+        Empty where they may: they are counted until they are booked.
+        """
+        with self._lock:
+            used = self._used(self._sent_again + calls)
+            # What those in flight reserved pays for it, where lost answers leave it.
+            reason = self._passed_by(used, self._in_flight())
+            self._sent_again += 0 if reason else calls
+            return reason
+
+    def lose(self, kind: str) -> Mapping[str, float]:
+        """Count a call without a readable answer, for which a service may charge. Thread-safe.
+
+        Returns:
+            What it may have cost, of what is limited.
+        """
+        if not self.by_tokens:
+            return {}
+        with self._lock:
+            own = self._kinds[kind]
+            # An answer as long as its LM allows is possible, and none was like it.
+            dearest = own.dearest if own.answered or own.is_free else self._most(kind)
+            bound = np.where(own.bound > 0, own.bound, inf)
+            most = self._limited(np.minimum(bound, _GROWTH * dearest))
+            self._lost[kind == "rollout"].add(most, answers=1)
+        return most
+
+    def book(self, usage: Sequence[CallUsage], sent_again: int = 0) -> None:
+        """Add calls to what is spent, some of which were sent again. Thread-safe."""
+        with self._lock:
+            self._sent_again -= sent_again
+            self._booked = self._booked + cost_of(usage)
+            self._counts_gpus |= any(row.gpu_seconds is not None for row in usage)
+
+    def settle(self, kind: str, usage: Sequence[CallUsage] | None) -> None:
+        """Give back what an effect had reserved.
+
+        ``usage`` is all that it has cost; ``None`` where it shows nothing of what one costs.
+        """
+        with self._lock:
+            self._kinds[kind].in_flight -= 1
+            if usage is not None:
+                self._kinds[kind].add(usage)
+        if self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
+
+    def withdraw(self) -> None:
+        """Cancel what waits for room."""
+        if self._settled is not None:
+            self._settled.cancel()
+            self._settled = None
+
+    @property
+    def spent(self) -> Spent:
+        """What effects have cost so far, and likely have where nobody knows it."""
+        calls, tokens, dollars, gpu_seconds = self._used().tolist()
+        return Spent(
+            round(calls),
+            round(tokens),
+            None if isnan(dollars) else dollars,
+            gpu_seconds if self._counts_gpus else None,
+        )
+
+    def is_short(self, rollouts: int) -> bool:
+        """Return whether the updates in flight, and one more of so many rollouts, may pass a limit.
+
+        A limit that is reached with several updates in flight ends them all: what they have read is
+        paid for, and no text of theirs is validated.
+        """
+        rollout, used = self._kinds["rollout"], self._used()
+        # Whole promises, since what was run has yet to be read; at the start the student's
+        # validation.
+        under_way = sum(self._promised[step] for step in self._under_way())
+        coming = rollouts + under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
+        # Readings cost as much again as rollouts, until this run shows what they cost.
+        rollouts_alone = rollout.dearest if rollout.ended else self._most("rollout")
+        each = np.maximum(_READING * rollouts_alone, used / max(rollout.ended, 1))
+        return bool(self._passed_by(used, coming * each))
+
+    def _used(self, sent_again: int = 0) -> Amounts:
+        likely = [lost.likely(self._alike(rollouts)) for rollouts, lost in self._lost.items()]
+        used: Amounts = sum(likely, self._booked.copy())
+        used[0] += sent_again
+        return used
+
+    def _alike(self, rollouts: bool) -> list[KindCosts]:
+        return [state for kind, state in self._kinds.items() if (kind == "rollout") == rollouts]
+
+    def _most(self, kind: str, growth: int = 1) -> Amounts:
+        """Return what an effect of a kind may cost at most."""
+        own = self._kinds[kind]
+        dearest = np.max([state.dearest for state in self._kinds.values()], axis=0)
+        return own.most(dearest, growth)
+
+    def _in_flight(self, growth: int = 1) -> Amounts:
+        """Return what the effects in flight may cost at most."""
+        counts = {kind: state.in_flight for kind, state in self._kinds.items() if state.in_flight}
+        each = (count * self._most(kind, growth) for kind, count in counts.items())
+        return sum(each, np.zeros(len(COUNTED)))
+
+    def _limited(self, amounts: Amounts) -> dict[str, float]:
+        """Return the amounts that have a limit, by name."""
+        named = zip(COUNTED, amounts.tolist(), self._limits, strict=True)
+        return {name: amount for name, amount, limit in named if limit < inf}
+
+    def _passed_by(self, used: Amounts, more: Amounts) -> str:
+        """Return which limit would be passed by more than is used; empty for none."""
+        passed = np.flatnonzero(used + more > self._limits)
+        if not passed.size:
+            return ""
+        spent, limit, unit = used[passed[0]], self._limits[passed[0]], _UNITS[passed[0]]
+        return f"{spent:g} of {limit:g} {unit} are spent, and the next may take {more[passed[0]]:g}"
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of the run, those of its earlier parts included."""
+        return time.monotonic() - self._began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the run has to end; ``None`` without a limit."""
+        return None if self._seconds is None else self._seconds - self.seconds
+
+    def check_time(self) -> None:
+        """Hold the limit on time: before a reservation, and again once an effect has its slot.
+
+        Raises:
+            BudgetReached: The time is over.
+        """
+        if self.left is not None and self.left <= self.reserve:
+            raise BudgetReached(self.time_is_over())
+
+    def keep_back(self, seconds: float) -> None:
+        """Keep time for the held-out set: twice what it may take and a second, at most half."""
+        if self._seconds is not None:
+            self.reserve = min(2 * seconds + 1.0, self._seconds / 2)
+
+    def time_is_over(self) -> str:
+        """Return why nothing more may begin, in words."""
+        seconds = f"{self.seconds:.2g}" if self.seconds < 10 else f"{self.seconds:.0f}"
+        passed = f"{seconds} of {self._seconds:g} seconds have passed"
+        held_back = f", and {self.reserve:.2g} are for the held-out set" if self.reserve else ""
+        return passed + held_back
+
+    def passed(self) -> list[str]:
+        """Return by how much limits were passed, a sentence each."""
+        over = zip(_UNITS, self._limits, self._used() - self._limits, strict=True)
+        return [
+            f"The budget of {limit:g} {unit} was passed by {amount:g}: something cost more than was"
+            " known beforehand."
+            for unit, limit, amount in over
+            if amount > 0
+        ]
+
+    def doubts(self) -> list[str]:
+        """Return by how much costs that nobody knows may pass limits, a sentence each."""
+        most = sum((lost.most for lost in self._lost.values()), np.zeros(len(COUNTED)))
+        likely = self._used() - self._booked
+        over = np.maximum(0.0, self._booked + np.maximum(most, likely) - self._limits)
+        killed = sum(lost.killed for lost in self._lost.values())
+        answers = sum(lost.answers for lost in self._lost.values())
+        causes = [f"{killed} effects were in flight when the run was killed"] if killed else []
+        causes += [f"{answers} calls got no answer that could be read"] if answers else []
+        doubtful = zip(_UNITS, self._limits, likely, over, strict=True)
+        return [
+            f"{', and '.join(causes)}. Of the {unit} spent, {cost:g} are their likely cost. The"
+            f" limit of {limit:g} {unit} may be passed by {amount:g}."
+            for unit, limit, cost, amount in doubtful
+            if limit < inf and cost > 0
+        ]

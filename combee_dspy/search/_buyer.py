@@ -1,15 +1,12 @@
-"""Buys one effect: granted, carried out in a slot, in the books, and on disk, whatever became of
-it.
-"""
+"""What happens to one effect: its cost is reserved, it is sent, booked, and committed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from combee_dspy.costs import merged
 from combee_dspy.events import AnswersLost, CostReserved
@@ -17,159 +14,149 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
 from combee_dspy.rollouts import REPEATS, AbandonedError, Check, Repeats, Slots, unkept_reason
+from combee_dspy.search._amounts import Amounts
 from combee_dspy.search._budget import BudgetReached, Purse
-from combee_dspy.search._lost import Lost
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._start import Start
+from combee_dspy.stopping import Limits
 
-__all__ = ["Buyer"]
-
-T = TypeVar("T")
+__all__ = ["Buyer", "WorkError"]
 
 
-class _PurseRepeats(Repeats):
-    """Those of one effect, by what a purse says. From any thread.
+class Paid(Protocol):
+    """What an effect returns: a rollout, an answer, or what a function of the user's returned."""
 
-    Attributes:
-        count: How many calls were sent again, and are in no book yet.
-        booked: What attempts that failed have cost, which is in the books.
-        refused: Why the budget had no room for another; empty where it had.
-        lost: Its calls that got no answer that could be read, together.
-    """
+    @property
+    def usage(self) -> tuple[CallUsage, ...]:
+        """Its LM calls, but for those of attempts that the books have already."""
 
-    def __init__(
-        self,
-        purse: Purse,
-        kind: str,
-        key: str,
-        keep: Callable[[tuple[CallUsage, ...], str], Awaitable[None]],
-    ) -> None:
-        self._purse, self._kind, self._key, self._keep = purse, kind, key, keep
-        self.count = 0
-        self.booked: tuple[CallUsage, ...] = ()
-        self.refused = ""
-        self.lost: Lost | None = None
 
-    def allow(self, calls: int = 1) -> bool:
-        self.refused = self._purse.refusal(self._kind, calls)
-        self.count += 0 if self.refused else calls
-        return not self.refused
+P = TypeVar("P", bound=Paid)
 
-    async def book(self, usage: tuple[CallUsage, ...], reason: str) -> bool:
-        if usage:
-            self._purse.book(usage, self.count)
-            self.count, self.booked = 0, merged(self.booked, usage)
-            await self._keep(usage, reason)
-        return True
 
-    def lose(self) -> None:
-        lost = self._purse.lose(self._kind, self._key)
-        if lost is not None:
-            self.lost = lost if self.lost is None else self.lost.joined(lost)
+class WorkError(Exception):
+    """A function of the user's raised an error, after LM calls that have to be paid."""
+
+    def __init__(self, error: Exception, usage: tuple[CallUsage, ...]) -> None:
+        super().__init__(str(error))
+        self.error, self.usage = error, usage
 
 
 class Buyer:
     """Buys effects. Lives on the search's loop.
 
     Attributes:
-        over: Why nothing that is under way goes on, since its time is over; empty while there is
-            time.
-        unkept: By key, what the journal cannot give back as it was.
-        start: What effects wait for before a trial has shown that the run can work.
+        over: Why what is under way is given up, once the time is over; empty before.
+        in_memory: Results that the journal cannot give back as they were, by key.
+        start: Holds effects back until a trial has shown that the run can work.
+        texts: Scrubs texts, and says how they are written.
+        warn: Warns people, once.
     """
 
     def __init__(
-        self,
-        slots: Slots,
-        log: RunLog,
-        purse: Purse,
-        texts: Texts,
-        warn: Callable[[str], None],
+        self, slots: Slots, log: RunLog, purse: Purse, texts: Texts, warn: Callable[[str], None]
     ) -> None:
         self.over = ""
-        self.unkept: dict[str, Any] = {}
+        self.in_memory: dict[str, Any] = {}
         self.start = Start()
-        self._slots, self._log, self._purse, self._texts = slots, log, purse, texts
-        self._warn = warn
-        self._unkept = 0  # effects that are paid for and not on disk yet
+        self.texts = texts
+        self.warn = warn
+        self._slots, self._log = slots, log
+        self._purse, self._unlimited = purse, Purse(Limits())
+        self._uncommitted = 0
 
     def has(self, key: str) -> bool:
-        """Return whether an effect has ended, and what it returned is at hand."""
-        return key in self.unkept or self._log.find(key) is not None
+        """Return whether the result of an effect is at hand."""
+        return key in self.in_memory or self._log.find(key) is not None
 
     async def buy(
         self,
         effect: Effect,
-        work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
-        bound: Callable[[], Mapping[str, float]] = dict,
-    ) -> tuple[T, Effect]:
-        """Grant an effect, carry it out and put its cost into the books; return its result, and
-        when and for how much.
+        send: Callable[[Check], Awaitable[P]],
+        bound: Callable[[], Amounts | None] = lambda: None,
+    ) -> tuple[P, Effect]:
+        """Reserve an effect's cost, send it and book what it has cost.
 
-        ``work`` is given what is to be called when the effect has its slot, if anything is.
-        ``bound`` returns what one of its LM calls may cost at most.
+        Args:
+            effect: Its row in the journal, so far.
+            send: Carries it out in a slot; awaits the check once it has one, before anything is
+                sent.
+            bound: Returns what one of its LM calls costs at most, where that is known.
+
+        Returns:
+            The result, and the row with its times and cost. :meth:`commit` it before use.
 
         Raises:
             BudgetReached: The budget leaves no room for it, or the time is over.
-            Exception: What ``work`` raised, or returned in the place of a result.
+            InfrastructureError: The service kept failing.
+            WorkError: The user's function raised.
         """
         try:
-            return await self._paid(effect, work, bound)
+            return await self._bought(effect, send, bound)
         except (asyncio.CancelledError, InfrastructureError):
-            if not self.over:
-                raise
-            raise BudgetReached(self.over) from None
+            if self.over:
+                raise BudgetReached(self.over) from None
+            raise
 
-    async def _paid(
+    async def _bought(
         self,
         effect: Effect,
-        work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
-        bound: Callable[[], Mapping[str, float]],
-    ) -> tuple[T, Effect]:
+        send: Callable[[Check], Awaitable[P]],
+        bound: Callable[[], Amounts | None],
+    ) -> tuple[P, Effect]:
         if effect.kind != "probe":
             await self.start.wait(effect.kind)
-        charged = effect.purpose != "heldout"
+        # The budget is the search's; the held-out set is read beyond it.
+        purse = self._unlimited if effect.purpose == "heldout" else self._purse
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        granted = (
-            await self._purse.grant(kind, bound() if self._purse.by_tokens else {})
-            if charged
-            else None
-        )
-        started = time.time()
-        usage: tuple[CallUsage, ...] = ()
-        result: T | Exception | AbandonedError
-        failed = partial(self._keep_failed, effect, kind, started)
-        repeats = _PurseRepeats(self._purse, kind, effect.key, failed)
-        token = REPEATS.set(repeats if charged else REPEATS.get())
+        most = await purse.reserve_cost(kind, bound() if purse.by_tokens else None)
+        asked = time.time()
+        effect = replace(effect, started=asked)
+        attempts = _Attempts(purse, effect, kind, self._commit_failed)
+
+        async def check() -> None:
+            nonlocal effect
+            if self._uncommitted >= self._slots.capacity:
+                # A disk slower than the service: what a kill may cost stays bounded.
+                await self._log.written()
+            self._log.check_room()
+            purse.check_time()
+            if most:
+                await self._log.promise(CostReserved(effect.key, most))
+            effect = replace(effect, started=time.time(), queued=time.time() - asked)
+
+        token = REPEATS.set(attempts)
         try:
-            result, usage = await work(partial(self._begin, effect.key, granted))
-        except InfrastructureError as error:
-            result, usage = error, error.usage
-        except AbandonedError as abandoned:
-            result, usage = abandoned, abandoned.usage
+            result = await send(check)
+            attempts.end(result.usage)
+        except (InfrastructureError, AbandonedError, WorkError) as error:
+            # It has cost something all the same. A run that goes on tries again.
+            if error.usage or not attempts.cost:
+                await self._commit_failed(effect, kind, error.usage, self._reason(error))
+            if error.usage or attempts.cost:
+                attempts.end(error.usage)
+            if attempts.refused:
+                raise BudgetReached(attempts.refused) from error
+            raise
         finally:
             REPEATS.reset(token)
-            if charged:
-                self._purse.returned(kind, usage, repeats.count, repeats.booked)
-            if repeats.lost is not None:
-                lost = repeats.lost
-                self._log.emit(AnswersLost(lost.key, lost.answers, lost.most, started))
-        if not isinstance(result, (Exception, AbandonedError)):
-            return result, replace(effect, started=started, ended=time.time(), usage=usage)
-        # What came to nothing has cost something all the same; a resumed run tries again.
-        reason = result.reason if isinstance(result, InfrastructureError) else described(result)
-        if isinstance(result, AbandonedError):
-            reason = f"given up while it was under way: {self.over or 'the run was ended'}"
-        if usage or not repeats.booked:
-            await failed(usage, reason)
-        if repeats.refused:
-            raise BudgetReached(repeats.refused) from result
-        raise result
+            purse.settle(kind, attempts.cost)
+            if attempts.lost:
+                answers = AnswersLost(effect.key, attempts.lost, attempts.most, effect.started)
+                self._log.emit(answers)
+        return result, replace(effect, ended=time.time(), usage=result.usage)
 
-    async def _keep_failed(
-        self, effect: Effect, kind: str, started: float, usage: tuple[CallUsage, ...], reason: str
+    def _reason(self, error: InfrastructureError | AbandonedError | WorkError) -> str:
+        if isinstance(error, InfrastructureError):
+            return error.reason
+        if isinstance(error, WorkError):
+            return described(error.error)
+        return f"given up while it was under way: {self.over or 'the run was ended'}"
+
+    async def _commit_failed(
+        self, effect: Effect, kind: str, usage: tuple[CallUsage, ...], reason: str
     ) -> None:
-        """Commit what an attempt at an effect, or all of it, has cost and come to nothing."""
+        """Commit what an attempt at an effect has cost that came to nothing."""
         now = time.time_ns()
         failed = Effect(
             f"failed/{effect.key}/{now}",
@@ -177,41 +164,76 @@ class Buyer:
             {"of": kind},
             purpose=effect.purpose,
             step=effect.step,
-            error=self._texts.scrub(reason),
+            error=self.texts.scrub(reason),
             failed_in="service",
-            started=started,
+            started=effect.started,
             ended=now / 1e9,
             usage=usage,
         )
-        await self._log.keep(self._texts.written(failed))
+        await self._log.keep(self.texts.written(failed))
 
-    async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:
-        """Begin an effect that has its slot: what it was granted, if that is limited, is on disk
-        before it is sent.
-        """
-        if self._unkept >= self._slots.capacity:
-            await (
-                self._log.written()
-            )  # a disk that is slower than the service: what a kill may cost stays bounded
-        self._log.check_room()
-        if granted is not None:
-            self._purse.in_time()
-        if granted:
-            await self._log.promise(CostReserved(key, granted))
-
-    async def keep(self, effect: Effect, result: Any) -> None:
+    async def commit(self, effect: Effect, result: Any) -> None:
         """Commit an effect that has ended, with its result."""
-        written = self._texts.written(effect)
-        self._unkept += 1
+        written = self.texts.written(effect)
+        self._uncommitted += 1
         try:
             await self._log.keep(written)
         finally:
-            self._unkept -= 1
+            self._uncommitted -= 1
         if written.value.get("partial"):
-            if not self.unkept and (reason := unkept_reason(written.value)):
-                text = (
+            if not self.in_memory and (reason := unkept_reason(written.value)):
+                self.warn(
                     f"This run cannot be resumed without buying again: {reason}. Register a codec"
                     " for it with combee_dspy.rollouts.add_codec."
                 )
-                self._warn(text)
-            self.unkept[effect.key] = result
+            self.in_memory[effect.key] = result
+
+
+class _Attempts(Repeats):
+    """The attempts at one effect; its methods are called from any thread.
+
+    Attributes:
+        cost: What the attempts that ended have cost; ``None`` before.
+        refused: Why the budget had no room for another; empty where it had.
+        lost: How many calls got no answer that could be read.
+        most: What these may have cost, of what is limited.
+    """
+
+    def __init__(
+        self,
+        purse: Purse,
+        effect: Effect,
+        kind: str,
+        commit: Callable[[Effect, str, tuple[CallUsage, ...], str], Awaitable[None]],
+    ) -> None:
+        self._purse, self._effect, self._kind, self._commit = purse, effect, kind, commit
+        self._sent_again = 0  # calls that are not booked yet
+        self.cost: tuple[CallUsage, ...] | None = None
+        self.refused = ""
+        self.lost = 0
+        self.most: dict[str, float] = {}
+
+    def allow(self, calls: int = 1) -> bool:
+        """Return whether the budget has room for so many calls that failed."""
+        self.refused = self._purse.send_again(self._kind, calls)
+        self._sent_again += 0 if self.refused else calls
+        return not self.refused
+
+    async def book(self, usage: tuple[CallUsage, ...], reason: str) -> bool:
+        """Book an attempt that failed, before the next one."""
+        if usage:
+            self.end(usage)
+            await self._commit(self._effect, self._kind, usage, reason)
+        return True
+
+    def end(self, usage: tuple[CallUsage, ...]) -> None:
+        """Book what an attempt has cost."""
+        self._purse.book(usage, self._sent_again)
+        self._sent_again, self.cost = 0, merged(self.cost or (), usage)
+
+    def lose(self) -> None:
+        """Count a call whose answer is lost."""
+        if most := self._purse.lose(self._kind):
+            self.lost += 1
+            for name, amount in most.items():
+                self.most[name] = self.most.get(name, 0.0) + amount

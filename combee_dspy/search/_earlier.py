@@ -6,22 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import dspy
 import orjson
 
 from combee_dspy.events import AnswersLost, CostReserved
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunHistory, RunLog, journal_file
 from combee_dspy.records import CallUsage
-from combee_dspy.rollouts import lms_of
+from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._describe import lms_by_role
-from combee_dspy.search._lost import Lost
 
 __all__ = ["earlier_costs", "lost_effects", "make_purse", "replayed_decisions"]
-
-_TIMEOUT = 600.0  # DSPy's own, in seconds
 
 
 def make_purse(task: Compilation, log: RunLog) -> Purse:
@@ -30,7 +25,7 @@ def make_purse(task: Compilation, log: RunLog) -> Purse:
         return Purse(
             task.limits,
             earlier_costs(reader, log.number),
-            lost_effects(reader, log.number, _longest_call(task)),
+            lost_effects(reader, log.number),
             _earlier_seconds(reader, log.number),
             charged=task.settings.search.replay is None,
         )
@@ -68,31 +63,22 @@ def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]
     return [(kind, usage) for (_, kind), usage in costs.items()]
 
 
-def _longest_call(task: Compilation) -> float:
-    """Return the seconds that a service may work on a call at most: twice its LM's timeout."""
-    lms = [*lms_by_role(task.settings).values(), dspy.settings.lm, *lms_of(task.student)]
-    times = [(getattr(lm, "kwargs", None) or {}).get("timeout") for lm in lms]
-    return 2 * max((time for time in times if isinstance(time, (int, float))), default=_TIMEOUT)
-
-
-def lost_effects(reader: Reader, run: int, longest: float) -> list[Lost]:
-    """Return the effects of which an earlier part of a run was killed before it knew their cost; a
-    service may work on them for so many seconds more. And the answers that never came.
+def lost_effects(reader: Reader, run: int) -> list[Lost]:
+    """Return the effects that were in flight when earlier parts of a run were killed, and calls
+    whose answers were lost: nobody knows what they have cost.
     """
     ended: Counter[str] = Counter()
     history = RunHistory(reader, run)
     sql = "SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'"
     for kind, key in reader.rows(sql, (run,)):
         ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
-    lost = []
-    for entry in history.entries(AnswersLost):
-        answers = entry.event
-        lost.append(Lost(answers.effect, answers.most, answers=answers.answers))
+    answers = (entry.event for entry in history.entries(AnswersLost))
+    lost = [Lost(event.effect, event.most, event.answers) for event in answers]
     for reserved in history.entries(CostReserved, newest_first=True):
         key = reserved.event.effect
         ended[key] -= 1
         if ended[key] < 0:
-            lost.append(Lost(key, reserved.event.most, reserved.at + longest))
+            lost.append(Lost(key, reserved.event.most))
     return lost
 
 

@@ -1,46 +1,49 @@
-"""The one way from a search to the world: every effect looked up, bought in a slot, committed, then
-used.
+"""The one way from a search to the world: an effect is looked up, else done, committed, then used.
+
+What happens to a rollout, from request to row:
+
+1. :meth:`Effects.rollout` counts it, and :meth:`Effects.once` looks it up: under way, in memory, in
+   the journal. What is there is not bought.
+2. ``_rollouts`` looks in the cache that runs share, else makes the job.
+3. ``_buyer`` reserves its maximum cost in the budget (``_budget``), which may have it wait, or end
+   the run.
+4. Slots (``combee_dspy.rollouts``) give it its turn. Just before it is sent, its reservation is
+   committed: a kill from here on leaves a trace.
+5. On a 429 or an error that may pass, slots wait and send it again, if the budget has room for
+   more calls. A whole attempt that failed is booked and committed as a row ``failed`` first.
+6. The end: its cost is booked, the rest of the reservation is given back, its texts are scrubbed,
+   and its row is committed. Then whoever asked gets it.
+
+A kill before 6 leaves the reservation alone: the next part of the run counts the mean of its kind,
+and buys the rollout again. A kill after 6 leaves the row, which step 1 finds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import dspy
 
-from combee_dspy.costs import metered
 from combee_dspy.events import WarningRaised
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.lms import adapter_for
-from combee_dspy.records import CallUsage, FailedCall, Role, Rollout, described
+from combee_dspy.records import FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
-    Answer,
     CallJob,
-    Check,
-    RolloutTimeoutError,
     decode_answer,
     decode_rollout,
-    encode_answer,
-    note_meter,
 )
-from combee_dspy.search._budget import Purse, at_most
-from combee_dspy.search._buyer import Buyer
-from combee_dspy.search._candidates import (
-    Candidate,
-    Compilation,
-    EffectPlace,
-    Row,
-    SharedParts,
-)
+from combee_dspy.search._budget import Purse
+from combee_dspy.search._buyer import Buyer, WorkError
+from combee_dspy.search._calls import UserWork, buy_call, buy_work, call_effect
+from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, Row, SharedParts
 from combee_dspy.search._privacy import Texts
-from combee_dspy.search._rolling import CALLS, ROLLOUTS, VALIDATION, Rolling, queued
+from combee_dspy.search._rollouts import CALLS, ROLLOUTS, VALIDATION, RolloutBuyer
 
 __all__ = ["VALIDATION", "Effects", "silence"]
 
@@ -52,17 +55,16 @@ T = TypeVar("T")
 class Effects:
     """Buys effects, each once. Lives on the search's event loop.
 
-    What is in flight is committed even where nobody waits for it any more: it
-    has been paid for.
+    What is in flight is committed even where nobody waits for it any more: it is paid for.
 
     Args:
         task: What is compiled.
         shared: Slots, cache and tariff. Borrowed.
         log: The run's part of the journal. Borrowed.
-        purse: Grants what is bought.
+        purse: The budget.
         lms: LM by role; a role without one uses DSPy's own.
         decided: Returns what an earlier run decided in a place, or ``None``.
-        texts: What is done to texts: what follows from an answer stands in files and prompts.
+        texts: Scrubs texts before anything follows from them.
     """
 
     def __init__(
@@ -84,18 +86,17 @@ class Effects:
         self.texts = texts
         self._task = task
         self._tariff = shared.tariff
+        self._seconds = task.settings.validation.rollout_seconds
         self._lms = lms
         self._decided = decided
-        self._flying: dict[str, asyncio.Task[Any]] = {}
+        self._under_way: dict[str, asyncio.Task[Any]] = {}
         self._warnings: set[str] = set()
         self.buyer = Buyer(shared.slots, log, purse, texts, self.warn)
-        self._rolling = Rolling(task, shared, purse, self.buyer, texts, self.warn)
-        self.programs = self._rolling.programs
+        self._rollouts = RolloutBuyer(task, shared, self.buyer, texts, self.warn)
+        self.programs = self._rollouts.programs
 
     def key(self, key: str, place: EffectPlace) -> str:
-        """Return the key of a rollout, or of what is said of one: another in each place where none
-        is used twice.
-        """
+        """Return the key of a rollout, or of feedback on one: in each place one without a cache."""
         if self._task.settings.cache is False:
             return f"{key}/{place.purpose}/{place.step}"
         return key
@@ -110,8 +111,7 @@ class Effects:
         replicate: int = 0,
         counted: bool = True,
     ) -> Awaitable[Rollout]:
-        """Return a rollout that is under way, bought by now, or already there. Await it as often as
-        needed.
+        """Return a rollout, bought unless it is there or under way. Await it as often as needed.
 
         Args:
             candidate: Whose program.
@@ -119,8 +119,7 @@ class Effects:
             place: What it is for.
             lane: How urgent it is among this search's effects.
             replicate: Which draw, where the same rollout is wanted several times.
-            counted: Whether the budget counts it now; else when an update asks for it, which has
-                room for it.
+            counted: Whether the budget counts it now; else when an update asks for it.
 
         Raises:
             BudgetReached: The budget leaves no room for it.
@@ -129,14 +128,26 @@ class Effects:
         key = self.key(row.rollout_key(candidate, replicate), place)
         if place.purpose != "heldout" and counted:
             self.purse.count(key, place.step)
+        effect = Effect(
+            key,
+            "rollout",
+            {},
+            "task",
+            place.purpose,
+            place.step,
+            candidate=candidate.id,
+            example=row.hash,
+            split=row.split,
+            replicate=replicate,
+        )
         return self.once(
             key,
             partial(decode_rollout, row=row.fields),
-            lambda: self._rolling.buy(key, candidate, row, place, lane, replicate),
+            lambda: self._rollouts.buy(effect, candidate, row, lane),
         )
 
     def warn(self, text: str, *, step: int = -1) -> None:
-        """Tell people what they should know, once: in the log, and in the journal."""
+        """Warn people in the log and in the journal, once."""
         if text not in self._warnings:
             self._warnings.add(text)
             logger.warning("%s", text)
@@ -159,41 +170,19 @@ class Effects:
         """
         inputs = self.texts.values(inputs)
         # Another question in the same place is another call.
-        text = canonical_json([signature.instructions, temperature, inputs])
-        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        key = f"call/{step}/{'/'.join(map(str, place))}/{role}/{digest}"
-        component = str(place[0]) if place else ""
-        effect = Effect(key, "call", {}, role, signature.__name__, step, component)
+        question = canonical_json([signature.instructions, temperature, inputs])
+        effect = call_effect(signature, place, role, question, step)
         lm = self._lms.get(role)
-        seconds = self._task.settings.validation.rollout_seconds
         job = CallJob(
-            signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff, seconds
+            signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff, self._seconds
         )
-        answer: Answer = await self.once(
-            key, decode_answer, lambda: self._buy_call(effect, job, text)
+        priority = self._before_rollouts(step)
+        answer = await self.once(
+            effect.key,
+            decode_answer,
+            lambda: buy_call(self.buyer, self.slots, effect, job, question, priority),
         )
         return answer.outcome
-
-    async def _buy_call(self, effect: Effect, job: CallJob, text: str) -> Answer:
-        async def ask(check: Check | None) -> tuple[Answer, tuple[CallUsage, ...]]:
-            answer = await self.slots.call(job, self._before_rollouts(effect.step), check)
-            return answer, answer.usage
-
-        answer, effect = await self.buyer.buy(
-            effect, ask, lambda: at_most((job.lm or dspy.settings.lm,), (text,), self._tariff)
-        )
-        # Scrubbed once, here: whatever is made of an answer ends in files.
-        value = self.texts.scrubbed(encode_answer(answer))
-        failed = (
-            self.texts.scrub(answer.outcome.error)
-            if isinstance(answer.outcome, FailedCall)
-            else None
-        )
-        stored = decode_answer(value) or answer
-        await self.buyer.keep(
-            replace(queued(effect, answer.queue_seconds), value=value, error=failed), stored
-        )
-        return stored
 
     async def work(
         self,
@@ -216,45 +205,19 @@ class Effects:
                 for no such limit.
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
-        result: dict[str, Any] = await self.once(
-            key, dict, lambda: self._worked(effect, role, make, late)
-        )
+        seconds = None if late is None else self._seconds
+        work = UserWork(make, role, self._tariff, self.texts.scrubbed, seconds, late)
+        priority = self._before_rollouts(place.step)
+        try:
+            result: dict[str, Any] = await self.once(
+                key, dict, lambda: buy_work(self.buyer, self.slots, effect, work, priority)
+            )
+        except WorkError as failure:
+            raise failure.error from None
         return result["value"]
 
-    async def _worked(
-        self, effect: Effect, role: Role, make: Callable[[], Any], late: Callable[[str], Any] | None
-    ) -> dict[str, Any]:
-        def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
-            with metered(self._tariff, role) as meter:
-                note_meter(meter)
-                try:
-                    outcome = self.texts.scrubbed(make())
-                except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
-                    outcome = error
-                except BaseException as error:  # noqa: BLE001 - no exit of the user's code ends a worker
-                    outcome = RuntimeError(described(error))
-            return outcome, meter.usage()
-
-        async def run(check: Check | None) -> tuple[Any, tuple[CallUsage, ...]]:
-            seconds = None if late is None else self._task.settings.validation.rollout_seconds
-            try:
-                return await self.slots.run(
-                    metered_work, self._before_rollouts(effect.step), check, seconds
-                )
-            except RolloutTimeoutError as error:
-                if late is None:
-                    raise
-                self.warn(f"The metric's feedback was given up: {error}")
-                return late(described(error)), error.usage
-
-        answer, effect = await self.buyer.buy(effect, run)
-        value = {"value": answer}
-        await self.buyer.keep(replace(effect, value=value), value)
-        return value
-
     async def decide(self, place: str, make: Callable[[], Any], *, step: int = -1) -> Any:
-        """Return a decision that depends on the clock, the bill or the service: what was decided
-        once stays decided.
+        """Decide once what depends on the clock, the bill or the service; return the decision.
 
         Args:
             place: What is decided, once in a run.
@@ -272,9 +235,7 @@ class Effects:
         return value
 
     def past_decision(self, place: str) -> Any | None:
-        """Return a decision that was taken before, by this run or the one that it replays; ``None``
-        for none.
-        """
+        """Return a decision of this run, or of the one that it replays; ``None`` for none."""
         key = f"decision/{place}"
         entry = self.log.find(key) or self._decided(key)
         return None if entry is None else entry["value"]
@@ -285,19 +246,20 @@ class Effects:
         decode: Callable[[Any], T | None],
         make: Callable[[], Coroutine[Any, Any, T]],
     ) -> Awaitable[T]:
-        """Return an effect that is under way, or begin it; it goes on where whoever waits for it is
-        cancelled.
+        """Return an effect that is under way, or look it up and else begin it.
+
+        It goes on where whoever waits for it is cancelled.
         """
-        task = self._flying.get(key)
+        task = self._under_way.get(key)
         if task is None:
-            task = self._flying[key] = asyncio.ensure_future(self._find(key, decode, make))
+            task = self._under_way[key] = asyncio.ensure_future(self._find(key, decode, make))
             task.add_done_callback(partial(self._landed, key))
         shared = asyncio.shield(task)
         shared.add_done_callback(silence)
         return shared
 
     def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
-        del self._flying[key]
+        del self._under_way[key]
         silence(task)
 
     async def _find(
@@ -306,36 +268,32 @@ class Effects:
         decode: Callable[[Any], T | None],
         make: Callable[[], Coroutine[Any, Any, T]],
     ) -> T:
-        """Return what an effect returned before, as far as it can be had again; else buy it."""
-        if key in self.buyer.unkept:
-            earlier: T = self.buyer.unkept[key]
-            return earlier
-        value = self.log.find(key)
-        before = None if value is None else decode(value)
-        return await make() if before is None else before
+        if key in self.buyer.in_memory:
+            result: T | None = self.buyer.in_memory[key]
+        else:
+            value = self.log.find(key)
+            result = None if value is None else decode(value)
+        return await make() if result is None else result
 
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
         return CALLS, max(step, 0), 0, self._task.number
 
     async def drain(self, within: float | None = None) -> None:
-        """Take back what waits for the budget or for a slot, and commit what is in flight.
+        """Cancel what waits for the budget or for a slot, and commit what is in flight.
 
-        What has not ended within so many seconds is given up: what it has cost is kept, and no
-        result.
+        What has not ended within so many seconds is given up: its cost is kept, and no result.
         """
         with self.slots.refusing(self._task.number):
-            while self._flying:
+            while self._under_way:
                 self.purse.withdraw()
                 self.buyer.start.withdraw()
-                _, late = await asyncio.wait(self._flying.values(), timeout=within)
+                _, late = await asyncio.wait(self._under_way.values(), timeout=within)
                 for task in late:
                     task.cancel()
                 within = None
 
 
 def silence(future: asyncio.Future[Any]) -> None:
-    """Take note of how a future has ended, so that nobody is warned of a failure that nobody waits
-    for.
-    """
+    """Keep asyncio from warning of an error that nobody waits for; whoever does gets it."""
     if not future.cancelled():
-        future.exception()  # whoever awaits it hears of it all the same
+        future.exception()

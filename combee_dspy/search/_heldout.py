@@ -114,7 +114,7 @@ class HeldoutReading:
                 and receipt.difference is not None
             ):
                 return receipt.difference, receipt
-        self._effects.purse.in_time()
+        self._effects.purse.check_time()
         self._pin.check_same()
         await self._effects.log.written()
         # Others may have looked since it was pinned.

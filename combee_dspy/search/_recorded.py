@@ -104,7 +104,7 @@ class Recorded:
             started=now,
             ended=now,
         )
-        await self._effects.buyer.keep(effect, rollout)
+        await self._effects.buyer.commit(effect, rollout)
         return rollout
 
     def _score(self, trace: Trace, perfect: float) -> float:

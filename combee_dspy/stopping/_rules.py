@@ -32,9 +32,8 @@ class Budget(StoppingRule):
     knows beforehand passes a limit: a rollout that makes more calls than any before, what a tool
     adds to a prompt, or, without a ``max_tokens``, an effect dearer than any before. A run that has
     passed one says by how much. A run that was resumed has one budget: what
-    its earlier parts spent counts. What was in flight when it was killed counts for the most that
-    it may cost for as long as a service may work on it, twice its LM's timeout; then for what its
-    kind costs on average. So does a call whose answer never arrived or could not be read, unless
+    its earlier parts spent counts. What was in flight when it was killed counts with the mean cost
+    of its kind. So does a call whose answer never arrived or could not be read, unless
     the service turned it away (any 4xx, 503, 529) or was never reached. What such effects and calls
     have cost beyond that may pass the limit. The report says by how much, if each call has cost
     twice the dearest of its kind, or as much as its ``max_tokens`` allow where that is less.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from dspy.lm15 import (
     Message,
@@ -28,8 +28,8 @@ from combee_dspy import Budget, Combee, Costs, Price, Search
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
+from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import BudgetReached, Purse
-from combee_dspy.search._lost import Lost
 from combee_dspy.stopping import Limits
 from combee_dspy.testing import ScriptedRequest
 from tests.scripted import Engine
@@ -43,63 +43,54 @@ def cost(tokens: int) -> list[CallUsage]:
     return [CallUsage("task", "m", 1, 0, 0, tokens, 0, 0.0, None, 0.1)]
 
 
-def test_a_kill_costs_its_bound_while_it_may_run_and_then_what_is_likely() -> None:
+def test_a_kill_costs_the_mean_of_its_kind_and_the_run_says_what_it_may_be_at_most() -> None:
     earlier = [("rollout", cost(100)), ("rollout", cost(140)), ("call/Read", cost(700))]
-    soon = time.time() + 60
-    both = [Lost("rollout/a/b/0", MOST, 0.0), Lost("rollout/a/c/0", MOST, soon)]
-    purse = Purse(Limits(tokens=2_500), earlier, both)
+    killed = [Lost("rollout/a/b/0", MOST), Lost("rollout/a/c/0", MOST)]
+    purse = Purse(Limits(tokens=2_500), earlier, killed)
 
-    assert purse.spent.tokens == 940 + 120 + 1_000
+    assert purse.spent.tokens == 940 + 2 * 120
     (doubt,) = purse.doubts()
     assert "2 effects were in flight" in doubt
-    assert "120 are their likely cost" in doubt
-    assert "1000 the most" in doubt
+    assert "240 are their likely cost" in doubt
     assert "may be passed by 440" in doubt
 
 
-def test_what_was_never_seen_to_end_keeps_its_bound() -> None:
-    purse = Purse(Limits(tokens=5_000), (), [Lost("call/0/x", MOST, 0.0)])
-
-    assert purse.spent.tokens == 1_000
-
-
-def test_a_run_that_stops_for_what_may_still_run_says_until_when() -> None:
-    purse = Purse(Limits(tokens=1_500), [("rollout", cost(600))], [Lost("rollout/a", MOST, 9e9)])
-
-    with pytest.raises(BudgetReached, match=r"1000 are held until .* in flight at a kill"):
-        asyncio.run(purse.grant("rollout"))
+def test_what_was_never_seen_to_end_costs_its_maximum() -> None:
+    assert Purse(Limits(tokens=5_000), (), [Lost("call/0/x", MOST)]).spent.tokens == 1_000
 
 
 def test_without_a_kill_there_is_no_doubt() -> None:
     assert Purse(Limits(tokens=10), [("rollout", cost(5))]).doubts() == []
 
 
-def test_the_first_of_a_kind_is_granted_what_the_dearest_of_any_has_cost() -> None:
-    purse = Purse(Limits(tokens=1_000), [("rollout", cost(300)), ("rollout", cost(200))])
-    assert asyncio.run(purse.grant("call/Relate")) == {"tokens": 300}
-    # A failure has shown nothing of what it costs.
-    purse.returned("call/Relate", [CallUsage("reflector", "m", 1, 1)])
-    assert asyncio.run(purse.grant("call/Relate")) == {"tokens": 300}
-    purse.returned("call/Relate", cost(20))
-    assert asyncio.run(purse.grant("call/Relate")) == {"tokens": 20}
-    # What its LM tells is known.
-    assert asyncio.run(purse.grant("call/Merge", {"tokens": 80})) == {"tokens": 80}
+def reserve(purse: Purse, kind: str, tokens: float | None = None) -> Mapping[str, float]:
+    bound = None if tokens is None else np.array([0.0, tokens, 0.0, 0.0])
+    return asyncio.run(purse.reserve_cost(kind, bound))
 
-    with pytest.raises(BudgetReached, match="it may take 300"):
-        asyncio.run(Purse(Limits(tokens=799), [("rollout", cost(300))] * 2).grant("call/Relate"))
+
+def test_the_first_of_a_kind_reserves_what_the_dearest_of_any_has_cost() -> None:
+    purse = Purse(Limits(tokens=1_000), [("rollout", cost(300)), ("rollout", cost(200))])
+    assert reserve(purse, "call/Relate") == {"tokens": 300}
+    # A failure has shown nothing of what it costs.
+    purse.settle("call/Relate", [CallUsage("reflector", "m", 1, 1)])
+    assert reserve(purse, "call/Relate") == {"tokens": 300}
+    purse.settle("call/Relate", cost(20))
+    assert reserve(purse, "call/Relate") == {"tokens": 20}
+    # A max_tokens of its LM is known.
+    assert reserve(purse, "call/Merge", 80) == {"tokens": 80}
+
+    with pytest.raises(BudgetReached, match="the next may take 300"):
+        reserve(Purse(Limits(tokens=799), [("rollout", cost(300))] * 2), "call/Relate")
 
 
 def test_a_run_begins_though_nothing_is_known_of_any_cost() -> None:
-    assert asyncio.run(Purse(Limits(tokens=10, calls=1)).grant("rollout")) == {
-        "calls": 1,
-        "tokens": 0,
-    }
+    assert reserve(Purse(Limits(tokens=10, calls=1)), "rollout") == {"calls": 1, "tokens": 0}
 
 
 def repeats(limit: int, calls: int) -> bool:
     purse = Purse(Limits(calls=limit), [("rollout", cost(1))] * 4)
-    asyncio.run(purse.grant("rollout"))
-    return not purse.refusal("rollout", calls)
+    reserve(purse, "rollout")
+    return not purse.send_again("rollout", calls)
 
 
 def test_a_call_is_repeated_only_where_the_limit_leaves_room_beside_what_is_in_flight() -> None:
@@ -113,17 +104,19 @@ def test_calls_in_flight_that_all_lose_an_answer_are_repeated_as_far_as_the_limi
 ):
     purse = Purse(Limits(tokens=2_400), [("rollout", cost(100))])
     for _ in range(20):
-        asyncio.run(purse.grant("rollout", {"tokens": 100}))
+        reserve(purse, "rollout", 100)
 
     sent_again = 0
-    for number in range(20):
-        purse.lose("rollout", f"rollout/{number}")
-        sent_again += not purse.refusal("rollout", 1)
+    for _ in range(20):
+        purse.lose("rollout")
+        sent_again += not purse.send_again("rollout", 1)
     assert sent_again == 3
 
     for number in range(20):
         failed = [CallUsage("task", "m", 1, 1)]
-        purse.returned("rollout", cost(100) if number < sent_again else failed)
+        usage = cost(100) if number < sent_again else failed
+        purse.book(usage)
+        purse.settle("rollout", usage)
     assert purse.spent.tokens == 2_400
     assert purse.passed() == []
 
