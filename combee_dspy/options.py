@@ -127,7 +127,7 @@ class Privacy:
     key lives in the run's memory, so that they tell equal from different within a run and can be
     guessed by nobody. Scores, costs, times and what was learned (lessons and candidates, with
     marks) stay readable, and so do the hashes of whole rows and prompts, which have no key:
-    held-out receipts need those of rows, in the project's file and in the user's count too (see
+    held-out receipts need those of rows, in the project's file too (see
     :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since the answers
     that it would go on with are not there: its ``log_dir`` is refused. ``cache``, operators
     that put examples into prompts, and a memory, whose lessons are found by words of the rows, are

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -38,13 +38,10 @@ class Heldout:
     - With a ``log_dir`` and no name, all such runs of a project folder are recorded there too, and
       are one study as far as they share rows. Without a project folder the journal is the study:
       nothing outside it is known.
-    - With neither, nothing is refused. Looks are counted in ``combee_dspy/receipts.jsonl`` of the
-      user's data directory (``$XDG_DATA_HOME`` or ``~/.local/share``). Whether other rows were held
-      out before is not known.
+    - With neither, nothing is refused and no look is recorded. Give one of them for a claim.
 
-    The files hold hashes, times and scores. The environment variable ``COMBEE_RECEIPTS`` names
-    another folder for the count of the user, or is ``off``: then only named studies are recorded
-    outside the journal.
+    The file holds hashes, times and scores. With ``COMBEE_RECEIPTS=off`` in the environment only
+    named studies are recorded outside the journal.
 
     Attributes:
         rows: Examples for the final figure: disjoint from the training and validation sets.
@@ -91,52 +88,52 @@ def check_unmoved(
         HeldoutMovedError: The held-out rows have changed after they were read, rows that were read
             are learned from now, or rows that were learned from are held out now.
     """
+    record = f"{where} has the record."
+    learned = {"trainset": identity.train, "valset": identity.validation}
     for earlier in receipts:
+        before = earlier.heldout
         if earlier.stage == "begun":
-            _check_not_learned(earlier, identity, where)
-            _check_rows(earlier, identity, where, study)
-        for name in ("train", "validation"):
-            if shared := len(set(getattr(earlier.heldout, name)) & set(identity.rows)):
+            for argument, hashes in learned.items():
+                if shared := len(set(hashes).intersection(before.rows)):
+                    raise HeldoutMovedError(
+                        f"holds {shared} rows that this study has read as held-out: what they"
+                        " showed would now be learned",
+                        {"shared": shared, "read at": earlier.at},
+                        f"Take them out. {record}",
+                        argument=argument,
+                    )
+            if _is_moved(earlier, identity, study):
+                raise HeldoutMovedError(
+                    "has changed after a run of this study read it: that is a leak, not a tune, "
+                    "since whoever saw the first figures chose the second set",
+                    {"read": before.content[:16], "now": identity.content[:16]},
+                    f"Give the held-out set that was read at {earlier.at}: another look at it is"
+                    f" counted. {record}",
+                )
+        for name, hashes in {"train": before.train, "validation": before.validation}.items():
+            if shared := len(set(hashes).intersection(identity.rows)):
                 raise HeldoutMovedError(
                     f"shares {shared} rows with the {name} set of an earlier run of this study: "
                     "what was learned there may be in the program already",
                     {"shared": shared, "earlier run": earlier.run, "at": earlier.at},
-                    f"Hold out rows that no run has seen. {where} has the record.",
+                    f"Hold out rows that no run has seen. {record}",
                 )
 
 
-def _check_rows(receipt: Receipt, identity: HeldoutIdentity, where: str, study: str) -> None:
-    if not identity.rows or identity.content == receipt.heldout.content:
-        return
-    shared = len(set(receipt.heldout.rows) & set(identity.rows))
-    learned = {*receipt.heldout.train, *receipt.heldout.validation} & {
-        *identity.train,
-        *identity.validation,
-    }
-    if shared or learned or (study and study == receipt.study):
-        raise HeldoutMovedError(
-            "has changed after a run of this study read it: that is a leak, not a tune, "
-            "since whoever saw the first figures chose the second set",
-            {
-                "read": receipt.heldout.content[:16],
-                "now": identity.content[:16],
-                "shared rows": shared,
-            },
-            f"Give the held-out set that was read at {receipt.at}: another look at it is counted. "
-            f"{where} has the record.",
-        )
+def _is_moved(receipt: Receipt, identity: HeldoutIdentity, study: str) -> bool:
+    """Return whether a run of the same study has read other held-out rows.
 
-
-def _check_not_learned(receipt: Receipt, identity: HeldoutIdentity, where: str) -> None:
-    for argument, hashes in (("trainset", identity.train), ("valset", identity.validation)):
-        if shared := len(set(receipt.heldout.rows) & set(hashes)):
-            raise HeldoutMovedError(
-                f"holds {shared} rows that this study has read as held-out: what they showed would"
-                " now be learned",
-                {"shared": shared, "read at": receipt.at},
-                f"Take them out. {where} has the record.",
-                argument=argument,
-            )
+    Runs without a name are one study as far as they share rows.
+    """
+    before = receipt.heldout
+    if not identity.rows or identity.content == before.content:
+        return False
+    learned_before, learned = (
+        {*before.train, *before.validation},
+        {*identity.train, *identity.validation},
+    )
+    shares_rows = set(before.rows) & set(identity.rows) or learned_before & learned
+    return bool(shares_rows or (study and study == receipt.study))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,28 +201,30 @@ class HeldoutPin:
                 "has changed since it was pinned", {"changed rows": changed or "inputs"}, remedy
             )
 
-    def pinned(self, run: str, at: str) -> Receipt:
-        """Return the receipt to keep before the first rollout."""
+    def receipt(
+        self,
+        stage: Literal["pinned", "begun"],
+        run: str,
+        at: str,
+        programs: tuple[str, ...] = (),
+    ) -> Receipt:
+        """Return the receipt to keep: ``"pinned"`` before the first rollout, ``"begun"`` before the
+        first held-out one, with the programs that are read.
+        """
         return Receipt(
-            "pinned",
+            stage,
             run,
             at,
             self.identity,
+            programs,
             detectable=self.detectable,
-            looks=len(self._looks()),
+            looks=len(self._looks(run, programs)),
             study=self.heldout.study or "",
             setting=self.setting,
         )
 
-    def first_receipt(self, run: str, at: str, programs: tuple[str, str]) -> Receipt:
-        """Return the receipt to keep before the first held-out rollout."""
-        looks = len(self._looks(run, programs))
-        return replace(self.pinned(run, at), stage="begun", programs=programs, looks=looks)
-
     def _looks(self, run: str = "", programs: tuple[str, ...] = ()) -> list[Receipt]:
-        """Return the earlier looks; the same run's at the same programs is one that failed, and
-        goes on.
-        """
+        """Return the earlier looks, but for this one: it failed, and goes on."""
         looks = [receipt for receipt in self.earlier if receipt.stage == "begun"]
         return [receipt for receipt in looks if (receipt.run, receipt.programs) != (run, programs)]
 
@@ -267,15 +266,11 @@ class HeldoutPin:
             warnings.append(
                 "Scores span more than the 1 that the detectable difference was computed for."
             )
-        receipt = self.first_receipt(run, at, programs)
         if looks := self._looks(run, programs):
-            warnings.append(
-                _warn_of_looks(
-                    looks, [receipt for receipt in self.earlier if receipt.stage == "read"]
-                )
-            )
+            readings = [receipt for receipt in self.earlier if receipt.stage == "read"]
+            warnings.append(_warn_of_looks(looks, readings))
         receipt = replace(
-            receipt,
+            self.receipt("begun", run, at, programs),
             stage="read",
             before=tuple(map(float, before)),
             after=tuple(map(float, after)),

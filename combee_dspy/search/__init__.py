@@ -27,8 +27,8 @@
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects |
 | ``_pool`` | validated candidates | effects, gepa |
-| ``_effects`` | the one way to the world: looked up, else done, committed, then used | all below |
-| ``_rollouts``, ``_calls`` | what a rollout, an LM call, a function of the user's is | buyer, slots |
+| ``_effects`` | the one way to the world: look up, else do, commit, use | all below |
+| ``_rollouts``, ``_calls`` | a rollout, an LM call, a function of the user's | buyer, slots |
 | ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |
 | ``_budget``, ``_rollout_budget``, ``_amounts`` | the budget; costs as vectors | nothing |
 | ``_start``, ``_clock`` | what begins before a trial, and ends with the time | effects, purse |

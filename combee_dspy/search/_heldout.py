@@ -26,7 +26,7 @@ from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.search._candidates import Candidate, EffectPlace, Splits
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._receipts import Receipts, earlier_receipts
+from combee_dspy.search._receipts import Receipts, journal_receipts
 
 logger = logging.getLogger("combee_dspy")
 
@@ -80,7 +80,7 @@ class HeldoutReading:
         logger.info(self._pin.summary())
         for text in self._pin.warnings:
             effects.log.emit(WarningRaised(text))
-        receipts.keep(self._pin.pinned(receipts.run, _now()))
+        receipts.keep(self._pin.receipt("pinned", receipts.run, _now()))
 
     def _looks(self) -> list[Receipt]:
         """Return all looks but the serial baseline's: whoever measures against one has to read its
@@ -120,7 +120,7 @@ class HeldoutReading:
         # Others may have looked since it was pinned.
         self._receipts.check(self._identity)
         self._pin = self._pin.after(self._looks())
-        self._receipts.keep(self._pin.first_receipt(run, _now(), programs))
+        self._receipts.keep(self._pin.receipt("begun", run, _now(), programs))
         scores = await asyncio.gather(*(self._scores(candidate) for candidate in (before, after)))
         self._pin.check_same()
         receipt = self._pin.read(run, _now(), programs, *scores, seed=seed, models=models)
@@ -188,7 +188,7 @@ def _baseline(
     if not isinstance(baseline, Path):
         return None if baseline is None else (baseline, None)
     with Reader(journal_file(baseline)) as reader:
-        for run, receipt in reversed(earlier_receipts(reader)):
+        for run, receipt in reversed(journal_receipts(reader)):
             same = receipt.heldout.content == identity.content
             # By another metric's code, whether it scores the same shows on the untouched program
             # alone.

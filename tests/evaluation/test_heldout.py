@@ -43,8 +43,8 @@ def reading(after: list[float] | None = None, run: str = "one") -> list[Receipt]
     before = [0.0] * len(HELD)
     after = [1.0] * 10 + [0.0] * 10 if after is None else after
     return [
-        result.pinned(run, AT),
-        result.first_receipt(run, AT, PROGRAMS),
+        result.receipt("pinned", run, AT),
+        result.receipt("begun", run, AT, PROGRAMS),
         result.read(run, AT, PROGRAMS, before, after, seed=3, models={"task": "m"}),
     ]
 
@@ -121,7 +121,7 @@ def test_scores_that_do_not_pair_are_refused(after) -> None:
 
 def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> None:
     result = pin(Heldout(HELD), identity(), [*reading(), *reading(run="two")[:2]])
-    assert result.first_receipt("three", AT, PROGRAMS).looks == 2
+    assert result.receipt("begun", "three", AT, PROGRAMS).looks == 2
     assert "2 earlier looks" in result.summary()
     read = result.read("three", AT, PROGRAMS, [0.0] * 20, [1.0] * 20)
     assert any("had been read 2 times before" in warning for warning in read.warnings)
@@ -202,16 +202,16 @@ def test_a_run_that_held_nothing_out_is_remembered() -> None:
 
 def test_a_reading_that_failed_is_no_look_before_itself() -> None:
     again = pin(Heldout(HELD), identity(), reading()[:2])
-    assert again.first_receipt("one", AT, PROGRAMS).looks == 0
-    assert again.first_receipt("one", AT, ("a" * 16, "c" * 16)).looks == 1
-    assert again.first_receipt("two", AT, PROGRAMS).looks == 1
+    assert again.receipt("begun", "one", AT, PROGRAMS).looks == 0
+    assert again.receipt("begun", "one", AT, ("a" * 16, "c" * 16)).looks == 1
+    assert again.receipt("begun", "two", AT, PROGRAMS).looks == 1
 
 
 def test_a_look_at_one_of_the_rows_is_a_look_at_them() -> None:
     fewer = pin(Heldout(HELD[1:]), identity(HELD[1:]), reading())
-    assert fewer.first_receipt("two", AT, PROGRAMS).looks == 1
+    assert fewer.receipt("begun", "two", AT, PROGRAMS).looks == 1
     other = pin(Heldout(rows(400)), identity(rows(400)), reading())
-    assert other.first_receipt("two", AT, PROGRAMS).looks == 0
+    assert other.receipt("begun", "two", AT, PROGRAMS).looks == 0
 
 
 @pytest.mark.parametrize(

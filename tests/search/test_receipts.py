@@ -25,12 +25,11 @@ PROJECT_FILE = "combee-heldout.jsonl"
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of this test's count; the test works in a folder that is no project."""
-    monkeypatch.setenv("COMBEE_RECEIPTS", str(tmp_path / "receipts"))
+def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Looks are counted; the test works in a folder that is no project."""
+    monkeypatch.delenv("COMBEE_RECEIPTS")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "receipts"
 
 
 @pytest.fixture
@@ -83,19 +82,22 @@ MOVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("how", slow_but(("other rows", "read rows are validated on"), MOVES))
-def test_without_a_name_and_a_log_dir_no_hidden_file_stops_a_run(world: World, how: str) -> None:
+def test_without_a_name_and_a_log_dir_nothing_is_recorded_and_nothing_refused(
+    world: World, project: Path, how: str
+) -> None:
     learned = run(world)
     report = run(world, student=learned, **MOVES[how]).combee_report
     if MOVES[how].get("heldout", True):
-        assert (
-            "no study name and no log_dir: whether other rows were held out before is not known"
-            in str(report)
-        )
+        assert "no study name and no log_dir: this look is not counted" in str(report)
+        assert report.receipt.looks == 0
+    assert not (project / PROJECT_FILE).exists()
 
 
-def test_better_feedback_is_no_leak_and_the_second_look_is_told(world: World) -> None:
-    first = run(world).combee_report
-    second = run(world, metric=kinder).combee_report
+def test_better_feedback_is_no_leak_and_the_second_look_is_warned_of(
+    world: World, project: Path
+) -> None:
+    first = run(world, log_dir="runs/a").combee_report
+    second = run(world, log_dir="runs/b", metric=kinder).combee_report
     assert (first.receipt.looks, second.receipt.looks) == (0, 1)
     assert "look 1" in str(first)
     assert "look 2" in str(second)
@@ -104,40 +106,39 @@ def test_better_feedback_is_no_leak_and_the_second_look_is_told(world: World) ->
     assert not second.supports_claims
 
 
-def test_a_metric_that_scores_otherwise_is_told_by_the_untouched_programs_scores(
-    world: World,
+def test_a_metric_that_scores_otherwise_shows_in_the_untouched_programs_scores(
+    world: World, project: Path
 ) -> None:
-    run(world)
-    report = run(world, metric=lenient).combee_report
+    run(world, log_dir="runs/a")
+    report = run(world, log_dir="runs/b", metric=lenient).combee_report
     assert any("the untouched program scores otherwise on" in text for text in report.warnings)
 
 
 @pytest.mark.slow
-def test_looks_are_counted_by_rows_in_all_processes(world: World) -> None:
-    script = (
-        "import dspy; from tests.worlds import *; w = World.made()\nwith dspy.context(lm=w.task_lm,"
-        " adapter=dspy.ChatAdapter()):\n    w.combee(max_metric_calls=40,"
-        " reflection_minibatch_size=4).compile(dspy.Predict('question -> answer'),\n       "
-        " trainset=examples(12), valset=examples(6, 100), heldout=examples(8, 200))"
-    )
+def test_looks_are_counted_by_rows_in_all_processes(world: World, project: Path) -> None:
+    script = "from tests.search.test_receipts import *; run(World.made(), log_dir='runs/a')"
     subprocess.run(  # noqa: S603 - its own interpreter
         [sys.executable, "-c", script],
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert run(world, heldout=examples(7, 201)).combee_report.receipt.looks == 1
-    assert run(world, heldout=examples(8, 300)).combee_report.receipt.looks == 0
+
+    def looks(**splits: Any) -> int:
+        return run(world, heldout=Heldout(**splits, study="b")).combee_report.receipt.looks
+
+    assert looks(rows=examples(7, 201)) == 1
     assert run(world, trainset=examples(3, 400)).combee_report.receipt.looks == 2
 
 
-def test_several_tasks_read_each_look_once(world: World) -> None:
+def test_several_tasks_read_each_look_once(world: World, project: Path) -> None:
+    held = Heldout(examples(8, 200), study="refunds")
     tasks = [
         Task(
             str(seed),
             dspy.Predict("question -> answer"),
             examples(12),
             examples(6, 100),
-            examples(8, 200),
+            held,
             seed=seed,
         )
         for seed in (0, 1)
@@ -164,14 +165,6 @@ def test_a_project_is_held_to_its_rows_whatever_the_log_dir(
             assert str(project / PROJECT_FILE) in str(caught.value), how
         assert world.asked == bought, how
     assert [line["stage"] for line in lines_of(project / PROJECT_FILE)] == ["begun", "read"]
-
-
-def test_a_project_counts_looks_of_all_log_dirs_and_lets_feedback_change(
-    world: World, project: Path
-) -> None:
-    run(world, log_dir="runs/a")
-    report = run(world, log_dir="runs/b", metric=kinder, trainset=examples(11)).combee_report
-    assert report.receipt.looks == 1
 
 
 def test_a_run_without_log_dir_is_warned_of_what_a_project_would_refuse(
@@ -220,29 +213,14 @@ def test_where_neither_name_nor_project_folder_is_the_report_says_what_is_not_kn
     assert not Path(PROJECT_FILE).exists()
 
 
-def test_no_text_is_kept_and_nobody_is_named(world: World, folder: Path, project: Path) -> None:
+def test_no_text_is_kept_and_nobody_is_named(world: World, project: Path) -> None:
     for texts in ("redacted", "hashes"):
-        privacy = Privacy(texts=texts, who="none")
-        run(world, privacy=privacy)
-        run(
-            world,
-            privacy=privacy,
-            heldout=Heldout(examples(8, 200), study="refunds"),
-            log_dir=texts,
-        )
-    for file in (folder / "receipts.jsonl", project / PROJECT_FILE):
-        assert len(lines_of(file)) == 4
-        stored = file.read_text(encoding="utf-8")
-        for text in (
-            "Number",
-            "word for",
-            "BEE",
-            "scripted",
-            "metric.",
-            "Give the code",
-            "question",
-        ):
-            assert text not in stored, text
+        held = Heldout(examples(8, 200), study="refunds")
+        run(world, privacy=Privacy(texts=texts, who="none"), heldout=held, log_dir=texts)
+    assert len(lines_of(project / PROJECT_FILE)) == 4
+    stored = (project / PROJECT_FILE).read_text(encoding="utf-8")
+    for text in ("Number", "word for", "BEE", "scripted", "metric.", "Give the code", "question"):
+        assert text not in stored, text
 
 
 def test_two_readings_that_began_together_are_not_both_made(world: World) -> None:
@@ -263,34 +241,23 @@ def test_two_readings_that_began_together_are_not_both_made(world: World) -> Non
         run(world, heldout=Heldout(examples(8, 200), study="refunds"))
 
 
-@pytest.mark.parametrize(
-    "how", ["a file in its place", "no file of ours", "changed rows", "a pipe", "a link"]
-)
-def test_a_count_that_cannot_be_used_is_warned_of_by_name(
-    world: World, folder: Path, caplog: pytest.LogCaptureFixture, how: str
+@pytest.mark.parametrize("how", ["no file of ours", "a pipe", "a link"])
+def test_a_file_that_a_run_without_a_name_cannot_read_is_warned_of(
+    world: World, project: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    file = folder / "receipts.jsonl"
-    if how == "a file in its place":
-        folder.write_text("")
-    elif how == "changed rows":
-        run(world)
-        file.write_text("{}\n")
+    file, mine = project / PROJECT_FILE, project / "mine"
+    mine.write_text("mine")
+    if how == "a pipe":
+        os.mkfifo(file)
+    elif how == "a link":
+        file.symlink_to(mine)
     else:
-        folder.mkdir()
-        if how == "a pipe":
-            os.mkfifo(file)
-        elif how == "a link":
-            (folder / "mine").write_text("mine")
-            file.symlink_to(folder / "mine")
-        else:
-            file.write_bytes(b"\xff something else")
+        file.write_bytes(b"\xff something else")
     with caplog.at_level(logging.WARNING, "combee_dspy"):
         assert run(world).combee_report.heldout is not None
-    warnings = [row.message for row in caplog.records if "cannot be counted" in row.message]
-    assert len(warnings) == 1
-    assert str(folder) in warnings[0]
-    if how == "a link":
-        assert (folder / "mine").read_text() == "mine"
+    (warning,) = [row.message for row in caplog.records if "cannot be counted" in row.message]
+    assert str(file) in warning
+    assert mine.read_text() == "mine"
 
 
 @pytest.mark.parametrize("how", ["changed", "a link"])
@@ -309,22 +276,9 @@ def test_a_study_whose_file_is_not_as_it_was_written_is_refused_by_the_files_nam
         run(world, heldout=held)
 
 
-def test_off_counts_nothing_and_writes_no_file_for_runs_without_a_name(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project: Path
+def test_off_writes_no_file_for_runs_without_a_name(
+    world: World, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     monkeypatch.setenv("COMBEE_RECEIPTS", "off")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    run(world)
     run(world, log_dir="runs/a")
-    assert not (tmp_path / "data").exists()
     assert not (project / PROJECT_FILE).exists()
-
-
-def test_by_default_looks_are_counted_in_the_users_data_directory(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("COMBEE_RECEIPTS")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    run(world, metric=metric)
-    lines = lines_of(tmp_path / "data" / "combee_dspy" / "receipts.jsonl")
-    assert [line["stage"] for line in lines] == ["begun", "read"]

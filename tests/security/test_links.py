@@ -258,11 +258,13 @@ def test_a_store_of_mlflow_is_no_link(trap, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_receipts_do_not_follow_a_link(trap, tmp_path, monkeypatch, caplog, kind):
-    monkeypatch.setenv("COMBEE_RECEIPTS", str(tmp_path))
-    trap.plant(tmp_path / "receipts.jsonl", kind)
+    monkeypatch.delenv("COMBEE_RECEIPTS")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    trap.plant(tmp_path / "combee-heldout.jsonl", kind)
     with caplog.at_level(logging.WARNING):
         World.made().compile(max_metric_calls=40, heldout=12)
-    assert str(tmp_path / "receipts.jsonl") in caplog.text
+    assert str(tmp_path / "combee-heldout.jsonl") in caplog.text
 
 
 def test_a_benchmark_does_not_wait_for_a_pipe(trap, tmp_path):
