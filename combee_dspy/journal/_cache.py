@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from pydantic import JsonValue
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
 from combee_dspy.files import make_folder, open_lock
-from combee_dspy.journal._integrity import checksum
 from combee_dspy.journal._writer import connect
 from combee_dspy.json_texts import dump
 
@@ -59,7 +59,7 @@ class Cache:
         cannot be read.
         """
         row = self._tried("read", "SELECT value, crc FROM cached WHERE key = ?", key)
-        if row is None or row[1] != checksum(key, row[0]):
+        if row is None or row[1] != _checksum(key, row[0]):
             return None
         value: dict[str, JsonValue] = orjson.loads(row[0])
         return value
@@ -72,7 +72,7 @@ class Cache:
             "INSERT OR IGNORE INTO cached VALUES (?, ?, ?)",
             key,
             text,
-            checksum(key, text),
+            _checksum(key, text),
         )
 
     def _tried(self, what: str, sql: str, *parameters: Any) -> Any | None:
@@ -93,3 +93,7 @@ class Cache:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+
+def _checksum(key: str, value: str) -> int:
+    return zlib.crc32(value.encode("utf-8", "surrogatepass"), zlib.crc32(key.encode()))

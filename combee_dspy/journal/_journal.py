@@ -26,8 +26,8 @@ from combee_dspy.exceptions import (
     JournalMismatchError,
 )
 from combee_dspy.files import check_database, make_folder, open_lock
-from combee_dspy.journal._holder import name_holder, own_name
-from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, row_sum
+from combee_dspy.journal._holder import Mark
+from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, check, row_sum
 from combee_dspy.journal._rows import (
     JOURNAL,
     Effect,
@@ -110,7 +110,7 @@ class Journal:
         try:
             self._lock.acquire()
         except Timeout as error:
-            raise JournalHeldError(str(self.path), name_holder(self._mark)) from error
+            raise JournalHeldError(str(self.path), self._mark.holder()) from error
 
     def _release(self) -> None:
         self._mark.close()
@@ -124,7 +124,7 @@ class Journal:
                 is_begun = check(connection, self.path, mark)
         else:
             mark = (0,) * len(mark)  # somebody has removed it
-        self._mark.hold(own_name(), mark)
+        self._mark.hold(mark)
         with closing(connect(self.path, durable=not self._temporary)) as connection:
             if not is_begun:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")

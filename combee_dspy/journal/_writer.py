@@ -15,7 +15,8 @@ from typing import Any
 
 from combee_dspy.exceptions import JournalError, NotPlainFileError
 from combee_dspy.files import check_database, check_plain, make_private, replace_file
-from combee_dspy.journal._integrity import Mark, row_sum
+from combee_dspy.journal._holder import Mark
+from combee_dspy.journal._integrity import row_sum
 
 Statement = tuple[str, Sequence[Any]]
 """SQL and its parameters."""
