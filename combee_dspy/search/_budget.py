@@ -247,19 +247,18 @@ class Purse(RolloutBudget):
         return bool(self._passed_by(used, coming * each))
 
     def _used(self, sent_again: int = 0) -> Amounts:
-        likely = [lost.likely(self._alike(rollouts)) for rollouts, lost in self._lost.items()]
-        used: Amounts = sum(likely, self._booked.copy())
+        """Return what is booked and likely lost, and calls that are sent again."""
+        used = self._booked.copy()
+        for rollouts, lost in self._lost.items():
+            kinds = self._kinds.items()
+            used += lost.likely([state for kind, state in kinds if (kind == "rollout") == rollouts])
         used[0] += sent_again
         return used
-
-    def _alike(self, rollouts: bool) -> list[KindCosts]:
-        return [state for kind, state in self._kinds.items() if (kind == "rollout") == rollouts]
 
     def _most(self, kind: str, growth: int = 1) -> Amounts:
         """Return what an effect of a kind may cost at most."""
         own = self._kinds[kind]
-        dearest = np.max([state.dearest for state in self._kinds.values()], axis=0)
-        return own.most(dearest, growth)
+        return own.most(np.max([state.dearest for state in self._kinds.values()], axis=0), growth)
 
     def _in_flight(self, growth: int = 1) -> Amounts:
         """Return what the effects in flight may cost at most."""
