@@ -1,88 +1,118 @@
-"""Which child goes on to its validation, and which candidate is returned."""
+"""Which child goes on to its validation, and which candidate is returned. Pure."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
-from combee_dspy.events import CandidateSelected
 from combee_dspy.search._candidates import Member
-from combee_dspy.search._effects import Effects
 
 __all__ = [
     "REACH",
-    "Verdict",
     "choose_best",
     "choose_version",
     "draw_screen",
     "newest_not_worse",
-    "verdict",
+    "passes_screen",
 ]
 
-# the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one
-# win
+# A child is refused up to this p of the sign test: with 8 examples 2 losses alone, or 4 and one
+# win.
 _WORSE = 0.25
-REACH = 0.25  # the one above which a candidate may well be as good as the best
+REACH = 0.25
+"""A candidate may well be as good as the best above this p of the sign test."""
 _DIGITS = 9  # sums of the same scores in another order differ by less
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a child goes on to its validation, why, and its and its parent's mean on the
-    screen.
-    """
-
-    accepted: bool
-    reason: str
-    score: float
-    parent_score: float
-
-
 def draw_screen(size: int, screen: int, stream: random.Random) -> tuple[int, ...]:
-    """Return which positions of a minibatch a child runs on, ascending; all of a minibatch no
-    larger than a screen.
+    """Return which positions of a minibatch a child runs on, ascending.
+
+    They are all of a minibatch that is no larger than a screen.
     """
     if size <= screen:
         return tuple(range(size))
     return tuple(sorted(stream.sample(range(size), screen)))
 
 
-def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> Verdict:
-    """Return whether a child may go on.
+def passes_screen(
+    before: Sequence[float], after: Sequence[float], *, whole: bool
+) -> tuple[bool, str]:
+    """Return whether a child may go on, by its scores after its parent's, and why.
 
-    A child that ran on its whole minibatch must beat its parent on it, as in GEPA:
-    there the minibatch is small beside the validation that would follow. One that
-    ran on a part of a larger minibatch is refused only where the part shows it to be
-    worse, by an exact one-sided sign test with p ≤ 0.25: validation decides what is
-    better, and a few examples that asked for an improvement would refuse half of
-    the children that are. ``whole`` says which of the two it was.
+    A child that ran on its whole minibatch must beat its parent on it, as in GEPA: there the
+    minibatch is small beside the validation that would follow. One that ran on a part of a larger
+    minibatch is refused only where that part shows it to be worse, by an exact one-sided sign test
+    with p ≤ 0.25. Validation decides what is better: a few examples that asked for an improvement
+    would refuse half of the children that are one.
     """
     if whole:
         better = sum(after) > sum(before)
         compared = "is above" if better else "is not above"
-        reason = f"the minibatch's score {sum(after):g} {compared} its parent's, {sum(before):g}"
-        return Verdict(better, reason, fmean(after), fmean(before))
+        return (
+            better,
+            f"the minibatch's score {sum(after):g} {compared} its parent's, {sum(before):g}",
+        )
     wins, losses, chance = sign_test(before, after)
     counts = (
         f"{wins} wins and {losses} losses against its parent, p = {chance:.3g} by a one-sided sign"
         " test"
     )
-    worse = chance <= _WORSE
-    reason = (
-        f"it is worse: {counts}, at or below {_WORSE}"
-        if worse
-        else f"not shown to be worse: {counts}"
-    )
-    return Verdict(not worse, reason, fmean(after), fmean(before))
+    if chance <= _WORSE:
+        return False, f"it is worse: {counts}, at or below {_WORSE}"
+    return True, f"not shown to be worse: {counts}"
 
 
-def _chosen(effects: Effects, member: Member, reason: str) -> Member:
-    effects.log.emit(CandidateSelected(member.candidate.id, member.index, reason))
-    return member
+def choose_best(members: Sequence[Member]) -> tuple[Member, str]:
+    """Return the best on validation, of equals the newest, and why.
+
+    The student where validation does not speak for the best.
+    """
+    best = min(members, key=_rank)
+    return _or_student(best, members[0], f"best of {len(members)} on validation, {best.mean:.4g}")
+
+
+def choose_version(members: Sequence[Member]) -> tuple[Member, str]:
+    """Return the version of a growing text that validation speaks for, and why.
+
+    The newest version within reach of the best has learned the most, so it comes first, then the
+    best, then the student. The best of several versions is so by chance as well: the level is
+    shared among the others.
+    """
+    student = members[0]
+    newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
+    reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
+    if len(newest.scores) < len(student.scores):
+        reason += f", which the budget cut at {len(newest.scores)} of {len(student.scores)} rows"
+    member, reason = _or_student(newest, student, reason)
+    if member is not student:
+        return member, reason
+    return choose_best([each for each in members if each.scores.keys() == student.scores.keys()])
+
+
+def newest_not_worse(members: Sequence[Member], level: float) -> Member:
+    """Return the newest of several versions of one text that is not clearly worse than the best.
+
+    Members are compared on the rows of the newest, whose validation a budget may have cut. Where
+    the newest is worse, the others are compared on all of theirs.
+
+    Args:
+        members: Oldest first.
+        level: The sign test's.
+    """
+    rows = sorted(members[0].scores.keys() & members[-1].scores.keys())
+    if not rows:
+        return members[-1]
+    scores = [
+        [member.scores[row] for row in rows] if member.scores.keys() >= set(rows) else None
+        for member in members
+    ]
+    place = select_newest_not_clearly_worse(scores, level)
+    if place < len(members) - 1 and len(rows) < len(members[0].scores):
+        return newest_not_worse(members[:-1], level)
+    return members[place]
 
 
 def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, str]:
@@ -99,65 +129,10 @@ def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, st
     wins, losses, _ = sign_test(before, after)
     if wins > losses and fmean(after) > fmean(before):
         return child, reason
-    return (
-        student,
-        (
-            f"the student: of {len(rows)} validation rows the best child does {wins} better and"
-            f" {losses} worse"
-        ),
-    )
-
-
-def choose_best(members: Sequence[Member], effects: Effects) -> Member:
-    """Return the best on validation, of equals the newest; the student where validation does not
-    speak for it.
-    """
-    best = min(members, key=_rank)
-    reason = f"best of {len(members)} on validation, {best.mean:.4g}"
-    return _chosen(effects, *_or_student(best, members[0], reason))
-
-
-def choose_version(members: Sequence[Member], effects: Effects) -> Member:
-    """Return the version of a growing text that validation speaks for; the student where it speaks
-    for none.
-
-    The newest version within reach of the best has learned the most, so it comes first, and then
-    the best. The best of several versions is so by chance as well: the level is shared among the
-    others.
-    """
-    newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
-    reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
-    if len(newest.scores) < len(members[0].scores):
-        reason += f", which the budget cut at {len(newest.scores)} of {len(members[0].scores)} rows"
-    member, reason = _or_student(newest, members[0], reason)
-    if member is not members[0]:
-        return _chosen(effects, member, reason)
-    rows = members[0].scores.keys()
-    return choose_best([member for member in members if member.scores.keys() == rows], effects)
-
-
-def newest_not_worse(members: Sequence[Member], level: float) -> Member:
-    """Return the newest of several versions of one text that is not clearly worse than the best of
-    them.
-
-    ``level`` is the sign test's. The rows are those of the first and the newest, whose validation
-    a budget may have cut; members that lack any of them are left out. Where the newest is worse,
-    the others are compared on all of theirs. Oldest first.
-    """
-    order = sorted(members[0].scores.keys() & members[-1].scores.keys())
-    if not order:
-        return members[-1]
-    scores = [
-        [member.scores[row] for row in order] if member.scores.keys() >= set(order) else None
-        for member in members
-    ]
-    place = select_newest_not_clearly_worse(scores, level)
-    if place < len(members) - 1 and len(order) < len(members[0].scores):
-        return newest_not_worse(members[:-1], level)
-    return members[place]
+    counts = f"of {len(rows)} validation rows the best child does {wins} better and {losses} worse"
+    return student, f"the student: {counts}"
 
 
 def _rank(member: Member) -> tuple[float, int]:
-    # Of equals the newest, which has learned the most.
     mean = -math.inf if math.isnan(member.mean) else round(member.mean, _DIGITS)
     return -mean, -member.index

@@ -219,4 +219,4 @@ class Growing(Keeper[Candidate, Draws | None]):
         allows = self.proposer.allows
         proving = Proving(self.effects, self.pool, self.books, perfect, allows)
         await proving.prove(self._text(last), self._basis)
-        return choose_version(self.pool.members, self.effects)
+        return self.pool.select(*choose_version(self.pool.members))

@@ -1,4 +1,4 @@
-"""What the two ways of keeping what was learned have in common."""
+"""How a run keeps what its updates learn: what the loop asks of the two ways."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ C = TypeVar("C")  # what was checked of it
 
 
 class Keeper(ABC, Generic[P, C]):
-    """Keeps what updates learned. Every method is called in the order of updates; only
-    :meth:`check` overlaps.
+    """Keeps what updates learn.
 
-    What :meth:`propose` returns is given to :meth:`check`, and what that returns to :meth:`commit`.
+    Each update is proposed, checked and committed: :meth:`check` gets what :meth:`propose` returns,
+    and :meth:`commit` what :meth:`check` returns. Every method is called in the order of updates,
+    but checks of several updates overlap.
 
     Attributes:
         proposed: Whether any update has made a new text.
@@ -29,49 +30,47 @@ class Keeper(ABC, Generic[P, C]):
     proposed: bool = False
 
     def begin(self) -> None:
-        """Hear that the run begins, before anything is bought."""
+        """Begin, before the first rollout."""
 
     def ended(self, error: Exception | None) -> None:
-        """Hear that no update is under way any more, and of what ended the run if it failed."""
+        """Clean up once no update is under way any more; ``error`` is what a run failed with."""
 
     @abstractmethod
     async def parent(self, step: int) -> Parent:
-        """Return what update ``step`` runs on: a function of the updates committed, in a trunk
-        proposed, so far.
-        """
+        """Return what update ``step`` runs on, by the updates that were released before it."""
 
     def select(self, plan: UpdatePlan, rollouts: Sequence[Rollout]) -> Sequence[str]:
-        """Return what an update edits, by its rollouts; asked where its parent does not say it."""
+        """Return what an update edits, where its parent leaves that to its rollouts."""
         raise NotImplementedError
 
     def sampled(self, plan: UpdatePlan) -> None:
-        """Hear of an update's minibatch before it runs."""
+        """Note an update's minibatch before it runs."""
 
     def is_settled(self, last: int, size: int) -> bool:
-        """Return whether updates up to ``last`` show that all of so many training rows are right;
-        not by default.
+        """Return whether updates up to ``last`` had all of ``size`` training rows right.
+
+        No by default.
         """
         return False
 
     @abstractmethod
     async def propose(self, learned: Learned) -> P:
-        """Make candidates of what was learned; called when every earlier update has proposed."""
+        """Make candidates of what was learned, once every earlier update has proposed."""
 
     @abstractmethod
     async def check(self, learned: Learned, proposed: P, turn: Callable[[], Awaitable[None]]) -> C:
-        """Run the candidates on what decides about them; ``turn`` waits until every earlier update
-        is committed.
+        """Run the candidates on the rows that decide about them.
+
+        ``turn`` waits until every earlier update is committed.
         """
 
     @abstractmethod
     async def commit(self, learned: Learned, checked: C) -> None:
-        """Keep what is worth keeping; called when every earlier update is committed."""
+        """Keep what is worth keeping, once every earlier update is committed."""
 
     @abstractmethod
     async def result(self) -> Member:
-        """Return what the run returns, once the last update is committed, with the scores that
-        decided.
-        """
+        """Return the candidate that the run returns, once the last update is committed."""
 
     @abstractmethod
     def rollouts(self, size: int, children: int) -> int:

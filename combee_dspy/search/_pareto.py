@@ -1,12 +1,11 @@
-"""GEPA's way to keep: children of a parent drawn from the front, checked, validated, and joined to
-the front.
-"""
+"""Keeps what a run learns as GEPA does: validated children of parents drawn from the front."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import UpdateView
@@ -14,7 +13,7 @@ from combee_dspy.events import CandidateScreened, WarningRaised
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Compilation, EffectPlace, Member
-from combee_dspy.search._choices import choose_best, draw_screen, verdict
+from combee_dspy.search._choices import choose_best, draw_screen, passes_screen
 from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
@@ -109,7 +108,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             )
         for child in children:
             event = child.candidate.proposed(
-                (parent.candidate.id,), child.operator, tuple(child.components)
+                (parent.candidate.id,), child.operator, child.components
             )
             self.effects.log.emit(event, step=step)
             self.proposed = True
@@ -119,46 +118,37 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
     async def check(
         self, learned: Learned, proposed: Sequence[Child], turn: Callable[[], Awaitable[None]]
     ) -> list[Checked]:
-        """Run every child on its screen, and those that pass on the validation rows, all at
-        once.
-        """
-        places = self._screened(learned)
-        rows = [learned.plan.rows[place] for place in places]
+        """Run all children at once: each on its screen, and on validation rows if it passes."""
+        plan = learned.plan
+        stream = derive(self._settings.seed, "screen", plan.step)
+        places = draw_screen(len(plan.rows), self._screen, stream)
         for _ in proposed:
-            self.gepa.callbacks.screening(learned.plan, rows)
+            self.gepa.callbacks.screening(plan, [plan.rows[place] for place in places])
         return await together(self._checked(learned, child, places) for child in proposed)
 
     async def _checked(self, learned: Learned, child: Child, places: Sequence[int]) -> Checked:
-        rows, place = learned.plan.rows, EffectPlace("screen", learned.plan.step)
+        plan = learned.plan
+        step, place = plan.step, EffectPlace("screen", plan.step)
+        before = [learned.rollouts[index] for index in places]
         after = await asyncio.gather(
-            *(self.effects.rollout(child.candidate, rows[index], place) for index in places)
+            *(self.effects.rollout(child.candidate, plan.rows[index], place) for index in places)
         )
-        parent, step = learned.plan.parent, learned.plan.step
-        before = [learned.rollouts[place] for place in places]
-        judged = verdict(
-            [rollout.score for rollout in before],
-            [rollout.score for rollout in after],
-            whole=len(places) == len(rows),
-        )
+        old, new = [rollout.score for rollout in before], [rollout.score for rollout in after]
+        accepted, reason = passes_screen(old, new, whole=len(places) == len(plan.rows))
         event = CandidateScreened(
             candidate=child.candidate.id,
-            parent=parent.candidate.id,
+            parent=plan.parent.candidate.id,
             rows=len(places),
-            score=judged.score,
-            parent_score=judged.parent_score,
-            accepted=judged.accepted,
-            reason=judged.reason,
+            score=fmean(new),
+            parent_score=fmean(old),
+            accepted=accepted,
+            reason=reason,
         )
         self.effects.log.emit(event, step=step)
         validation = None
-        if judged.accepted:
+        if accepted:
             validation = await self.pool.validate(child.candidate, self.pool.validation, step)
-        return Checked(child, before, after, judged.reason, validation)
-
-    def _screened(self, learned: Learned) -> tuple[int, ...]:
-        """Return which positions of the minibatch children run on."""
-        stream = derive(self._settings.seed, "screen", learned.plan.step)
-        return draw_screen(len(learned.plan.rows), self._screen, stream)
+        return Checked(child, before, after, reason, validation)
 
     async def commit(self, learned: Learned, checked: Sequence[Checked]) -> None:
         """Join the children that were validated, in order."""
@@ -180,4 +170,4 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
 
     async def result(self) -> Member:
         """Return the best candidate on validation."""
-        return choose_best(self.pool.members, self.effects)
+        return self.pool.select(*choose_best(self.pool.members))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from combee_dspy.events import CandidateValidated
+from combee_dspy.events import CandidateSelected, CandidateValidated
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, Member, Row
 from combee_dspy.search._effects import VALIDATION, Effects
@@ -142,4 +142,9 @@ class CandidatePool:
             best=best.index == member.index,
         )
         self.effects.log.emit(event, step=step)
+        return member
+
+    def select(self, member: Member, reason: str) -> Member:
+        """Return the member that the run returns; note it and why."""
+        self.effects.log.emit(CandidateSelected(member.candidate.id, member.index, reason))
         return member

@@ -40,8 +40,8 @@ logger = logging.getLogger("combee_dspy")
 
 @dataclass(eq=False)
 class Proposer:
-    """Makes children of a candidate from what an update learned. Called for one update at a time,
-    in order.
+    """Makes children of a candidate from what an update learned. Takes one update at a time, in
+    order.
     """
 
     contexts: Contexts
@@ -60,29 +60,29 @@ class Proposer:
         check_program(self._settings.guards, own, described)
 
     async def children(self, learned: Learned, base: Candidate, count: int) -> list[Child]:
-        """Return up to ``count`` children of a candidate, each by another operator as far as there
-        are others.
+        """Return up to ``count`` children of a candidate, by different operators where it can.
 
-        Operators have their turns in a drawn order, as many at once as children are missing: where
-        one is refused, the next has its turn. Where all are refused, the first of those that were
-        only too similar is returned: spelling cannot tell a paraphrase from the next lesson of the
-        same form ("a parcel goes to shipping", "a courier goes to shipping"), and validation can.
+        Operators take turns in a drawn order, as many at once as children are missing: where one is
+        refused, the next has its turn. Where all are refused, the first that was only too similar
+        is returned: spelling cannot tell a paraphrase from the next lesson of the same form ("a
+        parcel goes to shipping", "a courier goes to shipping"), and validation can.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
-        turns = list(enumerate(self._order(count, step)))
         self._archive.add(base.texts)
         children: list[Child] = []
         alike: list[Child] = []
+        turns = list(enumerate(self._order(count, step)))
         while turns and len(children) < count:
             missing = count - len(children)
-            trying, turns = turns[:missing], turns[missing:]
+            batch, turns = turns[:missing], turns[missing:]
             edits = await together(
-                self._edited(operator, inputs, base, step, turn) for turn, operator in trying
+                self._edited(operator, inputs, base, step, turn) for turn, operator in batch
             )
-            for (_, operator), texts in zip(trying, edits, strict=True):
+            for (_, operator), texts in zip(batch, edits, strict=True):
                 if not texts:
                     continue
-                child = self._child(operator, texts, base)
+                components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
+                child = Child(base.edited(texts), self.labels[operator], components)
                 refusal = await self._refusal(operator, child, base)
                 if refusal is None:
                     self._archive.add(child.candidate.texts)
@@ -91,10 +91,9 @@ class Proposer:
                 self._refused(operator, refusal, base, step)
                 if not self._archive.repeats(child.candidate.texts):
                     alike.append(child)
-        if not children:
-            children = alike[:1]
-            for child in children:
-                self._archive.add(child.candidate.texts)
+        if not children and alike:
+            self._archive.add(alike[0].candidate.texts)
+            return alike[:1]
         return children
 
     def _order(self, count: int, step: int) -> list[int]:
@@ -104,16 +103,15 @@ class Proposer:
         return [place for _ in range(rounds) for place in stream.sample(places, len(places))]
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
-        """Return a candidate with the edits of all operators, one after the other; for a trunk."""
+        """Return a candidate with the edits of all operators, one after the other."""
         for operator in range(len(self._operators)):
             inputs = self._inputs(learned, base)
             base = base.edited(await self._edited(operator, inputs, base, learned.plan.step, 0))
         return base
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
-        """Return whether the guards, and the operators' own budgets, let a text stand in the place
-        of another.
-        """
+        """Return whether guards and operators' budgets let a text take the place of another."""
+        guards, copies = self._settings.guards, self.contexts.copies
         for component in self.books.now:
             new = text.texts[component]
             if new == base.texts[component]:
@@ -124,13 +122,10 @@ class Proposer:
                 base.texts,
                 Lessons(component),
                 seed=self._task.seed.texts,
-                guards=self._settings.guards,
+                guards=guards,
             )
             judged = guard_input(material, component)
-            if (
-                check(Edit(instruction=new), self._settings.guards, judged, self.contexts.copies)
-                is not None
-            ):
+            if check(Edit(instruction=new), guards, judged, copies) is not None:
                 return False
             if not all(_fits(operator, new, material.instruction) for operator in self._operators):
                 return False
@@ -164,8 +159,9 @@ class Proposer:
         step: int,
         turn: int,
     ) -> dict[str, str]:
-        """Return the components that an operator changes, asked in a place of its own; what is
-        refused is said.
+        """Return the components that an operator changes; note what is refused.
+
+        ``turn`` is the place of its calls in the update.
         """
         outcomes = await together(
             self._operators[operator].apply(
@@ -177,18 +173,14 @@ class Proposer:
         texts: dict[str, str] = {}
         for (component, material), outcome in zip(inputs.items(), outcomes, strict=True):
             allowed = self._allowed(component, material, outcome, step)
-            changed = (
-                {}
-                if isinstance(allowed, Refusal)
-                else edit_components(allowed, component, base.texts)
-            )
-            texts.update(changed)
+            changed: dict[str, str] = {}
+            refusal = Refusal("the text would not change")
+            if isinstance(allowed, Refusal):
+                refusal = allowed
+            else:
+                changed = edit_components(allowed, component, base.texts)
+            texts |= changed
             if not changed:
-                refusal = (
-                    allowed
-                    if isinstance(allowed, Refusal)
-                    else Refusal("the text would not change")
-                )
                 self._refused(operator, refusal, base, step, component)
         return texts
 
@@ -204,10 +196,6 @@ class Proposer:
                 copies_removed = CopiesRemoved(tuple(lines), len(lines))
                 self._emit(copies_removed, step=step, component=component)
         return check(outcome, self._settings.guards, judged, self.contexts.copies) or outcome
-
-    def _child(self, operator: int, texts: Mapping[str, str], base: Candidate) -> Child:
-        components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
-        return Child(base.edited(texts), self.labels[operator], components)
 
     async def _refusal(self, operator: int, child: Child, base: Candidate) -> Refusal | None:
         """Return why a child is too like others; ``None`` where it is not."""
@@ -234,9 +222,7 @@ def _labels(operators: Sequence[Operator]) -> tuple[str, ...]:
 
 
 def _fits(operator: Operator, new: str, old: str) -> bool:
-    """Return whether an operator's own budget has room for a text that takes the place of
-    another.
-    """
+    """Return whether an operator's own budget has room for a text in the place of another."""
     if isinstance(operator, Insert):
         sections = (write_section("", read_section(text)[1]) for text in (new, old))
         tokens, before = map(estimate_tokens, sections)

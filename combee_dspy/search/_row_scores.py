@@ -1,4 +1,4 @@
-"""Which training rows were right when they ran last, by update: nothing hangs on speed."""
+"""Which training rows were right when they ran last."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ __all__ = ["RowScores"]
 
 @dataclass(eq=False)
 class RowScores:
-    """Which training rows were right, by what each update ran. Called in the order of updates."""
+    """Which training rows were right, by update, so that nothing depends on speed."""
 
     perfect_score: float
     _right: list[dict[int, bool]] = field(default_factory=list, init=False)
 
     def end(self, learned: Learned) -> None:
-        """Note how an update's rows went. Recorded rollouts do not count."""
+        """Note the scores of the next update. Recorded rollouts do not count."""
         scores = [rollout.score for rollout in learned.rollouts]
         perfect = perfect_score_of(self.perfect_score, scores)
         rows = zip(learned.plan.rows, scores, strict=True)
         self._right.append({row.index: score >= perfect for row, score in rows if row.index >= 0})
 
     def are_right(self, last: int, size: int) -> bool:
-        """Return whether all of so many rows were right when updates up to ``last`` ran them
-        last.
-        """
+        """Return whether all of ``size`` rows were right when updates up to ``last`` ran them."""
         latest: dict[int, bool] = {}
         for runs in self._right[: last + 1]:
             latest.update(runs)

@@ -14,7 +14,7 @@ from combee_dspy import Budget, Search
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
 from combee_dspy.search._candidates import Candidate, Member
-from combee_dspy.search._choices import Verdict, newest_not_worse
+from combee_dspy.search._choices import newest_not_worse
 from tests.worlds import World, in_kind
 
 
@@ -38,9 +38,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every child through its screen: what is tested here comes after it."""
     from combee_dspy.search import _pareto
 
-    monkeypatch.setattr(
-        _pareto, "verdict", lambda *_, whole: Verdict(True, "let through", 0.0, 0.0)
-    )
+    monkeypatch.setattr(_pareto, "passes_screen", lambda *_, whole: (True, "let through"))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

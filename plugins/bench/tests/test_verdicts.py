@@ -26,7 +26,7 @@ from combee_dspy.evaluation import (
     sign_test,
 )
 from combee_dspy.exceptions import CalibrationFailedError
-from combee_dspy.search._choices import REACH, verdict
+from combee_dspy.search._choices import REACH, passes_screen
 from combee_dspy.stopping import Patience, RunView, Target
 from combee_dspy.streams import derive_seed
 from plugins.bench.tests.sizes import show, size
@@ -225,7 +225,7 @@ def _looked_at(truth: float, n: int) -> Study:
 
 def _screened(n: int, drop: float, *, whole: bool) -> Study:
     def study(generator: Generator) -> bool:
-        return verdict(*_pair(generator, n, -drop, 0.3), whole=whole).accepted is whole
+        return passes_screen(*_pair(generator, n, -drop, 0.3), whole=whole)[0] is whole
 
     return study
 

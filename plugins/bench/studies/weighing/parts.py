@@ -26,9 +26,9 @@ def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     return _proving.spare(limit, validation, judged=judged) and validation
 
 
-def _return_newest(members: Sequence[Member], effects: object) -> Member:
+def _return_newest(members: Sequence[Member]) -> tuple[Member, str]:
     """Return the newest text, whatever validation says of it."""
-    return members[-1]
+    return members[-1], "the newest text"
 
 
 async def _test_nothing(_: object) -> None:
