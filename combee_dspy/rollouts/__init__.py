@@ -5,16 +5,7 @@ journals.
 from combee_dspy.rollouts._attempt import REPEATS, Repeats, note_meter, run_in_time
 from combee_dspy.rollouts._batching import Batching, Priority
 from combee_dspy.rollouts._classes import note_classes
-from combee_dspy.rollouts._codec import (
-    decode_answer,
-    decode_rollout,
-    encode_answer,
-    encode_rollout,
-    hashed,
-    rollout_with_texts,
-    unkept_reason,
-    with_texts,
-)
+from combee_dspy.rollouts._codecs import Codec, add_codec
 from combee_dspy.rollouts._executors import (
     Asyncio,
     Executor,
@@ -23,8 +14,7 @@ from combee_dspy.rollouts._executors import (
     ThreadSession,
 )
 from combee_dspy.rollouts._fence import fenced
-from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints, metric_state
-from combee_dspy.rollouts._foreign import Codec, add_codec
+from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
 from combee_dspy.rollouts._jobs import (
     AbandonedError,
     Answer,
@@ -40,6 +30,16 @@ from combee_dspy.rollouts._patient import (
     lms_of,
     patient,
     patient_program,
+)
+from combee_dspy.rollouts._records_json import (
+    decode_answer,
+    decode_rollout,
+    encode_answer,
+    encode_rollout,
+    hashed,
+    rollout_with_texts,
+    unkept_reason,
+    with_texts,
 )
 from combee_dspy.rollouts._run import (
     arun_rollout,
@@ -98,7 +98,6 @@ __all__ = [
     "hashed",
     "is_late",
     "lms_of",
-    "metric_state",
     "note_classes",
     "note_meter",
     "open_slots",

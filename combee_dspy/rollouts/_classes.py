@@ -1,4 +1,4 @@
-"""Classes by their names: those of modules that are loaded, and those that a run itself uses."""
+"""Classes by their names: those of loaded modules, and those that a program's signatures name."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import enum
 import sys
 import typing
 import weakref
-from collections.abc import Iterable, Mapping
 
 import dspy
 import pydantic
 
-__all__ = ["find_class", "note_classes"]
-
-# A class that a function defines stands in no module. A resumed run defines it anew, under its
-# name.
-_NOTED: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+# A class that a function defines is in no module. A resumed run defines it anew, under its name.
+_LOCAL: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 
 def name_of(kind: type) -> str:
@@ -25,50 +21,26 @@ def name_of(kind: type) -> str:
 
 
 def find_class(name: str) -> object:
-    """Return what stands under the name of a class, or ``None``. Nothing is imported: a file must
-    not choose which code runs.
+    """Return the object with the name of a class, or ``None``. Nothing is imported: a file must not
+    choose which code runs.
     """
     module, _, path = name.partition(":")
-    at: object = sys.modules.get(module)
+    place: object = sys.modules.get(module)
     for part in path.split("."):
-        at = vars(at).get(part) if hasattr(at, "__dict__") else None
-    return _NOTED.get(name) if at is None else at
+        place = vars(place).get(part) if hasattr(place, "__dict__") else None
+    return _LOCAL.get(name) if place is None else place
 
 
-def note_classes(student: dspy.Module, rows: Iterable[dspy.Example]) -> None:
-    """Note the enums, dataclasses and pydantic models that a program's signatures name and rows
-    hold, so that those which functions define are found again by their names. The last class of a
-    name counts. From any thread.
+def note_classes(student: dspy.Module) -> None:
+    """Note the enums, dataclasses and pydantic models in a program's signatures, so that local ones
+    are found again by their names. The last class of a name counts. Thread-safe.
     """
-    seen: set[object] = set()
-    for _, predictor in student.named_predictors():
-        for field in predictor.signature.fields.values():
-            _note_type(field.annotation, seen)
-    for row in rows:
-        for value in dict(row.items()).values():
-            _note_value(value, seen)
-
-
-def _note_value(value: object, seen: set[object]) -> None:
-    waiting, looked_at = [value], set[int]()
-    while waiting:
-        item = waiting.pop()
-        if item is None or isinstance(item, (str, int, float, bytes)) or id(item) in looked_at:
-            continue
-        looked_at.add(id(item))
-        _note_type(type(item), seen)
-        if isinstance(item, Mapping):
-            waiting += [*item.keys(), *item.values()]
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            waiting += item
-        elif isinstance(item, pydantic.BaseModel):
-            waiting += [*vars(item).values()]
-        elif dataclasses.is_dataclass(item):
-            waiting += [getattr(item, field.name, None) for field in dataclasses.fields(item)]
-
-
-def _note_type(annotation: object, seen: set[object]) -> None:
-    waiting = [annotation]
+    waiting = [
+        field.annotation
+        for _, predictor in student.named_predictors()
+        for field in predictor.signature.fields.values()
+    ]
+    seen: set[type] = set()
     while waiting:
         kind = waiting.pop()
         waiting += typing.get_args(kind)
@@ -81,5 +53,5 @@ def _note_type(annotation: object, seen: set[object]) -> None:
             waiting += [field.type for field in dataclasses.fields(kind)]
         elif not issubclass(kind, enum.Enum):
             continue
-        if find_class(name_of(kind)) is not kind and "<locals>" in kind.__qualname__:
-            _NOTED[name_of(kind)] = kind
+        if "<locals>" in kind.__qualname__:
+            _LOCAL[name_of(kind)] = kind

@@ -1,23 +1,19 @@
 """Values as JSON and back, by their type. What would not come back as it was is refused.
 
-Plain JSON values stand for themselves. Anything else is an object with the one key ``"$"``, which
-names how to read it. Reading runs no code of the file's choosing: a class is used only where its
-module is loaded already, or the program at hand uses it, and it is an enum, a dataclass or a
-pydantic model, and none of its constructors or validators is called. Classes of other packages have
-a :class:`~combee_dspy.rollouts.Codec`, or none.
+Plain JSON values stand for themselves. Anything else is an object with the key ``"$"``, which names
+how to read it. Reading runs no code that a file chooses: a class is used only where its module is
+loaded, or a signature of the program names it, and it is an enum, a dataclass or a pydantic model;
+none of its constructors or validators is called. Other classes need a
+:class:`~combee_dspy.rollouts.Codec`.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import datetime
-import decimal
 import enum
 import json
 import math
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -25,9 +21,7 @@ import dspy
 import pydantic
 
 from combee_dspy.rollouts._classes import find_class, name_of
-from combee_dspy.rollouts._foreign import codec_named, codec_of
-
-__all__ = ["MARK", "NotStorableError", "decode_value", "encode_value", "map_texts", "with_fields"]
+from combee_dspy.rollouts._codecs import AS_TEXT, PARTS, codec_named, codec_of
 
 E = TypeVar("E", bound=dspy.Example)
 
@@ -35,6 +29,8 @@ MARK = "$"
 """The key of an object that stands for what JSON lacks."""
 _LARGEST = 2**63
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MARK_OF = {codec.kind: mark for mark, codec in PARTS.items()}
+_EXAMPLES: dict[str, type[dspy.Example]] = {"Prediction": dspy.Prediction, "Example": dspy.Example}
 
 
 class NotStorableError(Exception):
@@ -56,54 +52,37 @@ def encode_value(value: object) -> Any:
 
 
 def _encode(value: Any) -> Any:
-    kind = type(value)
-    if kind is str:
-        return (
-            _text("surrogates", value)
-            if not value.isascii() and _SURROGATE.search(value)
-            else value
-        )
-    if value is None or kind is bool:
+    if _is_plain(value):
         return value
-    if kind is int:
-        return value if -_LARGEST <= value < _LARGEST else _text("int", value)
-    if kind is float:
-        return value if math.isfinite(value) else _text("float", value)
+    kind = type(value)
     if kind is list:
         return [_encode(item) for item in value]
-    if kind is dict:
-        if all(type(key) is str for key in value) and MARK not in value:
-            return {key: _encode(item) for key, item in value.items()}
-        return {
-            MARK: "dict",
-            "value": [[_encode(key), _encode(item)] for key, item in value.items()],
-        }
-    if kind in (tuple, set, frozenset):
-        items = [_encode(item) for item in value]
-        # Sets have no order of their own: the same set is to give the same text.
-        ordered = (
-            items
-            if kind is tuple
-            else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
-        )
-        return {MARK: kind.__name__, "value": ordered}
-    return _text(_NAMES[kind], value) if kind in _NAMES else _encode_object(value)
+    if kind is dict and MARK not in value and all(type(key) is str for key in value):
+        return {key: _encode(item) for key, item in value.items()}
+    if (mark := _MARK_OF.get(kind)) is None:
+        return _encode_object(value)
+    encoded = _encode(PARTS[mark].encode(value))
+    if mark in ("set", "frozenset"):  # the same set gives the same text
+        encoded.sort(key=lambda item: json.dumps(item, sort_keys=True))
+    return {MARK: mark, "value": encoded}
 
 
-def _text(name: str, value: Any) -> dict[str, Any]:
-    return {MARK: name, "value": _TEXTS[name][1](value)}
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or not _SURROGATE.search(value)
+    if kind is int:
+        return -_LARGEST <= value < _LARGEST
+    return value is None or kind is bool or (kind is float and math.isfinite(value))
 
 
 def _encode_object(value: Any) -> dict[str, Any]:
-    if type(value) in (dspy.Prediction, dspy.Example):
-        named = (
-            sorted(value.inputs().keys())
-            if getattr(value, "_input_keys", None) is not None
-            else None
-        )
-        pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
-        return {MARK: "fields", "class": type(value).__name__, "fields": pairs, "inputs": named}
     kind = type(value)
+    if kind in _EXAMPLES.values():
+        has_inputs = getattr(value, "_input_keys", None) is not None
+        inputs = sorted(value.inputs().keys()) if has_inputs else None
+        pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
+        return {MARK: "fields", "class": kind.__name__, "fields": pairs, "inputs": inputs}
     if (codec := codec_of(kind)) is not None:
         return {MARK: "codec", "name": codec.name, "value": _encode(codec.encode(value))}
     name = name_of(kind)
@@ -112,46 +91,26 @@ def _encode_object(value: Any) -> dict[str, Any]:
     if isinstance(value, enum.Enum):
         return {MARK: "enum", "class": name, "value": value.name}
     if dataclasses.is_dataclass(value):
-        state = {
-            item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)
-        }
-        return {MARK: "dataclass", "class": name, "fields": state}
-    if isinstance(value, pydantic.BaseModel):
-        private = value.__pydantic_private__
-        state = {name: _encode(getattr(value, name)) for name in kind.model_fields}
-        extra = {name: _encode(item) for name, item in (value.model_extra or {}).items()}
-        return {
-            MARK: "model",
-            "class": name,
-            "fields": state,
-            "extra": extra,
-            "set": sorted(value.model_fields_set),
-            **({} if private is None else {"private": _encode(private)}),
-        }
-    raise NotStorableError(f"{name} has no JSON form")
-
-
-def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return what :func:`encode_value` returned with every text in it changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [map_texts(item, change) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get(MARK) == "surrogates":
-        return _encode(change(json.loads(value["value"])))
-    if value.get(MARK) in (*_TEXTS, "enum"):
-        return value
-    names = (MARK, "class", "inputs", "set", "name") if MARK in value else ()
-    return {key: item if key in names else map_texts(item, change) for key, item in value.items()}
+        fields = {it.name: _encode(getattr(value, it.name)) for it in dataclasses.fields(value)}
+        return {MARK: "dataclass", "class": name, "fields": fields}
+    if not isinstance(value, pydantic.BaseModel):
+        raise NotStorableError(f"{name} has no JSON form")
+    private = value.__pydantic_private__
+    return {
+        MARK: "model",
+        "class": name,
+        "fields": {name: _encode(getattr(value, name)) for name in kind.model_fields},
+        "extra": _encode(value.model_extra or {}),
+        "set": sorted(value.model_fields_set),
+        **({} if private is None else {"private": _encode(private)}),
+    }
 
 
 def decode_value(value: Any) -> Any:
-    """Return what :func:`encode_value` was given.
+    """Return the value that :func:`encode_value` encoded.
 
     Raises:
-        NotStorableError: This is nothing that it returns, or it needs a class that is not loaded.
+        NotStorableError: It encoded nothing like this, or a class is needed that is not loaded.
     """
     if isinstance(value, list):
         return [decode_value(item) for item in value]
@@ -159,14 +118,23 @@ def decode_value(value: Any) -> Any:
         return value
     if MARK not in value:
         return {key: decode_value(item) for key, item in value.items()}
-    kind = value[MARK]
+    mark = value[MARK]
     try:
-        return _TEXTS[kind][2](value["value"]) if kind in _TEXTS else _OBJECTS[kind](value)
+        if mark in PARTS:
+            return PARTS[mark].decode(decode_value(value["value"]))
+        return _OBJECTS[mark](value)
     except NotStorableError:
         raise
     except Exception as error:
-        # Whatever a text that nobody vouches for leads to, it is the text that is wrong.
-        raise NotStorableError(f"{kind} cannot be read: {type(error).__name__}: {error}") from error
+        # Whatever an unknown text leads to, it is the text that is wrong.
+        raise NotStorableError(f"{mark} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _decode_by_codec(data: Mapping[str, Any]) -> Any:
+    codec = codec_named(data["name"])
+    if codec is None:
+        raise NotStorableError(f"no codec is named {data['name']!r}")
+    return codec.decode(decode_value(data["value"]))
 
 
 def _decode_dataclass(data: Mapping[str, Any]) -> Any:
@@ -185,37 +153,28 @@ def _decode_model(data: Mapping[str, Any]) -> Any:
     private = decode_value(data.get("private"))
     if set(values) != set(kind.model_fields) or set(private or ()) - {*kind.__private_attributes__}:
         raise NotStorableError(f"{data['class']} has other fields now")
+    allows_extra = kind.model_config.get("extra") == "allow"
     model = kind.__new__(kind)
-    # What model_construct() does, without calling what the class hooks into it.
+    # What model_construct() does, without the hooks of the class.
     object.__setattr__(model, "__dict__", values)
     object.__setattr__(model, "__pydantic_fields_set__", set(data["set"]))
     object.__setattr__(model, "__pydantic_private__", private)
-    object.__setattr__(
-        model, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None
-    )
+    object.__setattr__(model, "__pydantic_extra__", extra if allows_extra else None)
     return model
 
 
+def _decode_fields(data: Mapping[str, Any]) -> Any:
+    example = with_fields(_EXAMPLES[data["class"]], data["fields"])
+    return example if data["inputs"] is None else example.with_inputs(*data["inputs"])
+
+
 def with_fields(kind: type[E], fields: Iterable[tuple[str, Any]]) -> E:
-    # One by one: as an argument of the class, `base` would be another example, and `self` no
-    # argument at all.
+    """Return an example of a class with encoded fields."""
+    # One by one: DSPy takes some names, such as ``base``, for arguments of its own.
     example = kind()
     for name, item in fields:
         example[name] = decode_value(item)
     return example
-
-
-def _decode_fields(data: Mapping[str, Any]) -> Any:
-    kinds: dict[str, type[dspy.Example]] = {"Prediction": dspy.Prediction, "Example": dspy.Example}
-    example = with_fields(kinds[data["class"]], data["fields"])
-    return example if data["inputs"] is None else example.with_inputs(*data["inputs"])
-
-
-def _decode_by_codec(data: Mapping[str, Any]) -> Any:
-    codec = codec_named(data["name"])
-    if codec is None:
-        raise NotStorableError(f"no codec is named {data['name']!r}")
-    return codec.decode(decode_value(data["value"]))
 
 
 def _loaded(name: str, base: type) -> Any:
@@ -225,25 +184,27 @@ def _loaded(name: str, base: type) -> Any:
     return kind
 
 
-_TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    "date": (datetime.date, str, datetime.date.fromisoformat),
-    "datetime": (datetime.datetime, str, datetime.datetime.fromisoformat),
-    "decimal": (decimal.Decimal, str, decimal.Decimal),
-    "uuid": (uuid.UUID, str, uuid.UUID),
-    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
-    "float": (float, repr, float),
-    "int": (int, str, int),
-    "surrogates": (str, json.dumps, json.loads),
-}
-_NAMES = {kind: name for name, (kind, _, _) in _TEXTS.items()}
 _OBJECTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "dict": lambda data: {decode_value(key): decode_value(item) for key, item in data["value"]},
-    "tuple": lambda data: tuple(decode_value(data["value"])),
-    "set": lambda data: set(decode_value(data["value"])),
-    "frozenset": lambda data: frozenset(decode_value(data["value"])),
-    "enum": lambda data: _loaded(data["class"], enum.Enum)[data["value"]],
-    "dataclass": _decode_dataclass,
-    "model": _decode_model,
-    "fields": _decode_fields,
     "codec": _decode_by_codec,
+    "dataclass": _decode_dataclass,
+    "enum": lambda data: _loaded(data["class"], enum.Enum)[data["value"]],
+    "fields": _decode_fields,
+    "model": _decode_model,
 }
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return an encoded value with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [map_texts(item, change) for item in value]
+    if not isinstance(value, dict):
+        return value
+    mark = value.get(MARK)
+    if mark == "surrogates":
+        return _encode(change(json.loads(value["value"])))
+    if mark == "enum" or mark in AS_TEXT:
+        return value
+    names = () if mark is None else (MARK, "class", "inputs", "set", "name")
+    return {key: item if key in names else map_texts(item, change) for key, item in value.items()}

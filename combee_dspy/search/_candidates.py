@@ -273,8 +273,7 @@ class Compilation:
     number: int = 0
 
     def __post_init__(self) -> None:
-        rows = (*self.splits.train, *self.splits.validation, *self.splits.heldout)
-        note_classes(self.student, (row.example for row in rows))
+        note_classes(self.student)
 
     @cached_property
     def seed(self) -> Candidate:

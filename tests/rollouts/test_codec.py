@@ -13,10 +13,8 @@ from typing import Any
 import dspy
 import numpy as np
 import orjson
-import pandas as pd
 import pydantic
 import pytest
-from PIL import Image
 
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts import (
@@ -104,13 +102,12 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_values_come_back_equal_and_of_their_type(value):
-    found = again(value)
+    arrived = again(value)
+    assert type(arrived) is type(value)
+    assert arrived == value
 
-    assert type(found) is type(value)
-    assert found == value
 
-
-def test_what_equality_does_not_tell():
+def test_what_equality_does_not_show():
     assert math.isnan(again(math.nan))
     assert again(Outer(inner=Inner())).model_fields_set == {"inner"}
     example = again(dspy.Example(q=1, a=2).with_inputs("q"))
@@ -120,7 +117,7 @@ def test_what_equality_does_not_tell():
     )
 
 
-def test_local_classes_that_nobody_noted_and_unknown_types_are_refused():
+def test_local_classes_of_no_signature_and_unknown_types_are_refused():
     @dataclasses.dataclass
     class Local:
         x: int = 1
@@ -130,54 +127,35 @@ def test_local_classes_that_nobody_noted_and_unknown_types_are_refused():
             encode_value(value)
 
 
-TABLE = pd.DataFrame(
-    {
-        "n": [1, 2],
-        "text": ["a", None],
-        "kind": pd.Categorical(["x", "y"]),
-        "at": pd.to_datetime(["2026-01-02", None], utc=True),
-        "whole": pd.array([1, None], dtype="Int64"),
-    },
-    index=["first", "second"],
-)
-
-
-def test_arrays_pictures_and_tables_come_back():
-    for array in (
+@pytest.mark.parametrize(
+    "array",
+    [
         np.arange(6, dtype=">i2").reshape(2, 3),
         np.array([[1.5, np.nan]]),
         np.array(["ü", "text"]),
         np.array([{"a": 1}, None], dtype=object),
-    ):
-        arrived = again(array)
-        assert arrived.dtype == array.dtype
-        np.testing.assert_array_equal(arrived, array)
-    for mode in ("1", "L", "P", "RGB", "RGBA", "CMYK", "F"):
-        picture = Image.linear_gradient("L").resize((5, 3)).convert("RGB").convert(mode)
-        arrived = again(picture)
-        assert (arrived.mode, arrived.size) == (mode, (5, 3))
-        assert arrived.convert("RGB").tobytes() == picture.convert("RGB").tobytes()
-    pd.testing.assert_frame_equal(again(TABLE), TABLE)
-    pd.testing.assert_series_equal(again(TABLE["whole"]), TABLE["whole"])
+    ],
+    ids=str,
+)
+def test_arrays_come_back(array):
+    arrived = again(array)
+    assert arrived.dtype == array.dtype
+    np.testing.assert_array_equal(arrived, array)
 
 
-def test_local_classes_of_signatures_and_rows_come_back():
-    class Part(pydantic.BaseModel):
+def test_local_classes_of_signatures_come_back():
+    @dataclasses.dataclass
+    class Part:
         n: int = 0
 
     class Reply(pydantic.BaseModel):
         parts: list[Part] = []
 
-    @dataclasses.dataclass
-    class Place:
-        x: int = 1
-
     ask = dspy.Signature("place -> reply").with_updated_fields("reply", type_=Reply | None)
-    note_classes(dspy.Predict(ask), [dspy.Example(place=[Place()])])
-
-    for value in (Reply(parts=[Part(n=2)]), Place(3)):
-        assert again(value) == value
-        assert type(again(value)) is type(value)
+    note_classes(dspy.Predict(ask))
+    value = Reply(parts=[Part(n=2)])
+    assert again(value) == value
+    assert type(again(value)) is Reply
 
 
 class Molecule:
@@ -185,14 +163,9 @@ class Molecule:
         self.smiles = smiles
 
 
-def test_class_with_a_codec_of_the_users_own_comes_back():
-    add_codec(Codec("molecule", Molecule, lambda value: {"smiles": value.smiles}, _molecule))
-
+def test_a_class_with_a_codec_of_the_user_comes_back():
+    add_codec(Codec("molecule", Molecule, lambda molecule: molecule.smiles, Molecule))
     assert again([Molecule("CCO")])[0].smiles == "CCO"
-
-
-def _molecule(data: Any) -> Molecule:
-    return Molecule(data["smiles"])
 
 
 def test_what_a_row_holds_is_kept_by_its_field():
@@ -211,8 +184,8 @@ class Doubling:
     x: int
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        return 2 * found if name == "x" else found
+        value = super().__getattribute__(name)
+        return 2 * value if name == "x" else value
 
 
 def test_value_that_its_class_changes_is_refused():
@@ -233,7 +206,7 @@ def test_value_that_its_class_changes_is_refused():
         {"$": "model", "class": f"{__name__}:Inner", "fields": {}, "extra": {}, "set": []},
     ],
 )
-def test_text_that_nobody_wrote_runs_nothing_and_is_refused(data):
+def test_a_hostile_text_runs_nothing_and_is_refused(data):
     with pytest.raises(NotStorableError):
         decode_value(data)
 

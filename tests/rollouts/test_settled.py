@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy.rollouts import fingerprint, fingerprints, metric_state
+from combee_dspy.rollouts import fingerprint, fingerprints
 
 
 def print_of(metric: object) -> str:
@@ -152,13 +152,11 @@ def test_state_does_not_count_and_settings_do(make: Callable[..., Any]) -> None:
     assert print_of(metric) == before == print_of(make()) != print_of(make(2.0))
 
 
-def test_the_state_itself_can_be_told() -> None:
-    metric = over_a_dict()
-    before, shared = metric_state(metric), fingerprint(dspy.Predict("a -> b"), metric)
+def test_the_fingerprint_of_a_cached_rollout_has_the_state_too() -> None:
+    metric, program = over_a_dict(), dspy.Predict("a -> b")
+    before = fingerprint(program, metric)
     metric(dspy.Example(question="q"), None)
-
-    assert metric_state(metric) != before
-    assert fingerprint(dspy.Predict("a -> b"), metric) != shared
+    assert fingerprint(program, metric) != before
 
 
 CELL = """
