@@ -17,7 +17,7 @@ from combee_dspy.lessons import Book, State
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
 from combee_dspy.skills import SkillFolder
-from combee_dspy.tracking._candidates import candidate_named, chosen_of, recorded
+from combee_dspy.tracking._candidates import candidate_named, chosen_of, read_candidates
 from combee_dspy.tracking._lessons import books_of
 from combee_dspy.tracking._queries import run_number
 
@@ -66,20 +66,20 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
     """
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
-        rows = [row for row in recorded(reader, None) if row["operator"]]
+        rows = [row for row in read_candidates(RunHistory(reader)) if row.operator]
     if not rows:
         remedy = "Give the log_dir of a run that has validated its student."
         raise ArgumentValueError("run", os.fspath(place), "holds no candidates", remedy)
     return tuple(
         CandidateRecord(
-            id=row["candidate"],
-            index=row["index"],
-            update=row["step"],
-            operator=row["operator"],
-            parents=tuple(row["parents"]),
-            score=row["score"],
-            texts=row["texts"],
-            run=names.get(row["run"], ""),
+            id=row.candidate,
+            index=row.index,
+            update=row.step,
+            operator=row.operator,
+            parents=row.parents,
+            score=row.score,
+            texts=row.texts,
+            run=names.get(row.run, ""),
         )
         for row in rows
     )
@@ -122,19 +122,17 @@ def load_candidate(
         raise ArgumentTypeError("id", id, "is no candidate", remedy)
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         number = None if run is None else run_number(reader, run)
-        rows = [row for row in recorded(reader, number) if row["operator"]]
+        rows = [row for row in read_candidates(RunHistory(reader, number)) if row.operator]
         row = candidate_named(rows, id)
         if row is None:
-            indices = (
-                row["candidate"] if row["index"] is None else row["index"] for row in rows[:_LISTED]
-            )
+            indices = (row.candidate if row.index is None else row.index for row in rows[:_LISTED])
             remedy = f"There is: {', '.join(map(str, ('best', *indices)))}."
             raise ArgumentValueError("id", id, "names no candidate of this run", remedy)
-        spec = RunHistory(reader, row["run"]).about.spec("artifact")
+        spec = RunHistory(reader, row.run).about.spec("artifact")
     if "name" not in spec:
         reason = "the run's description names no artifact"
         raise JournalDamagedError(os.fspath(place), reason)
-    artifact, texts = _build_artifact(spec, artifact), row["texts"]
+    artifact, texts = _build_artifact(spec, artifact), row.texts
     wanted, own = set(visible(texts)), set(artifact.components(student))
     if wanted != own:
         problem = f"has components {sorted(own)}, the candidate {sorted(wanted)}"
@@ -171,7 +169,7 @@ def load_skill(
         number = run_number(reader, run)
         history = RunHistory(reader, number)
         books, spec = books_of(history), history.about.spec("artifact")
-        chosen = chosen_of(recorded(reader, number))
+        chosen = chosen_of(read_candidates(RunHistory(reader, number)))
     if not books:
         remedy = "Give the log_dir of a run that has learned something."
         raise ArgumentValueError("run", os.fspath(place), "holds no book of lessons", remedy)
@@ -179,7 +177,7 @@ def load_skill(
     if name not in books:
         remedy = f"Name one of {', '.join(sorted(books))}."
         raise ArgumentValueError("predictor", predictor, "is none of the run's books", remedy)
-    book, text = books[name], chosen["texts"].get(name, "") if chosen else ""
+    book, text = books[name], chosen.texts.get(name, "") if chosen else ""
     artifact = _build_artifact(spec, artifact) if spec else Instruction()
     lines = artifact.read(text)
     homes = [(line, book.find(line.id)) for line in lines.lessons]

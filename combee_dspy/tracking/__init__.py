@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
     from combee_dspy.tracking._mlflow_store import make_store
     from combee_dspy.tracking._narration import narrate
-    from combee_dspy.tracking._overview import overview
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import (
         candidates,
+        overview,
         rollouts,
         run_number,
         runs,
@@ -61,7 +61,6 @@ _HOMES = {
     "make_store": "_mlflow_store",
     "narrate": "_narration",
     "note_caller": "_caller",
-    "overview": "_overview",
     "replay": "_mlflow",
     "spent_of": "_spending",
     "write_report": "report",

@@ -19,8 +19,6 @@ from typing import ClassVar
 from combee_dspy.journal import Reader
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Follower", "Tracker", "default_trackers", "page_file", "track"]
-
 _logger = logging.getLogger(__name__)
 
 _EVERY = 0.5

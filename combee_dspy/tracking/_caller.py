@@ -14,8 +14,6 @@ from combee_dspy.tracking._base import Tracker
 if TYPE_CHECKING:
     from dspy.utils.callback import BaseCallback
 
-__all__ = ["active_run", "callbacks_beside", "note_caller"]
-
 _ACTIVE: ContextVar[tuple[str, str] | None] = ContextVar("combee_active_run", default=None)
 
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from combee_dspy.events import AnswersIgnored, BookChanged, Event, LessonTested
 from combee_dspy.journal import RunHistory
 from combee_dspy.lessons import Book, BookLesson
 
-__all__ = [
-    "LessonDecision",
-    "books_of",
-    "count_lessons",
-    "decisions_of",
-    "ordered",
-    "tests_of",
-]
-
 _STATES = ("served", "waiting", "retired", "removed_by_user")
-_ALL = 2**62
 
 Change = Literal["added", "united", "exception", "contradicted", "state", "tested", "void"]
 """``added``: the lesson is new. ``united``: another lesson says the same and has taken it in.
@@ -73,7 +65,7 @@ class LessonDecision:
 
 
 def books_of(
-    history: RunHistory, upto: int = _ALL, last_step: int | None = None
+    history: RunHistory, upto: int = sys.maxsize, last_step: int | None = None
 ) -> dict[str, Book]:
     """Return the book of each component, by component, as the last events say.
 
@@ -95,7 +87,7 @@ def tests_of(history: RunHistory) -> dict[tuple[str, str], list[LessonTested]]:
 
 
 def count_lessons(
-    history: RunHistory, upto: int = _ALL, last_step: int | None = None
+    history: RunHistory, upto: int = sys.maxsize, last_step: int | None = None
 ) -> dict[str, float]:
     """Return how many lessons are in each state, and void answers; empty where no book was kept.
 
@@ -127,74 +119,64 @@ def ordered(book: Book) -> list[BookLesson]:
 
 def decisions_of(history: RunHistory) -> list[LessonDecision]:
     """Return every decision about a lesson, in the order of the journal."""
-    before: dict[str, Book] = {}
+    books: dict[str, Book] = {}
     decisions: list[LessonDecision] = []
     kinds: tuple[type[Event], ...] = (BookChanged, LessonTested, AnswersIgnored)
     for entry in history.entries(*kinds):
-        place = _Place(entry.id, entry.at, entry.step, entry.component)
-        old = before.get(entry.component, Book())
+        decide = partial(LessonDecision, entry.id, entry.at, entry.step, entry.component)
+        book = books.get(entry.component, Book())
         match entry.event:
-            case BookChanged(book=book):
-                decisions += _changes(place, old, book)
-                before[entry.component] = book
+            case BookChanged(book=changed):
+                decisions += _changes(decide, book, changed)
+                books[entry.component] = changed
             case LessonTested() as test:
-                decisions.append(_tested(place, old, test))
+                decisions.append(_tested(decide, book, test))
             case AnswersIgnored(count=count, reasons=reasons):
-                why = f"{count} unusable: {'; '.join(reasons)}"
-                decisions.append(place.decision("void", why=why))
+                decisions.append(decide("void", why=f"{count} unusable: {'; '.join(reasons)}"))
     return decisions
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Which event a decision comes from."""
-
-    event: int
-    at: float
-    update: int
-    component: str
-
-    def decision(
-        self,
-        change: Change,
-        lesson: BookLesson | None = None,
-        before: str = "",
-        after: str = "",
-        others: tuple[str, ...] = (),
-        why: str = "",
-    ) -> LessonDecision:
-        named = (lesson.id, lesson.text, len(lesson.sources)) if lesson else ("", "", 0)
-        place = (self.event, self.at, self.update, self.component)
-        return LessonDecision(*place, change, *named, before, after, others, why)
-
-
-def _changes(place: _Place, before: Book, after: Book) -> Iterator[LessonDecision]:
+def _changes(
+    decide: Callable[..., LessonDecision], before: Book, after: Book
+) -> Iterator[LessonDecision]:
     """Return what differs between two books, in the order of the lessons."""
-    old = {lesson.id: lesson for lesson in before.lessons}
+    old_lessons = {lesson.id: lesson for lesson in before.lessons}
     for lesson in after.lessons:
-        was = old.pop(lesson.id, None)
-        state = was.state if was else ""
-        if was is None:
-            yield place.decision("added", lesson, "", lesson.state, why=lesson.reason)
-        elif (was.state, was.reason) != (lesson.state, lesson.reason):
-            yield place.decision("state", lesson, state, lesson.state, why=lesson.reason)
-        if lesson.rule and lesson.rule != (was.rule if was else ""):
-            yield place.decision("exception", lesson, state, lesson.state, (lesson.rule,))
-        rivals = tuple(sorted(set(lesson.rivals) - set(was.rivals if was else ())))
+        old = old_lessons.pop(lesson.id, None)
+        about = _about(lesson, old.state if old else "", lesson.state)
+        if old is None:
+            yield decide("added", **about, why=lesson.reason)
+        elif (old.state, old.reason) != (lesson.state, lesson.reason):
+            yield decide("state", **about, why=lesson.reason)
+        if lesson.rule and lesson.rule != (old.rule if old else ""):
+            yield decide("exception", **about, others=(lesson.rule,))
+        rivals = tuple(sorted(set(lesson.rivals) - set(old.rivals if old else ())))
         if rivals:
-            yield place.decision("contradicted", lesson, state, lesson.state, rivals)
-    for gone in old.values():
+            yield decide("contradicted", **about, others=rivals)
+    for gone in old_lessons.values():
         home = after.find(gone.id)
-        others = (home.id,) if home else ()
-        yield place.decision("united", gone, gone.state, home.state if home else "", others)
+        state, others = (home.state, (home.id,)) if home else ("", ())
+        yield decide("united", **_about(gone, gone.state, state), others=others)
 
 
-def _tested(place: _Place, book: Book, test: LessonTested) -> LessonDecision:
+def _about(lesson: BookLesson, before: str, after: str) -> dict[str, Any]:
+    return {
+        "lesson": lesson.id,
+        "text": lesson.text,
+        "examples": len(lesson.sources),
+        "before": before,
+        "after": after,
+    }
+
+
+def _tested(
+    decide: Callable[..., LessonDecision], book: Book, test: LessonTested
+) -> LessonDecision:
     lesson = book.find(test.lesson)
     state = lesson.state if lesson else ""
     changed = "served" if test.serve else "retired"
-    return LessonDecision(
-        *(place.event, place.at, place.update, place.component, "tested"),
+    return decide(
+        "tested",
         lesson=test.lesson,
         text=test.text,
         examples=len(lesson.sources) if lesson else 0,

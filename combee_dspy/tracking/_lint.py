@@ -12,8 +12,6 @@ from combee_dspy.records import is_hidden
 from combee_dspy.tracking._learned import lines_of
 from combee_dspy.tracking._text import cut
 
-__all__ = ["suspicious"]
-
 # Bounded repetitions alone: the lines are hostile, and may be megabytes long.
 _GAP = r"[^.\n]{0,60}?"
 _SAID = r"(?:instruction|prompt|rule|guideline|message|direction|polic(?:y|ies))"

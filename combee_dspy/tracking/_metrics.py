@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import sqlite3
-import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from statistics import fmean
 
 from combee_dspy.events import (
@@ -17,34 +16,29 @@ from combee_dspy.events import (
     UpdateEnded,
     WarningRaised,
 )
-from combee_dspy.journal import Reader, RunHistory, failure_counts, outcomes
+from combee_dspy.journal import RunHistory, failure_counts, outcomes
+from combee_dspy.tracking._costs import CallCosts, costs_by_role
 from combee_dspy.tracking._lessons import count_lessons
 from combee_dspy.tracking._runs import figures_of
-from combee_dspy.tracking._sql import COSTS, SPENT
-from combee_dspy.tracking._text import cut, dollars
-
-__all__ = ["MAX_TAG", "description", "end_metrics", "update_metrics"]
+from combee_dspy.tracking._text import cut
 
 MAX_TAG = 8_000
 """Characters of a tag's value, and of a run's description."""
 
 _MOST_WARNINGS = 10
-_HELDOUT = ("before", "after", "difference", "low", "high")
 # Rollouts up to an effect: of all updates until one, and the mean score on its minibatch.
 _ROLLOUTS = """
 SELECT count(*), avg(CASE WHEN step = ?3 AND purpose = 'train' THEN score END) FROM effect
 WHERE run = ?1 AND kind = 'rollout' AND id <= ?2 AND step <= ?3 AND purpose <> 'heldout'"""
 
 
-def update_metrics(
-    reader: Reader, run: int, step: int, *, event: int, effect: int
-) -> dict[str, float]:
+def update_metrics(history: RunHistory, step: int, *, event: int, effect: int) -> dict[str, float]:
     """Return the metrics of one update that is over; sums are over all updates up to this one.
 
     Events and effects with larger ids than the given ones are not read: the same
     bounds give the same figures, however much the journal has grown since.
     """
-    history = RunHistory(reader, run)
+    reader, run = history.reader, history.run
     metrics: dict[str, float] = {}
     shares: list[float] = []
     events = (CandidateValidated, BatchPlanned, ScanEnded)
@@ -68,72 +62,74 @@ def update_metrics(
     # As the update left the book: what is decided later, also about its lessons, is no part of it.
     ends = [entry.id for entry in history.entries(UpdateEnded) if entry.step == step]
     metrics |= count_lessons(history, max(ends, default=0), step)
-    before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
-    metrics |= _by_role(reader.rows(before, (run, effect, step)))
+    costs = costs_by_role(history, upto=effect, last_step=step)
+    metrics |= _by_role(cost for cost in costs if not cost.heldout)
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _by_role(spent: Sequence[sqlite3.Row]) -> dict[str, float]:
-    """Return what rows of ``SPENT`` amount to, by role and as a whole.
+def _by_role(costs: Iterable[CallCosts]) -> dict[str, float]:
+    """Return costs by role and as a whole.
 
     A model without a price takes nothing from the others: dollars are those that are known, beside
     ``cost/unpriced_calls``. Where none is known there is no number, least of all 0.
     """
-    amounts: dict[str, float] = {}
-    for role, calls, tokens, dollars_known, unpriced in spent:
-        amounts[f"tokens/{role}"] = tokens
-        if unpriced < calls:
-            amounts[f"dollars/{role}"] = dollars_known
-            amounts["cost/dollars"] = amounts.get("cost/dollars", 0.0) + dollars_known
-        if unpriced:
-            amounts["cost/unpriced_calls"] = amounts.get("cost/unpriced_calls", 0) + unpriced
+    amounts: defaultdict[str, float] = defaultdict(float)
+    for cost in costs:
+        amounts[f"tokens/{cost.role}"] += cost.tokens
+        if cost.unpriced < cost.calls:
+            amounts[f"dollars/{cost.role}"] += cost.known_dollars
+            amounts["cost/dollars"] += cost.known_dollars
+        if cost.unpriced:
+            amounts["cost/unpriced_calls"] += cost.unpriced
     return amounts
 
 
-def end_metrics(reader: Reader, run: int) -> dict[str, float]:
+def end_metrics(history: RunHistory) -> dict[str, float]:
     """Return the metrics of a run that is over: the result's scores, and the sums of everything,
     the reading of the held-out set included.
     """
-    history = RunHistory(reader, run)
-    figures, priced = figures_of(reader, run), history.last(PointPriced)
+    figures, priced = figures_of(history), history.last(PointPriced)
     metrics = {
         # Not score/best: the program that is returned may be another than the last update's best,
         # and is judged again.
         "score/chosen": figures.best_score,
-        "score/heldout_before": figures.heldout_before,
-        "score/heldout": figures.heldout_after,
+        "score/heldout_before": figures.heldout.before if figures.heldout else None,
+        "score/heldout": figures.heldout.after if figures.heldout else None,
         "cost/dollars_a_point": priced.dollars if priced else None,
-        "cost/gpu_seconds": reader.rows(COSTS, (run,))[0]["gpu_seconds"],
+        "cost/gpu_seconds": figures.costs.gpu_seconds,
         "cost/heldout_rollouts": figures.heldout_rollouts or None,
         "cost/rollouts": figures.rollouts,
-        "cost/seconds": figures.finished - figures.created if figures.finished else None,
-        **_by_role(reader.rows(SPENT.format("1"), (run, sys.maxsize))),
+        "cost/seconds": figures.seconds,
+        **_by_role(costs_by_role(history)),
         **count_lessons(history),
     }
     return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
-def description(reader: Reader, run: int) -> str:
+def description(history: RunHistory) -> str:
     """Return a run's description, the headline first: MLflow shows about three lines."""
-    figures, total = figures_of(reader, run), reader.rows(COSTS, (run,))[0]
+    figures = figures_of(history)
     lines = []
-    if figures.heldout_n:
-        held = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f})."
-        numbers = (getattr(figures, f"heldout_{name}") for name in _HELDOUT)
-        lines.append(held.format(figures.verdict, *numbers))
+    if (held := figures.heldout) is not None and held.n:
+        interval = f"{held.difference:+.3f}, interval {held.low:+.3f} to {held.high:+.3f}"
+        change = f"{held.before:.3f} → {held.after:.3f} ({interval})"
+        lines.append(f"Held-out {figures.verdict}: {change}.")
         lines.append(f"Cost per held-out point: {figures.per_point}.")
     if figures.seed_score is not None and figures.best_score is not None:
         lines.append(f"Validation {figures.seed_score:.3f} → {figures.best_score:.3f}.")
-    if figures.simulated:
+    if figures.about.simulated:
         lines.append("The models are simulated: this run supports no claim about a model.")
     elif not figures.supports_claims:
         lines.append("This run supports no claim.")
-    lines.extend(f"Failed: {failure}." for failure in failure_counts(outcomes(reader, run)))
+    lines.extend(
+        f"Failed: {failure}."
+        for failure in failure_counts(outcomes(history.reader, figures.record.id))
+    )
     reason = f": {figures.reason}" if figures.reason else ""
-    lines.append(f"{figures.state.capitalize()}{reason}.")
-    spent = dollars(total["known_dollars"], total["unpriced"])
-    counts = f"{figures.rollouts} rollouts, {figures.calls} LM calls, {figures.tokens} tokens"
-    lines.append(f"{counts}, {spent}.")
-    warnings = itertools.islice(RunHistory(reader, run).entries(WarningRaised), _MOST_WARNINGS)
+    lines.append(f"{figures.record.state.capitalize()}{reason}.")
+    costs = figures.costs
+    counts = f"{figures.rollouts} rollouts, {costs.calls} LM calls, {costs.tokens} tokens"
+    lines.append(f"{counts}, {costs}.")
+    warnings = itertools.islice(history.entries(WarningRaised), _MOST_WARNINGS)
     lines.extend(f"Warning: {entry.event.text}" for entry in warnings)
     return cut("\n\n".join(lines), MAX_TAG)

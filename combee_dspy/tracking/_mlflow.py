@@ -15,8 +15,6 @@ from combee_dspy.tracking._base import Follower, Tracker
 from combee_dspy.tracking._mlflow_ship import Shipper
 from combee_dspy.tracking._text import cleaner, one_line
 
-__all__ = ["MLflowTracker", "replay"]
-
 
 @parameters
 class MLflowTracker(Tracker):

@@ -13,17 +13,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from combee_dspy.files import check_database
-from combee_dspy.journal import RunHistory
+from combee_dspy.journal import Description, RunHistory
 from combee_dspy.tracking._caller import active_run
 from combee_dspy.tracking._params import title
 
 if TYPE_CHECKING:
-    from combee_dspy.tracking._mlflow import MLflowTracker
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
 
-__all__ = ["MLflowRun", "make_store", "open_run"]
+    from combee_dspy.tracking._mlflow import MLflowTracker
 
 # MLflow's own defaults block for minutes on a server that is down. Seconds, and tries after the
 # first.
@@ -75,11 +76,21 @@ class MLflowRun:
         where: What a person opens or runs to look at it.
     """
 
-    client: Any
+    client: MlflowClient
     id: str
     tags: Mapping[str, str]
     uri: str
     where: str
+
+    def log_text(self, name: str, text: str) -> None:
+        """Write a text as an artifact, in the place of one of that name."""
+        self.client.log_text(self.id, text, name)
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Set tags, all at once."""
+        from mlflow.entities import RunTag
+
+        self.client.log_batch(self.id, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
 def open_run(tracker: MLflowTracker, history: RunHistory, clean: Callable[[str], str]) -> MLflowRun:
@@ -123,7 +134,20 @@ def open_run(tracker: MLflowTracker, history: RunHistory, clean: Callable[[str],
     return MLflowRun(client, number, tags, uri, where)
 
 
-def _experiment_of(client: Any, tracker: MLflowTracker, parent: str | None) -> str:
+def datasets_of(about: Description) -> list[DatasetInput]:
+    """Return the splits of a run as MLflow's datasets. Their rows stay where they are."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = []
+    for split, digest in about.digests.items():
+        if digest:
+            profile = json.dumps({"num_rows": about.sizes.get(split)})
+            dataset = Dataset(split, digest[:36], "local", "{}", profile=profile)
+            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+    return inputs
+
+
+def _experiment_of(client: MlflowClient, tracker: MLflowTracker, parent: str | None) -> str:
     """Return the id of the experiment that a run belongs to."""
     experiment: str | None = None
     if tracker.experiment is None and parent is not None:

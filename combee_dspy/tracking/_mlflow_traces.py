@@ -11,9 +11,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-__all__ = ["RolloutTrace", "TraceRecorder"]
+from pydantic import JsonValue
+
+if TYPE_CHECKING:
+    from mlflow.entities import Span
 
 _NANOSECONDS = 1_000_000_000
 
@@ -23,112 +26,99 @@ class RolloutTrace:
     """A rollout as a trace of one span.
 
     Attributes:
+        run: Id of the MLflow run.
         effect: The rollout's number in its journal.
         name: What people see in a list of traces.
         inputs: The program's, as JSON values.
         outputs: The prediction, as JSON values.
-        score: What the metric gave.
-        feedback: What the metric said.
+        score: The metric's score.
+        feedback: The metric's feedback.
         facts: Further attributes of the span.
         started: Unix time.
         ended: Unix time.
     """
 
+    run: str
     effect: int
     name: str
-    inputs: Any
-    outputs: Any
+    inputs: JsonValue
+    outputs: JsonValue
     score: float
     feedback: str | None
     facts: Mapping[str, str]
     started: float
     ended: float
 
+    @property
+    def digits(self) -> str:
+        """32 hex digits, the same however often the rollout is recorded."""
+        return hashlib.sha256(f"{self.run}/{self.effect}".encode()).hexdigest()[:32]
 
-class TraceRecorder:
-    """Writes traces of one MLflow run. The same rollout has the same name, however often it is
-    told.
+    @property
+    def id(self) -> str:
+        """The trace's id in MLflow."""
+        return f"tr-{self.digits}"
 
-    Args:
-        uri: The store.
-        experiment: Id of the run's experiment.
-        run: The MLflow run's id.
+
+def record_trace(uri: str, experiment: str, trace: RolloutTrace) -> None:
+    """Write a trace into a store, with its score as the metric's feedback.
+
+    Raises:
+        MlflowException: The store does not answer, or refuses.
     """
+    from mlflow.entities import (
+        AssessmentSource,
+        Feedback,
+        TraceData,
+        TraceInfo,
+        TraceLocation,
+        TraceState,
+    )
+    from mlflow.tracing.client import TracingClient
 
-    def __init__(self, uri: str, experiment: str, run: str) -> None:
-        self._uri, self._experiment, self._run = uri, experiment, run
+    feedback = Feedback(
+        name="score",
+        value=trace.score,
+        rationale=trace.feedback,
+        source=AssessmentSource("CODE", "metric"),
+        trace_id=trace.id,
+    )
+    info = TraceInfo(
+        trace_id=trace.id,
+        trace_location=TraceLocation.from_experiment_id(experiment),
+        request_time=round(trace.started * 1000),
+        execution_duration=round((trace.ended - trace.started) * 1000),
+        state=TraceState.OK,
+        request_preview=json.dumps(trace.inputs, ensure_ascii=False)[:1000],
+        response_preview=json.dumps(trace.outputs, ensure_ascii=False)[:1000],
+        trace_metadata={"mlflow.sourceRun": trace.run, "mlflow.trace_schema.version": "3"},
+        tags={"mlflow.traceName": trace.name, "combee.effect": str(trace.effect)},
+        assessments=[feedback],
+    )
+    client = TracingClient(uri)
+    client._upload_trace_data(client.start_trace(info), TraceData(spans=[_span(trace)]))
 
-    def name_of(self, trace: RolloutTrace) -> str:
-        """Return a trace's id."""
-        return f"tr-{self._digits(trace)}"
 
-    def _digits(self, trace: RolloutTrace) -> str:
-        return hashlib.sha256(f"{self._run}/{trace.effect}".encode()).hexdigest()[:32]
+def _span(trace: RolloutTrace) -> Span:
+    from mlflow.entities import Span
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-    def record(self, trace: RolloutTrace) -> None:
-        """Write a trace with its score as the metric's feedback.
-
-        Raises:
-            MlflowException: The store does not answer, or refuses.
-        """
-        from mlflow.entities import (
-            AssessmentSource,
-            Feedback,
-            TraceData,
-            TraceInfo,
-            TraceLocation,
-            TraceState,
+    number, span = int(trace.digits, 16), int(trace.digits[:16], 16)
+    values = {
+        "mlflow.traceRequestId": trace.id,
+        "mlflow.spanType": "CHAIN",
+        "mlflow.spanInputs": trace.inputs,
+        "mlflow.spanOutputs": trace.outputs,
+        **trace.facts,
+    }
+    return Span(
+        ReadableSpan(
+            name=trace.name,
+            context=SpanContext(number, span, False, TraceFlags(TraceFlags.SAMPLED)),
+            attributes={key: json.dumps(value) for key, value in values.items()},
+            start_time=int(trace.started * _NANOSECONDS),
+            end_time=int(trace.ended * _NANOSECONDS),
+            status=Status(StatusCode.OK),
         )
-        from mlflow.tracing.client import TracingClient
-
-        name = self.name_of(trace)
-        source = AssessmentSource("CODE", "metric")
-        feedback = Feedback(
-            name="score",
-            value=trace.score,
-            rationale=trace.feedback,
-            source=source,
-            trace_id=name,
-        )
-        info = TraceInfo(
-            trace_id=name,
-            trace_location=TraceLocation.from_experiment_id(self._experiment),
-            request_time=round(trace.started * 1000),
-            execution_duration=round((trace.ended - trace.started) * 1000),
-            state=TraceState.OK,
-            request_preview=json.dumps(trace.inputs, ensure_ascii=False)[:1000],
-            response_preview=json.dumps(trace.outputs, ensure_ascii=False)[:1000],
-            trace_metadata={"mlflow.sourceRun": self._run, "mlflow.trace_schema.version": "3"},
-            tags={"mlflow.traceName": trace.name, "combee.effect": str(trace.effect)},
-            assessments=[feedback],
-        )
-        client = TracingClient(self._uri)
-        stored = client.start_trace(info)
-        client._upload_trace_data(stored, TraceData(spans=[self._span(trace, name)]))
-
-    def _span(self, trace: RolloutTrace, name: str) -> Any:
-        from mlflow.entities import Span
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
-
-        digits = self._digits(trace)
-        context = SpanContext(
-            int(digits, 16), int(digits[:16], 16), False, TraceFlags(TraceFlags.SAMPLED)
-        )
-        values = {
-            "mlflow.traceRequestId": name,
-            "mlflow.spanType": "CHAIN",
-            "mlflow.spanInputs": trace.inputs,
-            "mlflow.spanOutputs": trace.outputs,
-            **trace.facts,
-        }
-        return Span(
-            ReadableSpan(
-                name=trace.name,
-                context=context,
-                attributes={key: json.dumps(value) for key, value in values.items()},
-                start_time=int(trace.started * _NANOSECONDS),
-                end_time=int(trace.ended * _NANOSECONDS),
-                status=Status(StatusCode.OK),
-            )
-        )
+    )

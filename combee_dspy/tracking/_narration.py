@@ -23,8 +23,6 @@ from combee_dspy.records import NodeOutput
 from combee_dspy.tracking._text import one_line
 from combee_dspy.verdicts import judge_difference
 
-__all__ = ["narrate", "narration"]
-
 _STATES = {
     "served": "in the prompt",
     "waiting": "wait for more evidence",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from combee_dspy.events import (
     BatchPlanned,
-    CandidateScreened,
     CandidateSelected,
     CandidateValidated,
-    ChildRefused,
-    CopiesRemoved,
     ErrorRaised,
     Event,
     HeldoutRead,
@@ -25,46 +21,50 @@ from combee_dspy.events import (
     WarningRaised,
 )
 from combee_dspy.journal import Outcome, Reader, RunHistory, failure_counts, outcomes
-from combee_dspy.tracking._lines import plain_line
-from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
-from combee_dspy.tracking._sql import SPENT
+from combee_dspy.tracking._costs import costs_by_role
+from combee_dspy.tracking._phases import ACTIVITY, Doing
 from combee_dspy.tracking._text import amount, dollars
 from combee_dspy.verdicts import judge_difference
 
-__all__ = ["RESULT", "News"]
-
-RESULT = (HeldoutRead, PointPriced, RunStopped)
-"""Events that say what a run has come to."""
-
-_WINDOW = 5.0  # seconds over which what is in flight is averaged
-_NEW = (
-    "SELECT kind, purpose, started, ended, key, step, candidate, example FROM effect"
-    " WHERE run = ? AND id <= ? AND id > ?"
-)
-_STUDENT = (
-    "SELECT candidate, count(DISTINCT example), count(DISTINCT replicate), count(*), avg(score)"
-    " FROM effect WHERE run = ? AND purpose = 'validation' AND step < 0 GROUP BY candidate"
-)
+_RESULT = (HeldoutRead, PointPriced, RunStopped)
 _FOLLOWED: tuple[type[Event], ...] = (
     BatchPlanned,
-    CandidateScreened,
     CandidateSelected,
     CandidateValidated,
-    ChildRefused,
-    CopiesRemoved,
     ErrorRaised,
-    HeldoutRead,
     LimitChanged,
-    PointPriced,
-    RunStopped,
     ScanEnded,
     UpdateEnded,
     WarningRaised,
+    *_RESULT,
 )
+_NEW = f"""SELECT step, {ACTIVITY}, candidate, example, kind = 'rollout' AND purpose <> 'heldout'
+    FROM effect WHERE run = ? AND id > ? AND id <= ?"""  # noqa: S608 - a constant
+# The student's score, once all its validation rows are there.
+_STUDENT = (
+    "SELECT candidate, avg(score) FROM effect WHERE run = ? AND purpose = 'validation' AND step < 0"
+    " GROUP BY candidate HAVING count(*) = count(DISTINCT replicate) * ?"
+)
+# Before so many seconds and such a share of the budget a forecast is a guess.
+_LEAST_SECONDS, _LEAST_SHARE = 10.0, 0.05
+
+
+class Line(NamedTuple):
+    """A line about what is new.
+
+    Attributes:
+        text: The line; empty for none.
+        warns: Whether it is a warning.
+        is_result: Whether it says how the run ended.
+    """
+
+    text: str = ""
+    warns: bool = False
+    is_result: bool = False
 
 
 class News:
-    """Follows one run. What the journal holds when this is made counts, and is not told again.
+    """Follows one run. What the journal holds when this is made counts, and makes no lines.
 
     Args:
         reader: Of the journal. Borrowed.
@@ -73,167 +73,141 @@ class News:
 
     Attributes:
         history: Of the run.
+        limits: The budget's limits.
         doing: What is under way.
         bought: Rollouts beside the held-out set, which is read beyond the budget.
-        facts: What was said last of ``batch``, ``lesson`` and ``limit``.
+        facts: The last ``batch`` with its reasons, ``lesson``, and limit of what is ``in flight``.
         gain: The held-out result in words; empty before it is read.
     """
 
     def __init__(self, reader: Reader, run: int, clock: Callable[[], float]) -> None:
-        self._reader, self._run, self._clock = reader, run, clock
         self.history = RunHistory(reader, run)
-        self.limits = self.history.about.limits
-        self.doing = Doing(self.history.about.sizes)
-        self._began = clock()
-        self._effect = self._event = self.bought = 0
-        self._recent: list[tuple[float, float]] = []
-        self._outcomes: dict[tuple[Any, ...], Outcome] = {}
-        self._tokens: Counter[str] = Counter()
-        self._dollars = self._unpriced = 0.0
-        self._counted = Counter[str]()  # what limits hold, beside the held-out set as well
+        about = self.history.about
+        self.limits, self.doing = about.limits, Doing(about.sizes)
         self.facts: dict[str, str] = {}
-        self._scores: dict[str, tuple[int, float]] = {}  # index and score by candidate
-        self._chosen = self.gain = self._scored = ""
+        self.gain = ""
+        self.bought = 0
+        self._clock, self._began = clock, clock()
+        self._effect = self._event = self._updates = 0  # the last of each
+        self._outcomes: dict[tuple[str, str, str], Outcome] = {}
+        self._tokens: Counter[str] = Counter()  # by role
+        self._dollars, self._unpriced = 0.0, 0
+        self._limited: Counter[str] = Counter()  # what the limits count
+        self._scores: dict[str, float] = {}  # by candidate
+        self._seed: float | None = None
+        self._chosen = self._last_scores = ""
         self._resumed = False
         self.read()
         self._resumed = self._effect > 0
         self._before = self.shares()
 
-    def read(self) -> list[tuple[Event, str, int]]:
-        """Take into account what is new; return events with their lines and the lines' levels."""
-        sql = "SELECT max(id) FROM effect WHERE run = ?"
-        newest = self._reader.rows(sql, (self._run,))[0][0] or 0
-        self._add_effects(newest)
-        self._effect = newest
-        lines = self._student_lines()
+    def read(self) -> list[Line]:
+        """Take into account what is new; return lines about it."""
+        self._add_effects()
+        lines = [] if self._scores else [self._student_line()]
         for entry in self.history.entries(*_FOLLOWED, after=self._event):
             self._event = entry.id
-            self.doing.event(entry.step, entry.event)
-            line, level = self._line(entry.step, entry.component, entry.event)
-            if line:
-                lines.append((entry.event, line, level))
-        return lines
+            self.doing.add_event(entry.step, entry.event)
+            line = self._line(entry.step, entry.event)
+            lines.append(line._replace(is_result=isinstance(entry.event, _RESULT)))
+        return [line for line in lines if line.text]
 
-    def _student_lines(self) -> list[tuple[Event, str, int]]:
-        """Return the line about the student's score once its last validation rollout is there.
-
-        Its event follows with the first update.
-        """
-        if self._scores:
-            return []
-        for candidate, rows, draws, rollouts, score in self._reader.rows(_STUDENT, (self._run,)):
-            if score is not None and rollouts == draws * self.history.about.sizes.get("validation"):
-                event = CandidateValidated(candidate, 0, score, rows, best=True)
-                line, level = self._validation("", event)
-                return [(event, line, level)]
-        return []
-
-    def _add_effects(self, newest: int) -> None:
-        new = (self._run, newest, self._effect)
-        for role, _, tokens, spent, unpriced in self._reader.rows(SPENT.format("e.id > ?"), new):
-            self._tokens[role] += tokens
-            self._dollars += spent
-            self._unpriced += unpriced
-        beside = SPENT.format("e.id > ? AND e.purpose IS NOT 'heldout'")
-        for _, calls, tokens, spent, _ in self._reader.rows(beside, new):
-            self._counted.update(calls=calls, tokens=tokens, dollars=spent)
-        for outcome in outcomes(self._reader, self._run, after=self._effect, upto=newest):
-            key = outcome.kind, outcome.role, outcome.cause
+    def _add_effects(self) -> None:
+        reader, run, last = self.history.reader, self.history.record.id, self._effect
+        newest = reader.rows("SELECT max(id) FROM effect WHERE run = ?", (run,))[0][0] or 0
+        for cost in costs_by_role(self.history, after=last, upto=newest):
+            self._tokens[cost.role] += cost.tokens
+            self._dollars += cost.known_dollars
+            self._unpriced += cost.unpriced
+            if not cost.heldout:
+                spent = {"calls": cost.calls, "tokens": cost.tokens, "dollars": cost.known_dollars}
+                self._limited.update(spent)
+        for outcome in outcomes(reader, run, after=last, upto=newest):
+            key = outcome.kind, outcome.role, str(outcome.cause)
             before = self._outcomes.setdefault(key, outcome._replace(number=0))
             self._outcomes[key] = before._replace(number=before.number + outcome.number)
-        since = self._clock() - _WINDOW
-        for kind, purpose, started, ended, *place in self._reader.stream(_NEW, new):
-            self.bought += kind == "rollout" and purpose != "heldout"
-            if ended > since:
-                self._recent.append((started, ended))
-            key, step, candidate, example = place
-            self.doing.effect(key, purpose, step, candidate, example)
-        self._recent = [span for span in self._recent if span[1] > since]
+        for step, activity, candidate, example, bought in reader.stream(_NEW, (run, last, newest)):
+            self.bought += bought or 0
+            self.doing.add_effect(step, activity, candidate, example)
+        self._effect = newest
 
-    def _line(self, step: int, component: str, event: Event) -> tuple[str, int]:
-        """Take one event into account; return the line about it, or nothing, and its level."""
-        update = f"update {step}"
+    def _student_line(self) -> Line:
+        """Return the line about the student's score; its event follows with the first update."""
+        rows = self.history.about.sizes.get("validation")
+        for candidate, score in self.history.reader.rows(_STUDENT, (self.history.run, rows)):
+            return self._add_score(candidate, 0, score)
+        return Line()
+
+    def _add_score(self, candidate: str, index: int, score: float | None) -> Line:
+        """Take a score into account; return the line about the student's, once."""
+        is_new = candidate not in self._scores
+        if score is not None:
+            self._scores[candidate] = score
+        if index:
+            return Line()
+        self._seed = score
+        return Line(f"seed: validation {_written(score)}" if is_new else "")
+
+    def _line(self, step: int, event: Event) -> Line:
+        """Take one event into account; return the line about it."""
         match event:
             case BatchPlanned(size=size, reason=reason, clamps=clamps):
                 reasons = "; ".join((reason, *(clamp.reason for clamp in clamps)))
                 self.facts["batch"] = f"{size}: {reasons}"
-                return f"{update}: batch of {size}: {reasons}", logging.DEBUG
-            case ScanEnded():
-                return f"{update}: {self._scan(component, event)}", logging.DEBUG
-            case CandidateValidated():
-                return self._validation(update, event)
-            case UpdateEnded(rows=rows, seconds=seconds, skipped=skipped):
-                nothing = f", nothing to learn: {skipped}" if skipped else ""
-                costs = f"{self.scores}, {self.rollouts} rollouts, {self.cost}"
-                # A serial search has thousands: of those that change nothing, 0 to 9, then tens, …
-                folded = self.scores == self._scored and step % 10 ** (len(str(step)) - 1)
-                self._scored = self.scores
-                line = f"{update}: {rows} rows in {seconds:.1f} s{nothing}; {costs}"
-                return line, logging.DEBUG if folded else logging.INFO
-            case CandidateSelected(candidate=candidate, reason=reason):
-                self._chosen = candidate if candidate in self._scores else ""
-                return f"chosen: candidate {candidate:.8}: {reason}", logging.INFO
-            case HeldoutRead():
-                return self._heldout(event)
             case LimitChanged(limit=limit):
-                self.facts["limit"] = f", at most {limit}"
-                return "", logging.DEBUG
-        return plain_line(update, component, event)
+                self.facts["in flight"] = f"at most {limit}"
+            case ScanEnded(lessons=[*_, lesson]):
+                self.facts["lesson"] = lesson.text
+            case CandidateValidated(candidate=candidate, index=index, score=score):
+                return self._add_score(candidate, index, score)
+            case UpdateEnded():
+                return self._ended(step, event)
+            case CandidateSelected(candidate=candidate):
+                self._chosen = candidate if candidate in self._scores else ""
+            case HeldoutRead(before=before, after=after, difference=difference):
+                verdict = judge_difference(difference, event.low, event.high, event.n)
+                self.gain = f"held-out {verdict}: {before:.3f} → {after:.3f}"
+                interval = f"({difference:+.3f}, {event.low:+.3f} to {event.high:+.3f})"
+                return Line(f"{self.gain} {interval}", warns=difference < 0)
+        return _plain_line(event)
 
-    def _scan(self, component: str, event: ScanEnded) -> str:
-        if event.lessons:
-            self.facts["lesson"] = event.lessons[-1].text
-        failed = f", {event.failed} failed" if event.failed else ""
-        return (
-            f"{event.aggregator} of {component}: {event.n} reflections, {len(event.nodes)}"
-            f" calls{failed}, {len(event.lessons)} lessons"
-        )
-
-    def _validation(self, update: str, event: CandidateValidated) -> tuple[str, int]:
-        score, is_new = _written(event.score), event.candidate not in self._scores
-        if event.score is not None:
-            self._scores[event.candidate] = event.index, event.score
-        if not event.index:
-            return (f"seed: validation {score}" if is_new else ""), logging.INFO
-        best = ", best so far" if event.best else ""
-        return f"{update}: candidate {event.index}: validation {score}{best}", logging.DEBUG
-
-    def _heldout(self, event: HeldoutRead) -> tuple[str, int]:
-        """Take the held-out figures into account; return the line about them. A loss is a
-        warning.
-        """
-        verdict = judge_difference(event.difference, event.low, event.high, event.n)
-        self.gain = f"held-out {verdict}: {event.before:.3f} → {event.after:.3f}"
-        interval = f"({event.difference:+.3f}, {event.low:+.3f} to {event.high:+.3f})"
-        level = logging.WARNING if event.difference < 0 else logging.INFO
-        return f"{self.gain} {interval}", level
+    def _ended(self, step: int, event: UpdateEnded) -> Line:
+        self._updates += 1
+        # A serial search has thousands: of those that change nothing, 0 to 9, then tens, …
+        folded = self.scores == self._last_scores and step % 10 ** (len(str(step)) - 1)
+        self._last_scores = self.scores
+        nothing = f", nothing to learn: {event.skipped}" if event.skipped else ""
+        costs = f"{self.scores}, {self.rollouts} rollouts, {self.cost}"
+        line = f"update {step}: {event.rows} rows in {event.seconds:.1f} s{nothing}; {costs}"
+        return Line("" if folded else line)
 
     @property
     def scores(self) -> str:
         """The score of what was chosen, the best one until then, and the student's."""
-        best = [score for name, (_, score) in self._scores.items() if self._chosen in (name, "")]
-        seed = [score for index, score in self._scores.values() if not index]
-        return f"best {_written(max(best, default=None))} (seed {_written(*seed[:1])})"
+        best = self._scores.get(self._chosen, max(self._scores.values(), default=None))
+        return f"best {_written(best)} (seed {_written(self._seed)})"
 
     @property
     def rollouts(self) -> str:
         """Rollouts, of how many."""
         limit = self.limits.get("rollouts")
+        if not limit:
+            return amount(self.bought)
         # Whoever goes on with a smaller budget has bought more than it.
-        return amount(self.bought) + (
-            f" {'of' if self.bought <= limit else 'beyond'} {amount(limit)}" if limit else ""
-        )
+        relation = "of" if self.bought <= limit else "beyond"
+        return f"{amount(self.bought)} {relation} {amount(limit)}"
 
     def shares(self) -> dict[str, float]:
-        """Return what is used of each limit, at most 1."""
-        spent: dict[str, float] = {
-            "rollouts": self.bought,
-            **self._counted,
-            "updates": self.doing.updates,
-        }
+        """Return what is used of each limit, at most 1; nothing of what nobody counts."""
+        spent: dict[str, float] = {"rollouts": self.bought, "updates": self._updates}
+        spent |= self._limited
         if not self._resumed:  # how long earlier parts took is not known here
             spent["seconds"] = self._clock() - self._began
-        return shares_of(self.limits, spent)
+        return {
+            name: min(1.0, spent[name] / limit) if limit else 1.0
+            for name, limit in self.limits.items()
+            if limit is not None and name in spent
+        }
 
     @property
     def used(self) -> str:
@@ -244,28 +218,61 @@ class News:
             for name, share in shares.items()
             if name != "rollouts"
         ]
-        left = left_of(shares, self._before, self._clock() - self._began)
-        return ", ".join(parts + ([] if left is None else [f"at most about {spoken(left)} left"]))
+        left = seconds_left(shares, self._before, self._clock() - self._began)
+        return ", ".join(parts + ([] if left is None else [f"at most about {in_words(left)} left"]))
 
     @property
     def cost(self) -> str:
         """Tokens by role, and dollars."""
         tokens = (f"{role} {amount(count)} tokens" for role, count in sorted(self._tokens.items()))
-        return ", ".join([*tokens, dollars(self._dollars, int(self._unpriced))])
+        return ", ".join([*tokens, dollars(self._dollars, self._unpriced)])
 
     @property
     def failed(self) -> str:
         """What failed, counted by role and cause."""
         return ", ".join(map(str, failure_counts(self._outcomes.values())))
 
-    @property
-    def in_flight(self) -> str:
-        """How many effects were in flight on average lately."""
-        now = self._clock()
-        since = max(now - _WINDOW, self._began)
-        busy = sum(max(0.0, ended - max(started, since)) for started, ended in self._recent)
-        return f"about {busy / max(now - since, 0.5):.0f}{self.facts.get('limit', '')}"
+
+def _plain_line(event: Event) -> Line:
+    """Return the line about an event that needs nothing but the event."""
+    match event:
+        case CandidateSelected(candidate=candidate, reason=reason):
+            return Line(f"chosen: candidate {candidate:.8}: {reason}")
+        case PointPriced(text=text):
+            return Line(f"held-out {text}")
+        case RunStopped(reason=reason):
+            return Line(f"stopped: {reason}")
+        case WarningRaised(text=text):
+            return Line(f"warning: {text}", warns=True)
+        case ErrorRaised(where=where, error=error):
+            return Line(f"error in {where}: {error}", warns=True)
+    return Line()
 
 
-def _written(score: float | None = None) -> str:
+def _written(score: float | None) -> str:
     return "not known" if score is None else f"{score:.3f}"
+
+
+def seconds_left(
+    shares: Mapping[str, float], before: Mapping[str, float], seconds: float
+) -> float | None:
+    """Return the seconds until the first limit is reached at the speed so far; ``None`` while that
+    would be a guess.
+
+    Args:
+        shares: What is used of each limit now.
+        before: What was used when the clock began.
+        seconds: Since then.
+    """
+    gained = {name: share - before.get(name, 0.0) for name, share in shares.items()}
+    if seconds < _LEAST_SECONDS or max(gained.values(), default=0.0) < _LEAST_SHARE:
+        return None
+    return min((1 - shares[name]) * seconds / share for name, share in gained.items() if share > 0)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in the unit that a person would use."""
+    for unit, size in (("s", 1), ("min", 60)):
+        if seconds < 90 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{amount(seconds / 3600)} h"

@@ -10,13 +10,12 @@ from typing import Any
 from combee_dspy.journal import RunHistory
 from combee_dspy.tracking._text import cut
 
-__all__ = ["MAX_PARAM", "name_of", "params", "title"]
-
 MAX_PARAM = 6_000
 """Characters of a parameter's value that MLflow keeps; it cuts the rest without a word."""
 
 _NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
 _LONGEST_NAME = 100
+_GROUPS = {"models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
 
 
 def params(name: str, seed: int | None, description: Mapping[str, Any]) -> dict[str, str]:
@@ -24,29 +23,22 @@ def params(name: str, seed: int | None, description: Mapping[str, Any]) -> dict[
     ``search.staleness``; a strategy by its name, and its parameters as ``aggregator.copies``;
     models, sizes, digests and versions in groups, as ``size/train``.
     """
-    about = dict(description)
-    settings, specs = about.pop("settings", {}), about.pop("specs", {})
-    decided: dict[str, Any] = {
-        "name": name,
-        **(settings if isinstance(settings, dict) else {}),
-        "seed": seed,
-        **_strategies(specs if isinstance(specs, dict) else {}),
-    }
-    for group, value in about.items():
+    decided: dict[str, Any] = {"name": name, "seed": seed}
+    for group, value in description.items():
         if not isinstance(value, dict):
             decided[group] = value
-        elif group in _FACTS:
-            decided |= {f"{_FACTS[group]}/{key}": fact for key, fact in value.items()}
+        elif group == "settings":
+            decided |= value
+        elif group == "specs":
+            decided |= _strategies(value)
         else:
-            decided |= {f"{group}.{key}": part for key, part in value.items()}
+            prefix = f"{_GROUPS[group]}/" if group in _GROUPS else f"{group}."
+            decided |= {f"{prefix}{key}": part for key, part in value.items()}
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in decided.items()
     }
-    return {name_of(key): cut(text, MAX_PARAM) for key, text in texts.items()}
-
-
-_FACTS = {"models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
+    return {_name_of(key): cut(text, MAX_PARAM) for key, text in texts.items()}
 
 
 def _strategies(specs: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,18 +52,23 @@ def _strategies(specs: Mapping[str, Any]) -> dict[str, Any]:
     return decided
 
 
-def title(history: RunHistory) -> str:
-    """Return the name of a run among others: task, aggregator, and rows to learn from."""
+def title(history: RunHistory, *, scanned: bool = True) -> str:
+    """Return the name of a run among others: task, aggregator, and rows to learn from.
+
+    Args:
+        history: Of the run.
+        scanned: Whether its aggregator runs, or ran; else the name is left out.
+    """
     name, about = history.record.name, history.about
     counts = {"rows": about.sizes.get("train"), "traces": about.sizes.get("traces")}
     parts = [
         about.program if name == "main" else name,
-        str(about.spec("aggregator").get("name", "")),
+        str(about.spec("aggregator").get("name", "")) if scanned else "",
         *(f"{count} {what}" for what, count in counts.items() if count),
     ]
     return ", ".join(filter(None, parts))
 
 
-def name_of(name: str) -> str:
+def _name_of(name: str) -> str:
     """Return a name as MLflow takes it."""
     return _NAME.sub("_", name)[:_LONGEST_NAME]

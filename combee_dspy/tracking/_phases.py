@@ -1,126 +1,75 @@
-"""What a run is doing now, and how long its budget lasts, from the effects and events that its
-journal has.
-"""
+"""What a run is doing now, from the effects and events that its journal has."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 
 from combee_dspy.events import BatchPlanned, CandidateValidated, Event, UpdateEnded
-from combee_dspy.tracking._text import amount
 
-__all__ = ["Doing", "left_of", "shares_of", "spoken"]
-
-_TELLING = (10.0, 0.05)  # seconds, and share of the budget: before that a forecast is a guess
+# What an effect is for, as the phases name it; NULL for what none counts.
+ACTIVITY = """CASE purpose WHEN 'train' THEN 'rollouts' WHEN 'screen' THEN 'screened'
+    WHEN 'validation' THEN purpose WHEN 'heldout' THEN 'held-out'
+    ELSE CASE WHEN key GLOB 'call/*/read/*' THEN 'reads'
+    WHEN key GLOB 'call/*/merge/*' THEN 'merges' WHEN key GLOB 'call/*' THEN 'proposals' END END"""
 
 
 class Doing:
     """Counts what is under way, phase by phase.
 
-    A journal knows what is over: each phase is shown as what it has of what it will have. Rows
-    whose result was known are not bought again, so that a phase may end below its total.
+    A journal holds what is over: each phase is shown as what it has of what it will have. Rows
+    whose result is cached are not bought again, so that a phase may end below its total.
+
+    Args:
+        sizes: Rows by split.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        self._sizes = sizes
-        self._updates: dict[int, int] = {}  # sizes of the updates that are under way
-        self._trained: Counter[int] = Counter()
-        self._reads: Counter[tuple[int, str]] = Counter()
-        self._screened: Counter[int] = Counter()
-        self._scored: dict[str, dict[str, set[str]]] = {"validation": {}, "heldout": {}}
+        self._sizes = {
+            "validation": sizes.get("validation", 0),
+            "held-out": sizes.get("heldout", 0),
+        }
+        self._updates: dict[int, int] = {}  # size of its minibatch, by update that is under way
+        self._counts: Counter[tuple[int, str]] = Counter()  # by update and activity
+        # Examples, by activity and candidate.
+        self._rows = {name: defaultdict[str, set[str]](set) for name in self._sizes}
         self._validated: set[str] = set()
-        self.updates = 0
 
-    def effect(
-        self, key: str, purpose: str | None, step: int, candidate: str, example: str
-    ) -> None:
+    def add_effect(self, step: int, activity: str | None, candidate: str, example: str) -> None:
         """Take one effect into account."""
-        if purpose == "train":
-            self._trained[step] += 1
-        elif purpose == "screen":
-            self._screened[step] += 1
-        elif purpose in self._scored:
-            self._scored[purpose].setdefault(candidate, set()).add(example)
-        elif key.startswith("call/"):
-            part = key.split("/")[3:4]
-            self._reads[
-                step,
-                "reads" if part == ["read"] else "merges" if part == ["merge"] else "proposals",
-            ] += 1
+        if activity in self._rows:
+            self._rows[activity][candidate].add(example)
+        elif activity:
+            self._counts[step, activity] += 1
 
-    def event(self, step: int, event: Event) -> None:
+    def add_event(self, step: int, event: Event) -> None:
         """Take one event into account."""
         match event:
             case BatchPlanned(size=size):
                 self._updates[step] = size
             case UpdateEnded():
                 self._updates.pop(step, None)
-                self.updates += 1
             case CandidateValidated(candidate=candidate):
                 self._validated.add(candidate)
 
     def __str__(self) -> str:
-        return "; ".join(self._phases())
+        """Return the phases that are under way; empty for none."""
+        if heldout := self._rows["held-out"]:
+            return self._of_total("held-out", heldout.values())
+        phases = [
+            f"update {step}: {', '.join(self._parts(step))}" for step in sorted(self._updates)
+        ]
+        rows = self._rows["validation"]
+        if under_way := [rows[name] for name in rows if name not in self._validated]:
+            phases.append(self._of_total("validation", under_way))
+        return "; ".join(phases)
 
-    def _phases(self) -> Iterator[str]:
-        if self._scored["heldout"]:
-            yield f"held-out {self._of(self._scored['heldout'], self._sizes.get('heldout', 0))}"
-            return
-        for step, size in sorted(self._updates.items()):
-            parts = (
-                [f"{min(self._trained[step], size)} of {size} rollouts"]
-                if self._trained[step]
-                else ["begins"]
-            )
-            parts += [
-                f"{what} {number}"
-                for (at, what), number in sorted(self._reads.items())
-                if at == step
-            ]
-            parts += [f"screened {self._screened[step]}"] if self._screened[step] else []
-            yield f"update {step}: {', '.join(parts)}"
-        under_way = {
-            name: examples
-            for name, examples in self._scored["validation"].items()
-            if name not in self._validated
-        }
-        if under_way:
-            yield f"validation {self._of(under_way, self._sizes.get('validation', 0))}"
+    def _parts(self, step: int) -> Iterator[str]:
+        size = self._updates[step]
+        counts = {name: count for (at, name), count in sorted(self._counts.items()) if at == step}
+        rollouts = counts.pop("rollouts", 0)
+        yield f"{min(rollouts, size)} of {size} rollouts" if rollouts else "begins"
+        yield from (f"{name} {count}" for name, count in counts.items())
 
-    def _of(self, examples: Mapping[str, set[str]], size: int) -> str:
-        return f"{sum(map(len, examples.values()))} of {len(examples) * size}"
-
-
-def shares_of(limits: Mapping[str, float | None], spent: Mapping[str, float]) -> dict[str, float]:
-    """Return which share of each limit is used, at most 1; nothing of what nobody counts."""
-    return {
-        name: min(1.0, spent[name] / limit) if limit else 1.0
-        for name, limit in limits.items()
-        if limit is not None and name in spent
-    }
-
-
-def left_of(
-    shares: Mapping[str, float], before: Mapping[str, float], seconds: float
-) -> float | None:
-    """Return the seconds until the first limit is reached at the speed so far; ``None`` before that
-    can be told.
-
-    Args:
-        shares: Used now.
-        before: Used when the clock began.
-        seconds: Since then.
-    """
-    gained = {name: share - before.get(name, 0.0) for name, share in shares.items()}
-    if seconds < _TELLING[0] or not gained or max(gained.values()) < _TELLING[1]:
-        return None
-    return min((1 - shares[name]) * seconds / share for name, share in gained.items() if share > 0)
-
-
-def spoken(seconds: float) -> str:
-    """Return a time as a person says it."""
-    for unit, size in (("s", 1), ("min", 60)):
-        if seconds < 90 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{amount(seconds / 3600)} h"
+    def _of_total(self, split: str, rows: Collection[set[str]]) -> str:
+        return f"{split} {sum(map(len, rows))} of {len(rows) * self._sizes[split]}"

@@ -19,10 +19,8 @@ from rich.text import Text
 from combee_dspy.journal import Reader
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker, page_file
-from combee_dspy.tracking._news import RESULT, News
+from combee_dspy.tracking._news import News
 from combee_dspy.tracking._text import cleaner, one_line
-
-__all__ = ["Progress"]
 
 _SILENCE = 30.0  # seconds after which a line says what is being done, where there is no panel
 # Several runs of one process share a terminal: the first to come has the panel, the others write
@@ -37,12 +35,12 @@ class Progress(Tracker):
     """Says on standard error what a run is doing and what it has cost.
 
     On a terminal a panel follows the run: what is being done, batch, validation, what is
-    used of the budget and how long that lasts, effects in flight, tokens by role and
-    dollars. Each update is a line, there and anywhere else: of the logger
-    ``combee_dspy.progress`` at INFO where logging is set up, else on standard error, as in
-    a notebook; where nothing has been said for half a minute, what is being done is one.
-    Details are lines of that logger at DEBUG. Text that an LM wrote is shown without
-    control characters and never read as markup; keys are removed.
+    used of the budget and how long that lasts, tokens by role and dollars. Each update is a
+    line, there and anywhere else: of the logger ``combee_dspy.progress`` at INFO where
+    logging is set up, else on standard error, as in a notebook. After half a minute of
+    silence a line says what is being done. ``combee report`` shows details while the run
+    goes on. Text that an LM wrote is shown without control characters and never read as
+    markup; keys are removed.
 
     Args:
         result: Whether to end with the result; not where somebody else shows it, as ``combee run``
@@ -98,9 +96,9 @@ class Display(Follower):
 
     def follow(self) -> None:
         """Show what is new."""
-        for event, line, level in self.news.read():
-            if self._result or not isinstance(event, RESULT):
-                self._say(line, level)
+        for line in self.news.read():
+            if self._result or not line.is_result:
+                self._say(line.text, logging.WARNING if line.warns else logging.INFO)
         if self._live is None and self._clock() - self._spoke >= _SILENCE:
             news = self.news
             used = ", ".join(filter(None, (f"{news.rollouts} rollouts", news.used, news.cost)))
@@ -129,7 +127,7 @@ class Display(Follower):
         self._spoke = self._clock()
         name = "" if self._name == "main" else f"{self._name}  "
         message = f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}"
-        if level == logging.DEBUG or self._logs:
+        if self._logs:
             _logger.log(level, "%s", message)
         else:
             self._console.print(Text(message, overflow="fold"), soft_wrap=self._live is None)
@@ -139,17 +137,17 @@ class Display(Follower):
         return f"{seconds // 60}:{seconds % 60:02d}"
 
     def _panel(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 2))
+        grid, news = Table.grid(padding=(0, 2)), self.news
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column()
-        news = self.news
         facts = {
             "now": str(news.doing),
-            **{name: news.facts.get(name, "") for name in ("batch", "lesson")},
+            "batch": news.facts.get("batch", ""),
+            "lesson": news.facts.get("lesson", ""),
             "validation": news.scores,
             "rollouts": news.rollouts,
             "budget": news.used,
-            "in flight": news.in_flight,
+            "in flight": news.facts.get("in flight", ""),
             "cost": news.cost,
             "failed": news.failed,
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any
 from combee_dspy.events import RunStarted, WarningRaised
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
 from combee_dspy.journal import Reader, RunHistory, failure_counts, journal_file, outcomes
-from combee_dspy.tracking._candidates import candidate_named, candidates_of, recorded
-from combee_dspy.tracking._learned import diffs
-from combee_dspy.tracking._runs import summarize_runs
+from combee_dspy.tracking._candidates import CandidateRow, candidate_named, read_candidates
+from combee_dspy.tracking._learned import compare_texts
+from combee_dspy.tracking._runs import RunFigures, figures_of, summarize_runs
+from combee_dspy.tracking._spending import budget_use, read_spending, spending_rows
 from combee_dspy.tracking._sql import (
     COSTS_BY_ROLE,
     EVALUATOR,
@@ -28,19 +29,9 @@ from combee_dspy.tracking._sql import (
     ROLLOUT,
     ROLLOUT_COLUMNS,
 )
-from combee_dspy.tracking._text import Row, clean_values, cleaner
+from combee_dspy.tracking._text import Row, clean_rows, clean_values
 
-__all__ = [
-    "audit_of",
-    "candidates",
-    "costs_of",
-    "problems_of",
-    "rollouts",
-    "run_number",
-    "runs",
-    "show",
-    "suspicious_in",
-]
+_OF_HELDOUT = ("inputs", "expected", "prediction", "calls", "feedback")
 
 
 def runs(place: Path | str) -> list[Row]:
@@ -52,7 +43,56 @@ def runs(place: Path | str) -> list[Row]:
         JournalDamagedError: It cannot be read.
     """
     with Reader(journal_file(place), checked=True) as reader:
-        return _plain(figures.columns() for figures in summarize_runs(reader))
+        return clean_rows(figures.columns() for figures in summarize_runs(reader))
+
+
+def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
+    """Return the runs of a journal as :func:`runs` does, each with what else is known of it.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        run: Name or id of one run; all by default. A task may be named ``"2"``: a name comes before
+            an id.
+
+    Returns:
+        Rows with ``costs`` (sums by role and model; ``unpriced`` counts calls without a price),
+        ``budget`` (whether it was well spent), ``spending`` (by update and accepted prompt),
+        ``audit`` (who compiled it with which code, each time that it began or went on) and
+        ``problems`` (``failures`` by role and cause, and ``warnings``).
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run.
+        JournalDamagedError: It cannot be read.
+    """
+    with _opened(place, run) as (reader, number):
+        every = (
+            summarize_runs(reader) if number is None else [figures_of(RunHistory(reader, number))]
+        )
+        rows = []
+        for figures in every:
+            history = RunHistory(reader, figures.record.id)
+            facts = facts_of(history, figures, read_candidates(history))
+            rows.append({**figures.columns(), **facts})
+        return clean_rows(rows)
+
+
+def facts_of(
+    history: RunHistory, figures: RunFigures, candidates: Sequence[CandidateRow]
+) -> dict[str, Any]:
+    """Return what :func:`overview` adds to a run's figures."""
+    reader, run, spending = history.reader, figures.record.id, read_spending(history)
+    warnings = (entry.event.text for entry in history.entries(WarningRaised))
+    failures = failure_counts(outcomes(reader, run))
+    return {
+        "costs": reader.rows(COSTS_BY_ROLE, (run,)),
+        "budget": budget_use(spending, candidates, figures),
+        "spending": spending_rows(spending, candidates, figures),
+        "audit": [{"run": run, **asdict(entry.event)} for entry in history.entries(RunStarted)],
+        "problems": {
+            "failures": [f"{failure}: {failure.error}" for failure in failures],
+            "warnings": list(dict.fromkeys(warnings)),
+        },
+    }
 
 
 def rollouts(
@@ -77,35 +117,113 @@ def rollouts(
     if where is not None:
         _check_condition(where)
     with _opened(place, run) as (reader, number):
-        rows = f"WITH rollout AS ({ROLLOUT} AND (?1 IS NULL OR e.run = ?1)) SELECT * FROM rollout"  # noqa: S608 - constants
-        chosen = "1" if where is None else where
-        sql = (  # one expression that can only read
-            f"{rows} WHERE (\n{chosen}\n) ORDER BY id LIMIT ?2"
+        # One expression, which can only read; on lines of its own, since it may end in a comment.
+        sql = (
+            f"WITH rollout AS ({ROLLOUT} AND (?1 IS NULL OR e.run = ?1))"  # noqa: S608 - checked above
+            f" SELECT * FROM rollout WHERE (\n{'1' if where is None else where}\n)"
+            " ORDER BY id LIMIT ?2"
         )
         try:
-            return _plain(reader.rows(sql, (number, -1 if limit is None else limit)))
+            return clean_rows(reader.rows(sql, (number, -1 if limit is None else limit)))
         except sqlite3.OperationalError as error:
             if where is None:
                 raise
             raise _unusable(where, error) from error
 
 
-def audit_of(reader: Reader, run: int) -> list[dict[str, Any]]:
-    """Return who compiled a run with which code: a row for each time that it was begun or went on,
-    oldest first.
+def candidates(place: Path | str, run: int | str | None = None) -> list[Row]:
+    """Return candidates run by run, in the order in which they were made, with their texts and what
+    became of them.
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run.
     """
-    entries = RunHistory(reader, run).entries(RunStarted)
-    return _plain({"run": entry.run, **asdict(entry.event)} for entry in entries)
+    with _opened(place, run) as (reader, number):
+        return clean_rows(read_candidates(RunHistory(reader, number)))
 
 
-def problems_of(reader: Reader, run: int) -> dict[str, list[str]]:
-    """Return a run's ``failures`` by role and cause, and its ``warnings``, in sentences."""
-    warnings = (entry.event.text for entry in RunHistory(reader, run).entries(WarningRaised))
-    failures = failure_counts(outcomes(reader, run))
-    return {
-        "failures": [f"{failure}: {failure.error}" for failure in failures],
-        "warnings": list(dict.fromkeys(warnings)),
-    }
+def show(place: Path | str, what: str | int, run: int | str | None = None) -> Row:
+    """Return one candidate or one effect with everything that the journal knows of it.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        what: A candidate: ``"best"``, its index, or the first four characters or more of its
+            content hash. Or an effect: ``"effect/7"``, or a number that is no candidate's index (a
+            rollout's ``id``).
+        run: Id or name of one run; all by default.
+
+    Returns:
+        Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as
+        :func:`candidates` gives it with ``diff``: by component that it changed, the lines of a
+        comparison with its first parent; and ``suspicious``: lines that a person should look at,
+        with ``part``, ``line``, ``reason`` and ``text``.
+
+    Raises:
+        ArgumentValueError: There is no journal, or nothing of that name, or several.
+    """
+    with _opened(place, run) as (reader, number):
+        rows = read_candidates(RunHistory(reader, number))
+        candidate = candidate_named(rows, what)
+        if candidate is not None:
+            texts = {row.candidate: row.texts for row in rows}
+            before = texts.get(candidate.parents[0], {}) if candidate.parents else {}
+            own = [row for row in rows if row.run == candidate.run]
+            facts = {
+                **asdict(candidate),
+                "diff": compare_texts(before, candidate.texts),
+                "suspicious": suspicious_in(reader, candidate, own),
+            }
+            return clean_rows([facts])[0]
+        effect = str(what).removeprefix("effect/")
+        # As text, which SQLite compares with an id: a number may have more digits than it can hold.
+        sql = f"""SELECT e.*, {EVALUATOR} AS evaluator FROM effect e
+            WHERE e.id = ?1 AND (?2 IS NULL OR e.run = ?2)"""  # noqa: S608 - a constant
+        effects = reader.rows(sql, (effect, number)) if effect.isdecimal() else []
+        if effects:
+            return _effect(reader, effects[0])
+    remedy = (
+        "Give best, an index or four characters or more of a candidate, or effect/ and a"
+        " rollout's id."
+    )
+    raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
+
+
+def suspicious_in(
+    reader: Reader, candidate: CandidateRow, candidates: Sequence[CandidateRow]
+) -> list[dict[str, Any]]:
+    """Return the lines of a candidate that a reviewer should look at; see :func:`suspicious`.
+
+    ``candidates`` are all of its run.
+    """
+    from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
+
+    sql = (
+        "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE run = ?"
+        " AND kind IN ('rollout', 'recorded') AND split = 'train' GROUP BY example LIMIT 2000)"
+    )
+    rows = reader.rows(sql, (candidate.run,))
+    examples = [_value(reader, *row).get("inputs") for row in rows]
+    return suspicious(candidate.texts, candidates[0].texts, examples)
+
+
+def run_number(reader: Reader, run: int | str | None) -> int:
+    """Return a run's id, by id or name; the newest for ``None``. A task may be named ``"2"``: a
+    text is a name first.
+
+    Raises:
+        ArgumentValueError: The journal has no such run.
+    """
+    first = "name" if isinstance(run, str) else "id"
+    # SQLite compares a text with an id as a number.
+    sql = f"""SELECT id FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?1
+        ORDER BY {first} = ?1 DESC, id DESC LIMIT 1"""  # noqa: S608 - constants
+    rows = reader.rows(sql, (run,))
+    if not rows:
+        every = reader.rows("SELECT id, name FROM run ORDER BY id")
+        names = ", ".join(f"{row['id']} ({row['name']})" for row in every)
+        remedy = f"Give one of {names}." if names else "The journal holds none."
+        raise ArgumentValueError("run", run, "is no run of this journal", remedy)
+    return int(rows[0]["id"])
 
 
 @contextmanager
@@ -131,11 +249,6 @@ def _check_condition(where: str) -> None:
             raise _unusable(where, error) from error
 
 
-def _unusable(where: str, error: Exception) -> ArgumentValueError:
-    remedy = f"Write one SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
-    return ArgumentValueError("where", where, f"cannot be used: {error}", remedy)
-
-
 def _may_read(action: int, first: str | None, second: str | None, *_: str | None) -> int:
     allowed = (
         action == sqlite3.SQLITE_SELECT
@@ -145,99 +258,18 @@ def _may_read(action: int, first: str | None, second: str | None, *_: str | None
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
-def costs_of(reader: Reader, run: int) -> list[dict[str, Any]]:
-    """Return what a run's LM calls have cost: sums by role and model.
-
-    ``dollars`` are ``None`` where the price of one call is not known; ``unpriced`` counts these.
-    """
-    return _plain(reader.rows(COSTS_BY_ROLE, (run,)))
+def _unusable(where: str, error: Exception) -> ArgumentValueError:
+    remedy = f"Write one SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
+    return ArgumentValueError("where", where, f"cannot be used: {error}", remedy)
 
 
-def candidates(place: Path | str, run: int | str | None = None) -> list[Row]:
-    """Return candidates run by run, in the order in which they were made, with their texts and what
-    became of them.
-
-    Raises:
-        ArgumentValueError: There is no journal or no such run.
-    """
-    with _opened(place, run) as (reader, number):
-        return candidates_of(reader, number)
-
-
-def show(place: Path | str, what: str | int, run: int | str | None = None) -> Row:
-    """Return one candidate or one effect with everything that the journal knows of it.
-
-    Args:
-        place: A ``log_dir``, or its journal.
-        what: A candidate: ``"best"``, its index, or the first four characters or more of its
-            content hash. Or an effect: ``"effect/7"``, or a number that is no candidate's index (a
-            rollout's ``id``).
-        run: Id or name of one run; all by default.
-
-    Returns:
-        Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as
-        :func:`candidates` gives it with ``diff``: by component that it changed, the lines of a
-        comparison with its first parent; and ``suspicious``: lines that a person should look at,
-        with ``part``, ``line``, ``reason`` and ``text``.
-
-    Raises:
-        ArgumentValueError: There is no journal, or nothing of that name, or several.
-    """
-    with _opened(place, run) as (reader, number):
-        rows = candidates_of(reader, number)
-        candidate = candidate_named(rows, what)
-        if candidate is not None:
-            return {
-                **candidate,
-                "diff": _diff(candidate, rows),
-                "suspicious": suspicious_in(reader, candidate["run"], candidate["candidate"]),
-            }
-        effect = str(what).removeprefix("effect/")
-        # As text, which SQLite compares with an id: a number may have more digits than it can hold.
-        sql = f"""SELECT e.*, {EVALUATOR} AS evaluator FROM effect e
-            WHERE e.id = ?1 AND (?2 IS NULL OR e.run = ?2)"""  # noqa: S608 - a constant
-        effects = reader.rows(sql, (effect, number)) if effect.isdecimal() else []
-        if effects:
-            return _effect(reader, effects[0])
-    remedy = (
-        "Give best, an index or four characters or more of a candidate, or effect/ and a"
-        " rollout's id."
-    )
-    raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
-
-
-def _diff(candidate: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    texts = {row["candidate"]: row["texts"] for row in rows}
-    parents = candidate["parents"]
-    return diffs(texts.get(parents[0], {}) if parents else {}, candidate["texts"])
-
-
-def suspicious_in(reader: Reader, run: int, candidate: str) -> list[dict[str, Any]]:
-    """Return the lines of a candidate that a reviewer should look at; see :func:`suspicious`."""
-    from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
-
-    # As they were written: what a display takes out is what is looked for.
-    rows = recorded(reader, run)
-    texts = next(row["texts"] for row in rows if row["candidate"] == candidate)
-    sql = (
-        "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE run = ?"
-        " AND kind IN ('rollout', 'recorded') AND split = 'train' GROUP BY example LIMIT 2000)"
-    )
-    examples = [_value(reader, *row).get("inputs") for row in reader.rows(sql, (run,))]
-    return _plain(suspicious(texts, rows[0]["texts"], examples))
-
-
-def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
+def _effect(reader: Reader, row: sqlite3.Row) -> Row:
     value = _value(reader, row["id"], row["value"])
     if row["split"] == "heldout":
-        value = {
-            name: item
-            for name, item in value.items()
-            if name not in ("inputs", "expected", "prediction", "calls", "feedback")
-        }
+        value = {name: item for name, item in value.items() if name not in _OF_HELDOUT}
     usage = reader.rows("SELECT * FROM usage WHERE effect = ? ORDER BY role, model", (row["id"],))
     columns = {name: item for name, item in dict(row).items() if name != "crc"}
-    return _plain([{**columns, "value": value, "usage": [dict(used) for used in usage]}])[0]
+    return clean_rows([{**columns, "value": value, "usage": usage}])[0]
 
 
 def _value(reader: Reader, number: int, text: str | None) -> dict[str, Any]:
@@ -253,30 +285,3 @@ def _value(reader: Reader, number: int, text: str | None) -> dict[str, Any]:
         problem = f"the value of effect {number} cannot be read: {error}"
         raise JournalDamagedError(str(reader.path), problem) from None
     return value if isinstance(value, dict) else {"value": value}
-
-
-def run_number(reader: Reader, run: int | str | None) -> int:
-    """Return a run's id, by id or name; the newest for ``None``. A task may be named ``"2"``: a
-    text is a name first.
-
-    Raises:
-        ArgumentValueError: The journal has no such run.
-    """
-    first = "name" if isinstance(run, str) else "id"
-    # SQLite compares a text with an id as a number.
-    sql = f"""SELECT id FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?1
-        ORDER BY {first} = ?1 DESC, id DESC LIMIT 1"""  # noqa: S608 - constants
-    rows = reader.rows(sql, (run,))
-    if not rows:
-        names = [
-            f"{row['id']} ({row['name']})"
-            for row in reader.rows("SELECT id, name FROM run ORDER BY id")
-        ]
-        remedy = f"Give one of {', '.join(names)}." if names else "The journal holds none."
-        raise ArgumentValueError("run", run, "is no run of this journal", remedy)
-    return int(rows[0]["id"])
-
-
-def _plain(rows: Iterable[sqlite3.Row | dict[str, Any]]) -> list[dict[str, Any]]:
-    clean = cleaner()
-    return [clean_values(dict(row), clean) for row in rows]

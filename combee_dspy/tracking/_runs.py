@@ -1,9 +1,9 @@
-"""The figures of runs: scores, held-out figures, costs, and why they ended."""
+"""The figures of a run: scores, held-out figures, costs, and why it ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 from combee_dspy.events import (
     CandidateValidated,
@@ -12,87 +12,84 @@ from combee_dspy.events import (
     RunStopped,
     UpdateEnded,
 )
-from combee_dspy.journal import Reader, RunHistory
+from combee_dspy.journal import Description, Reader, RunHistory, RunRecord
 from combee_dspy.records import NO_BASELINE
-from combee_dspy.tracking._sql import COSTS, RUN_ROLLOUTS
+from combee_dspy.tracking._costs import CallCosts, costs_by_role, total_costs
 from combee_dspy.verdicts import Verdict, judge_difference
 
-__all__ = ["RunFigures", "figures_of", "summarize_runs"]
-
+_ROLLOUTS = (
+    "SELECT total(kind = 'rollout' AND purpose <> 'heldout'),"
+    " total(kind = 'rollout' AND purpose = 'heldout'), total(kind = 'recorded')"
+    " FROM effect WHERE run = ? AND kind IN ('rollout', 'recorded')"
+)
 _HELDOUT = ("before", "after", "difference", "low", "high", "n", "look")
+# In their order, with what the budget allows by name (None for any number), why the run ended, and
+# what a point above a serial baseline has cost.
+_COLUMNS = (
+    *("id", "name", "state", "program", "models", "created", "finished", "seed", "simulated"),
+    *("evaluator", "updates", "rollouts", "limits", "heldout_rollouts", "recorded", "traces"),
+    *("seed_score", "best_score", *(f"heldout_{name}" for name in _HELDOUT), "per_point"),
+    *("calls", "tokens", "dollars", "reason", "supports_claims"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What a run amounts to so far; the columns of ``combee runs --json``.
+    """What a run amounts to so far.
 
     Attributes:
-        program: Class of the student.
-        models: Name of the model by role.
-        limits: What the budget allows, by name; ``None`` for any number.
-        simulated: Whether a model is simulated: 1 or 0.
+        record: Its row in the journal.
+        about: What it is.
+        costs: What its LM calls have cost.
         updates: Updates that have ended.
         rollouts: Rollouts of the search, those of the held-out set left out.
-        recorded: Rollouts that were recorded elsewhere and read.
-        traces: Which of those there are, why others were not read, and who had answered them.
         heldout_rollouts: Those of the held-out set.
+        recorded: Rollouts that were recorded elsewhere and read.
         seed_score: The student's score on validation.
         best_score: The result's; until then the best so far.
-        heldout_before: The student's score on the held-out rows; ``None`` where none were read.
+        heldout: The held-out figures; ``None`` before they are read.
         per_point: What a point above a serial baseline has cost, in a sentence.
-        dollars: ``None`` where the price of one call is not known.
         reason: Why it ended.
-        supports_claims: Whether its figures support a claim: 1 or 0. A run that is not over, or
-            has failed, supports none.
+        supports_claims: Whether its figures support a claim. A run that is not over, or has failed,
+            supports none.
     """
 
-    id: int
-    name: str
-    state: str
-    program: str
-    models: Mapping[str, str]
-    created: float
-    finished: float | None
-    seed: int | None
-    simulated: int
-    evaluator: str | None
+    record: RunRecord
+    about: Description
+    costs: CallCosts
     updates: int
     rollouts: int
-    limits: Mapping[str, float | None]
     heldout_rollouts: int
     recorded: int
-    traces: str | None
     seed_score: float | None
     best_score: float | None
-    heldout_before: float | None
-    heldout_after: float | None
-    heldout_difference: float | None
-    heldout_low: float | None
-    heldout_high: float | None
-    heldout_n: int | None
-    heldout_look: int | None
+    heldout: HeldoutRead | None
     per_point: str | None
-    calls: int
-    tokens: int
-    dollars: float | None
     reason: str | None
-    supports_claims: int
+    supports_claims: bool
 
     @property
     def verdict(self) -> Verdict | None:
         """What the held-out figures show; ``None`` where none were read."""
-        if not self.heldout_n:
+        held = self.heldout
+        if held is None or not held.n:
             return None
-        return judge_difference(
-            self.heldout_difference or 0.0,
-            self.heldout_low or 0.0,
-            self.heldout_high or 0.0,
-            self.heldout_n,
-        )
+        return judge_difference(held.difference, held.low, held.high, held.n)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall-clock seconds from its beginning to its end; ``None`` while it goes on."""
+        return self.record.finished - self.record.created if self.record.finished else None
 
     def columns(self) -> dict[str, object]:
-        """Return the figures by name, in their order."""
-        return {column.name: getattr(self, column.name) for column in fields(self)}
+        """Return the columns of ``combee runs --json``, in their order; truth as 1 or 0."""
+        heldout = asdict(self.heldout) if self.heldout else {}
+        values = {**asdict(self.about), **asdict(self.record), **asdict(self)}
+        values |= {f"heldout_{name}": heldout.get(name) for name in _HELDOUT}
+        values |= {name: getattr(self.costs, name) for name in ("calls", "tokens", "dollars")}
+        values |= {name: int(values[name]) for name in ("simulated", "supports_claims")}
+        values["traces"] = self.about.traces or None
+        return {name: values[name] for name in _COLUMNS}
 
 
 def summarize_runs(reader: Reader) -> list[RunFigures]:
@@ -101,51 +98,38 @@ def summarize_runs(reader: Reader) -> list[RunFigures]:
     Raises:
         JournalDamagedError: A row cannot be read.
     """
-    return [figures_of(reader, row[0]) for row in reader.rows("SELECT id FROM run ORDER BY id")]
+    runs = reader.rows("SELECT id FROM run ORDER BY id")
+    return [figures_of(RunHistory(reader, run)) for (run,) in runs]
 
 
-def figures_of(reader: Reader, run: int) -> RunFigures:
+def figures_of(history: RunHistory) -> RunFigures:
     """Return the figures of one run.
 
     Raises:
         ArgumentValueError: The journal has no such run.
         JournalDamagedError: A row cannot be read.
     """
-    history = RunHistory(reader, run)
-    record, about, result = history.record, history.about, history.result
+    record, result = history.record, history.result
     seed_score, best_score = _validation_scores(history)
     if result is not None and result.best_score is not None:
         best_score = result.best_score
     heldout, priced = history.last(HeldoutRead), history.last(PointPriced)
     stopped = history.last(RunStopped)
-    rollouts, heldout_rollouts, recorded = reader.rows(RUN_ROLLOUTS, (run,))[0]
-    costs = reader.rows(COSTS, (run,))[0]
+    rollouts, heldout_rollouts, recorded = map(int, history.reader.rows(_ROLLOUTS, (record.id,))[0])
     return RunFigures(
-        id=record.id,
-        name=record.name,
-        state=record.state,
-        program=about.program,
-        models=about.models,
-        created=record.created,
-        finished=record.finished,
-        seed=record.seed,
-        simulated=int(about.simulated),
-        evaluator=about.evaluator,
+        record=record,
+        about=history.about,
+        costs=total_costs(costs_by_role(history)),
         updates=history.count(UpdateEnded),
-        rollouts=int(rollouts),
-        limits=about.limits,
-        heldout_rollouts=int(heldout_rollouts),
-        recorded=int(recorded),
-        traces=about.traces or None,
+        rollouts=rollouts,
+        heldout_rollouts=heldout_rollouts,
+        recorded=recorded,
         seed_score=seed_score,
         best_score=best_score,
-        **{f"heldout_{name}": getattr(heldout, name, None) for name in _HELDOUT},
+        heldout=heldout,
         per_point=(priced.text if priced else NO_BASELINE) if heldout and heldout.n else None,
-        calls=costs["calls"],
-        tokens=costs["prompt_tokens"] + costs["completion_tokens"],
-        dollars=costs["dollars"],
         reason=stopped.reason if stopped else None,
-        supports_claims=int(
+        supports_claims=(
             result is not None
             and record.state == "finished"
             and isinstance(result.heldout, Mapping)

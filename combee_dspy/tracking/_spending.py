@@ -4,182 +4,163 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from combee_dspy.events import RunStarted
+from combee_dspy.events import HeldoutRead, RunStarted
 from combee_dspy.journal import Reader, RunHistory
-from combee_dspy.tracking._candidates import chosen_of
+from combee_dspy.tracking._candidates import CandidateRow, chosen_of
 from combee_dspy.tracking._runs import RunFigures
 
-__all__ = [
-    "Spending",
-    "budget_use",
-    "read_spending",
-    "spending_rows",
-    "spent_of",
-    "times_of",
-]
-
-_OF_SEARCH = "e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision'"
-_EFFECTS = f"""SELECT e.step, e.started, e.ended, e.kind = 'rollout',
-    sum(u.prompt_tokens + u.completion_tokens), total(u.dollars), sum(u.gpu_seconds),
-    sum(u.effect IS NOT NULL AND u.dollars IS NULL)
-FROM effect e LEFT JOIN usage u ON u.effect = e.id WHERE {_OF_SEARCH} GROUP BY e.id"""  # noqa: S608 - constants
-_Row = Mapping[str, Any]
+_AMOUNTS = """sum(rollout) {0}, sum(tokens) {0},
+    iif(sum(unpriced) {0} = 0, total(dollars) {0}, NULL), sum(gpu_seconds) {0}
+FROM (SELECT e.step, e.started, e.ended, e.kind = 'rollout' AS rollout,
+    coalesce(sum(u.prompt_tokens + u.completion_tokens), 0) AS tokens,
+    total(u.dollars) AS dollars, sum(u.gpu_seconds) AS gpu_seconds,
+    total(u.effect IS NOT NULL AND u.dollars IS NULL) AS unpriced
+    FROM effect e LEFT JOIN usage u ON u.effect = e.id
+    WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision' GROUP BY e.id)"""
+_BY_UPDATE = (
+    f"SELECT step, min(started), max(ended), {_AMOUNTS.format('')} GROUP BY step ORDER BY step"
+)
+_BY_TIME = f"SELECT ended, {_AMOUNTS.format('OVER (ORDER BY ended)')} ORDER BY ended"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Amounts:
-    """What some effects have paid, and from when to when they ran."""
+    """What some effects have paid.
+
+    Attributes:
+        rollouts: Rollouts.
+        tokens: Tokens of all LM calls.
+        dollars: ``None`` where the price of one call is not known.
+        gpu_seconds: ``None`` where no GPUs are declared.
+    """
 
     rollouts: int = 0
     tokens: int = 0
-    dollars: float = 0.0
+    dollars: float | None = 0.0
     gpu_seconds: float | None = None
-    unpriced: int = 0
-    started: float = math.inf
-    ended: float = -math.inf
 
-    def add(self, other: Amounts) -> None:
-        """Add what other effects have paid."""
-        self.rollouts += other.rollouts
-        self.tokens += other.tokens
-        self.dollars += other.dollars
-        self.unpriced += other.unpriced
-        if other.gpu_seconds is not None:
-            self.gpu_seconds = (self.gpu_seconds or 0.0) + other.gpu_seconds
-        self.started = min(self.started, other.started)
-        self.ended = max(self.ended, other.ended)
 
-    def columns(self) -> dict[str, float | None]:
-        """Return the amounts; dollars are not known where the price of one call is not."""
-        return {
-            "rollouts": self.rollouts,
-            "tokens": self.tokens,
-            "dollars": None if self.unpriced else self.dollars,
-            "gpu_seconds": self.gpu_seconds,
-        }
+class UpdateSpending(NamedTuple):
+    """What one update alone has paid, from its first effect to its last, in Unix time."""
+
+    step: int
+    started: float
+    ended: float
+    paid: Amounts
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a search has paid.
+    """What a search has paid, the reading of the held-out set left out.
 
     Attributes:
-        updates: By update; −1 before the first.
-        until: All that had been paid by a time, by that time.
-        total: All of it.
+        updates: By update; −1 for what came before the first.
+        ends: When each effect ended, ascending, in Unix time.
+        sums: All that had been paid by then, in the order of ``ends``.
     """
 
-    updates: Mapping[int, Amounts]
-    until: Mapping[float, Amounts]
-    total: Amounts
+    updates: tuple[UpdateSpending, ...]
+    ends: tuple[float, ...]
+    sums: tuple[Amounts, ...]
+
+    @property
+    def total(self) -> Amounts:
+        """All of it."""
+        return self.paid_by(math.inf)
+
+    def paid_by(self, at: float) -> Amounts:
+        """Return all that had been paid by a Unix time."""
+        number = bisect.bisect_right(self.ends, at)
+        return self.sums[number - 1] if number else Amounts()
 
 
-def read_spending(reader: Reader, run: int, times: Iterable[float] = ()) -> Spending:
-    """Return what a run's search has paid, by update and by some times. Effects are read once."""
-    ends = sorted(set(times))
-    parts: defaultdict[tuple[int, int], Amounts] = defaultdict(Amounts)
-    for step, started, ended, rollouts, tokens, *prices in reader.stream(_EFFECTS, (run,)):
-        dollars, gpu_seconds, unpriced = prices
-        part = parts[step, bisect.bisect_left(ends, ended)]
-        part.rollouts += rollouts
-        part.tokens += tokens or 0
-        part.dollars += dollars
-        part.unpriced += unpriced or 0
-        if gpu_seconds is not None:
-            part.gpu_seconds = (part.gpu_seconds or 0.0) + gpu_seconds
-        part.started, part.ended = min(part.started, started), max(part.ended, ended)
-    updates: defaultdict[int, Amounts] = defaultdict(Amounts)
-    between = [Amounts() for _ in range(len(ends) + 1)]
-    for (step, place), part in sorted(parts.items()):
-        updates[step].add(part)
-        between[place].add(part)
-    until, total = {}, Amounts()
-    gpus = any(amounts.gpu_seconds is not None for amounts in between)
-    for end, amounts in zip([*ends, math.inf], between, strict=True):
-        total.add(amounts)
-        until[end] = replace(total, gpu_seconds=(total.gpu_seconds or 0.0) if gpus else None)
-    return Spending(updates, until, total)
-
-
-def times_of(candidates: Iterable[_Row]) -> list[float]:
-    """Return when candidates were validated."""
-    return [row["validated_at"] for row in candidates if row["validated_at"] is not None]
+def read_spending(history: RunHistory) -> Spending:
+    """Return what a run's search has paid."""
+    updates = tuple(
+        UpdateSpending(step, started, ended, Amounts(*amounts))
+        for step, started, ended, *amounts in history.reader.stream(_BY_UPDATE, (history.run,))
+    )
+    ends: list[float] = []
+    sums: list[Amounts] = []
+    for ended, *amounts in history.reader.stream(_BY_TIME, (history.run,)):
+        ends.append(ended)
+        sums.append(Amounts(*amounts))
+    return Spending(updates, tuple(ends), tuple(sums))
 
 
 def spending_rows(
-    paid: Spending, candidates: Sequence[_Row], figures: RunFigures
+    spending: Spending, candidates: Sequence[CandidateRow], figures: RunFigures
 ) -> list[dict[str, Any]]:
-    """Return what a run's search has paid for what it reached, the held-out set left out. Pure.
+    """Return what a run's search has paid for what it reached. Pure.
 
     A row for each update, with what it alone has paid, and then one for each accepted (validated)
-    prompt, with all that had been paid when it was. Each has ``of``, ``rollouts``, ``tokens``,
-    ``dollars`` (``None`` where one price is not known), ``gpu_seconds`` (``None`` where no GPUs are
-    declared), ``seconds`` (wall clock; an update may overlap its neighbours), ``validation`` (of an
-    update the best so far) and ``heldout``: of the first and of the chosen prompt, since nothing
-    else may read it.
+    prompt, with all that had been paid when it was. Each has ``of``, the amounts of
+    :class:`Amounts`, ``seconds`` (wall clock), ``validation`` (of an update the best so far) and
+    ``heldout``: of the first and of the chosen prompt, since nothing else may read it.
     """
-    validated = sorted(
-        (row for row in candidates if row["validated_at"] is not None),
-        key=lambda row: float(row["validated_at"]),
-    )
-    rows, best = [], None
-    for step, amounts in paid.updates.items():
-        scores = (row["score"] for row in validated if row["step"] <= step)
+    validated = [(row.validated_at, row) for row in candidates if row.validated_at is not None]
+    validated.sort(key=itemgetter(0))
+    rows: list[dict[str, Any]] = []
+    best = None
+    for step, started, ended, paid in spending.updates:
+        scores = (row.score for _, row in validated if row.step <= step)
         best = max((score for score in scores if score is not None), default=best)
-        rows.append(
-            {
-                "of": "before the first update" if step < 0 else f"update {step}",
-                **amounts.columns(),
-                "seconds": amounts.ended - amounts.started,
-                "validation": best,
-                "heldout": None,
-            }
-        )
-    for row in validated:
-        heldout = figures.heldout_before if row["index"] == 0 else None
-        rows.append(
-            {
-                "of": f"prompt {row['candidate'][:8]}",
-                **paid.until[row["validated_at"]].columns(),
-                "seconds": row["validated_at"] - figures.created,
-                "validation": row["score"],
-                "heldout": figures.heldout_after if row["selected"] else heldout,
-            }
-        )
+        name = "before the first update" if step < 0 else f"update {step}"
+        row = {"seconds": ended - started, "validation": best, "heldout": None}
+        rows.append({"of": name, **asdict(paid), **row})
+    for at, candidate in validated:
+        row = {
+            "seconds": at - figures.record.created,
+            "validation": candidate.score,
+            "heldout": _heldout_score(candidate, figures.heldout),
+        }
+        name, paid = f"prompt {candidate.candidate[:8]}", spending.paid_by(at)
+        rows.append({"of": name, **asdict(paid), **row})
     return rows
 
 
-def budget_use(paid: Spending, candidates: Sequence[_Row], figures: RunFigures) -> str:
+def _heldout_score(candidate: CandidateRow, heldout: HeldoutRead | None) -> float | None:
+    if heldout is None:
+        return None
+    if candidate.selected:
+        return heldout.after
+    return heldout.before if candidate.index == 0 else None
+
+
+def budget_use(spending: Spending, candidates: Sequence[CandidateRow], figures: RunFigures) -> str:
     """Return whether the budget was well spent, in words; empty where no score says so. Pure."""
-    chosen = chosen_of(candidates)
-    at = chosen.get("validated_at")
-    if at is None:
+    chosen, limits = chosen_of(candidates), figures.about.limits
+    if chosen is None or chosen.validated_at is None:
         return ""
-    measure = "tokens" if figures.limits.get("tokens") else "rollouts"
-    total, reached = (int(spent.columns()[measure] or 0) for spent in (paid.total, paid.until[at]))
-    allowed = f"{figures.limits.get(measure) or total:,.0f} {measure}"
-    if not chosen["parents"]:
+    amounts = spending.total, spending.paid_by(chosen.validated_at)
+    if limits.get("tokens"):
+        measure, (total, reached) = "tokens", (paid.tokens for paid in amounts)
+    else:
+        measure, (total, reached) = "rollouts", (paid.rollouts for paid in amounts)
+    allowed = f"{limits.get(measure) or total:,.0f} {measure}"
+    if not chosen.parents:
         return f"{total:,} of {allowed} reached nothing better than the student"
     tail = f"; {total - reached:,} more changed nothing" if total > reached else ""
     return f"best reached at {reached:,} of {allowed}{tail}"
 
 
 def spent_of(reader: Reader, run: int) -> dict[str, float | None]:
-    """Return what a run's search has paid as a whole, with its wall-clock seconds, those between
-    two parts left out.
+    """Return what a run's search has paid: ``rollouts``, ``tokens``, ``dollars``, ``gpu_seconds``.
+
+    ``seconds`` are wall-clock seconds; those between two parts of a run are left out.
     """
-    total = read_spending(reader, run).total
+    history = RunHistory(reader, run)
+    spending = read_spending(history)
     # Each part of a run begins with an audit line; a run that was killed before its first has none.
-    starts = [entry.at for entry in RunHistory(reader, run).entries(RunStarted)]
-    starts = starts or [total.started if total.ended > 0 else 0.0]
-    seconds = [0.0] * len(starts)
-    for (ended,) in reader.stream(f"SELECT e.ended FROM effect e WHERE {_OF_SEARCH}", (run,)):  # noqa: S608 - constants
-        part = bisect.bisect_right(starts, ended) - 1
-        if part >= 0:
-            seconds[part] = max(seconds[part], ended - starts[part])
-    return {**total.columns(), "seconds": sum(seconds)}
+    starts = [entry.at for entry in history.entries(RunStarted)]
+    starts = starts or [min((update.started for update in spending.updates), default=0.0)]
+    seconds = 0.0
+    for start, following in zip(starts, [*starts[1:], math.inf], strict=True):
+        number = bisect.bisect_left(spending.ends, following)
+        seconds += max(0.0, spending.ends[number - 1] - start) if number else 0.0
+    return {**asdict(spending.total), "seconds": seconds}

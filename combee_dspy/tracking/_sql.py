@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CALLS",
-    "COSTS",
-    "COSTS_BY_ROLE",
-    "EVALUATOR",
-    "FUNCTIONS",
-    "ROLLOUT",
-    "ROLLOUT_COLUMNS",
-    "RUN_ROLLOUTS",
-    "SPENT",
-]
-
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
 _SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
 _OF_EFFECT = "(SELECT {} FROM usage u WHERE u.effect = e.id)"
@@ -84,33 +72,12 @@ FUNCTIONS = frozenset(_NAMES.split())
 length.
 """
 
-RUN_ROLLOUTS = (
-    "SELECT total(kind = 'rollout' AND purpose <> 'heldout'),"
-    " total(kind = 'rollout' AND purpose = 'heldout'), total(kind = 'recorded')"
-    " FROM effect WHERE run = ? AND kind IN ('rollout', 'recorded')"
-)
-"""Rollouts of a run's search, those of the held-out set, and those that were recorded elsewhere."""
-
 _SUMS = ", ".join(
-    f"coalesce(sum(u.{name}), 0) AS {name}"
+    f"sum(u.{name}) AS {name}"
     for name in ("calls", "errors", "cached", "prompt_tokens", "completion_tokens")
 )
-
-SPENT = (
-    f"SELECT u.role, sum(u.calls), {_TOKENS}, total(u.dollars), {_UNPRICED}"  # noqa: S608 - constants
-    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.id <= ? AND {} GROUP BY 1"
-)
-"""Calls, tokens, known dollars and calls without a price by role, of a run's effects up to one of
-them.
-"""
-
-_COSTS = (
-    f"{_SUMS}, {_DOLLARS} AS dollars, total(u.dollars) AS known_dollars,"
-    f" sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds, {_UNPRICED} AS unpriced"
-    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ?"
-)
-COSTS = f"SELECT {_COSTS}"
-"""What the LM calls of a run have cost."""
-
-COSTS_BY_ROLE = f"SELECT u.role, u.model, {_COSTS} GROUP BY 1, 2 ORDER BY 1, 2"
-"""The same by role and model."""
+COSTS_BY_ROLE = f"""SELECT u.role, u.model, {_SUMS}, {_DOLLARS} AS dollars,
+    total(u.dollars) AS known_dollars, sum(u.gpu_seconds) AS gpu_seconds,
+    total(u.seconds) AS seconds, {_UNPRICED} AS unpriced
+    FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2 ORDER BY 1, 2"""  # noqa: S608 - constants
+"""What the LM calls of a run have cost, by role and model."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
 
 from combee_dspy.lms.redact import forms_of, mask, secret_variables
-
-__all__ = ["Row", "amount", "clean_values", "cleaner", "cut", "dollars", "one_line"]
 
 Row = dict[str, JsonValue]
 """What a journal says of one thing, as JSON values by column."""
@@ -20,19 +20,32 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def cleaner() -> Callable[[str], str]:
-    """Return what takes out of a text the keys of this process and whatever is shaped as a key."""
+    """Return what removes this process's keys, and whatever is shaped as a key, from a text."""
     return partial(mask, secrets=forms_of(secret_variables()))
 
 
 def clean_values(value: Any, clean: Callable[[str], str]) -> Any:
-    """Return JSON values with every text in them cleaned, and without control characters."""
+    """Return a record, a row or JSON values as JSON values.
+
+    Every text in them is cleaned, and loses its control characters.
+    """
     if isinstance(value, str):
         return _CONTROL.sub("\ufffd", clean(value))
+    if isinstance(value, sqlite3.Row):
+        value = dict(value)
+    elif dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {clean_values(key, clean): clean_values(item, clean) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [clean_values(item, clean) for item in value]
     return value
+
+
+def clean_rows(rows: Iterable[object]) -> list[Row]:
+    """Return records or rows of a SELECT as rows of JSON values, cleaned."""
+    clean = cleaner()
+    return [clean_values(row, clean) for row in rows]
 
 
 def cut(text: str, limit: int) -> str:

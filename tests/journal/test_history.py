@@ -29,7 +29,7 @@ from combee_dspy.events import (
 from combee_dspy.exceptions import CombeeError, JournalDamagedError
 from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.journal._integrity import SUMMED, row_sum
-from combee_dspy.tracking.report._facts import facts
+from combee_dspy.tracking.report import render_report
 from tests.tracking.journals import SEED, Story
 
 
@@ -62,7 +62,7 @@ def read_all(place: Path) -> None:
     for what in ("best", "effect/1"):
         tracking.show(place, what)
     with Reader(journal_file(place), checked=True) as reader:
-        json.dumps(facts(reader, 1))
+        render_report(RunHistory(reader, 1))
 
 
 def test_events_come_back_as_they_were_written_in_their_order(whole: Path) -> None:

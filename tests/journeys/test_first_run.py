@@ -15,7 +15,7 @@ import pytest
 from combee_dspy import Combee, Search
 from combee_dspy.cli import main
 from combee_dspy.exceptions import InfrastructureError, TooManyFailuresError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.rollouts import _patient
 from combee_dspy.tracking import runs
 from combee_dspy.tracking._metrics import end_metrics
@@ -60,7 +60,7 @@ def _counts_agree(
     is shown.
     """
     with Reader(journal_file(folder)) as reader:
-        metrics = end_metrics(reader, 1)
+        metrics = end_metrics(RunHistory(reader, 1))
     counted = rows(
         folder, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout' AND split <> 'heldout'"
     )

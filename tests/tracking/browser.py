@@ -20,36 +20,33 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 LAPTOP, PHONE = (1280, 900), (390, 844)
-
-
 SECONDS = 300
-"""After so long without an answer a page is said to hang, on a machine however busy."""
+"""After so long without an answer a page hangs, on a machine however busy."""
+
+_MESSAGES = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
 
 
 class Page:
-    """One tab, spoken to over Chromium's DevTools protocol."""
+    """One tab, over Chromium's DevTools protocol. ``messages`` are those of its console."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket, self._number, self.said = socket, 0, []
+        self._socket, self._number = socket, 0
+        self.messages: list[Any] = []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
-        told = await self._send(method, **params)
-        assert "error" not in told, told
-        return told["result"]
+        reply = await self._send(method, **params)
+        assert "error" not in reply, reply
+        return reply["result"]
 
     async def _send(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
         while True:
-            told = await self._socket.receive_json(timeout=SECONDS)
-            if told.get("method") in (
-                "Runtime.consoleAPICalled",
-                "Runtime.exceptionThrown",
-                "Log.entryAdded",
-            ):
-                self.said.append(told["params"])
-            if told.get("id") == self._number:
-                return told
+            reply = await self._socket.receive_json(timeout=SECONDS)
+            if reply.get("method") in _MESSAGES:
+                self.messages.append(reply["params"])
+            if reply.get("id") == self._number:
+                return reply
 
     async def open(
         self, page: Path | str, size: tuple[int, int], *, dark: bool = False, scripts: bool = True
@@ -61,13 +58,13 @@ class Page:
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
         phone = size == PHONE
-        metrics = {
-            "width": size[0],
-            "height": size[1],
-            "deviceScaleFactor": 2 if phone else 1,
-            "mobile": phone,
-        }
-        await self.call("Emulation.setDeviceMetricsOverride", **metrics)
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=size[0],
+            height=size[1],
+            deviceScaleFactor=2 if phone else 1,
+            mobile=phone,
+        )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.call("Emulation.setEmulatedMedia", features=features)
         await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -109,24 +106,13 @@ class Page:
 
     async def picture(self, to: Path, *, whole: bool = False) -> None:
         """Save what is seen, or the page from top to bottom."""
-        shot = await self.call(
-            "Page.captureScreenshot", captureBeyondViewport=whole, **(await self._clip(whole))
-        )
+        clip = {}
+        if whole:
+            size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
+            height = min(size["height"], 14_000)
+            clip = {"clip": {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}}
+        shot = await self.call("Page.captureScreenshot", captureBeyondViewport=whole, **clip)
         to.write_bytes(base64.b64decode(shot["data"]))
-
-    async def _clip(self, whole: bool) -> dict[str, Any]:
-        if not whole:
-            return {}
-        size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
-        return {
-            "clip": {
-                "x": 0,
-                "y": 0,
-                "width": size["width"],
-                "height": min(size["height"], 14_000),
-                "scale": 1,
-            }
-        }
 
 
 @asynccontextmanager
@@ -134,16 +120,9 @@ async def browser() -> AsyncIterator[Page]:
     """Start Chromium with a profile of its own, without a network, and give one tab of it."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-port=0",
-            "--hide-scrollbars",
-        ]
-        options += [
-            f"--user-data-dir={profile}",
+            *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *("--no-first-run", "--remote-debugging-port=0", f"--user-data-dir={profile}"),
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            "--no-first-run",
         ]
         process = subprocess.Popen(  # noqa: S603 - our own page
             [str(CHROMIUM), *options, "about:blank"], stderr=subprocess.DEVNULL

@@ -10,41 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from combee_dspy.tracking import write_report
 from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 from tests.tracking.journals import Story, lesson
-from tests.tracking.test_report import Page, page_of
+from tests.tracking.pages import page_of
 
 
 def test_each_lesson_is_shown_with_its_state_its_examples_and_what_speaks_against_it(tmp_path):
     page = page_of(Story(tmp_path).whole())
-    result = page.data["lessons"]
-    assert result["counts"] == {
+    lessons = page.facts["lessons"]
+    assert lessons["counts"] == {
         "served": 2,
         "waiting": 0,
         "retired": 1,
         "removed_by_user": 0,
         "void": 2,
     }
-    assert [(row["state"], row["for"], row["against"], row["born"]) for row in result["rows"]] == [
+    assert [(row["state"], row["for"], row["against"], row["born"]) for row in lessons["rows"]] == [
         ("served", 2, 0, 0),
         ("served", 1, 0, 1),
         ("retired", 1, 1, 0),
     ]
-    assert (
-        "Name the city. served not in the chosen text 2 none not measured 0 contradicts “ Name the"
-        " river" in page.text
-    )
+    city = "Name the city. served not in the chosen text 2 none not measured 0 contradicts “ Name"
+    assert city in page.text
     assert "exception to “ Name the city. ” (served)" in page.text
-    assert (
-        "tested: put into the prompt with 1 more: 2 better, 0 worse of 4 validation rows, accepted"
-        in page.text
-    )
-    shown = page.text.replace("\N{NO-BREAK SPACE}", " ")
-    assert "1 1 -50 points -90 points to +10 points, n = 4" in shown, "for, against, effect"
-    against = [trace["id"] for row in result["rows"] for trace in row["traces"]]
-    assert len(against) == 1, "one row has a rollout, the one that speaks against the river"
-    assert f"against effect/{against[0]} question: What is the net margin? expected answer: 3" in (
+    tested = "put into the prompt with 1 more: 2 better, 0 worse of 4 validation rows, accepted"
+    assert f"tested: {tested}" in page.text
+    assert "1 1 -50 points -90 points to +10 points, n = 4" in page.text, "for, against, effect"
+    (trace,) = [trace for row in lessons["rows"] for trace in row["traces"]]
+    assert f"against effect/{trace['id']} question: What is the net margin? expected answer: 3" in (
         page.text
     )
     assert "9 rows are right without it" in page.text
@@ -54,7 +47,7 @@ def test_each_lesson_is_shown_with_its_state_its_examples_and_what_speaks_agains
 def test_a_run_without_a_book_has_no_table_of_lessons(tmp_path):
     page = page_of(Story(tmp_path).write("begin"))
     assert "Lessons" not in page.ids
-    assert page.data["lessons"]["rows"] == []
+    assert page.facts["lessons"]["rows"] == []
 
 
 ENDLESS = "x" * 3_000
@@ -87,24 +80,24 @@ def test_hostile_lessons_stay_text_within_their_cells(tmp_path, monkeypatch, siz
         for number, text in enumerate(texts)
     ]
     lessons[2].update(state="waiting", reason=f"{REVERSED} {ENDLESS}", rule="h0")
-    monkeypatch.setattr("tests.tracking.journals.CITY", lessons[0])
-    monkeypatch.setattr("tests.tracking.journals.UNIT", lessons[1])
-    monkeypatch.setattr("tests.tracking.journals.RIVER", lessons[2])
-    out = write_report(Story(tmp_path).write("begin", "first", "second"), tmp_path / "report.html")
-    shots = Path(os.environ.get("COMBEE_SHOTS", tmp_path))
+    for name, hostile in zip(("CITY", "UNIT", "RIVER"), lessons, strict=True):
+        monkeypatch.setattr(f"tests.tracking.journals.{name}", hostile)
+    place = Story(tmp_path).write("begin", "first", "second")
+    assert texts[0] in page_of(place).texts
+    picture = Path(os.environ.get("COMBEE_SHOTS", tmp_path), f"lessons-{size[0]}.png")
 
     async def look():
         async with browser() as tab:
-            await tab.open(out, size)
-            result = await tab.value(FILTERED)
+            await tab.open(place / "report.html", size)
+            filtered = await tab.value(FILTERED)
             await tab.value("document.getElementById('Lessons').scrollIntoView()")
-            await tab.picture(shots / f"lessons-{size[0]}.png")
-            return tab.said, result, await tab.value("document.documentElement.scrollWidth")
+            await tab.picture(picture)
+            width = await tab.value("document.documentElement.scrollWidth")
+            return tab.messages, filtered, width
 
-    said, found, width = asyncio.run(look())
-    assert said == []
+    messages, filtered, width = asyncio.run(look())
+    assert messages == []
     assert width <= size[0]
-    assert found["all"] == found["again"] == ["served", "served", "waiting"]
-    assert (found["waiting"], found["against"]) == (["waiting"], ["served", "waiting"])
-    assert (found["wide"], found["marks"], found["direction"]) == (0, 0, "isolate")
-    assert texts[0] in Page(out.read_text(encoding="utf-8")).texts
+    assert filtered["all"] == filtered["again"] == ["served", "served", "waiting"]
+    assert (filtered["waiting"], filtered["against"]) == (["waiting"], ["served", "waiting"])
+    assert (filtered["wide"], filtered["marks"], filtered["direction"]) == (0, 0, "isolate")

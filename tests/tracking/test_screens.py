@@ -235,6 +235,6 @@ def test_the_site(shots: Path, size: tuple[int, int]) -> None:
                 await tab.open(SITE / f"{page}.html", size)
                 await tab.picture(shots / f"site-{re.sub(r'[^a-z_]', '-', page)}-{size[0]}.png")
                 assert await tab.value("document.documentElement.scrollWidth") <= size[0], page
-            assert tab.said == []
+            assert tab.messages == []
 
     asyncio.run(look())

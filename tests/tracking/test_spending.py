@@ -32,8 +32,8 @@ def place(world: World, tmp_path: Any) -> Any:
 
 def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(place: Any) -> None:
     result = tracking.overview(place)[0]["spending"]
-    updates = [one for one in result if one["of"].startswith(("update", "before"))]
-    prompts = [one for one in result if one["of"].startswith("prompt")]
+    updates = [row for row in result if row["of"].startswith(("update", "before"))]
+    prompts = [row for row in result if row["of"].startswith("prompt")]
     assert len(updates) > 2
     (run,) = tracking.runs(place)
     search = "FROM usage u JOIN effect e ON e.id = u.effect WHERE e.purpose <> 'heldout'"
@@ -42,24 +42,24 @@ def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(plac
         "SELECT sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars) AS dollars"
         f" {search}",
     )
-    assert sum(one["rollouts"] for one in updates) == run["rollouts"]
-    assert sum(one["tokens"] for one in updates) == spent["tokens"] < run["tokens"]
-    assert sum(one["dollars"] for one in updates) == pytest.approx(spent["dollars"])
+    assert sum(row["rollouts"] for row in updates) == run["rollouts"]
+    assert sum(row["tokens"] for row in updates) == spent["tokens"] < run["tokens"]
+    assert sum(row["dollars"] for row in updates) == pytest.approx(spent["dollars"])
     assert all(update["seconds"] >= 0 and update["gpu_seconds"] is not None for update in updates)
 
     validated = [
         candidate for candidate in tracking.candidates(place) if candidate["index"] is not None
     ]
-    assert {one["of"].removeprefix("prompt ") for one in prompts} == {
-        one["candidate"][:8] for one in validated
+    assert {row["of"].removeprefix("prompt ") for row in prompts} == {
+        row["candidate"][:8] for row in validated
     }
-    assert [one["rollouts"] for one in prompts] == sorted(one["rollouts"] for one in prompts)
+    assert [row["rollouts"] for row in prompts] == sorted(row["rollouts"] for row in prompts)
     assert prompts[0]["rollouts"] >= 12
     assert prompts[-1]["tokens"] <= spent["tokens"]
     # Nothing but the first and the chosen prompt has read the held-out set.
     held = [prompt["heldout"] for prompt in prompts if prompt["heldout"] is not None]
     assert held == [run["heldout_before"], run["heldout_after"]]
-    assert updates[-1]["validation"] == max(one["score"] for one in validated)
+    assert updates[-1]["validation"] == max(row["score"] for row in validated)
 
 
 def test_the_page_and_the_command_show_the_same(place: Any, capsys: Any) -> None:
@@ -68,7 +68,7 @@ def test_the_page_and_the_command_show_the_same(place: Any, capsys: Any) -> None
     page = tracking.write_report(place, place / "r.html").read_text(encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["show", str(place)])
-    told = capsys.readouterr().out
-    for one in tracking.overview(place)[0]["spending"]:
-        assert f'<td>{one["of"]}</td><td class="n">{one["rollouts"]:,}</td>' in page
-        assert one["of"] in told
+    output = capsys.readouterr().out
+    for row in tracking.overview(place)[0]["spending"]:
+        assert f'<td>{row["of"]}</td><td class="n">{row["rollouts"]:,}</td>' in page
+        assert row["of"] in output

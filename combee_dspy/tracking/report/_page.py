@@ -9,10 +9,10 @@ import json
 import logging
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from combee_dspy.files import write_plain
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.tracking._base import page_file
 from combee_dspy.tracking._queries import run_number
 from combee_dspy.tracking._text import clean_values, cleaner
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     import jinja2
     from jinja2.runtime import Context
 
-__all__ = ["keep_report", "page_style", "render_report", "write_report"]
-
 _logger = logging.getLogger(__name__)
+
+# What the charts and the table of rollouts are drawn from.
+_DRAWN = (
+    *("percent", "candidates", "grid", "scans", "work", "commits", "spent", "updates_with_cost"),
+    *("batches", "delays", "law", "rolls"),
+)
 
 
 def keep_report(journal: Path, run: int, name: str) -> None:
@@ -33,7 +37,7 @@ def keep_report(journal: Path, run: int, name: str) -> None:
     """
     try:
         with Reader(journal) as reader:
-            _write(render_report(reader, run), page_file(journal, run, name))
+            _write(render_report(RunHistory(reader, run)), page_file(journal, run, name))
     except Exception as error:  # noqa: BLE001 - a page can be written again, a run cannot
         _logger.warning(
             "The report could not be written: %s. Run: combee report %s", error, journal.parent
@@ -58,12 +62,10 @@ def write_report(
         OSError: The file cannot be written.
     """
     with Reader(journal_file(place), checked=True) as reader:
-        number = run_number(reader, run)
-        name = reader.rows("SELECT name FROM run WHERE id = ?", (number,))[0][0]
-        return _write(
-            render_report(reader, number),
-            page_file(reader.path, number, name) if out is None else Path(out),
-        )
+        history = RunHistory(reader, run_number(reader, run))
+        record = history.record
+        beside = page_file(reader.path, record.id, record.name)
+        return _write(render_report(history), beside if out is None else Path(out))
 
 
 def _write(page: str, out: Path) -> Path:
@@ -72,16 +74,15 @@ def _write(page: str, out: Path) -> Path:
     return out
 
 
-def render_report(reader: Reader, run: int) -> str:
-    """Return the page of one run of a journal that is open."""
-    page_facts = clean_values(facts(reader, run), cleaner())
+def render_report(history: RunHistory) -> str:
+    """Return the page of one run."""
+    page = clean_values(facts(history), cleaner())
     scripts = {"plot": _file("plot.min.js"), "js": _file("report.js")}
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
     # The template does not escape these four. "<" is all that could end a script of data.
-    data = json.dumps(page_facts, separators=(",", ":")).replace("<", "\\u003c")
-    return _template().render(
-        d=page_facts, hashes=hashes, css=_file("report.css"), data=data, **scripts
-    )
+    drawn = {name: page[name] for name in _DRAWN}
+    data = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
+    return _template().render(d=page, hashes=hashes, css=_file("report.css"), data=data, **scripts)
 
 
 def page_style() -> str:
@@ -99,18 +100,19 @@ def _template() -> jinja2.Template:
         loader=jinja2.FunctionLoader(_file),
         autoescape=True,
         trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
 
     @jinja2.pass_context
-    def score(context: Context, value: Any) -> str:
+    def score(context: Context, value: float | None) -> str:
         return _score(value, context["d"]["percent"])
 
     @jinja2.pass_context
-    def gain(context: Context, value: Any) -> str:
+    def gain(context: Context, value: float | None) -> str:
         return _score(value, context["d"]["percent"], "+")
 
-    environment.filters.update(score=score, gain=gain)
+    environment.filters.update(score=score, gain=gain, thousands="{:,}".format, dollars=_dollars)
     return environment.get_template("report.html.j2")
 
 
@@ -123,8 +125,15 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _score(value: Any, percent: bool, sign: str = "") -> str:
+def _score(value: float | None, percent: bool, sign: str = "") -> str:
+    """Return a score, or with ``sign`` a difference; empty where it is not known."""
+    if value is None:
+        return ""
     if not percent:
         return f"{value:{sign}.4g}"
     # A space that no line breaks at.
     return f"{round(100 * value, 1):{sign}g}\N{NO-BREAK SPACE}{'points' if sign else '%'}"
+
+
+def _dollars(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.4f}"

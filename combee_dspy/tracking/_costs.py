@@ -1,0 +1,79 @@
+"""What the LM calls of a run have cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import fsum
+
+from combee_dspy.journal import RunHistory
+from combee_dspy.tracking._text import dollars
+
+_LAST = sys.maxsize
+_BY_ROLE = """SELECT u.role, e.purpose = 'heldout', sum(u.calls),
+    sum(u.prompt_tokens + u.completion_tokens), total(u.dollars),
+    coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0), sum(u.gpu_seconds)
+FROM usage u JOIN effect e ON e.id = u.effect
+WHERE e.run = ? AND e.id > ? AND e.id <= ? AND e.step <= ? GROUP BY 1, 2"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallCosts:
+    """What some LM calls have cost.
+
+    Attributes:
+        role: Their role; empty for several.
+        heldout: Whether they read the held-out set.
+        calls: LM calls.
+        tokens: Tokens read and written.
+        known_dollars: Of the calls whose price is known.
+        unpriced: Calls whose price is not known.
+        gpu_seconds: ``None`` where no GPUs are declared.
+    """
+
+    role: str
+    heldout: bool
+    calls: int
+    tokens: int
+    known_dollars: float
+    unpriced: int
+    gpu_seconds: float | None
+
+    @property
+    def dollars(self) -> float | None:
+        """All dollars; ``None`` where the price of one call is not known."""
+        return None if self.unpriced else self.known_dollars
+
+    def __str__(self) -> str:
+        """Return the dollars, as far as they are known."""
+        return dollars(self.known_dollars, self.unpriced)
+
+
+def costs_by_role(
+    history: RunHistory, *, after: int = 0, upto: int = _LAST, last_step: int = _LAST
+) -> list[CallCosts]:
+    """Return a run's costs by role, those of the held-out set apart.
+
+    Args:
+        history: Of the run.
+        after: Only those of effects with a larger number.
+        upto: Only those of effects with at most this number.
+        last_step: Only those of updates up to this one.
+    """
+    rows = history.reader.rows(_BY_ROLE, (history.run, after, upto, last_step))
+    return [CallCosts(role, bool(heldout), *sums) for role, heldout, *sums in rows]
+
+
+def total_costs(costs: Collection[CallCosts]) -> CallCosts:
+    """Return the sum of some costs."""
+    gpu_seconds = [cost.gpu_seconds for cost in costs if cost.gpu_seconds is not None]
+    return CallCosts(
+        role="",
+        heldout=False,
+        calls=sum(cost.calls for cost in costs),
+        tokens=sum(cost.tokens for cost in costs),
+        known_dollars=fsum(cost.known_dollars for cost in costs),
+        unpriced=sum(cost.unpriced for cost in costs),
+        gpu_seconds=fsum(gpu_seconds) if gpu_seconds else None,
+    )
