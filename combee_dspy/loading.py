@@ -169,7 +169,7 @@ def load_skill(
         number = run_number(reader, run)
         history = RunHistory(reader, number)
         books, spec = books_of(history), history.about.spec("artifact")
-        chosen = chosen_of(read_candidates(RunHistory(reader, number)))
+        chosen = chosen_of(read_candidates(history))
     if not books:
         remedy = "Give the log_dir of a run that has learned something."
         raise ArgumentValueError("run", os.fspath(place), "holds no book of lessons", remedy)
