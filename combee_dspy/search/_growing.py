@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,7 +22,7 @@ from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving, spare
 from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._trials import Trials, Validated
-from combee_dspy.search._versions import Version, join_cut_off
+from combee_dspy.search._versions import Version, ended_well, join_cut_off
 
 __all__ = ["Growing"]
 
@@ -72,12 +72,11 @@ class Growing(Keeper[Candidate, Draws | None]):
         return self.effects.purse.limits.rollouts is not None
 
     def ended(self, error: Exception | None) -> None:
-        """Cancel validations that nobody waits for any more."""
+        """Cancel validations and tests that nobody waits for any more."""
         for version in self._versions:
-            if version.validation is not None:
-                version.validation.cancel()
-            if not version.edits.done():
-                version.edits.set_result(())
+            for task in (version.validation, version.tests):
+                if task is not None:
+                    task.cancel()
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
@@ -91,13 +90,14 @@ class Growing(Keeper[Candidate, Draws | None]):
         return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
 
     def sampled(self, plan: UpdatePlan) -> None:
-        """Decide whether the text of an update is validated."""
-        if plan.step > self._staleness:
-            self._versions[plan.step - 1 - self._staleness].awaited.set_result(None)
+        """Decide whether the text of an update is validated; begin the tests that it must know."""
         self._unvalidated += len(plan.rows)
         if self._is_due(0):
             self._due.add(plan.step)
             self._unvalidated = 0
+        tested = plan.step - 1 - self._staleness
+        if not self._tests_at_end and tested >= 0:
+            self._versions[tested].tests = asyncio.ensure_future(self._blame(tested))
 
     async def parent(self, step: int) -> Parent:
         """Return the text of update ``step`` − 1 − staleness: later ones may not be there yet."""
@@ -146,62 +146,44 @@ class Growing(Keeper[Candidate, Draws | None]):
     async def _read_tests(self, count: int, step: int) -> None:
         """Edit the books by the tests of the first versions, and note the best of them."""
         for version in self._versions[self._compared : max(count, 0)]:
-            edits = await version.edits
+            edits = await ended_well(version.tests) or ()
             for component, edit in edits:
                 self.books.edit(component, [edit], step)
-            self._compare(version, blamed=bool(edits))
+            draws = await ended_well(version.validation)
+            if draws is not None:
+                student = await self.pool.student()
+                self._compare(version.text, mean_scores(draws), student, blamed=bool(edits))
             self._compared += 1
 
-    def _compare(self, version: Version, *, blamed: bool) -> None:
+    def _compare(self, text: Candidate, scores: Scores, student: Member, *, blamed: bool) -> None:
         """Note whether a version is the best, or clearly worse though no line is to blame."""
-        if version.draws is None:
-            return
-        scores, best = mean_scores(version.draws), self._best[1] or self.pool.members[0].scores
+        best = self._best[1] or student.scores
         rows = sorted(best.keys() & scores.keys())
         before, after = [best[row] for row in rows], [scores[row] for row in rows]
         self._is_spoiled = bool(rows) and not blamed and clearly_worse(after, before)
         if rows and fmean(after) >= fmean(before):
-            self._best = version.text, scores
+            self._best = text, scores
 
-    async def check(
-        self, learned: Learned, proposed: Candidate, turn: Callable[[], Awaitable[None]]
-    ) -> Draws | None:
-        """Validate the new text and test its lines; ``None`` where it is not validated."""
-        step = learned.plan.step
-        version = self._versions[step]
-        edits: Sequence[tuple[str, BookEdit]] = ()
-        try:
-            if version.validation is None:
-                return None
-            draws = await asyncio.shield(version.validation)
-            if not self._tests_at_end and await self._is_awaited(version, turn):
-                edits = await self._blame(step, draws)
-            return draws
-        finally:
-            if not version.edits.done():
-                version.edits.set_result(edits)
-
-    async def _is_awaited(self, version: Version, turn: Callable[[], Awaitable[None]]) -> bool:
-        """Return whether the text of a later update must know of a version's tests.
-
-        Such an update has begun before it is this one's turn.
-        """
-        last = asyncio.ensure_future(turn())
-        last.add_done_callback(silence)
-        await asyncio.wait({version.awaited, last}, return_when=asyncio.FIRST_COMPLETED)
-        return version.awaited.done()
-
-    async def _blame(self, step: int, draws: Draws) -> list[tuple[str, BookEdit]]:
-        """Return edits that retire lines which spoil rows, by the books after an update."""
-        earlier, before = self.task.seed, self.pool.members[0].scores
-        if (last := self._last_validated(step)) and last.validation:
-            earlier, before = last.text, mean_scores(await asyncio.shield(last.validation))
+    async def _blame(self, step: int) -> Sequence[tuple[str, BookEdit]]:
+        """Return edits that retire lines of a version which spoil rows, by the books after it."""
+        draws = await ended_well(self._versions[step].validation)
+        if draws is None:
+            return ()
+        student, last = await self.pool.student(), self._last_validated(step)
+        earlier, before = student.candidate, student.scores
+        if last is not None and (past := await ended_well(last.validation)) is not None:
+            earlier, before = last.text, mean_scores(past)
         artifact = self.books.artifact
         books = {component: self.books.after(component, step) for component in self.books.now}
         tested = Validated(artifact, self._versions[step].text, draws)
         trials = Trials(self.effects, self.pool, step, BLAMED)
         lines = LessonLines(artifact, books)
         return await blame(trials, lines, tested, earlier, before, self.proposer.allows)
+
+    async def check(self, learned: Learned, proposed: Candidate) -> Draws | None:
+        """Return the validation of the new text; ``None`` where it gets none."""
+        validation = self._versions[learned.plan.step].validation
+        return None if validation is None else await asyncio.shield(validation)
 
     async def commit(self, learned: Learned, checked: Draws | None) -> None:
         """Join the new text to the pool."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from combee_dspy.records import Rollout
@@ -58,11 +58,8 @@ class Keeper(ABC, Generic[P, C]):
         """Make candidates of what was learned, once every earlier update has proposed."""
 
     @abstractmethod
-    async def check(self, learned: Learned, proposed: P, turn: Callable[[], Awaitable[None]]) -> C:
-        """Run the candidates on the rows that decide about them.
-
-        ``turn`` waits until every earlier update is committed.
-        """
+    async def check(self, learned: Learned, proposed: P) -> C:
+        """Run the candidates on the rows that decide about them."""
 
     @abstractmethod
     async def commit(self, learned: Learned, checked: C) -> None:

@@ -220,7 +220,7 @@ class Loop(Generic[P, C]):
         self._progress.reach("proposed", step + 1)
         if self.task.is_trunk:
             await self._student.join()  # the first text is tested against the student
-        checked = await self.keeper.check(learned, proposed, partial(self._turn, step))
+        checked = await self.keeper.check(learned, proposed)
         took = time.monotonic() - began
         await self._turn(step)
         await self.judging.look(learned)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -115,9 +115,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             self.gepa.callbacks.proposed(child)
         return children
 
-    async def check(
-        self, learned: Learned, proposed: Sequence[Child], turn: Callable[[], Awaitable[None]]
-    ) -> list[Checked]:
+    async def check(self, learned: Learned, proposed: Sequence[Child]) -> list[Checked]:
         """Run all children at once: each on its screen, and on validation rows if it passes."""
         plan = learned.plan
         stream = derive(self._settings.seed, "screen", plan.step)

@@ -55,11 +55,17 @@ class CandidatePool:
             rows = {row.hash for row in self.task.splits.train}
             self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
+        self._student = asyncio.Event()
 
     @property
     def started(self) -> bool:
         """Whether the student has joined."""
         return bool(self.members)
+
+    async def student(self) -> Member:
+        """Wait until the student has joined, and return it."""
+        await self._student.wait()
+        return self.members[0]
 
     @property
     def size(self) -> int:
@@ -132,6 +138,7 @@ class CandidatePool:
         scores = mean_scores(rollouts)
         member = Member(len(self.members), candidate, tuple(parents), step, scores)
         self.members.append(member)
+        self._student.set()
         best = self.best
         self.gepa.join(member, rollouts, best)
         event = CandidateValidated(

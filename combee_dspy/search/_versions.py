@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from combee_dspy.lessons import BookEdit
+from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._pool import CandidatePool, Draws
 
-__all__ = ["Version", "join_cut_off"]
+__all__ = ["Version", "ended_well", "join_cut_off"]
 
-
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -27,22 +26,27 @@ class Version:
     Attributes:
         text: The text.
         validation: Its validation; ``None`` where it gets none.
-        edits: Done with the edits that its tests ask for, by component.
-        awaited: Done once an update has begun whose text must know of those edits.
+        tests: The search for lines that spoil it, which returns edits by component; ``None`` where
+            no later text must know of it.
     """
 
     text: Candidate
     validation: asyncio.Task[Draws] | None
-    edits: asyncio.Future[Sequence[tuple[str, BookEdit]]] = field(default_factory=_future)
-    awaited: asyncio.Future[None] = field(default_factory=_future)
+    tests: asyncio.Task[Sequence[tuple[str, BookEdit]]] | None = None
 
-    @property
-    def draws(self) -> Draws | None:
-        """Its rollouts, once its validation has ended well: a budget may have cut it."""
-        task = self.validation
-        if task is None or not task.done() or task.cancelled() or task.exception():
-            return None
-        return task.result()
+
+async def ended_well(task: asyncio.Task[T] | None) -> T | None:
+    """Return what a task returns; ``None`` where there is no task, or it or a budget was cut.
+
+    Raises:
+        Exception: What it failed with.
+    """
+    if task is None:
+        return None
+    await asyncio.wait({task})
+    if task.cancelled() or isinstance(task.exception(), BudgetReached):
+        return None
+    return task.result()
 
 
 async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None:
@@ -55,7 +59,12 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
     if not effects.purse.exhausted or task.settings.privacy.texts == "hashes":
         return
     place = f"cut/{budget_digest(task)}"
-    cut = await effects.decide(place, lambda: _find_cut_off(versions, pool))
+    steps = [step for step, version in enumerate(versions) if version.validation]
+    last = steps[-1] if steps else -1
+    is_cut = bool(steps) and await ended_well(versions[last].validation) is None
+    cut = await effects.decide(
+        place, lambda: _cut_off(versions[last].text, last, pool) if is_cut else {}
+    )
     if not cut:
         return
     text, step = Candidate(cut["texts"]), cut["step"]
@@ -69,17 +78,12 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
     )
 
 
-def _find_cut_off(versions: Sequence[Version], pool: CandidatePool) -> dict[str, Any]:
-    """Return the texts, the update and the validated rows of the version that was cut, as JSON.
+def _cut_off(text: Candidate, step: int, pool: CandidatePool) -> dict[str, Any]:
+    """Return a text, its update and the rows that it has run on as JSON, if those are half of all.
 
-    Nothing where there is none, and of texts with a key or personal data: those may not be written.
+    Nothing of texts with a key or personal data: those may not be written.
     """
-    due = [(step, version) for step, version in enumerate(versions) if version.validation]
-    if not due or due[-1][1].draws is not None:
-        return {}
-    step, text = due[-1][0], due[-1][1].text
-    rows = pool.validated_rows(text, step)
-    texts = dict(text.texts)
+    rows, texts = pool.validated_rows(text, step), dict(text.texts)
     if 2 * len(rows) < len(pool.validation) or pool.effects.texts.scrubbed(texts) != texts:
         return {}
     return {"texts": texts, "step": step, "rows": rows}
