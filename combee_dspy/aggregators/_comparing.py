@@ -45,71 +45,68 @@ def read_relations(
         lessons: The lessons that were shown.
         vocabulary: That of the book.
     """
-    ids = [lesson.id for lesson in lessons]
     void: list[str] = []
-    groups = {
-        name: _groups(answer.get(name), len(ids), name, void)
+    same, opposed, narrower = (
+        _groups(answer.get(name), len(lessons), name, void)
         for name in ("same", "contradictory", "narrower")
-    }
-    useless = next(iter(_groups([answer.get("empty")], len(ids), "empty", void)), ())
-    relations = sum(map(len, groups.values())) + len(useless)
+    )
+    empty = next(iter(_groups([answer.get("empty")], len(lessons), "empty", void, least=1)), ())
+    relations = sum(map(len, (same, opposed, narrower, empty)))
     if len(void) > max(relations, 1):
-        return LessonRelations(
-            void=(f"all of an answer: {len(void)} of its parts name no lessons",)
-        )
-    if relations > 3 * len(ids):
-        return LessonRelations(
-            void=(f"all of an answer: {relations} relations among {len(ids)} lessons",)
-        )
+        problem = f"all of an answer: {len(void)} of its parts name no lessons"
+        return LessonRelations(void=(problem,))
+    if relations > 3 * len(lessons):
+        problem = f"all of an answer: {relations} relations among {len(lessons)} lessons"
+        return LessonRelations(void=(problem,))
     subjects = [vocabulary.subject(lesson.text) for lesson in lessons]
-    alike = _coherent(groups["same"], subjects)
-    edits: list[BookEdit] = [Unite(tuple(ids[number] for number in group)) for group in alike]
-    void += [
-        f"same: {len(group)} of {len(ids)} lessons that share few words"
-        for group in groups["same"]
-        if group not in alike
-    ]
-    for pair in groups["narrower"]:
-        if len(pair) == 2 and _share_subject(pair, subjects):
-            edits.append(Narrow(ids[pair[0]], ids[pair[1]]))
+    ids = [lesson.id for lesson in lessons]
+    edits: list[BookEdit] = []
+    alike = _coherent(same, subjects)
+    for group in same:
+        if group in alike:
+            edits.append(Unite(tuple(ids[place] for place in group)))
+        else:
+            void.append(f"same: {len(group)} of {len(ids)} lessons that share few words")
+    for group in narrower:
+        if len(group) == 2 and _share_subject(group, subjects):
+            edits.append(Narrow(ids[group[0]], ids[group[1]]))
         else:
             void.append("narrower: no pair of lessons about one thing")
-    for group in groups["contradictory"]:
+    for group in opposed:
         if len(group) <= _MOST_OPINIONS and _share_subject(group, subjects):
-            edits.append(Contradict(tuple(ids[number] for number in group)))
+            edits.append(Contradict(tuple(ids[place] for place in group)))
         else:
             void.append(f"contradictory: {len(group)} of {len(ids)} lessons, not about one thing")
-    untaught = [
-        number
-        for number in useless
-        if not lessons[number].own and lessons[number].helpful <= _MOST_EXAMPLES
-    ]
-    if len(untaught) > max(1, _MOST_EMPTY * len(ids)):
-        void.append(f"empty: {len(untaught)} of {len(ids)} lessons")
-        untaught = []
-    if len(untaught) < len(useless):
-        void.append(
-            f"empty: {len(useless) - len(untaught)} lessons that examples or the user speak for"
-        )
-    edits += [Retire(ids[number], EMPTY) for number in untaught]
+    edits += _retirements([lessons[place] for place in empty], len(ids), void)
     return LessonRelations(tuple(edits), tuple(void))
 
 
-def _groups(value: object, lessons: int, name: str, void: list[str]) -> list[tuple[int, ...]]:
+def _retirements(named: Sequence[BookLesson], lessons: int, void: list[str]) -> list[Retire]:
+    """Retire the lessons that say nothing: few at once, and none that examples speak for."""
+    untaught = [lesson for lesson in named if not lesson.own and lesson.helpful <= _MOST_EXAMPLES]
+    if len(untaught) > max(1, _MOST_EMPTY * lessons):
+        void.append(f"empty: {len(untaught)} of {lessons} lessons")
+        untaught = []
+    if spoken_for := len(named) - len(untaught):
+        void.append(f"empty: {spoken_for} lessons that examples or the user speak for")
+    return [Retire(lesson.id, EMPTY) for lesson in untaught]
+
+
+def _groups(
+    value: object, lessons: int, name: str, void: list[str], least: int = 2
+) -> list[tuple[int, ...]]:
     """Return groups of positions from 0, each position once a group and each group once."""
     groups: dict[tuple[int, ...], None] = {}
     for item in value if isinstance(value, (list, tuple)) else ():
         if not isinstance(item, (list, tuple)):
             void.append(f"{name}: {item!r:.40} is no list of numbers")
             continue
-        numbers = list(dict.fromkeys(number for number in item if type(number) is int))
-        valid = tuple(number - 1 for number in numbers if 1 <= number <= lessons)
-        if len(valid) < len(item):
-            void.append(
-                f"{name}: {len(item) - len(valid)} numbers that no lesson has, or that repeat"
-            )
-        if len(valid) > (name != "empty"):
-            groups.setdefault(valid)
+        numbers = dict.fromkeys(number for number in item if type(number) is int)
+        group = tuple(number - 1 for number in numbers if 1 <= number <= lessons)
+        if (lost := len(item) - len(group)) > 0:
+            void.append(f"{name}: {lost} numbers that no lesson has, or that repeat")
+        if len(group) >= least:
+            groups.setdefault(group)
     return list(groups)
 
 

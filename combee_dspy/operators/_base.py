@@ -128,7 +128,7 @@ def numbered(lines: Sequence[str]) -> list[str]:
     return [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
 
 
-def field_descriptions(signature: Any) -> dict[str, str]:
+def field_descriptions(signature: type[dspy.Signature]) -> dict[str, str]:
     """Return the description of every field of a signature, inputs first; may be empty."""
     return {
         name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))

@@ -13,7 +13,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._components import (
+from combee_dspy.operators._encoding import (
     NotJSON,
     canonical,
     demonstration_of,

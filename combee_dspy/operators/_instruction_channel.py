@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import dspy
-from dspy.adapters.utils import parse_value
 from pydantic import Field
 
 from combee_dspy.lessons import bullets, read_section, with_bullets, write_section
@@ -20,14 +18,12 @@ from combee_dspy.operators._base import (
     is_protected,
     numbered,
 )
-from combee_dspy.operators._components import canonical, demonstration_of, demonstration_tokens
-from combee_dspy.records import Demonstration, Edit, Refusal
+from combee_dspy.operators._encoding import canonical, demonstration_tokens
+from combee_dspy.operators._worked_examples import take_examples
+from combee_dspy.records import Edit, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
 
 INSTRUCTION = "instruction"
-_TITLE = re.compile(r"\W*(?:worked |for )?(?:examples?|instance)\W*\d*\W*", re.IGNORECASE)
-# DSPy's own field for a step-by-step answer, which no written example needs to show.
-_OPTIONAL = "reasoning"
 
 
 class PlaceLessons(dspy.Signature):
@@ -92,27 +88,18 @@ class InstructionChannel(Operator):
     def _move_examples(self, material: OperatorInput) -> Edit | None:
         """Turn examples in the instruction into demonstrations, where all of them fit."""
         own, lessons = read_section(material.instruction)
-        left, examples = _take_examples(own.split("\n"), material.signature)
+        left, examples = take_examples(own.split("\n"), material.signature)
         text = "\n".join(left).strip("\n")
-        # Two demonstrations of one question are one too many.
-        last = {
-            canonical(demonstration.inputs): demonstration
-            for demonstration in (*examples, *material.demonstrations)
-        }
-        demonstrations = (
-            *material.demonstrations,
-            *(
-                demonstration
-                for demonstration in examples
-                if last[canonical(demonstration.inputs)] is demonstration
-            ),
-        )
-        tokens = demonstration_tokens(demonstrations)
+        if not examples or not text.strip():
+            return None
+        # Two demonstrations of one question are one too many; those that are there stay.
+        present = {canonical(demonstration.inputs) for demonstration in material.demonstrations}
+        by_question = {canonical(example.inputs): example for example in examples}
+        new = (example for question, example in by_question.items() if question not in present)
+        demonstrations = (*material.demonstrations, *new)
         if (
-            not examples
-            or not text.strip()
-            or len(demonstrations) > self.max_demonstrations
-            or tokens > self.max_tokens
+            len(demonstrations) > self.max_demonstrations
+            or demonstration_tokens(demonstrations) > self.max_tokens
         ):
             return None
         return Edit(instruction=write_section(text, lessons), demonstrations=demonstrations)
@@ -123,113 +110,53 @@ class InstructionChannel(Operator):
         """Move lessons between the instruction and the fields that they are about."""
         own, lessons = read_section(material.instruction)
         descriptions = describe_parent(material)
-        # Of a field that is named like the instruction nothing moves: no answer could tell the two
-        # apart.
-        standing = {
-            **{name: bullets(text) for name, text in descriptions.items()},
-            INSTRUCTION: lessons,
-        }
+        # From a field that is named like the instruction nothing moves: no answer could tell the
+        # two apart.
+        fields = [name for name in descriptions if name != INSTRUCTION]
+        standing = {name: bullets(descriptions[name]) for name in fields}
+        standing[INSTRUCTION] = lessons
         movable = [
             (lesson, place)
-            for place in (INSTRUCTION, *(name for name in descriptions if name != INSTRUCTION))
+            for place in (INSTRUCTION, *fields)
             for lesson in standing[place]
             if lesson.strip() and not is_protected(lesson, material, context)
         ]
         if not movable:
             return Refusal("there is no lesson and no example that could move")
-        kinds = {
-            name: "input" if name in material.signature.input_fields else "output"
-            for name in descriptions
-        }
         inputs = {
             "instruction": own,
-            "known_fields": [
-                f"{name} ({kinds[name]}): {text}" if text else f"{name} ({kinds[name]})"
-                for name, text in descriptions.items()
-            ],
+            "known_fields": _field_lines(material, descriptions),
             "lessons": numbered([f"(now: {place}) {lesson}" for lesson, place in movable]),
         }
         places = await ask(context, PlaceLessons, inputs, "place")
         if isinstance(places, Refusal):
             return places
         if len(places) != len(movable):
-            return Refusal(
-                f"{len(movable)} lessons were to be placed and the answer is {len(places)} places"
-            )
-        unknown = [place for place in places if place not in standing]
-        if unknown:
-            return Refusal(
-                f"the answer names {unknown[0]!r:.60}, which is neither a field nor the instruction"
-            )
-        moved = [
-            (lesson, old, new)
-            for (lesson, old), new in zip(movable, places, strict=True)
-            if new != old
-        ]
-        if not moved:
-            # A section that was not written by code would be another text all the same.
+            problem = f"{len(movable)} lessons were to be placed"
+            return Refusal(f"{problem} and the answer is {len(places)} places")
+        if unknown := [place for place in places if place not in standing]:
+            problem = f"the answer names {unknown[0]!r:.60}"
+            return Refusal(f"{problem}, which is neither a field nor the instruction")
+        # A section that was not written by code would be another text all the same.
+        if places == [place for _, place in movable]:
             return Refusal("the edit changes nothing")
-        for lesson, old, new in moved:
-            standing[old].remove(lesson)
-            standing[new].append(lesson)
+        for (lesson, old), new in zip(movable, places, strict=True):
+            if new != old:
+                standing[old].remove(lesson)
+                standing[new].append(lesson)
         instruction = write_section(own, standing[INSTRUCTION])
         changed = None if instruction == material.instruction else instruction
-        for name in descriptions.keys() - {INSTRUCTION}:
+        for name in fields:
             descriptions[name] = with_bullets(descriptions[name], standing[name])
-        return check_edit(
-            Edit(instruction=changed, field_descriptions=descriptions), material, context
-        )
+        edit = Edit(instruction=changed, field_descriptions=descriptions)
+        return check_edit(edit, material, context)
 
 
-def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], list[Demonstration]]:
-    """Return lines without the worked examples among them, and these as demonstrations.
-
-    A worked example is a run of lines that name one field each, such as ``Question: How much came
-    back?``, together every field of the signature once, with values of the fields' types. A title
-    such as ``Example 2:`` before it goes with it.
-    """
-    left: list[str] = []
-    demonstrations: list[Demonstration] = []
-    place = 0
-    while place < len(lines):
-        fields: dict[str, str] = {}
-        while place + len(fields) < len(lines):
-            name, value = _field(lines[place + len(fields)], signature)
-            if not name or name in fields:
-                break
-            fields[name] = value
-        demonstration = _demonstration(fields, signature)
-        if demonstration is None:
-            left.append(lines[place])
-            place += 1
-            continue
-        if left and _TITLE.fullmatch(left[-1]):
-            left.pop()
-        demonstrations.append(demonstration)
-        place += len(fields)
-    return left, demonstrations
-
-
-def _field(line: str, signature: Any) -> tuple[str, str]:
-    for name in signature.fields:
-        match = re.fullmatch(
-            rf"\W*{name.replace('_', '[_ ]')}\W*:[*\s]*(.*\S)\s*", line, re.IGNORECASE
-        )
-        if match:
-            return name, match[1]
-    return "", ""
-
-
-def _demonstration(fields: dict[str, str], signature: Any) -> Demonstration | None:
-    if _OPTIONAL in signature.fields and _OPTIONAL not in fields:
-        signature = signature.delete(_OPTIONAL)
-    if set(fields) != set(signature.fields):
-        return None
-    try:
-        values = {
-            name: parse_value(value, signature.fields[name].annotation)
-            for name, value in fields.items()
-        }
-        return demonstration_of(values, values, signature)
-    except ValueError:
-        return None
+def _field_lines(material: OperatorInput, descriptions: Mapping[str, str]) -> list[str]:
+    """Return each field with its kind and its description, where it has one."""
+    inputs = material.signature.input_fields
+    kinds = {name: "input" if name in inputs else "output" for name in descriptions}
+    return [
+        f"{name} ({kinds[name]}): {text}" if text else f"{name} ({kinds[name]})"
+        for name, text in descriptions.items()
+    ]

@@ -12,7 +12,7 @@ from pydantic import Field
 from combee_dspy.aggregators import Coverage, text_lines
 from combee_dspy.lessons import Book, BookLesson, Taught, read_section, write_section
 from combee_dspy.operators._base import Operator, OperatorInput, ask, check_edit, lessons_at_hand
-from combee_dspy.operators._insert import section_room, serve
+from combee_dspy.operators._section import section_room, serve
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters

@@ -1,14 +1,11 @@
 """From trajectories to what an LM reads: tokens, fitting, rendering, comparing texts."""
 
+from combee_dspy.reflections._fitting import LEAST_TOKENS, MAX_PARTS, fit_reflections, is_cut
 from combee_dspy.reflections._records import (
-    LEAST_TOKENS,
-    MAX_PARTS,
     MEDIA_TOKENS,
     estimate_record_tokens,
     estimate_tokens,
     feedback_text,
-    fit_reflections,
-    is_cut,
     is_media,
     render_records,
     texts_in,

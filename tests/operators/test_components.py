@@ -22,7 +22,8 @@ from combee_dspy.operators import (
     seed_components,
     visible,
 )
-from combee_dspy.operators._components import describe_fields, field_descriptions
+from combee_dspy.operators._base import field_descriptions
+from combee_dspy.operators._components import describe_fields
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorCall, Rollout
 
 NUMBER = st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)

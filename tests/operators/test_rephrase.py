@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Rephrase
-from combee_dspy.operators._rephrase import lost_fact
+from combee_dspy.operators._facts import lost_fact
 from combee_dspy.records import Edit, Refusal
 
 PARENT = "Answer {name}.\n\nLessons learned:\n- Round to 2 digits.\n- Write `roi`, never ROI."

@@ -1,4 +1,4 @@
-"""Lessons into another order."""
+"""The same lessons in another order."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _draw_runs(
     chosen: list[dict[str, Any]] = []
     limit, left = max(LEAST_TOKENS, max_tokens // _MOST_RUNS), max_tokens
     for run in filter(None, chain.from_iterable(zip_longest(failed, passed))):
-        # Nothing is said of what is cut: the scan has read these rollouts, and tells.
+        # No warning of what is cut: the scan has read these rollouts, and warns.
         fitted = fit_reflections(
             [Reflection(0, _record(run))], limit, lambda note: None, max_parts=1
         )
