@@ -58,7 +58,7 @@ LAYERS = (
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "learning", "loading", "many", "presets", "reducer", ""),
-    ("__main__", "cli", "demo", "recorded", "testing"),
+    ("__main__", "cli", "recorded", "testing"),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 STRATEGY_ROOMS = frozenset(LAYERS[1])

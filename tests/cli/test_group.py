@@ -11,7 +11,7 @@ from importlib import metadata
 
 import pytest
 
-from combee_dspy import __version__, demo
+from combee_dspy import __version__, tracking
 from combee_dspy.cli import _group
 from combee_dspy.exceptions import DataSourceError, LMUnreachableError, LocalModelError
 
@@ -140,11 +140,11 @@ def test_a_known_error_is_one_line_without_keys(capsys):
 def test_an_error_ends_with_its_code_and_a_fault_with_its_traceback(
     shell, monkeypatch, error, code
 ):
-    def fail(_):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr(demo, "run_demo", fail)
-    exit_code, _, err = shell("demo")
+    monkeypatch.setattr(tracking, "overview", fail)
+    exit_code, _, err = shell("show", "runs/today")
     assert exit_code == code
     assert "sk-abc" not in err
     assert ("Traceback" in err) == (code == 1)
@@ -159,20 +159,6 @@ def test_debug_shows_the_traceback_of_a_known_error(shell):
 
 def test_the_version_is_shown(shell):
     assert shell("--version") == (0, f"combee_dspy {__version__}\n", "")
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ("--api-base http://h/v1", "--lm"),
-        ("--model-file none.gguf", "--model-file"),
-        ("--model-file none.gguf --lm openai/m", "--model-file"),
-    ],
-)
-def test_options_of_the_demo_that_contradict_each_other_are_named(shell, options, word):
-    code, _, err = shell("demo", *options.split())
-    assert code == 2
-    assert word in err
 
 
 def test_benchmarks_are_listed_and_read(shell):

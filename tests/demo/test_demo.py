@@ -1,84 +1,69 @@
-"""The demo, on the real embedded model, cut short."""
+"""The demo, on the real embedded model, cut short; and what it refuses."""
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
+import sys
 
 import pytest
-from rich.console import Console
 
-from combee_dspy import demo
-from combee_dspy.evaluation import PairedDifference, detectable_difference
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.cli.demo import EMBEDDED, QUESTIONS
+from combee_dspy.evaluation import detectable_difference
 from combee_dspy.lms._weights import find_weights
+from tests.cli.conftest import shell  # noqa: F401 - a fixture
+
+DEMO = "combee_dspy.cli.demo"
 
 
 @pytest.mark.slow
 @pytest.mark.embedded
-def test_it_runs_and_says_what_it_did(tmp_path, monkeypatch):
+def test_it_runs_and_prints_its_result(shell, tmp_path, monkeypatch):  # noqa: F811 - the fixture
     pytest.importorskip("xllamacpp", reason="the embedded model needs the extra 'local'")
     if find_weights() is None:
         pytest.skip("the embedded model's weights are not installed")
-    sizes = {**demo.EMBEDDED.params, "train": 6, "validation": 4, "heldout": 4}
-    arguments = {**demo.EMBEDDED.arguments, "reflection_minibatch_size": 4}
-    monkeypatch.setattr(
-        demo, "EMBEDDED", replace(demo.EMBEDDED, params=sizes, rollouts=24, arguments=arguments)
-    )
-    monkeypatch.chdir(tmp_path)
-    console = Console(file=io.StringIO(), width=100)
-    report = demo.run_demo(demo.DemoOptions(seed=3), console)
-    shown = console.file.getvalue()
-    assert report.heldout.n == 4
-    assert set(report.costs.by_role) == {"task"}, "demonstrations cost no call of a proposer"
-    for said in (
+    small = {**EMBEDDED, "budget": {"rollouts": 24}, "reflection_minibatch_size": 4}
+    sizes = {"train": 6, "validation": 4, "heldout": 4}
+    monkeypatch.setattr(sys.modules[DEMO], "EMBEDDED", small)
+    monkeypatch.setattr(sys.modules[DEMO], "QUESTIONS", {**QUESTIONS, **sizes})
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = shell("demo", "--seed", "3")
+    assert code == 0, err
+    text = " ".join(out.split())
+    for words in (
         "real but tiny",
         "135 million",
         "--lm openai/",
         "--benchmark formula --path",
-        "before",
-        "the learned",
+        "24 rollouts, seed 3",
+        "the learned prompt",
         "Report: none. Add --log-dir",
     ):
-        assert said in shown
-    assert f"{report.heldout.before:.2f}" in shown
+        assert words in text
+    assert "n = 4: " in text
+    assert "proposer" not in text.partition("calls ")[2].partition("models")[0], (
+        "demonstrations cost no call of a proposer"
+    )
     assert not list(tmp_path.iterdir()), "without a log_dir nothing is written"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "after", "said"),
-    [
-        (0.1, 0.3, 0.6, "is better, n = 60."),
-        (-0.1, 0.3, 0.5, "is not shown to be better, n = 60."),
-        (-0.3, 0.1, 0.3, "is lower, not shown to be worse, n = 60."),
-        (-0.3, -0.1, 0.2, "is worse, n = 60."),
-    ],
-)
-def test_the_verdict_is_what_the_interval_says(low, high, after, said):
-    console = Console(file=io.StringIO(), width=200)
-    console.print(demo._verdict(PairedDifference(0.4, after, after - 0.4, low, high, 60, 0.95)))
-    assert said in console.file.getvalue()
 
 
 def test_its_held_out_questions_tell_the_gain_that_it_shows():
     # The mean gain of the runs on the results page, and the share of answers that changed in
     # the default run.
     gain, discordance = 0.21, 0.46
-    assert (
-        detectable_difference(demo.EMBEDDED.params["heldout"], discordance=discordance, power=0.95)
-        < gain
-    )
+    rows = QUESTIONS["heldout"]
+    assert detectable_difference(rows, discordance=discordance, power=0.95) < gain
     assert detectable_difference(48, discordance=discordance, power=0.6) > gain, "48 were too few"
 
 
-def test_a_model_file_takes_the_place_of_the_own_one(tmp_path):
-    settings = demo._model(demo.DemoOptions(model_file=tmp_path / "qwen.gguf"), demo.EMBEDDED)
-    assert settings["lm"].engine.options.files == (str(tmp_path / "qwen.gguf"),)
-
-
-def test_a_key_that_is_not_set_is_named(monkeypatch):
-    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    with pytest.raises(ArgumentValueError, match="NO_SUCH_KEY"):
-        demo.run_demo(
-            demo.DemoOptions(lm="openai/x", api_key_env="NO_SUCH_KEY"), Console(file=io.StringIO())
-        )
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--api-base http://h/v1", "Add --lm"),
+        ("--model-file none.gguf", "--model-file is no file"),
+        ("--model-file none.gguf --lm openai/m", "--model-file is given beside --lm"),
+        ("--lm openai/x --api-key-env NO_SUCH_KEY", "NO_SUCH_KEY"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(shell, options, words):  # noqa: F811 - the fixture
+    code, _, err = shell("demo", *options.split())
+    assert (code, err.count("\n")) == (2, 1)
+    assert words in err
