@@ -34,7 +34,7 @@ def test_each_test_that_a_page_names_is_there(page: str) -> None:
 
 
 def test_one_that_is_gone_is_seen() -> None:
-    assert missing("| `search/test_said.py`, `…::test_none`") == [
-        f"{ROOT / 'tests/search/test_said.py'}::test_none"
+    assert missing("| `docs/test_named_tests.py`, `…::test_none`") == [
+        f"{ROOT / 'tests/docs/test_named_tests.py'}::test_none"
     ]
     assert missing("`nowhere/test_x.py`") == ["nowhere/test_x.py::"]
