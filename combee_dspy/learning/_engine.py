@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import dspy
 
@@ -18,7 +19,6 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import without_callbacks
 from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
 from combee_dspy.exceptions import (
-    ArgumentTypeError,
     InfrastructureError,
 )
 from combee_dspy.guards import CopyIndex, Guards
@@ -26,17 +26,15 @@ from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, Journal, RunLog
 from combee_dspy.lessons import Book, Taught, read_section, taught
 from combee_dspy.lms import adapter_for
-from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
-from combee_dspy.options import Privacy, positive
 from combee_dspy.records import CallUsage, FailedCall, Lessons, Reflection, Role
 from combee_dspy.reflections import estimate_tokens
-from combee_dspy.rollouts import Answer, CallJob, Slots, decode_answer, encode_answer, open_slots
-from combee_dspy.search import Texts, in_own_loop
+from combee_dspy.rollouts import Answer, CallJob, Slots, decode_answer, open_slots
+from combee_dspy.search import Texts, call_effect, in_own_loop, scrubbed_answer
 from combee_dspy.strategies import EmitFn, StrategyContext
-from combee_dspy.traces import Selected, Selection, Traces, open_traces
+from combee_dspy.traces import Selected
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Allowance", "Learner", "Outcome", "make_learner"]
+__all__ = ["Allowance", "Learner"]
 
 _COMPONENT = "prompt"
 
@@ -57,51 +55,18 @@ class Allowance(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was learned.
+class Learner:
+    """Reads traces into a book.
 
     Attributes:
-        book: Every lesson.
-        text: The prompt with the served lessons.
-        usage: What all parts of the run have spent, by role and model.
+        lm: Who reads.
+        aggregator: How readers learn.
+        weigher: Which lessons are served.
+        selected: The traces.
+        texts: Scrubs what readers answer.
+        seed: Seed of the aggregator.
+        allowance: What may be spent; ``None`` for any amount.
     """
-
-    book: Book
-    text: str
-    usage: tuple[CallUsage, ...] = ()
-
-
-def make_learner(
-    traces: Traces,
-    reflection_lm: str | dspy.BaseLM,
-    selection: Selection | None,
-    strategies: tuple[str | Aggregator, str | Weigher],
-    privacy: Privacy | None,
-) -> Learner:
-    """Choose traces, and return who learns from them; see :func:`combee_dspy.learn_lessons`.
-
-    Raises:
-        ArgumentError: An argument cannot be used, or the traces teach nothing.
-        TraceSourceError: The traces cannot be read.
-    """
-    if not isinstance(reflection_lm, (str, dspy.BaseLM)):
-        remedy = "Give a dspy.LM or a model's name."
-        raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", remedy)
-    lm = dspy.LM(reflection_lm) if isinstance(reflection_lm, str) else reflection_lm
-    secrets = forms_of({*secrets_of(lm), *secret_variables()})
-    texts = Texts(privacy or Privacy(texts="redacted"), lambda text: mask(text, secrets))
-    aggregator = cast("Aggregator", registry.resolve("aggregator", strategies[0]))
-    weigher = cast("Weigher", registry.resolve("weigher", strategies[1]))
-    selection = selection or Selection()
-    selected = selection.choose(open_traces(traces), texts.scrub)
-    selected.check()
-    logger.info("%s", selected)
-    return Learner(lm, aggregator, weigher, selected, texts, selection.seed)
-
-
-@dataclass(frozen=True, slots=True)
-class Learner:
-    """One learning: what is read, by whom, and how it becomes books."""
 
     lm: dspy.BaseLM
     aggregator: Aggregator
@@ -109,35 +74,31 @@ class Learner:
     selected: Selected
     texts: Texts
     seed: int
-    allowance: Allowance | None = None
+    allowance: Allowance | None
 
     def learn(
         self, text: str, before: Book, num_threads: int | None, log_dir: str | Path | None
-    ) -> Outcome:
-        """Read the traces on a loop of its own, from a prompt and what was learned before."""
-        positive("num_threads", num_threads)
+    ) -> tuple[Book, tuple[CallUsage, ...]]:
+        """Read the traces on a loop of its own, from a prompt and what was learned before.
+
+        Returns:
+            The book, and what all parts of the run have spent, by role and model.
+        """
         # MLflow's autologging would record readers among the traces that the next call reads.
         callbacks = without_callbacks(lambda other: type(other).__module__.startswith("mlflow."))
-        with dspy.context(callbacks=callbacks):
-            return in_own_loop(lambda: self._learn(text, before, num_threads, log_dir))
+        with dspy.context(callbacks=callbacks), closing(Journal(log_dir)) as journal:
+            return in_own_loop(lambda: self._learn(text, before, num_threads, journal))
 
     async def _learn(
-        self, text: str, before: Book, num_threads: int | None, log_dir: str | Path | None
-    ) -> Outcome:
-        journal = Journal(log_dir)
-        try:
-            log = journal.run("learn", self.seed, self._identity(text), self._description())
+        self, text: str, before: Book, num_threads: int | None, journal: Journal
+    ) -> tuple[Book, tuple[CallUsage, ...]]:
+        about = {"learn": str(self.selected), "model": str(self.lm.model)}
+        with closing(journal.run("learn", self.seed, self._identity(text), about)) as log:
             async with open_slots(num_threads) as slots:
-                book = await self._read(text, before, self._asking(slots, log), log)
+                reader = Asking(slots, log, self.lm, self.texts, self.allowance)
+                book = await self._read(text, before, reader, log)
             await log.finish("finished", {"lessons": len(book.served)})
-            outcome = Outcome(book, Instruction().serve(text, book), log.usage())
-            log.close()
-            return outcome
-        finally:
-            journal.close()
-
-    def _asking(self, slots: Slots, log: RunLog) -> Asking:
-        return Asking(slots, log, self.lm, self.texts, self.allowance)
+            return book, log.usage()
 
     async def _read(self, text: str, before: Book, asking: Asking, log: RunLog) -> Book:
         def emit(event: Event) -> None:
@@ -176,9 +137,6 @@ class Learner:
             "model": str(self.lm.model),
         }
 
-    def _description(self) -> dict[str, Any]:
-        return {"learn": str(self.selected), "model": str(self.lm.model)}
-
 
 def _digest(value: object) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
@@ -202,14 +160,12 @@ class Asking:
         role: Role,
     ) -> dspy.Prediction | FailedCall:
         question = canonical_json([signature.instructions, inputs])
-        digest = hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
-        key = f"call/0/{'/'.join(map(str, place))}/{role}/{digest}"
-        value = self.log.find(key)
+        effect = call_effect(signature, place, role, question, 0)
+        value = self.log.find(effect.key)
         answer = None if value is None else decode_answer(value)
         if answer is None:
             self.log.check_room()
             job = CallJob(signature, inputs, self.lm, adapter_for(self.lm), role)
-            effect = Effect(key, "call", {}, role, signature.__name__, 0, str(place[0]))
             buying = asyncio.ensure_future(self._buy(job, effect, estimate_tokens(question)))
             try:
                 answer = await asyncio.shield(buying)
@@ -222,10 +178,9 @@ class Asking:
 
     async def _buy(self, job: CallJob, effect: Effect, tokens: int) -> Answer:
         answer = await self._paid(job, tokens)
-        value = self.texts.scrubbed(encode_answer(answer))
-        error = answer.outcome.error if isinstance(answer.outcome, FailedCall) else None
-        await self.log.keep(replace(effect, value=value, error=error, usage=answer.usage))
-        return decode_answer(value) or answer
+        effect, answer = scrubbed_answer(replace(effect, usage=answer.usage), answer, self.texts)
+        await self.log.keep(effect)
+        return answer
 
     async def _paid(self, job: CallJob, prompt: int) -> Answer:
         if self.allowance is None:

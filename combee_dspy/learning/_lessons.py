@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import logging
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import dspy
 
+from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.artifacts import Instruction
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.files import file_name, write_plain
 from combee_dspy.json_texts import sound
-from combee_dspy.learning._engine import Allowance, make_learner
+from combee_dspy.learning._engine import Allowance, Learner
 from combee_dspy.lessons import Book, encode_book, read_section
-from combee_dspy.options import Privacy
+from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
+from combee_dspy.options import Privacy, positive
 from combee_dspy.records import CallUsage
+from combee_dspy.search import Texts
 from combee_dspy.skills import SkillFolder, write_skill
-from combee_dspy.traces import Selected, Selection, Traces
+from combee_dspy.traces import Selected, Selection, Traces, open_traces
 from combee_dspy.weighers import Weigher
 
 __all__ = ["LearnedLessons", "learn_lessons"]
+
+logger = logging.getLogger("combee_dspy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +120,21 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         JournalMismatchError: ``log_dir`` holds a run on other traces or with other settings.
         InfrastructureError: The service kept failing; what was read is in the journal.
     """
-    learner = make_learner(traces, reflection_lm, selection, (aggregator, weigher), privacy)
-    outcome = replace(learner, allowance=allowance).learn(
-        task, book or Book(), num_threads, log_dir
+    positive("num_threads", num_threads)
+    if not isinstance(reflection_lm, (str, dspy.BaseLM)):
+        remedy = "Give a dspy.LM or a model's name."
+        raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", remedy)
+    lm = dspy.LM(reflection_lm) if isinstance(reflection_lm, str) else reflection_lm
+    secrets = forms_of({*secrets_of(lm), *secret_variables()})
+    texts = Texts(privacy or Privacy(texts="redacted"), lambda text: mask(text, secrets))
+    strategies = (
+        cast("Aggregator", registry.resolve("aggregator", aggregator)),
+        cast("Weigher", registry.resolve("weigher", weigher)),
     )
-    return LearnedLessons(outcome.book, outcome.text, learner.selected, outcome.usage)
+    selection = selection or Selection()
+    selected = selection.choose(open_traces(traces), texts.scrub)
+    selected.check()
+    logger.info("%s", selected)
+    learner = Learner(lm, *strategies, selected, texts, selection.seed, allowance)
+    learned, usage = learner.learn(task, book or Book(), num_threads, log_dir)
+    return LearnedLessons(learned, Instruction().serve(task, learned), selected, usage)

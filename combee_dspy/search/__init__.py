@@ -45,6 +45,7 @@ Everything here lives on one event loop. Nothing of it is public but what ``__al
 # imported in its middle is forgotten afterwards.
 import scipy.sparse  # noqa: F401
 
+from combee_dspy.search._calls import call_effect, scrubbed_answer
 from combee_dspy.search._candidates import Candidate, SharedParts
 from combee_dspy.search._compile import (
     compile_program,
@@ -63,11 +64,13 @@ __all__ = [
     "SerialVerdict",
     "SharedParts",
     "Texts",
+    "call_effect",
     "check_verdict",
     "compile_program",
     "compile_task",
     "in_own_loop",
     "make_compilation",
     "open_shared",
+    "scrubbed_answer",
     "user",
 ]

@@ -7,9 +7,8 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TypeAlias
 
 import dspy
 from pydantic_core import to_jsonable_python
@@ -31,7 +30,6 @@ from combee_dspy.traces import (
     Recording,
     Selection,
     Trace,
-    Traces,
     as_example,
     make_matcher,
     measure_coverage,
@@ -39,8 +37,6 @@ from combee_dspy.traces import (
 )
 
 __all__ = ["add_traces", "make_scrub"]
-
-_Values: TypeAlias = frozenset[tuple[str, str]]
 
 # Characters from which a text is taken for one row's, whatever its field is called.
 _TELLING = 40
@@ -74,17 +70,9 @@ def add_traces(
     if isinstance(settings.metric, Judge):
         selection = replace(selection, unjudged=True)
     compared = () if data.valset is None else splits.validation
-    chosen = _read_traces(
-        data.traces,
-        selection,
-        student,
-        (*compared, *splits.heldout),
-        make_scrub(settings),
-        by_call=settings.edits_instructions,
-        most=_seen_before(settings.log_dir, run),
-    )
-    own = (Candidate(settings.artifact.seed(student)).id, models_by_role(settings).get("task", ""))
-    chosen = _with_answerers(chosen, own)
+    most = _seen_before(settings.log_dir, run)
+    traces = islice(open_traces(data.traces), most)
+    chosen = _choose(traces, selection, student, settings, (*compared, *splits.heldout))
     try:
         chosen.selected.check(str(chosen))
     except ArgumentValueError as error:
@@ -96,68 +84,47 @@ def add_traces(
     return replace(splits, digests=digests, traces=chosen)
 
 
-def _with_answerers(chosen: TraceRows, own: tuple[str, str]) -> TraceRows:
-    """Return traces with how many of them are not known to be the own prompt's and model's."""
-    counts: Counter[str] = Counter()
-    for names, count in chosen.coverage.prompts.items():
-        if not any(names):
-            counts["nameless"] += count
-        elif any(name and name != mine for name, mine in zip(names, own, strict=True)):
-            counts["foreign"] += count
-    return replace(chosen, foreign=counts["foreign"], nameless=counts["nameless"])
-
-
-def _read_traces(
-    traces: Traces,
+def _choose(
+    traces: Iterable[Trace],
     selection: Selection,
     student: dspy.Module,
+    settings: Settings,
     reserved: Iterable[Row],
-    scrub: Callable[[str], str],
-    *,
-    by_call: bool,
-    most: int | None,
 ) -> TraceRows:
-    """Choose the traces that a run learns from.
-
-    Args:
-        traces: A source, or any iterable of traces.
-        selection: Which are chosen.
-        student: The program; calls are matched to its predictors.
-        reserved: Rows that candidates are compared on: nothing is learned from them.
-        scrub: Takes out of a text what no reader may see.
-        by_call: Whether only calls of the program's predictors teach, and not whole trajectories.
-        most: How many are read at most; ``None`` for all.
-
-    Raises:
-        ArgumentError: The traces cannot be used.
-        TraceSourceError: They cannot be read.
-    """
+    """Choose the traces that a run learns from; rows that are reserved are learned by nobody."""
     counts: Counter[str] = Counter()
     paths = {path for path, _ in student.named_predictors()}
-    compared, match = _Reserved(reserved, scrub), make_matcher(student)
+    scrub, match = make_scrub(settings), make_matcher(student)
+    compared = _Reserved(reserved, scrub)
 
     def teaching() -> Iterator[Trace]:
-        for trace in islice(open_traces(traces), most):
+        for trace in traces:
             counts["seen"] += 1
             if compared.has(trace):
                 counts["shared"] += 1
                 continue
             matched = match(trace)
-            if by_call and not any(call.predictor in paths for call in matched.calls):
+            # Without an instruction to edit, whole trajectories teach.
+            calls = (call.predictor in paths for call in matched.calls)
+            if settings.edits_instructions and not any(calls):
                 counts["unmatched"] += 1
                 continue
             yield matched
 
     selected = selection.choose(teaching(), scrub)
-    rows = tuple(_make_row(number, item) for number, item in enumerate(selected.recordings))
+    coverage = measure_coverage(selected.traces, student)
+    own = (Candidate(settings.artifact.seed(student)).id, models_by_role(settings).get("task", ""))
+    for names, count in coverage.prompts.items():
+        if not any(names):
+            counts["nameless"] += count
+        elif any(name and name != mine for name, mine in zip(names, own, strict=True)):
+            counts["foreign"] += count
     return TraceRows(
-        rows,
+        tuple(_make_row(number, item) for number, item in enumerate(selected.recordings)),
         selection,
         selected,
-        measure_coverage(selected.traces, student),
-        counts["seen"],
-        counts["shared"],
-        counts["unmatched"],
+        coverage,
+        **{name: counts[name] for name in ("seen", "shared", "unmatched", "foreign", "nameless")},
     )
 
 
@@ -200,53 +167,38 @@ class _Reserved:
 
     def __init__(self, rows: Iterable[Row], scrub: Callable[[str], str]) -> None:
         self._hashes: set[str] = set()
-        self._inputs: defaultdict[frozenset[str], list[Mapping[str, str]]] = defaultdict(list)
-        self._seen: dict[tuple[frozenset[str], frozenset[str]], set[_Values]] = {}
-        self._by_text: defaultdict[str, list[frozenset[str]]] = defaultdict(list)
+        self._by_longest: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+        self._by_text: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
         for row in rows:
             self._hashes.add(row.hash)
             inputs = dict(row.example.inputs().items())
             redacted = {name: with_texts(value, scrub) for name, value in inputs.items()}
-            for fields in map(_as_texts, (inputs, redacted)):
-                self._inputs[frozenset(fields)].append(fields)
-                texts = frozenset(fields.values())
-                for text in _long(texts):
-                    self._by_text[text].append(texts)
+            for fields in filter(None, map(_as_texts, (inputs, redacted))):
+                self._by_longest[max(fields.values(), key=len)].append(fields)
+                for text in set(fields.values()):
+                    self._by_text[text].append(fields)
 
     def has(self, trace: Trace) -> bool:
         """Return whether a trace is of one of the rows."""
-        fields = _as_texts(trace.inputs) if self._inputs else {}
-        return (
-            trace.row in self._hashes
-            or any(
-                _values(fields, common) in self._values_of(names, common)
-                for names in self._inputs
-                if (common := names.intersection(fields)) and common in (names, fields.keys())
-            )
-            or self._has_renamed(frozenset(fields.values()))
-        )
-
-    def _has_renamed(self, texts: frozenset[str]) -> bool:
-        return any(
-            texts <= row or row <= texts
-            for text in _long(texts)
-            for row in self._by_text.get(text, ())
-        )
-
-    def _values_of(self, names: frozenset[str], common: frozenset[str]) -> set[_Values]:
-        """Return what rows that have some fields hold in those that a trace has too."""
-        if (names, common) not in self._seen:
-            values = {_values(fields, common) for fields in self._inputs[names]}
-            self._seen[names, common] = values
-        return self._seen[names, common]
+        if trace.row in self._hashes:
+            return True
+        fields = _as_texts(trace.inputs) if self._by_text else {}
+        if not fields:
+            return False
+        # Of two that are one row the smaller one's longest text is in the other.
+        texts = set(fields.values())
+        within = (row for text in texts for row in self._by_longest.get(text, ()))
+        around = self._by_text.get(max(texts, key=len), ())
+        return any(_are_one(fields, row) for row in chain(within, around))
 
 
-def _long(texts: Iterable[str]) -> Iterator[str]:
-    return (text for text in texts if len(text) >= _TELLING)
-
-
-def _values(fields: Mapping[str, str], names: frozenset[str]) -> _Values:
-    return frozenset((name, fields[name]) for name in names)
+def _are_one(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """Return whether the fields of one hold all of the other's."""
+    few, many = sorted((first, second), key=len)
+    if few.items() <= many.items():
+        return True
+    texts = set(few.values())
+    return texts <= set(many.values()) and any(len(text) >= _TELLING for text in texts)
 
 
 def _as_texts(inputs: Mapping[str, object]) -> dict[str, str]:
