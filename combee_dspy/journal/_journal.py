@@ -179,12 +179,12 @@ class Journal:
                     "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES"
                     " (?,?,?,?,?,?,?)"
                 )
-                self._write_now((sql, row), (_RUN, (number,)))
+                self._write((sql, row), (_RUN, (number,)))
                 return RunLog(self, number, resumed=False, keys=())
             sql = "SELECT key FROM effect WHERE run = ?"
             keys = [key for (key,) in reader.rows(sql, (number,))]
             taken_up = "UPDATE run SET state = 'running', finished = NULL WHERE id = ?"
-            self._write_now((taken_up, (number,)), (_RUN, (number,)))
+            self._write((taken_up, (number,)), (_RUN, (number,)))
         return RunLog(self, number, resumed=True, keys=keys)
 
     def _differs(self, written: str, identity: Identity) -> list[str]:
@@ -195,15 +195,9 @@ class Journal:
             if before.get(what) != identity.get(what)
         ]
 
-    def _write_now(self, *statements: Statement) -> None:
-        try:
-            with closing(connect(self.path, durable=True)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                for sql, parameters in statements:
-                    connection.execute(sql, parameters)
-                connection.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            raise JournalError(f"{self.path} could not be written: {error}") from error
+    def _write(self, *statements: Statement) -> None:
+        self.writer.put(statements)
+        self.writer.wait()
 
     def close(self) -> None:
         """Write what is waiting and let go of the file; a temporary folder is removed. May be

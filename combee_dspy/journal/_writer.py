@@ -7,6 +7,7 @@ import os
 import queue
 import sqlite3
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -21,7 +22,7 @@ from combee_dspy.journal._integrity import row_sum
 Statement = tuple[str, Sequence[Any]]
 """SQL and its parameters."""
 
-_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"] | Future[None]
+_Waiting = asyncio.Future[None] | Future[None]
 _MOST = 512  # statements in one commit: keeps the wait of the first one short
 _RESERVE = 16 << 20  # 256 effects in flight, whose pages take 20 to 60 kB in SQLite's log
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -72,9 +73,8 @@ class Writer:
         """
         if not self._thread.is_alive():
             raise self._closed()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        self._queue.put((statements, (loop, done)))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put((statements, done))
         await done
 
     def wait(self) -> None:
@@ -115,16 +115,17 @@ class Writer:
             JournalError: An earlier statement could not be written.
         """
         if self._failure is not None:
-            raise JournalError(
-                f"{self._path} could not be written: {self._failure}"
-            ) from self._failure
+            raise self._unwritten(self._failure) from self._failure
+
+    def _unwritten(self, error: Exception) -> JournalError:
+        return JournalError(f"{self._path} could not be written: {error}")
 
     def _work(self) -> None:
         connection = None
         try:
             connection = connect(self._path, durable=self._mark is not None)
         except (sqlite3.Error, NotPlainFileError) as error:
-            self._failure = error  # told to everybody who waits, now and later
+            self._failure = error  # everybody who waits gets it, now and later
         while self._write_group(connection):
             pass
         if connection is not None:
@@ -137,15 +138,15 @@ class Writer:
             group.append(self._queue.get())
         work = [item for item in group if item is not None]
         self._commit(connection, [statement for statements, _ in work for statement in statements])
-        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        loops: defaultdict[asyncio.AbstractEventLoop, list[_Waiting]] = defaultdict(list)
         for _, waiting in work:
             if isinstance(waiting, Future):
-                self._tell([waiting])
+                self._answer([waiting])
             elif waiting is not None:
-                loops.setdefault(waiting[0], []).append(waiting[1])
+                loops[waiting.get_loop()].append(waiting)
         for loop, futures in loops.items():
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._tell, futures)
+                loop.call_soon_threadsafe(self._answer, futures)
         return group[-1] is not None
 
     def _commit(
@@ -178,16 +179,14 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
 
-    def _tell(self, futures: Sequence[asyncio.Future[None] | Future[None]]) -> None:
+    def _answer(self, futures: Sequence[_Waiting]) -> None:
         for future in futures:
             if future.done():
-                continue
+                continue  # whoever waited was cancelled
             if self._failure is None:
                 future.set_result(None)
             else:
-                future.set_exception(
-                    JournalError(f"{self._path} could not be written: {self._failure}")
-                )
+                future.set_exception(self._unwritten(self._failure))
 
 
 def _reserved(path: Path) -> Path:
