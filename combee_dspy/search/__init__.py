@@ -5,8 +5,8 @@
 | ``_compile`` | one compilation, from its settings to its end | ``_run``, journal, slots |
 | ``_splits``, ``_own_loop`` | its data, checked; the loop that it runs on | nothing |
 | ``_traces``, ``_recorded`` | traces as rows; what answers for their rollouts | traces, effects |
-| ``_outcome`` | search, choose, read the held-out set, report | ``_run`` |
-| ``_run`` | the parts of a run, and who is made of whom | everything below |
+| ``_course`` | search, choose, read the held-out set, report | ``_run`` |
+| ``_run`` | the parts of a run, made of each other | everything below |
 | ``_earlier`` | costs of earlier parts of a run, decisions of a replayed one | journal |
 | ``_describe`` | what a run may be resumed with; what people read of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |

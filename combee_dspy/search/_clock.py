@@ -1,4 +1,4 @@
-"""Ends what a budget in seconds leaves no time for, whatever it hangs in."""
+"""Ends a run when its seconds are over, wherever it hangs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ __all__ = ["Clock"]
 
 T = TypeVar("T")
 
-# Seconds once the time is over: until what is in flight is given up, and until what waits for it is
-# cancelled.
+# Seconds after the end of the time: then effects in flight are abandoned, and then their waiters.
 _GRACE, _SETTLED = 0.8, 1.0
 _LOOK = 0.5  # seconds after which to look again how much is left: a reserve may be set meanwhile
 
@@ -24,8 +23,8 @@ _LOOK = 0.5  # seconds after which to look again how much is left: a reserve may
 class Clock:
     """Holds a search, and then its reading of the held-out set, to the seconds of the budget.
 
-    Once they are over nothing begins any more. What is in flight has most of a second to end and is
-    then given up. Lives on the search's loop.
+    Once they are over no effect begins. Effects in flight have most of a second to end; then they
+    are abandoned. Lives on the search's loop.
     """
 
     effects: Effects
@@ -34,14 +33,14 @@ class Clock:
         self._purse = self.effects.purse
 
     async def hold(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work, and wait for every effect that it has begun.
+        """Do some work, and wait for all its effects.
 
         Raises:
             BudgetReached: Its time was over before it had a result.
         """
         left = self._purse.left
         if left is None or left <= self._purse.reserve:
-            # Where the time was over before, what was bought is read again, however long that
+            # Where the time was over before, results are read from the journal: however long that
             # takes.
             self.effects.buyer.over = "" if left is None else self._purse.time_is_over()
             result = await work()

@@ -30,8 +30,8 @@ from combee_dspy.rollouts import (
     patient,
 )
 from combee_dspy.search._candidates import Compilation, SharedParts
+from combee_dspy.search._course import find_program
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
-from combee_dspy.search._outcome import find_program
 from combee_dspy.search._own_loop import in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 
-# effects in flight at most, where nobody names a number and workers cost nothing before they are
-# used
+# Effects in flight at most without num_threads: for executors whose idle workers cost nothing, and
+# for others.
 _ELASTIC = 256
 _START = 8
 
@@ -73,7 +73,7 @@ def make_compilation(
     name: str = "main",
     number: int = 0,
 ) -> Compilation:
-    """Check what a user gave.
+    """Check the arguments of a compilation, and return it.
 
     Raises:
         ArgumentError: An argument cannot be used.
@@ -81,28 +81,13 @@ def make_compilation(
         SplitOverlapError: ``heldout`` shares rows with another split.
         TraceSourceError: The traces cannot be read.
     """
-    if isinstance(student, type) or not isinstance(student, dspy.Module):
-        remedy = (
-            "Give an instance of a dspy.Module, for example dspy.Predict('question -> answer')."
-        )
-        raise ArgumentTypeError("student", student, "is no DSPy program", remedy)
-    if not settings.artifact.components(student):
-        remedy = (
-            "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
-        )
-        raise ArgumentValueError(
-            "student", student, "has no predictors, so there is nothing to learn", remedy
-        )
-    check_lm("dspy.settings.lm", dspy.settings.lm)
-    for part, predictor in student.named_predictors():
-        check_lm(f"student.{part}.lm", getattr(predictor, "lm", None))
-    settings.executor.check_program(student, settings.metric)
+    _check_student(settings, student)
     heldout = data.heldout
     if heldout is not None and not isinstance(heldout, Heldout):
         rows = examples_in("heldout", heldout)
         heldout = Heldout(tuple(rows)) if len(rows) else None
     splits = make_splits(data, heldout.rows if heldout else ())
-    if splits.validation:  # else it reads its traces once, and runs nothing
+    if splits.validation:  # else the run reads its traces once, and buys no rollout
         check_bounded(settings)
     learned, compared = ({row.hash for row in rows} for rows in (splits.train, splits.validation))
     require_validation(settings.budget, learned=learned, compared=compared)
@@ -120,6 +105,24 @@ def make_compilation(
     return task
 
 
+def _check_student(settings: Settings, student: dspy.Module) -> None:
+    if isinstance(student, type) or not isinstance(student, dspy.Module):
+        remedy = (
+            "Give an instance of a dspy.Module, for example dspy.Predict('question -> answer')."
+        )
+        raise ArgumentTypeError("student", student, "is no DSPy program", remedy)
+    if not settings.artifact.components(student):
+        problem = "has no predictors, so there is nothing to learn"
+        remedy = (
+            "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
+        )
+        raise ArgumentValueError("student", student, problem, remedy)
+    check_lm("dspy.settings.lm", dspy.settings.lm)
+    for part, predictor in student.named_predictors():
+        check_lm(f"student.{part}.lm", getattr(predictor, "lm", None))
+    settings.executor.check_program(student, settings.metric)
+
+
 async def _alone(task: Compilation) -> dspy.Module:
     async with open_shared(task.settings) as shared:
         return await compile_task(task, shared)
@@ -131,7 +134,7 @@ async def open_shared(settings: Settings) -> AsyncIterator[SharedParts]:
 
     Raises:
         JournalError: The journal is held by another process, or damaged.
-        RefusedError: A diagnosis is required, and none says go.
+        RefusedError: A diagnosis is required, and serial search has not converged.
     """
     check_diagnosed(settings)
     named = settings.num_threads
@@ -176,7 +179,7 @@ async def compile_task(task: Compilation, shared: SharedParts) -> dspy.Module:
     check_roles(settings.metric, settings.reflection_lm, calibration=calibration, default=lm)
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     for tracker in trackers:
-        tracker.check()  # before there is a run, which nobody would end
+        tracker.check()  # before there is a run that would stay without an end
     prints = fingerprints(task.student, settings.metric)
     log = _begin_log(task, shared.journal, prints)
     state, result = "failed", {}

@@ -60,7 +60,7 @@ class Contexts:
 
     @cached_property
     def _joined_later(self) -> bool:
-        """Whether whoever gets the lessons reads all of them in one call."""
+        """Whether every operator reads all lessons in one call."""
         operators = self.task.settings.operators
         return not self.task.proposes_itself and all(
             operator.joins_lessons for operator in operators if operator.needs_lessons
@@ -88,7 +88,7 @@ class Contexts:
         schedule = self.task.settings.diversity.temperature
         if schedule is None:
             return None
-        # What is there for sure when the update begins, so that it never hangs on arrival.
+        # Only scores that are surely there when the update begins: speed must not matter.
         last = step - self.task.behind
         scores = [score for update, score in self.pool.history if update <= last]
         best = max(range(len(scores)), key=lambda place: scores[place], default=0)

@@ -182,9 +182,7 @@ def _search(settings: Settings) -> Search:
 
 
 def stable_repr(value: Any) -> str:
-    """Return a ``repr`` without addresses, which say nothing about what an object does, and
-    change.
-    """
+    """Return a ``repr`` without addresses, which change from run to run."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
@@ -195,9 +193,7 @@ def budget_digest(task: Compilation) -> str:
 
 
 def _settings_of(lm: Any) -> dict[str, Any]:
-    """Return what an LM is asked with. Where it is served, and with which key and headers, changes
-    nothing of it.
-    """
+    """Return the arguments of an LM's calls; address, key and headers change no answer."""
     kwargs = dict(getattr(lm, "kwargs", None) or {})
     hidden = re.compile(f"api_base|base_url|header|{SECRET_NAME.pattern}", re.IGNORECASE)
     return {name: kwargs[name] for name in sorted(kwargs) if not hidden.search(name)}
@@ -276,7 +272,7 @@ def result_of(report: CombeeReport) -> dict[str, Any]:
 def bare_state(program: dspy.Module) -> dict[str, Any] | None:
     """Return the state of what a run returns, without its LMs; ``None`` where it cannot be written.
 
-    LMs may hold a key, and are whoever loads it.
+    LMs may hold a key, and belong to whoever loads the program.
     """
     bare = program.deepcopy()
     bare.set_lm(None)

@@ -46,9 +46,7 @@ def _earlier_seconds(reader: Reader, run: int) -> float:
 
 
 def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]:
-    """Return what each effect of earlier parts of a run has cost, with its kind as a purse knows
-    it.
-    """
+    """Return the cost of each effect of earlier parts of a run, with its kind in a purse."""
     rows = reader.rows(
         "SELECT e.id, CASE e.kind WHEN 'rollout' THEN e.kind WHEN 'failed' THEN e.value ->> '$.of'"
         " ELSE e.kind || '/' || e.purpose END, u.role, u.model, u.calls, u.errors, u.cached,"

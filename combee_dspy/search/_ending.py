@@ -31,7 +31,7 @@ _NOTHING = "A full pass found nothing new to learn"
 class Ending:
     """Decides, in the order of updates, whether the next one begins. Lives on the search's loop.
 
-    A reason that hangs on the clock, the bill or the user's code is an effect.
+    Reasons by the clock, the bill or the user's code are effects.
 
     Attributes:
         settled: Why a run ends once every training row is right.
@@ -85,9 +85,7 @@ class Ending:
         ]
 
     async def cut_off(self, step: int, reason: str) -> str:
-        """Note that a budget ended the run in the middle of an update, of which nothing is kept;
-        return why.
-        """
+        """Note that a budget ended the run in the middle of an update; return the reason."""
         data = {"step": step, "reason": reason}
         ended = await self.effects.decide(f"end/{self._key}", lambda: data, step=step)
         self.effects.purse.exhausted = True
@@ -124,8 +122,8 @@ class Ending:
         return f"{_NOTHING}: {why}" + (f"; no rollout called {names}" if untraced else "")
 
     def _barren(self, last: int) -> Sequence[int]:
-        """Return the updates of the newest epoch that is committed as a whole, and enough of them,
-        if they bought nothing.
+        """Return the updates of the newest epoch that is committed as a whole, and earlier ones
+        where these are few; none if any of them took a new rollout.
         """
         now = int(self.batches.epochs)
         last_of = {epoch: step for step, epoch in enumerate(self._epochs) if 0 <= epoch < now}
@@ -183,7 +181,7 @@ def _stops(stopper: StopperProtocol, state: GEPAState) -> bool:
 
 
 def describe_untraced(components: Sequence[str]) -> str:
-    """Return what to tell people of components that no rollout has called."""
+    """Return the warning about components that no rollout has called."""
     names = ", ".join(map(repr, components))
     return (
         f"No rollout called predictor {names}, so nothing was learned for it. "

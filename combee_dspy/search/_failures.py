@@ -25,8 +25,8 @@ _RAISED: dict[str | None, tuple[Role, Cause]] = {
     "program": ("task", "raised"),
     "metric": ("evaluator", "unscored"),
 }
-# Where a metric has no feedback on a predictor, the rollout's own stands in. A comparison that
-# cannot be read leaves the book as it is.
+# Without feedback on a predictor the rollout's own is used. A comparison that cannot be read leaves
+# the book as it is.
 _HARMLESS = ("comparisons", "evaluator feedback")
 _LOOK = {
     "unparsed": (
@@ -111,7 +111,7 @@ class Failures:
         if fingerprints(program, metric)["program"] != before:
             self.effects.warn(
                 "A rollout changed the program itself, which other threads run at the same moment:"
-                " what it answers may hang on the order of the rows. Keep such state in local"
+                " its answers may depend on the order of the rows. Keep such state in local"
                 " variables of forward."
             )
 

@@ -90,7 +90,7 @@ class Gepa:
         return {index for front in fronts for index in front}
 
     def begin_run(self, seed: Candidate) -> None:
-        """Note that the run begins, before anything is bought."""
+        """Note that the run begins, before any effect."""
         self.callbacks.notify(
             "on_optimization_start",
             seed_candidate=dict(seed.texts),

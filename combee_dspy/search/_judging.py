@@ -1,4 +1,4 @@
-"""Looks at each update before it counts: what failed, and whether the metric can be trusted."""
+"""Checks each update before it is committed: what failed, and can its metric be trusted?"""
 
 from __future__ import annotations
 
@@ -49,35 +49,39 @@ class Judging:
         self._reference_proposes = any(same_model(lm, proposer) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
 
-    async def look(self, learned: Learned) -> None:
-        """Look at what an update learned.
+    async def check(self, learned: Learned) -> None:
+        """Check an update.
 
         Raises:
             TooManyFailuresError: Nearly everything of one kind fails.
             CalibrationFailedError: Metric and reference do not agree.
-            RefusedError: The metric is judged by the model that proposes.
+            RefusedError: The model that proposes judges, too.
         """
         await self.failures.check(learned.plan.step)
         # A judge held to the model that proposes must be another one.
         if self._calibrator is None or self._reference_proposes:
             usage = (row for rollout in learned.rollouts for row in rollout.usage)
             check_roles_heard(usage, self._proposer)
-        if self._calibrator is None:
-            return
+        if self._calibrator is not None:
+            await self._calibrate(self._calibrator, learned)
+
+    async def _calibrate(self, calibrator: Calibrator, learned: Learned) -> None:
+        """Score a sample of the rollouts by the reference."""
         for row, rollout in zip(learned.plan.rows, learned.rollouts, strict=True):
             place = (learned.plan.parent.candidate.id, row.hash)
-            chosen = place not in self._judged and self._calibrator.chosen(*place)
-            if rollout.prediction is None or not chosen:
+            if rollout.prediction is None or place in self._judged or not calibrator.chosen(*place):
                 continue
             self._judged.add(place)
-            judge = partial(self._calibrator.judge, row.example, output_of(rollout))
-            where = EffectPlace("calibration", learned.plan.step)
             score = await self.effects.work(
-                f"calibration/{'/'.join(place)}", where, "evaluator", "feedback", judge
+                f"calibration/{'/'.join(place)}",
+                EffectPlace("calibration", learned.plan.step),
+                "evaluator",
+                "feedback",
+                partial(calibrator.judge, row.example, output_of(rollout)),
             )
-            self._calibrator.add(rollout.score, score)
-        self._calibrator.decide()
+            calibrator.add(rollout.score, score)
+        calibrator.decide()
 
     def result(self) -> CalibrationResult | None:
-        """Return what calibration came to in the end; ``None`` where there was none."""
+        """Return the result of the calibration; ``None`` without one."""
         return None if self._calibrator is None else self._calibrator.decide(final=True)

@@ -3,19 +3,19 @@
 Two updates at staleness 1, and what each moment waits for; ``|`` is a wait for the other update::
 
     time ──────────────────────────────────────────────────────────────────────────────►
-    update 0  began ──── proposed ──── gate ──────── committed
-    update 1  began ───────────────| proposed ─────────────────| gate ── committed
+    update 0  began ──── proposed ──── ready ─────── committed
+    update 1  began ───────────────| proposed ─────────────────| ready ─ committed
     update 2                                                    | began ── …
 
 | moment | update 0 | update 1 |
 | --- | --- | --- |
-| began: its rollouts are asked for | at once | update 0 has begun |
-| proposed: its children are made | its lessons | its lessons, update 0's proposal |
-| gate: later updates may know of it | update 1 has begun | update 2 has begun, or none will |
-| committed: children are in the pool | gate, all validations | the same, and update 0's commit |
+| began: its rollouts start | at once | update 0 has begun |
+| proposed: its children are there | its lessons | its lessons, update 0's proposal |
+| ready: it may commit | update 1 has begun | update 2 has begun, or none will |
+| committed: children are in the pool | ready, all validations | the same, and update 0's commit |
 
 Update 2 begins once update 0 is committed. Where one text grows (a trunk) it begins once update 0
-has proposed, and a gate waits for two more updates to begin, since verdicts are read that much
+has proposed, and an update is ready once two more have begun, since verdicts are read that much
 later. Screens and validations run between proposal and commit, those of several updates at once,
 and the student's beside the first updates.
 """
@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
@@ -37,8 +36,6 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._ending import Ending
-from combee_dspy.search._failures import Failures
-from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import C, Keeper, P
 from combee_dspy.search._plans import Learned, UpdatePlan
@@ -59,64 +56,51 @@ class Loop(Generic[P, C]):
     the effects are fixed, and with them the decisions that read the clock.
 
     Attributes:
-        judging: Looks at each update before it is committed, and may end the run.
-        batches: Plans the minibatches.
-        ending: Knows why the run ends.
+        batches: Plans and draws minibatches.
+        ending: Decides whether an update begins.
+        student: Its validation runs beside the first updates.
+        learner: Runs a minibatch, and makes lessons of it.
+        books: Hold the lessons.
+        keeper: Makes texts of the lessons, checks them, and keeps the good ones.
+        judging: Checks each update before it is committed, and may end the run.
         committed: Updates committed.
         reason: Why no further update began.
     """
 
     task: Compilation
     effects: Effects
-    learner: UpdateLearner
-    keeper: Keeper[P, C]
     pool: CandidatePool
-    gepa: Gepa
-    failures: Failures
-    judging: Judging
+    batches: Minibatches
+    ending: Ending
+    student: Student
+    learner: UpdateLearner
     books: Books
+    keeper: Keeper[P, C]
+    judging: Judging
     committed: int = field(default=0, init=False)
     reason: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self._staleness = self.task.settings.staleness
-        self.batches = Minibatches(self.task, self.effects, self.pool, self.keeper.rollouts)
-        self.ending = Ending(self.task, self.effects, self.pool, self.batches, self.gepa)
-        self._student = Student(self.task, self.effects, self.pool, self.failures)
         self._progress = Progress()
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0  # updates
 
-    async def run(self, probe: Callable[[], Awaitable[None]]) -> None:
-        """Run updates until there is a reason to stop; :attr:`reason` says which.
-
-        The probe and the first rows run beside the first effects; where cost or time is limited,
-        before them.
+    async def run(self) -> None:
+        """Run updates until there is a reason to stop, :attr:`reason`.
 
         Raises:
-            ArgumentValueError: The budget does not even pay for the student's validation.
+            ArgumentValueError: The budget ended in the middle of the student's validation.
         """
-        self._student.promise()
-        first = (self.pool.validation[:1], self.batches.first)
-        attempt = partial(self.failures.try_first, self.task.seed, *first)
-        if self.effects.purse.grants:
-            await probe()
-            await attempt()
-            await self._search()
-        else:
-            start, capacity = self.effects.buyer.start, self.effects.slots.capacity
-            await start.run(probe, attempt, self._search, capacity)
-
-    async def _search(self) -> None:
         self.keeper.begin()
-        self._student.start()
+        self.student.start()
         try:
             if self.task.is_serial:
-                await self._student.join()
+                await self.student.join()
             await self._begin_updates()
-            await self._student.release()
+            await self.student.release()
             await self._end_updates()
-            await self._student.join()
+            await self.student.join()
             await self.books.settle(self._begun, self._begun)
             self.keeper.ended(None)
         except Exception as error:
@@ -126,13 +110,13 @@ class Loop(Generic[P, C]):
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, self.books.close(), return_exceptions=True)
-            await self._student.close()
+            await self.student.close()
         self.effects.purse.look(self._begun, self._begun - 1)
 
     async def cut_off(self, reason: str) -> None:
-        """End a run that hung when its time was over, with what is committed."""
+        """End a run whose time is over, with the updates that are committed."""
         if not self.pool.started:
-            self._student.refuse(f"ends in the middle of the student's validation: {reason}")
+            self.student.refuse(f"ends in the middle of the student's validation: {reason}")
         self.keeper.ended(None)
         self.reason = await self.ending.cut_off(self.committed, reason)
 
@@ -140,7 +124,7 @@ class Loop(Generic[P, C]):
         """Begin updates as long as there is no reason to stop."""
         for step in itertools.count():
             if step == self._staleness + 1:
-                await self._student.release()
+                await self.student.release()
             try:
                 await self._may_begin(step)
                 if self._progress.cut is not None or not await self._begin(step):
@@ -148,10 +132,10 @@ class Loop(Generic[P, C]):
             except BudgetReached as reached:
                 self._progress.fail(step, reached)
                 return
-            self._progress.reach("may commit", step + 2 - self.task.behind)
+            self._progress.reach("ready", step + 2 - self.task.behind)
 
     async def _may_begin(self, step: int) -> None:
-        """Wait for what update ``step`` knows of."""
+        """Wait for the updates whose results update ``step`` reads."""
         if self.task.is_trunk:
             await self._progress.wait("proposed", step - self._staleness)
         last = step - self.task.behind
@@ -159,8 +143,8 @@ class Loop(Generic[P, C]):
         self.effects.purse.look(step, last)
 
     async def _end_updates(self) -> None:
-        """Let the updates commit, up to the one that a budget ends: nothing is kept of that one."""
-        self._progress.reach("may commit", self._begun)
+        """Let updates commit. One that a budget ends leaves nothing, and neither do later ones."""
+        self._progress.reach("ready", self._begun)
         await self._progress.wait_for_commits(self._begun)
         if self._progress.cut is not None:
             step, reached = self._progress.cut
@@ -188,7 +172,7 @@ class Loop(Generic[P, C]):
 
     async def _commit_all(self, count: int) -> None:
         """Let the first ``count`` updates commit, and wait for it."""
-        self._progress.reach("may commit", count)
+        self._progress.reach("ready", count)
         await self._progress.wait("committed", count)
 
     async def _settled(self, step: int) -> str:
@@ -209,7 +193,7 @@ class Loop(Generic[P, C]):
                 raise
 
     async def _update(self, plan: UpdatePlan) -> None:
-        """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
+        """Learn, propose, check, commit. Updates propose and commit in order; all else overlaps."""
         step, began, started = plan.step, time.monotonic(), time.time()
         learned = await self.learner.learn(plan, partial(self.keeper.select, plan))
         await self._progress.wait("proposed", step)
@@ -219,21 +203,21 @@ class Loop(Generic[P, C]):
         proposed = await self.keeper.propose(learned)
         self._progress.reach("proposed", step + 1)
         if self.task.is_trunk:
-            await self._student.join()  # the first text is tested against the student
+            await self.student.join()  # the first text is tested against the student
         checked = await self.keeper.check(learned, proposed)
         took = time.monotonic() - began
         await self._turn(step)
-        await self.judging.look(learned)
+        await self.judging.check(learned)
         # The controller plans by it, so a resumed run must see the seconds that were measured.
         seconds = await self.effects.decide(f"seconds/{step}", lambda: took, step=step)
-        await self._student.join()
+        await self.student.join()
         await self.keeper.commit(learned, checked)
         self._close(learned, started, seconds)
         self._progress.reach("committed", step + 1)
 
     async def _turn(self, step: int) -> None:
-        """Wait until an update may commit: all that it sees from here on hangs on its number."""
-        await self._progress.wait("may commit", step + 1)
+        """Wait until an update may commit. Its number alone decides what it sees from here on."""
+        await self._progress.wait("ready", step + 1)
         await self._progress.wait("committed", step)
 
     def _close(self, learned: Learned, started: float, seconds: float) -> None:

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_GONE = 1.8  # seconds after an interrupt until nobody is waited for
+_GONE = 1.8  # seconds that the work has to end after an interrupt
 
 
 def in_own_loop(
@@ -56,8 +56,7 @@ def in_own_loop(
     thread = threading.Thread(target=context.run, args=(run,), name="combee-search", daemon=True)
     thread.start()
     try:
-        # Again and again: a signal that another thread received wakes nobody who waits without an
-        # end.
+        # In steps: a signal that another thread receives does not end a wait without a timeout.
         while not wait([ended], timeout=0.1).done:
             pass
         return ended.result()
@@ -79,10 +78,7 @@ def in_own_loop(
 
 def _how_to_go_on(log_dir: str | None) -> str:
     if log_dir is None:
-        return (
-            "Nothing stays on disk, since no log_dir was given; the error has the best program so"
-            " far."
-        )
+        return "Without a log_dir nothing stays on disk; the error has the best program so far."
     return (
         f"What was paid for is kept in {log_dir}: compile again with this log_dir to go on, or take"
         f" the best so far, load_candidate(program, {log_dir!r}, 'best'), which the error has as"

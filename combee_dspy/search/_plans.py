@@ -1,4 +1,4 @@
-"""The records of one update: what it runs, what it learned, and the children it made of that."""
+"""The records of one update: its plan, its lessons, and its children."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Parent:
 
     Attributes:
         index: Its position in the pool; −1 where it has none yet.
-        components: What will be edited; ``None`` where that hangs on the rollouts.
+        components: What will be edited; ``None`` where a selector decides by the rollouts.
     """
 
     candidate: Candidate

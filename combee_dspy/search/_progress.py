@@ -10,13 +10,14 @@ from combee_dspy.search._budget import BudgetReached
 
 __all__ = ["Progress"]
 
-Stage = Literal["proposed", "may commit", "committed"]
+Stage = Literal["proposed", "ready", "committed"]
 
 
 class Progress:
     """Counts the updates that have reached each stage. Lives on the search's loop.
 
-    Updates reach a stage in the order of their numbers, so a count says which ones have.
+    Updates reach a stage in the order of their numbers, so one count is enough. A ready update may
+    commit: the updates that must not see it have begun.
 
     Attributes:
         cut: The first update that a budget ended, and why; ``None`` while there is none.

@@ -37,7 +37,7 @@ class Records:
     async def make(
         self, plan: UpdatePlan, row: Row, rollout: Rollout, component: str
     ) -> Record | None:
-        """Return a record; ``None`` where the rollout says nothing of the component."""
+        """Return a record; ``None`` where the rollout teaches nothing about the component."""
         if row.recorded is not None:
             return await self.recorded.record(row, row.recorded, component, plan.step)
         example = self.effects.texts.example(row.example)
@@ -68,12 +68,12 @@ class Records:
     async def _feedback(
         self, plan: UpdatePlan, row: Row, rollout: Rollout, component: str, call: PredictorCall
     ) -> str:
-        """Return what the metric says of one call of a predictor: that is one effect."""
+        """Return the metric's feedback on one call of a predictor, which is one effect."""
         if rollout.failed_in == "metric":
             return _unscored(rollout)
         settings, effects = self.task.settings, self.effects
-        # A judge says the same of every predictor, and a redacted metric would be shown marks where
-        # it looks for answers.
+        # A judge gives every predictor the same feedback, and redacted answers are no answers to a
+        # metric.
         whole = isinstance(effects.metric, Judge) or effects.texts.redacts
         if whole and rollout.prediction is not None:
             return rollout.feedback
@@ -113,7 +113,7 @@ def _failed_record(example: dspy.Example, rollout: Rollout) -> Record | None:
 
 
 def _code_record(example: dspy.Example, rollout: Rollout) -> Record:
-    """Return what a rollout says about the code of the program as a whole."""
+    """Return a record about the code of the program as a whole."""
     outputs: object = f"(failed) {rollout.error}"
     if rollout.prediction is not None:
         outputs = dict(rollout.prediction)
@@ -168,8 +168,8 @@ def _ask_metric(
     Runs in a worker thread: the metric may call an LM.
 
     Returns:
-        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked,
-        or failed: ``error`` says how).
+        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not called,
+        or failed with ``error``).
     """
     predictors = dict(program.named_predictors())
     predictor = predictors[component]
@@ -204,7 +204,7 @@ def _ask_metric(
 
 
 def _feedback_failed(rollout: Rollout, error: str) -> Record:
-    """Return what stands in for the feedback of a metric that failed on one predictor."""
+    """Return feedback in the place of a metric that failed on one predictor."""
     return {"score": None, "feedback": _feedback_on(rollout), "error": error}
 
 

@@ -1,4 +1,4 @@
-"""What a search refuses, or says once: going wide before serial search has converged."""
+"""Refuses or warns of a wide search before serial search has converged, and of waste."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ _WIDE = 8  # times the one rollout in flight of serial search
 
 @dataclass(frozen=True, slots=True)
 class SerialVerdict:
-    """What a diagnosis says of a serial search: ``"converged"`` or another verdict, and what to
-    do.
-    """
+    """The diagnosis of a serial search: ``"converged"`` or another verdict, and what to do."""
 
     verdict: str
     advice: str
@@ -41,7 +39,7 @@ class DiagnosisReader(Protocol):
     """
 
     def __call__(self, folder: Path, /) -> SerialVerdict | None:
-        """Return its verdict, ``None`` where nobody has diagnosed.
+        """Return its verdict; ``None`` where there is no diagnosis.
 
         Raises:
             ArgumentValueError: It cannot be read.
@@ -49,16 +47,15 @@ class DiagnosisReader(Protocol):
 
 
 def check_diagnosed(settings: Settings) -> None:
-    """Say once that nobody knows whether serial search has converged, or refuse the search where
+    """Warn once where no diagnosis shows that serial search has converged; refuse the search where
     that is required.
 
-    The diagnosis is looked for beside the journal of the serial search, in ``log_dir`` with
-    ``-serial`` added, and made again from that journal: what its file says is not what counts.
-    Nothing is said of a search with a few workers, or without a ``log_dir``, which is none to plan
-    for.
+    The diagnosis is made again from the journal of the serial search, in ``log_dir`` with
+    ``-serial`` added; the file beside it does not count. A search with a few workers, or without a
+    ``log_dir``, is too small to warn of.
 
     Raises:
-        RefusedError: It is required, and there is none that says go.
+        RefusedError: It is required, and serial search has not converged.
     """
     required, threads = settings.search.require_diagnosis, settings.num_threads
     wide = threads is None or threads >= _WIDE
@@ -114,7 +111,7 @@ def _note(log_dir: str, reason: str) -> None:
 
 
 def warn_of_waste(settings: Settings) -> None:
-    """Say which settings let a run collapse, or pay twice."""
+    """Warn of settings that let a run collapse, or pay twice."""
     if settings.diversity.embedder is None and settings.num_threads is None:
         logger.warning(
             "diversity is off beside as many workers as the service takes: what they learn is"

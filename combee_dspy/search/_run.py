@@ -1,4 +1,4 @@
-"""The parts of one run, and who is made of whom."""
+"""The parts of one run, and how they are made of each other."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from combee_dspy.journal import RunLog
 from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.rollouts import lms_of, patient
+from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, SharedParts
@@ -27,6 +28,7 @@ from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._describe import lms_by_role
 from combee_dspy.search._earlier import make_purse, replayed_decisions
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._ending import Ending
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._growing import Growing
@@ -38,6 +40,7 @@ from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._receipts import Receipts
+from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
 __all__ = ["Run", "make_run"]
@@ -58,6 +61,9 @@ class Run:
     gepa: Gepa
     pool: CandidatePool
     failures: Failures
+    batches: Minibatches
+    ending: Ending
+    student: Student
     judging: Judging
     keeper: Growing | Pareto
     loop: Loop[Any, Any]
@@ -133,8 +139,11 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
     contexts = Contexts(task, effects, pool, books)
     keeper = _make_keeper(contexts, gepa)
     learner = UpdateLearner(task, effects, failures, contexts)
+    batches = Minibatches(task, effects, pool, keeper.rollouts)
+    ending = Ending(task, effects, pool, batches, gepa)
+    student = Student(task, effects, pool, failures)
     loop: Loop[Any, Any] = Loop(
-        task, effects, learner, keeper, pool, gepa, failures, judging, books
+        task, effects, pool, batches, ending, student, learner, books, keeper, judging
     )
     receipts = Receipts(task.heldout, log, settings.log_dir)
     reading = None
@@ -143,7 +152,22 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         note_unheld(task.splits, prints["metric"], receipts)
     else:
         reading = HeldoutReading(task.heldout, task.splits, prints, effects, receipts)
-    return Run(task, log, effects, gepa, pool, failures, judging, keeper, loop, receipts, reading)
+    return Run(
+        task=task,
+        log=log,
+        effects=effects,
+        gepa=gepa,
+        pool=pool,
+        failures=failures,
+        batches=batches,
+        ending=ending,
+        student=student,
+        judging=judging,
+        keeper=keeper,
+        loop=loop,
+        receipts=receipts,
+        reading=reading,
+    )
 
 
 def _secrets(task: Compilation) -> frozenset[str]:

@@ -25,8 +25,8 @@ class Start:
     async def run(self, probe: Step, attempt: Step, work: Step, capacity: int) -> None:
         """Carry out work beside the trial of whether it can work.
 
-        Where the trial fails, the work is cancelled. Where both fail, the probe says it most
-        clearly, so it is heard first.
+        Where the trial fails, the work is cancelled. Where both fail, the probe's error is raised:
+        it is the clearest.
 
         Args:
             probe: Asks each LM.

@@ -16,7 +16,7 @@ from combee_dspy import Budget, Search
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import _writer
 from combee_dspy.records import Rollout
-from combee_dspy.search import _outcome
+from combee_dspy.search import _course
 from tests.invariants.test_resume import said
 from tests.slow import slow_but
 from tests.worlds import World
@@ -120,8 +120,8 @@ def test_what_a_run_holds_does_not_grow_with_its_rollouts(
         held.append(sum(type(item) is Rollout for item in gc.get_objects()))
         return report(*arguments)
 
-    report = _outcome._make_report
-    monkeypatch.setattr(_outcome, "_make_report", count_and_report)
+    report = _course._make_report
+    monkeypatch.setattr(_course, "_make_report", count_and_report)
     for rollouts in (120, 360):
         World.made().compile(
             budget=Budget(rollouts=rollouts),

@@ -1,4 +1,4 @@
-"""What a run comes to: search, choose, read the held-out set, report."""
+"""The course of a run: search, choose, read the held-out set, report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["find_program"]
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was read of the held-out set; ``unread`` says why nothing was."""
+    """The held-out figures; ``unread`` is the reason why there are none, where time was short."""
 
     receipt: Receipt | None = None
     per_point: CostPerPoint | None = None
@@ -87,7 +87,17 @@ async def _search(run: Run) -> None:
     except ArgumentValueError:
         await run.probe()  # an unknown model is the better reason to refuse
         raise
-    await run.loop.run(run.probe)
+    run.student.promise()
+    effects = run.effects
+    try_rows = partial(
+        run.failures.try_first, run.task.seed, run.pool.validation[:1], run.batches.first
+    )
+    if effects.purse.grants:  # of cost or time: the trial comes before all else
+        await run.probe()
+        await try_rows()
+        await run.loop.run()
+    else:
+        await effects.buyer.start.run(run.probe, try_rows, run.loop.run, effects.slots.capacity)
 
 
 async def _read_heldout(run: Run, clock: Clock, chosen: Member) -> _Reading:
@@ -147,7 +157,7 @@ def _make_report(
         calibration=calibrated,
         texts=dict(chosen.candidate.texts),
         digests=dict(splits.digests),
-        decisions=tuple(run.loop.batches.decisions),
+        decisions=tuple(run.batches.decisions),
         specs=specs(settings),
         models=models_by_role(settings),
         seed=settings.seed,
@@ -160,7 +170,7 @@ def _make_report(
 def _doubts(run: Run, calibrated: CalibrationResult | None) -> list[str]:
     """Return what the search itself makes unfit for claims, in sentences."""
     doubts = []
-    if untraced := run.loop.ending.untraced(run.loop.committed):
+    if untraced := run.ending.untraced(run.loop.committed):
         doubts.append(describe_untraced(untraced))
     if len(run.pool.members) == 1 and not run.keeper.proposed:
         doubts.append(
