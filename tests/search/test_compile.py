@@ -35,27 +35,20 @@ from tests.worlds import (
 @pytest.mark.parametrize("staleness", slow_but((1,), [0, 1, 2]))
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 def test_it_learns_what_the_service_can_know(service: Any, keep: Any, staleness: int) -> None:
-    search = Search(keep=keep, staleness=staleness)
     combee = Combee(
         gate_metric,
         reflection_lm=service.lm(),
         budget=Budget(epochs=1),
-        search=search,
+        search=Search(keep=keep, staleness=staleness),
         reflection_minibatch_size=12,
         tracker=(),
     )
+    data = {"trainset": gate_rows(0, 36), "valset": gate_rows(36, 48), "heldout": gate_rows(60, 84)}
     with dspy.context(lm=service.lm()):
-        program = combee.compile(
-            dspy.Predict("question -> answer"),
-            trainset=gate_rows(0, 36),
-            valset=gate_rows(36, 48),
-            heldout=gate_rows(60, 84),
-        )
-    report = program.combee_report
+        report = combee.compile(dspy.Predict("question -> answer"), **data).combee_report
     assert report.best_score > report.seed_score
     assert report.heldout.after - report.heldout.before > 0.3
-    assert report.reason == "1 epoch is done"
-    assert report.updates == 3
+    assert (report.reason, report.updates) == ("1 epoch is done", 3)
 
 
 def test_a_result_carries_its_report_and_the_student_stays_as_it_was(
@@ -63,31 +56,18 @@ def test_a_result_carries_its_report_and_the_student_stays_as_it_was(
 ) -> None:
     student = dspy.Predict("question -> answer")
     before = student.dump_state()
-    program = world.compile(student, heldout=12, track_stats=True, log_dir=tmp_path)
+    program = world.compile(student, heldout=12, log_dir=tmp_path)
     report = program.combee_report
-    assert report.seed_score == pytest.approx(2 / 12)
-    assert report.best_score == pytest.approx(1.0)
-    assert (report.heldout.before, report.heldout.after) == (
-        pytest.approx(2 / 12),
-        pytest.approx(1.0),
-    )
+    assert report.seed_score == report.heldout.before == pytest.approx(2 / 12)
+    assert report.best_score == report.heldout.after == pytest.approx(1.0)
     assert report.supports_claims
     assert report.texts == {"self": program.signature.instructions}
     assert "the word for lynx is XNYL" in program.signature.instructions
     assert program._compiled
     assert student.dump_state() == before
     assert report.journal == str(tmp_path / "journal.sqlite")
-    assert {
-        "candidate",
-        "validated",
-        "batch",
-        "scan",
-        "update",
-        "selected",
-        "stopped",
-        "heldout",
-        "receipt",
-    } <= {row["kind"] for row in rows(tmp_path, "SELECT kind FROM event")}
+    kinds = {"candidate", "validated", "batch", "scan", "update", "stopped", "heldout", "receipt"}
+    assert kinds <= {row["kind"] for row in rows(tmp_path, "SELECT kind FROM event")}
     (run,) = rows(tmp_path, "SELECT * FROM run")
     assert (run["name"], run["state"]) == ("main", "finished")
 
@@ -96,10 +76,8 @@ def test_detailed_results_are_gepas(world: World) -> None:
     results = world.compile(track_stats=True, track_best_outputs=True).detailed_results
     assert results.best_idx > 0
     assert results.val_aggregate_scores[results.best_idx] == 1.0
-    assert (
-        results.candidates[0].signature.instructions
-        == "Given the fields `question`, produce the fields `answer`."
-    )
+    seed = "Given the fields `question`, produce the fields `answer`."
+    assert results.candidates[0].signature.instructions == seed
     assert results.parents[0] == [None]
     assert len(results.best_outputs_valset) == 12
     assert results.total_metric_calls > 12
@@ -110,19 +88,16 @@ def test_without_a_valset_no_rollout_is_bought_for_both_splits(
 ) -> None:
     program = world.compile(validation=0, train=12, log_dir=tmp_path, seed=2)
     assert "No valset was given" in program.combee_report.warnings[0]
-    bought = rows(
-        tmp_path, "SELECT candidate, example, replicate FROM effect WHERE kind = 'rollout'"
-    )
-    assert (
-        len({tuple(row.values()) for row in bought}) == len(bought) == len(world.task_lm.requests)
-    )
+    sql = "SELECT candidate, example, replicate FROM effect WHERE kind = 'rollout'"
+    rollouts = [tuple(row.values()) for row in rows(tmp_path, sql)]
+    assert len(set(rollouts)) == len(rollouts) == len(world.task_lm.requests)
 
 
-def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> None:
+def test_cache_off_asks_for_feedback_on_every_answer_anew() -> None:
     tries = itertools.count()
 
     @gepa_metric
-    def telling(gold: Any, pred: Any, pred_name: str | None) -> Any:
+    def repeating(gold: Any, pred: Any, pred_name: str | None) -> Any:
         return dspy.Prediction(score=0.0, feedback=f"It said {pred.answer}.")
 
     world = World.made(
@@ -132,9 +107,8 @@ def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> Non
     world.compile(
         train=4,
         validation=2,
-        metric=telling,
+        metric=repeating,
         cache=False,
-        log_dir=tmp_path,
         reflection_minibatch_size=4,
         budget=Budget(updates=3),
         max_metric_calls=100,
@@ -142,52 +116,47 @@ def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> Non
     )
     # Each record shows an answer and the feedback on it.
     shown = [re.findall(r"try\d+", request.text) for request in world.proposer_lm.requests]
-    assert [found[::2] for found in shown] == [found[1::2] for found in shown]
+    assert [answers[::2] for answers in shown] == [answers[1::2] for answers in shown]
     assert len(set(itertools.chain(*shown))) == 3 * 4
 
 
 def test_few_shot_swap_alone_needs_no_proposer(world: World) -> None:
     program = world.compile(operators=["few-shot-swap"], reflection_lm=None)
     assert not world.proposer_lm.requests
-    assert {demo.answer for demo in program.demos} <= {"TNA", "EEB"}
-    assert program.demos, "two of the animals are known: there are successes to show"
+    assert program.demos
+    assert {demo.answer for demo in program.demos} <= {"TNA", "EEB"}, "two animals are known"
 
 
 @pytest.mark.parametrize(
-    ("selector", "staleness"),
-    slow_but(
-        [("all", 1), ("own", 0)],
-        [("round_robin", 0), ("round_robin", 1), ("all", 0), ("all", 1), ("own", 0)],
-    ),
+    ("selector", "staleness", "edited"),
+    [
+        ("all", 1, {("first", "second")}),
+        ("own", 0, {("second",)}),
+        pytest.param("all", 0, {("first", "second")}, marks=pytest.mark.slow),
+        pytest.param("round_robin", 0, {("first",), ("second",)}, marks=pytest.mark.slow),
+        pytest.param("round_robin", 1, {("first",), ("second",)}, marks=pytest.mark.slow),
+    ],
 )
-def test_several_predictors(world: World, selector: str, staleness: int, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-
-    def own(
-        state: Any, trajectories: Any, scores: Any, index: int, candidate: dict[str, str]
-    ) -> list[str]:
-        seen.append((len(trajectories), len(scores)))
+def test_a_selector_chooses_among_several_predictors(
+    world: World, selector: str, staleness: int, edited: Any, tmp_path: Path
+) -> None:
+    def own(state: Any, trajectories: Any, scores: Any, index: int, candidate: Any) -> list[str]:
+        assert len(trajectories) == len(scores)
         assert trajectories[0]["prediction"] is not None
         assert set(candidate) == {"first", "second"}
         return ["second"]
 
-    program = world.compile(
+    report = world.compile(
         TwoSteps(),
         component_selector=own if selector == "own" else selector,
         max_metric_calls=300,
         search=Search(staleness=staleness),
         log_dir=tmp_path,
         reflection_minibatch_size=8,
-    )
-    assert program.combee_report.best_score > program.combee_report.seed_score
-    edited = {tuple(one["components"]) for one in events(tmp_path, "update") if not one["skipped"]}
-    wanted = {
-        "round_robin": {("first",), ("second",)},
-        "all": {("first", "second")},
-        "own": {("second",)},
-    }
-    assert edited == wanted[selector]
-    assert bool(seen) == (selector == "own")
+    ).combee_report
+    assert report.best_score > report.seed_score
+    updates = [event for event in events(tmp_path, "update") if not event["skipped"]]
+    assert {tuple(event["components"]) for event in updates} == edited
 
 
 def test_components_take_turns_while_updates_overlap(world: World, tmp_path: Path) -> None:
@@ -198,25 +167,24 @@ def test_components_take_turns_while_updates_overlap(world: World, tmp_path: Pat
         log_dir=tmp_path,
         reflection_minibatch_size=4,
         skip_perfect_score=False,
-        use_merge=False,
         operators=["reorder"],
         train=48,
     )
-    components = [one["components"] for one in events(tmp_path, "update")]
+    components = [event["components"] for event in events(tmp_path, "update")]
     assert components[:4] == [["first"], ["second"], ["first"], ["second"]]
 
 
 def test_react_with_tools(world: World) -> None:
-    looked_up: list[str] = []
+    calls: list[str] = []
 
     def lookup(animal: str) -> str:
         """Look an animal up."""
-        looked_up.append(animal)
+        calls.append(animal)
         return f"{animal} is an animal"
 
     agent = dspy.ReAct("question -> answer", tools=[lookup], max_iters=3)
     program = world.compile(agent, max_metric_calls=200, component_selector="all", train=12)
-    assert looked_up
+    assert calls
     assert program.combee_report.best_score > program.combee_report.seed_score
     assert program.tools["lookup"].func is lookup
 
@@ -237,7 +205,7 @@ class Typed(dspy.Signature):
 
 def test_typed_and_multi_modal_fields(world: World) -> None:
     pixel = f"data:image/png;base64,{base64.b64encode(b'a picture').decode()}"
-    found = [
+    data = [
         dspy.Example(
             picture=dspy.Image(url=pixel),
             order=Order(animal=animal),
@@ -247,9 +215,7 @@ def test_typed_and_multi_modal_fields(world: World) -> None:
         for number, animal in enumerate(["cat", "dog"] * 8)
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        program = world.combee().compile(
-            dspy.Predict(Typed), trainset=found[:10], valset=found[10:]
-        )
+        program = world.combee().compile(dspy.Predict(Typed), trainset=data[:10], valset=data[10:])
     assert program.combee_report.best_score == 1.0
     # Images reach the proposer as images, not as text.
     assert any("<Image" in request.text for request in world.proposer_lm.requests)
@@ -259,25 +225,21 @@ def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(
     world: World, tmp_path: Path
 ) -> None:
     known = [row for row in examples(48) if row.answer in ("TNA", "EEB")]
-    told: list[str] = []
 
     @gepa_metric
-    def watched(gold: Any, pred: Any, pred_name: str | None) -> Any:
-        if pred_name is not None:
-            told.append(pred_name)
+    def without_feedback(gold: Any, pred: Any, pred_name: str | None) -> Any:
+        assert pred_name is None
         return metric(gold, pred)
 
+    combee = world.combee(metric=without_feedback, log_dir=tmp_path, reflection_minibatch_size=4)
+    student = dspy.Predict("question -> answer")
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        combee = world.combee(metric=watched, log_dir=tmp_path, reflection_minibatch_size=4)
-        report = combee.compile(
-            dspy.Predict("question -> answer"), trainset=known, valset=examples(6, 100)
-        ).combee_report
-    assert all(one["skipped"] for one in events(tmp_path, "update"))
-    assert not told
+        program = combee.compile(student, trainset=known, valset=examples(6, 100))
+    assert all(event["skipped"] for event in events(tmp_path, "update"))
+    assert not events(tmp_path, "error")
     assert not world.proposer_lm.requests
-    settled = "every training row was right when it ran last"
-    assert report.reason == f"A full pass found nothing new to learn: {settled}"
-    assert report.rollouts == len(known) + 6
+    assert program.combee_report.reason.endswith("every training row was right when it ran last")
+    assert program.combee_report.rollouts == len(known) + 6
 
 
 def test_a_program_that_fails_scores_the_failure_score_and_teaches(
@@ -295,89 +257,57 @@ def test_a_program_that_fails_scores_the_failure_score_and_teaches(
             return answer
 
     world.compile(Fragile(), failure_score=-1.0, log_dir=tmp_path, train=12)
-    failed = rows(
-        tmp_path,
-        "SELECT score, failed_in, error FROM effect WHERE kind = 'rollout' AND error IS NOT NULL",
-    )
-    assert failed
-    assert {(row["score"], row["failed_in"]) for row in failed} == {(-1.0, "program")}
-    assert any(
-        "After this step the program failed" in request.text
-        for request in world.proposer_lm.requests
-    )
+    sql = "SELECT score, failed_in FROM effect WHERE kind = 'rollout' AND error IS NOT NULL"
+    assert {tuple(row.values()) for row in rows(tmp_path, sql)} == {(-1.0, "program")}
+    shown = "After this step the program failed"
+    assert any(shown in request.text for request in world.proposer_lm.requests)
 
 
-@pytest.mark.parametrize("taught", [True, False])
-def test_answers_that_do_not_parse(taught: bool) -> None:
+@pytest.mark.parametrize("is_taught", [True, False])
+def test_answers_that_do_not_parse_become_feedback_where_a_user_wants_it(is_taught: bool) -> None:
     def mumbling(request: Any) -> str:
-        return (
-            "no field at all"
-            if "cat" in request.last and "TAC" not in request.system
-            else task_answer(request)
-        )
+        mumbles = "cat" in request.last and "TAC" not in request.system
+        return "no field at all" if mumbles else task_answer(request)
 
     world = World.made(mumbling)
-    report = world.compile(
-        add_format_failure_as_feedback=taught, train=12, metric=metric
-    ).combee_report
+    report = world.compile(add_format_failure_as_feedback=is_taught, train=12).combee_report
     assert report.best_score > report.seed_score
-    said = any(
-        "The answer could not be read. It must have this structure" in one.text
-        for one in world.proposer_lm.requests
-    )
-    assert said == taught
+    text = "The answer could not be read. It must have this structure"
+    assert any(text in request.text for request in world.proposer_lm.requests) == is_taught
 
 
-def test_a_score_that_hangs_on_the_predictor_is_warned_of_once(
-    world: World, tmp_path: Path
+@pytest.mark.parametrize("warns", [True, False])
+def test_a_score_that_depends_on_the_predictor_is_warned_of_once(
+    world: World, tmp_path: Path, warns: bool
 ) -> None:
     @gepa_metric
     def moody(gold: Any, pred: Any, pred_name: str | None) -> Any:
         return dspy.Prediction(score=float(pred_name is None) / 2, feedback="so so")
 
-    world.compile(metric=moody, log_dir=tmp_path, max_metric_calls=40, validation=4)
-    warned = [
-        one["text"]
-        for one in events(tmp_path, "warning")
-        if "warn_on_score_mismatch" in one["text"]
-    ]
-    assert len(warned) == 1
     world.compile(
         metric=moody,
-        log_dir=tmp_path / "quiet",
+        log_dir=tmp_path,
         max_metric_calls=40,
         validation=4,
-        warn_on_score_mismatch=False,
+        warn_on_score_mismatch=warns,
     )
-    assert not [
-        one
-        for one in events(tmp_path / "quiet", "warning")
-        if "warn_on_score_mismatch" in one["text"]
-    ]
+    texts = [event["text"] for event in events(tmp_path, "warning")]
+    assert sum("warn_on_score_mismatch" in text for text in texts) == warns
 
 
-def test_a_custom_proposer_gets_gepas_minibatch_and_what_is_visible(world: World) -> None:
-    seen: list[tuple[set[str], int, Any]] = []
+def test_a_custom_proposer_gets_gepas_minibatch_and_visible_texts(world: World) -> None:
+    calls = []
 
-    def proposer(
-        candidate: Any, reflective_dataset: Any, components_to_update: Any
-    ) -> dict[str, str]:
-        seen.append(
-            (
-                set(candidate),
-                len(reflective_dataset["self"]),
-                reflective_dataset["self"][0]["Inputs"]["question"],
-            )
-        )
-        return {
-            name: candidate[name] + "\nthe word for cat is TAC" for name in components_to_update
-        }
+    def proposer(candidate: Any, reflective_dataset: Any, components_to_update: Any) -> Any:
+        records = reflective_dataset["self"]
+        calls.append(records)
+        assert set(candidate) == {"self"}
+        assert len(records) <= 3
+        assert isinstance(records[0]["Inputs"]["question"], str)
+        return {name: f"{candidate[name]}\nthe word for cat is TAC" for name in candidate}
 
     program = world.compile(instruction_proposer=proposer, reflection_lm=None, max_metric_calls=60)
-    assert seen
-    assert all(
-        names == {"self"} and count <= 3 and isinstance(text, str) for names, count, text in seen
-    )
+    assert calls
     assert "TAC" in program.signature.instructions
 
 
@@ -385,40 +315,29 @@ def test_compile_in_a_thread_and_inside_a_running_loop(world: World) -> None:
     async def inside() -> Any:
         return world.compile(max_metric_calls=60)
 
-    found: list[Any] = [asyncio.run(inside())]
-    thread = threading.Thread(target=lambda: found.append(world.compile(max_metric_calls=60)))
+    programs: list[Any] = [asyncio.run(inside())]
+    thread = threading.Thread(target=lambda: programs.append(world.compile(max_metric_calls=60)))
     thread.start()
     thread.join()
-    assert found[0].dump_state() == found[1].dump_state()
-    assert found[0].combee_report.best_score > found[0].combee_report.seed_score
-
-
-def test_the_asyncio_executor_gives_the_same_program(world: World) -> None:
-    found = [
-        world.compile(executor=name, reflection_minibatch_size=8).dump_state()
-        for name in ("threads", "asyncio")
-    ]
-    assert found[0] == found[1]
+    assert programs[0].dump_state() == programs[1].dump_state()
+    assert programs[0].combee_report.best_score > programs[0].combee_report.seed_score
 
 
 def test_guards_hold_in_a_run(world: World, tmp_path: Path) -> None:
-    student = dspy.Predict(dspy.Signature("question -> answer", "Give the code word. Never guess."))
+    seed = "Give the code word. Never guess."
+    student = dspy.Predict(dspy.Signature("question -> answer", seed))
     guards = Guards(keep=("Never guess.",), max_tokens=40)
-    kept = world.compile(student, guards=guards).signature.instructions
-    assert "Never guess." in kept
-    assert "Lessons learned" in kept
-    assert len(kept) < 40 * 4
+    inserted = world.compile(student, guards=guards).signature.instructions
+    assert "Never guess." in inserted
+    assert "Lessons learned" in inserted
+    assert len(inserted) < 40 * 4
     # The proposer writes the instruction anew, and forgets what must stay.
-    assert (
-        world.compile(
-            student, guards=guards, operators=["rewrite"], log_dir=tmp_path
-        ).signature.instructions
-        == "Give the code word. Never guess."
-    )
-    assert any("Never guess." in one["reason"] for one in events(tmp_path, "refused"))
+    rewritten = world.compile(student, guards=guards, operators=["rewrite"], log_dir=tmp_path)
+    assert rewritten.signature.instructions == seed
+    assert any("Never guess." in event["reason"] for event in events(tmp_path, "refused"))
 
 
-def test_keys_stand_in_no_file(tmp_path: Path) -> None:
+def test_no_file_holds_a_key(tmp_path: Path) -> None:
     secret = "sk-thisisthekeyofthetest0001"  # not a key of anything
     world = World.made(
         proposer=lambda request: in_kind(request, {"lessons": [f"Rule: use {secret} always"]})
@@ -426,6 +345,5 @@ def test_keys_stand_in_no_file(tmp_path: Path) -> None:
     world.proposer_lm.engine.secrets = (secret,)
     world.compile(log_dir=tmp_path, max_metric_calls=60)
     assert rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'call'")
-    for file in tmp_path.rglob("*"):
-        if file.is_file():
-            assert secret.encode() not in file.read_bytes(), file
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in files if secret.encode() in file.read_bytes()]
