@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dspy.utils.exceptions import LMError
@@ -23,6 +24,8 @@ __all__ = ["CustomProposer"]
 
 logger = logging.getLogger("combee_dspy")
 
+Dataset = Mapping[str, list[dict[str, object]]]
+
 
 @dataclass(frozen=True, slots=True)
 class CustomProposer:
@@ -37,24 +40,12 @@ class CustomProposer:
         dataset = {name: records for name, records in learned.dataset.items() if records}
         if not dataset:
             return ()
-
-        current = {name: base.texts[name] for name in visible(base.texts)}
-
-        def ask() -> Mapping[str, Any]:
-            try:
-                texts = self.adapter.propose_new_texts(current, dataset, list(dataset))
-            except LMError:
-                raise  # a service that fails says nothing about the proposer, and ends the run
-            except BaseException as error:  # noqa: BLE001 - whatever it raises, it proposes nothing then, as in gepa
-                return {"error": described(error)}
-            return {"texts": {str(name): str(text) for name, text in texts.items()}}
-
-        digest = hashlib.blake2b(
-            stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8
-        ).hexdigest()
+        records = stable_repr(dataset).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(records, digest_size=8).hexdigest()
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{digest}"
+        propose = partial(self._propose, base, dataset)
         answer: Mapping[str, Any] = await self.effects.work(
-            key, EffectPlace("proposal", step), "proposer", "call", ask
+            key, EffectPlace("proposal", step), "proposer", "call", propose
         )
         if "error" in answer:
             error = self.effects.texts.error(answer["error"])
@@ -68,3 +59,13 @@ class CustomProposer:
         if not texts:
             return ()
         return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)
+
+    def _propose(self, base: Candidate, dataset: Dataset) -> Mapping[str, object]:
+        current = {name: base.texts[name] for name in visible(base.texts)}
+        try:
+            texts = self.adapter.propose_new_texts(current, dataset, list(dataset))
+        except LMError:
+            raise  # a service that fails says nothing about the proposer, and ends the run
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, it proposes nothing then, as in gepa
+            return {"error": described(error)}
+        return {"texts": {str(name): str(text) for name, text in texts.items()}}

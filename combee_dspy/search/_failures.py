@@ -115,7 +115,7 @@ class Failures:
                 " variables of forward."
             )
 
-    async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
+    async def check_first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
         """End the run as soon as the first rollouts of a split are there, where program or metric
         raised on all.
 

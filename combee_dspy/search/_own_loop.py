@@ -31,49 +31,58 @@ def in_own_loop(
 ) -> T:
     """Run a coroutine to its end on an event loop of its own, in a thread of its own.
 
-    So a caller may have a running loop (a notebook) or none. The thread sees the
-    caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the
-    work and is raised within two seconds, with what the work attached to its own end; a second one
-    is raised at once.
+    So a caller may have a running loop (a notebook) or none. The thread sees the caller's context
+    variables, DSPy's settings among them. An interrupt of the caller cancels the work and is raised
+    within two seconds, with what the work attached to its own end; a second one is raised at once.
     """
     # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
-    running: Future[Any] = Future()
+    running: Future[asyncio.Task[Any]] = Future()
     ended: Future[T] = Future()
-
-    async def noted() -> T:
-        asyncio.get_running_loop().set_default_executor(DaemonPool())
-        running.set_result(asyncio.current_task())
-        return await work()
-
-    def run() -> None:
-        try:
-            ended.set_result(asyncio.run(noted()))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            ended.set_exception(error)
-
     context = contextvars.copy_context()
     context.run(note_caller)
-    thread = threading.Thread(target=context.run, args=(run,), name="combee-search", daemon=True)
+    thread = threading.Thread(
+        target=context.run, args=(_run, work, running, ended), name="combee-search", daemon=True
+    )
     thread.start()
     try:
-        # In steps: a signal that another thread receives does not end a wait without a timeout.
-        while not wait([ended], timeout=0.1).done:
-            pass
+        _wait(ended)
         return ended.result()
     except BaseException as error:
         if not ended.done():
-            until = time.monotonic() + _GONE
             _logger.warning(
                 "Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir)
             )
             task = running.result()
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 task.get_loop().call_soon_threadsafe(task.cancel)
-            while not wait([ended], timeout=0.1).done and time.monotonic() < until:
-                pass
+            _wait(ended, _GONE)
             if ended.done():
                 copy_attached(ended.exception(), error)
         raise
+
+
+def _run(
+    work: Callable[[], Coroutine[object, object, T]],
+    running: Future[asyncio.Task[Any]],
+    ended: Future[T],
+) -> None:
+    async def noted() -> T:
+        asyncio.get_running_loop().set_default_executor(DaemonPool())
+        if task := asyncio.current_task():
+            running.set_result(task)
+        return await work()
+
+    try:
+        ended.set_result(asyncio.run(noted()))
+    except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+        ended.set_exception(error)
+
+
+def _wait(ended: Future[T], seconds: float = float("inf")) -> None:
+    """Wait in steps: a signal to another thread does not end a wait without a timeout."""
+    until = time.monotonic() + seconds
+    while not wait([ended], timeout=0.1).done and time.monotonic() < until:
+        pass
 
 
 def _how_to_go_on(log_dir: str | None) -> str:

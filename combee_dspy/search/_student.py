@@ -59,7 +59,7 @@ class Student:
         validation = asyncio.ensure_future(self.pool.validate(seed, rows, -1))
         first = [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
         try:
-            await asyncio.gather(validation, self.failures.first("validation", first))
+            await asyncio.gather(validation, self.failures.check_first("validation", first))
         except BaseException:
             validation.cancel()
             await asyncio.gather(validation, return_exceptions=True)

@@ -85,7 +85,7 @@ class UpdateLearner:
         teaches = asyncio.ensure_future(self._teaches(rollouts))
         teaches.add_done_callback(silence)
         running = _Running(plan, rollouts, teaches)
-        first = [self.failures.first("train", rollouts)] if plan.step == 0 else []
+        first = [self.failures.check_first("train", rollouts)] if plan.step == 0 else []
         try:
             results: Any = await together([self._learn(running, select), *first])
             learned: Learned = results[0]
