@@ -1,16 +1,16 @@
-"""Presets: a known way to run, in one argument, and judges that are held to another."""
+"""Presets, and judges: held to a reference, and never the model that proposes unless they are."""
 
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 
-from combee_dspy import Budget, Costs, Price, Validation
+from combee_dspy import Budget, Costs, Price, Search, Validation
 from combee_dspy.aggregators import ParallelScan
 from combee_dspy.controllers import PowerLaw
 from combee_dspy.evaluation import Calibration, Judge, compare_sizes
@@ -19,7 +19,18 @@ from combee_dspy.operators import FewShotSwap, InstructionChannel, Reorder, Reph
 from combee_dspy.presets import brief, paper, within_ceiling
 from combee_dspy.rollouts import Batching
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
-from tests.worlds import ANIMALS, World, code_word, examples, in_kind, metric, proposer_answer
+from tests.worlds import (
+    ANIMALS,
+    World,
+    animal_of,
+    code_word,
+    events,
+    examples,
+    gepa_metric,
+    in_kind,
+    metric,
+    proposer_answer,
+)
 
 CRITERIA = "The code word of the animal."
 
@@ -33,7 +44,7 @@ def judging(model: str, *, turned: bool = False, proposes: bool = False) -> Scri
         if proposes and "[[ ## criteria ## ]]" not in request.text:
             return proposer_answer(request)
         task, response = request.last.split("[[ ## response ## ]]")
-        animal = re.findall(r"word for (\w+)\?", task)[-1]
+        animal = animal_of(task)
         right = code_word(animal) in response
         score = (right + ANIMALS.index(animal) / len(ANIMALS)) / 2
         feedback = f"Rule: the word for {animal} is {code_word(animal)}"
@@ -142,6 +153,52 @@ def test_a_run_that_ends_before_its_judge_is_calibrated_supports_no_claim(world:
     assert not report.supports_claims
     (warning,) = (text for text in report.warnings if "not shown to agree" in text)
     assert "judged by both" in warning
+
+
+def test_a_judge_that_proposes_is_refused_before_anything_is_bought(world: World) -> None:
+    lm = judging("scripted/both", proposes=True)
+    with pytest.raises(ArgumentValueError, match="its own examiner"):
+        world.compile(metric=Judge(CRITERIA, lm=lm), reflection_lm=lm)
+    assert not world.asked
+    assert not lm.requests
+
+
+def test_a_metric_that_turns_out_to_call_the_proposer_ends_the_run(
+    world: World, tmp_path: Path
+) -> None:
+    lm = judging("scripted/both", proposes=True)
+    hidden = [Judge(CRITERIA, lm=lm)]
+
+    @gepa_metric
+    def quiet(gold: Any, pred: Any, pred_name: str | None) -> Any:
+        return list(map(lambda judge: judge(gold, pred), hidden))[0]  # noqa: C417, RUF015 - not read off the code
+
+    with pytest.raises(ArgumentValueError, match=r"the model that proposes|its own examiner"):
+        world.compile(metric=quiet, reflection_lm=lm, log_dir=tmp_path)
+    assert not [event for event in events(tmp_path, "validated") if event["index"] == 1]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_calibrated_judge_may_propose_and_is_paid_once(
+    world: World, tmp_path: Path, staleness: int
+) -> None:
+    lm = judging("scripted/both", proposes=True)
+    calibration = Calibration(metric, minimum=4, share=1.0)
+    report = world.compile(
+        metric=Judge(CRITERIA, lm=lm),
+        reflection_lm=lm,
+        log_dir=tmp_path,
+        reflection_minibatch_size=6,
+        validation_options=Validation(calibration=calibration),
+        search=Search(staleness=staleness),
+    ).combee_report
+    assert report.best_score > report.seed_score
+    judged = sum("[[ ## criteria ## ]]" in request.text for request in lm.requests)
+    # A judge of whole rollouts is not asked again for feedback on a predictor.
+    assert judged == report.rollouts
+    calls = {role: sums.calls for role, sums in report.costs.by_role.items()}
+    assert calls["evaluator"] == judged
+    assert calls["proposer"] == len(lm.requests) - judged
 
 
 @pytest.mark.parametrize(("cache", "warnings"), [(None, 0), (False, 1)])
