@@ -31,7 +31,8 @@
 | ``_rollouts``, ``_calls`` | a rollout, an LM call, a function of the user's | buyer, slots |
 | ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |
 | ``_budget``, ``_rollout_budget``, ``_amounts`` | the budget; costs as vectors | nothing |
-| ``_start``, ``_clock`` | what begins before a trial, and ends with the time | effects, purse |
+| ``_preflight``, ``_start`` | checks of a run; few effects begin before them | effects |
+| ``_clock`` | ends a run with its time | effects, purse |
 | ``_judging``, ``_failures`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
 | ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |

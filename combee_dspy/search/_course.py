@@ -77,7 +77,7 @@ async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
 async def _search(run: Run) -> None:
     settings = run.task.settings
     if not lms_of(run.task.student):
-        await run.probe()  # which refuses, before a rollout
+        await run.preflight.probe()  # which refuses, before a rollout
     try:
         require_countable(
             settings.budget,
@@ -85,19 +85,10 @@ async def _search(run: Run) -> None:
             gpus=bool(settings.costs.gpus),
         )
     except ArgumentValueError:
-        await run.probe()  # an unknown model is the better reason to refuse
+        await run.preflight.probe()  # an unknown model is the better reason to refuse
         raise
     run.student.promise()
-    effects = run.effects
-    try_rows = partial(
-        run.failures.try_first, run.task.seed, run.pool.validation[:1], run.batches.first
-    )
-    if effects.purse.grants:  # of cost or time: the trial comes before all else
-        await run.probe()
-        await try_rows()
-        await run.loop.run()
-    else:
-        await effects.buyer.start.run(run.probe, try_rows, run.loop.run, effects.slots.capacity)
+    await run.preflight.run(run.loop.run)
 
 
 async def _read_heldout(run: Run, clock: Clock, chosen: Member) -> _Reading:

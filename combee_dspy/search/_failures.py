@@ -11,9 +11,6 @@ from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
 from combee_dspy.records import Cause, FailedCall, FailureCount, Role, Rollout
-from combee_dspy.rollouts import fingerprints
-from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, EffectPlace, Row
 from combee_dspy.search._effects import Effects
 
 __all__ = ["Failures"]
@@ -81,39 +78,6 @@ class Failures:
             if sum(failure.failed for failure in failures) >= least * failures[0].of
             and (worst := max(failures, key=_count))
         ]
-
-    async def try_first(
-        self, seed: Candidate, validation: Sequence[Row], train: Row | None
-    ) -> None:
-        """Run one row of each split before all others, and warn of what it raises or changes.
-
-        The budget counts them when the validation and the first update ask for them.
-        """
-        if not self.options.probe:
-            return
-        rows = [(row, EffectPlace("validation", -1)) for row in validation]
-        if train is not None and self.effects.purse.room != 0 and not self.effects.purse.grants:
-            # Of a limited cost the student's validation has its share first.
-            rows.append((train, EffectPlace("train", 0)))
-        program, metric = self.effects.programs.of(seed, 0), self.effects.metric
-        before = fingerprints(program, metric)["program"]
-        rollouts = [self.effects.rollout(seed, row, place, counted=False) for row, place in rows]
-        for rollout in await asyncio.gather(*rollouts, return_exceptions=True):
-            if isinstance(rollout, BudgetReached):
-                continue  # the next effect raises it again
-            if isinstance(rollout, BaseException):
-                raise rollout
-            if rollout.failed_in in _RAISED:
-                error = self.effects.texts.error(str(rollout.error))
-                self.effects.warn(
-                    f"The {rollout.failed_in} raised on the first row that was tried: {error}"
-                )
-        if fingerprints(program, metric)["program"] != before:
-            self.effects.warn(
-                "A rollout changed the program itself, which other threads run at the same moment:"
-                " its answers may depend on the order of the rows. Keep such state in local"
-                " variables of forward."
-            )
 
     async def check_first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
         """End the run as soon as the first rollouts of a split are there, where program or metric

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,15 +13,12 @@ import dspy
 from combee_dspy._private import make_adapter
 from combee_dspy.costs import serving
 from combee_dspy.evaluation import evaluator_lms
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import RunLog
-from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
-from combee_dspy.rollouts import lms_of, patient
+from combee_dspy.rollouts import patient
 from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._books import Books, ServedBooks
-from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Compilation, EffectPlace, SharedParts
+from combee_dspy.search._candidates import Compilation, SharedParts
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._describe import lms_by_role
@@ -37,6 +33,7 @@ from combee_dspy.search._judging import Judging
 from combee_dspy.search._loop import Loop
 from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._preflight import Preflight
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._receipts import Receipts
@@ -44,11 +41,6 @@ from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
 __all__ = ["Run", "make_run"]
-
-_NO_LM = (
-    "Run dspy.configure(lm=dspy.LM(…)), or program.set_lm(…). A program that brings its own:"
-    " Validation(probe=False)."
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +52,7 @@ class Run:
     effects: Effects
     gepa: Gepa
     pool: CandidatePool
+    preflight: Preflight
     failures: Failures
     batches: Minibatches
     ending: Ending
@@ -78,28 +71,6 @@ class Run:
             return None
         artifact, texts = self.task.settings.artifact, self.pool.best.candidate.texts
         return serving(artifact.build(self.task.student, texts))
-
-    async def probe(self) -> None:
-        """Ask every LM of the run for a token, as one effect.
-
-        Raises:
-            ArgumentValueError: An LM is missing, or does not answer.
-        """
-        settings, splits = self.task.settings, self.task.splits
-        if not settings.validation.probe:
-            return
-        lms = {role: lm for role, lm in lms_by_role(settings).items() if lm is not None}
-        runs = bool(splits.train or splits.validation or splits.heldout)
-        if runs and dspy.settings.lm is not None:
-            lms["task"] = dspy.settings.lm
-
-        def ask() -> None:
-            if runs and not lms_of(self.task.student):
-                raise ArgumentValueError("lm", None, "is required: no LM answers", _NO_LM)
-            probe(lms)
-
-        with suppress(BudgetReached):  # the next effect raises it again
-            await self.effects.work("probe", EffectPlace("probe"), "task", "probe", ask)
 
 
 def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mapping[str, str]) -> Run:
@@ -158,6 +129,7 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         effects=effects,
         gepa=gepa,
         pool=pool,
+        preflight=Preflight(task, effects, batches.first),
         failures=failures,
         batches=batches,
         ending=ending,

@@ -1,4 +1,4 @@
-"""The start of a run: few effects begin before a trial has shown that the run can work."""
+"""The start of a run: few effects begin before its checks have ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 
 __all__ = ["Start"]
 
-# Effects that may begin beside the trial: what a wrong key or a metric that raises may cost.
+# Effects that may begin beside the checks: what a wrong key or a metric that raises may cost.
 _FEW = 8
 
 Step = Callable[[], Awaitable[None]]
 
 
 class Start:
-    """Holds effects back while a trial runs; open at any other time. Lives on the search's loop."""
+    """Holds effects back while the checks of a run go on. Lives on the search's loop."""
 
     def __init__(self) -> None:
         self._few = 0
@@ -23,9 +23,9 @@ class Start:
         self._opened: asyncio.Future[None] | None = None
 
     async def run(self, probe: Step, attempt: Step, work: Step, capacity: int) -> None:
-        """Carry out work beside the trial of whether it can work.
+        """Carry out work beside the checks of whether it can work.
 
-        Where the trial fails, the work is cancelled. Where both fail, the probe's error is raised:
+        Where a check fails, the work is cancelled. Where both fail, the probe's error is raised:
         it is the clearest.
 
         Args:

@@ -12,7 +12,7 @@ import pytest
 
 from combee_dspy import Budget
 from combee_dspy.exceptions import LMUnreachableError
-from combee_dspy.search import _run
+from combee_dspy.search import _preflight
 from tests.worlds import World, task_answer
 
 WITHIN = 20.0  # seconds after which nobody comes any more
@@ -53,7 +53,7 @@ def test_the_first_rows_run_beside_the_probe(monkeypatch: pytest.MonkeyPatch) ->
     def probe(lms: Any) -> None:
         beside.append(asked.wait(WITHIN))
 
-    monkeypatch.setattr(_run, "probe", probe)
+    monkeypatch.setattr(_preflight, "probe", probe)
     compiled(World.made(answer))
     assert beside == [True]
 
@@ -75,7 +75,7 @@ def test_few_effects_begin_before_the_probe_has_ended(
         raise LMUnreachableError("proposer", "scripted/proposer", "no such model")
 
     world = World.made(answer)
-    monkeypatch.setattr(_run, "probe", probe)
+    monkeypatch.setattr(_preflight, "probe", probe)
     with pytest.raises(LMUnreachableError, match="no such model"):
         world.compile(num_threads=threads, reflection_minibatch_size=12, budget=Budget(updates=1))
     assert world.asked == few
@@ -88,7 +88,7 @@ def test_in_one_slot_the_probe_lets_two_effects_pass_at_most(
         raise LMUnreachableError("proposer", "scripted/proposer", "no such model")
 
     world = World.made()
-    monkeypatch.setattr(_run, "probe", probe)
+    monkeypatch.setattr(_preflight, "probe", probe)
     with pytest.raises(LMUnreachableError, match="no such model"):
         world.compile(num_threads=1, reflection_minibatch_size=12, budget=Budget(updates=1))
     assert world.asked <= 2
@@ -107,6 +107,6 @@ def test_what_the_probe_says_comes_before_what_the_rows_say(
         failed.wait(WITHIN)
         raise LMUnreachableError("task", "scripted/task", "a wrong key")
 
-    monkeypatch.setattr(_run, "probe", probe)
+    monkeypatch.setattr(_preflight, "probe", probe)
     with pytest.raises(LMUnreachableError, match="a wrong key"):
         World.made().compile(metric=metric, num_threads=8, reflection_minibatch_size=12)

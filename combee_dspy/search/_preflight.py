@@ -1,0 +1,107 @@
+"""Checks that a run can work at all: asks each LM, and runs one row of each split."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import dspy
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms import probe
+from combee_dspy.rollouts import fingerprints, lms_of
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Compilation, EffectPlace, Row
+from combee_dspy.search._describe import lms_by_role
+from combee_dspy.search._effects import Effects
+
+__all__ = ["Preflight"]
+
+_NO_LM = (
+    "Run dspy.configure(lm=dspy.LM(…)), or program.set_lm(…). A program that brings its own:"
+    " Validation(probe=False)."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preflight:
+    """Checks a run before it costs much. Lives on the search's loop.
+
+    Attributes:
+        first: The training row that the search runs first, if it runs any.
+    """
+
+    task: Compilation
+    effects: Effects
+    first: Row | None
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out the work of a run beside the checks, or after them where cost or time is
+        limited.
+
+        Raises:
+            Exception: What the probe raised, else a row, else the work.
+        """
+        if self.effects.purse.grants:
+            await self.probe()
+            await self._try_rows()
+            await work()
+        else:
+            start, capacity = self.effects.buyer.start, self.effects.slots.capacity
+            await start.run(self.probe, self._try_rows, work, capacity)
+
+    async def probe(self) -> None:
+        """Ask every LM of the run for a token, as one effect.
+
+        Raises:
+            ArgumentValueError: An LM is missing, or does not answer.
+        """
+        settings, splits = self.task.settings, self.task.splits
+        if not settings.validation.probe:
+            return
+        lms = {role: lm for role, lm in lms_by_role(settings).items() if lm is not None}
+        runs = bool(splits.train or splits.validation or splits.heldout)
+        if runs and dspy.settings.lm is not None:
+            lms["task"] = dspy.settings.lm
+
+        def ask() -> None:
+            if runs and not lms_of(self.task.student):
+                raise ArgumentValueError("lm", None, "is required: no LM answers", _NO_LM)
+            probe(lms)
+
+        with suppress(BudgetReached):  # the next effect raises it again
+            await self.effects.work("probe", EffectPlace("probe"), "task", "probe", ask)
+
+    async def _try_rows(self) -> None:
+        """Run one row of each split, and warn of what it raises or changes.
+
+        The budget counts them when the validation and the first update ask for them.
+        """
+        if not self.task.settings.validation.probe:
+            return
+        effects, seed = self.effects, self.task.seed
+        rows = [(row, EffectPlace("validation", -1)) for row in self.task.splits.validation[:1]]
+        if self.first is not None and effects.purse.room != 0 and not effects.purse.grants:
+            # Of a limited cost the student's validation has its share first.
+            rows.append((self.first, EffectPlace("train", 0)))
+        program, metric = effects.programs.of(seed), effects.metric
+        before = fingerprints(program, metric)["program"]
+        rollouts = [effects.rollout(seed, row, place, counted=False) for row, place in rows]
+        for rollout in await asyncio.gather(*rollouts, return_exceptions=True):
+            if isinstance(rollout, BudgetReached):
+                continue  # the next effect raises it again
+            if isinstance(rollout, BaseException):
+                raise rollout
+            if rollout.failed_in in ("program", "metric"):
+                error = effects.texts.error(str(rollout.error))
+                effects.warn(
+                    f"The {rollout.failed_in} raised on the first row that was tried: {error}"
+                )
+        if fingerprints(program, metric)["program"] != before:
+            effects.warn(
+                "A rollout changed the program itself, which other threads run at the same moment:"
+                " its answers may depend on the order of the rows. Keep such state in local"
+                " variables of forward."
+            )
