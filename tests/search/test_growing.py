@@ -1,4 +1,4 @@
-"""A growing text: its lines are tested, and a run ends when nothing is left to learn."""
+"""A text that grows: it takes in every update, its lines are tested, and a run ends in time."""
 
 from __future__ import annotations
 
@@ -7,167 +7,300 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dspy
 import pytest
 
 from combee_dspy import Budget, Search
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.edits import BookEdit, Retire
 from combee_dspy.lessons import lesson_id
-from combee_dspy.records import Lesson, Lessons
+from combee_dspy.operators import Operator
+from combee_dspy.records import Edit, Lesson, Lessons
+from combee_dspy.search._blame import BLAMED
 from combee_dspy.search._candidates import Row
 from combee_dspy.search._row_scores import RowScores
-from tests.worlds import World, animal_of, events, in_kind, rows, task_answer
+from tests.slow import slow_but
+from tests.worlds import World, animal_of, code_word, events, in_kind, rows, task_answer
 
 
-class Spoils(Aggregator):
-    """Teaches a good line until an update, and then one that spoils every answer."""
+class Teaches(Aggregator):
+    """Teaches the lines of one text in each update, whatever the reflections say."""
 
-    name = "spoils"
+    name = "teaches"
 
-    def __init__(self, update: int = 0) -> None:
-        self.update = update
+    def __init__(self, texts: tuple[str, ...] = ()) -> None:
+        self.texts = texts
 
     async def aggregate(self, reflections: Any, context: Any) -> Lessons:
-        read = await gathered(reflections)
-        text = (
-            "Be exact with animals" if context.update < self.update else "Never answer a question"
-        )
-        return Lessons(context.component, (Lesson(text, tuple(one.index for one in read)),))
+        sources = tuple(reflection.index for reflection in await gathered(reflections))
+        text = self.texts[min(context.update, len(self.texts) - 1)]
+        return Lessons(context.component, tuple(Lesson(line, sources) for line in text.split("\n")))
 
 
-class Late(Aggregator):
-    """Teaches a line an update, and finds when it compares lines that the new one is empty."""
+class Late(Teaches):
+    """Finds when it compares lines that the new ones are empty."""
 
     name = "late"
-
-    async def aggregate(self, reflections: Any, context: Any) -> Lessons:
-        read = await gathered(reflections)
-        text = f"Rule {context.update} holds"
-        return Lessons(context.component, (Lesson(text, tuple(one.index for one in read)),))
 
     async def relate(self, fresh: Sequence[str], context: Any) -> tuple[BookEdit, ...]:
         assert {lesson.text for lesson in context.book.lessons} >= set(fresh)
         return tuple(Retire(lesson_id(text), "empty") for text in fresh)
 
 
-def test_a_text_knows_of_comparisons_by_the_number_of_its_update(tmp_path: Path) -> None:
-    World.made().compile(
-        aggregator=Late(),
-        search=Search(keep="trunk", staleness=1),
+RULES = ("Rule zero", "Poison the answer", "Rule two", "Rule three")
+
+
+def right_or(request: Any, *, is_right: bool) -> str:
+    return in_kind(
+        request, {"answer": code_word(animal_of(request.last)) if is_right else "nonsense"}
+    )
+
+
+def spoiled(request: Any) -> str:
+    """Answer rightly by any rule, unless the prompt is poisoned."""
+    return right_or(request, is_right="Rule" in request.system and "Poison" not in request.system)
+
+
+def grow(
+    folder: Path, *texts: str, answer: Any = spoiled, student: Any = None, **arguments: Any
+) -> Any:
+    """Run updates of six rows that teach these texts in turn; return the program."""
+    return World.made(answer).compile(
+        student,
+        **{
+            "search": Search(keep="trunk", staleness=1),
+            "log_dir": folder,
+            "reflection_minibatch_size": 6,
+            "budget": Budget(epochs=1),
+            "skip_perfect_score": False,
+            "aggregator": Teaches(texts),
+            **arguments,
+        },
+    )
+
+
+def student_of(instructions: str = "Answer.") -> dspy.Predict:
+    return dspy.Predict(dspy.Signature("question -> answer", instructions))
+
+
+def texts_by_update(folder: Path) -> dict[int, str]:
+    learned = [event for event in events(folder, "candidate") if event["operator"] != "test"]
+    return {event["step"]: event["texts"]["self"] for event in learned if event["step"] >= 0}
+
+
+def test_a_text_joins_the_lessons_of_every_update(world: World, tmp_path: Path) -> None:
+    program = world.compile(
+        search=Search(keep="trunk", staleness=2),
+        log_dir=tmp_path,
         reflection_minibatch_size=6,
         budget=Budget(epochs=1),
-        log_dir=tmp_path,
-        skip_perfect_score=False,
     )
-    texts = {
-        one["step"]: one["texts"]["self"]
-        for one in events(tmp_path, "candidate")
-        if one["operator"] != "test"
-    }
-    rules = {
+    text = program.signature.instructions
+    animals = ("cat", "dog", "eel", "fox", "gnu", "hen", "lynx")
+    assert all(f"the word for {animal} is" in text for animal in animals)
+    candidates = events(tmp_path, "candidate")
+    parents = [event["parents"][0] for event in candidates if event["operator"] == "insert"]
+    ids = [event["candidate"] for event in candidates]
+    assert parents == ids[: len(parents)], "each text follows from the one before"
+
+
+def test_a_text_knows_of_comparisons_by_the_number_of_its_update(tmp_path: Path) -> None:
+    rules = tuple(f"Rule {update} holds" for update in range(4))
+    grow(tmp_path, answer=task_answer, aggregator=Late(rules))
+    shown = {
         step: [rule for rule in range(4) if f"Rule {rule}" in text]
-        for step, text in texts.items()
-        if step >= 0
+        for step, text in texts_by_update(tmp_path).items()
     }
-    assert rules == {0: [0], 1: [0, 1], 2: [1, 2], 3: [2, 3]}
+    assert shown == {0: [0], 1: [0, 1], 2: [1, 2], 3: [2, 3]}
     book = events(tmp_path, "book")[-1]["lessons"]
     assert [lesson["state"] for lesson in book] == 4 * ["retired"], "the end knows of all"
 
 
-def spoilt(request: Any) -> str:
-    if "Never answer" in request.system:
-        return in_kind(request, {"answer": "no"})
-    return task_answer(request)
+def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
+    text = grow(tmp_path, *RULES).signature.instructions
+    poisoned = ["Poison" in text for text in texts_by_update(tmp_path).values()]
+    assert poisoned == [False, True, True, False], "update 3 knows of the tests of update 1"
+    book = events(tmp_path, "book")[-1]["lessons"]
+    (poison,) = [lesson for lesson in book if "Poison" in lesson["text"]]
+    assert poison["state"] == "retired" and "are right without it" in poison["reason"]
+    assert poison["effect"]["difference"] < 0 and poison["effect"]["rows"] >= 1
+    assert [rule in text for rule in RULES] == [True, False, True, True]
+
+
+def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> None:
+    many = [f"Rule {update} number {number}" for update in range(4) for number in range(6)]
+    texts = ["\n".join(many[6 * update : 6 * update + 6]) for update in range(4)]
+    grow(tmp_path, texts[0], *(f"{text}\nPoison the answer" for text in texts[1:]))
+    proofs = rows(
+        tmp_path, "SELECT step, count(*) AS n FROM effect WHERE purpose = 'proof' GROUP BY step"
+    )
+    assert proofs and all(row["n"] <= BLAMED for row in proofs)
 
 
 def test_lines_are_tested_however_long_ago_the_last_validation_was(tmp_path: Path) -> None:
-    report = (
-        World.made(spoilt)
-        .compile(
-            aggregator=Spoils(22),
-            search=Search(keep="trunk", staleness=0),
-            reflection_minibatch_size=1,
-            train=24,
-            validation=40,
-            budget=Budget(updates=32),
-            log_dir=tmp_path,
-            skip_perfect_score=False,
-        )
-        .combee_report
-    )
+    report = grow(
+        tmp_path,
+        *22 * ("Rule zero",),
+        "Poison the answer",
+        search=Search(keep="trunk", staleness=0),
+        reflection_minibatch_size=1,
+        validation=40,
+        budget=Budget(updates=32),
+    ).combee_report
     assert report.updates == 32
-    assert "Never answer" not in str(report.texts)
+    assert "Poison" not in str(report.texts)
 
 
-def learned(**right: bool) -> Any:
-    rows = [Row("train", int(name[1:]), None, name) for name in right]  # type: ignore[arg-type]  # only its place
-    rollouts = [SimpleNamespace(score=float(is_right)) for is_right in right.values()]
-    return SimpleNamespace(plan=SimpleNamespace(rows=rows), rollouts=rollouts)
+def test_a_text_that_no_line_spoils_is_made_anew_from_the_best(tmp_path: Path) -> None:
+    class Adding(Operator):
+        name = "adding"
+        needs_lessons = False
+
+        async def apply(self, material: Any, context: Any) -> Edit:
+            word = "Poison" if context.update == 2 else "Rule"
+            return Edit(instruction=f"{material.instruction} {word} {context.update}.")
+
+    program = grow(
+        tmp_path,
+        "Rule",
+        student=student_of(),
+        search=Search(keep="trunk"),
+        operators=[Adding()],
+        reflection_minibatch_size=12,
+        diversity=False,
+        budget=Budget(updates=6),
+    )
+    text = program.signature.instructions
+    assert text.startswith("Answer. Rule 0. Rule 1.") and "Poison" not in text
+
+
+@pytest.mark.parametrize("keep", ["trunk", "pareto"])
+def test_the_student_is_returned_where_validation_speaks_for_no_text(
+    keep: Any, tmp_path: Path
+) -> None:
+    def answer(request: Any) -> str:
+        return right_or(
+            request, is_right="Line" not in request.system or "Number 9" not in request.last
+        )
+
+    arguments = {"search": Search(keep=keep), "budget": Budget(updates=2)}
+    program = grow(
+        tmp_path, "Line one", "Line two", answer=answer, student=student_of(), **arguments
+    )
+    assert program.signature.instructions == "Answer."
+    (selected,) = events(tmp_path, "selected")
+    assert "student" in selected["reason"] or selected["index"] == 0
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    slow_but((3_500, 5_000, 7_000), [3_000, 3_500, 4_000, 4_500, 5_000, 6_000, 7_000, 8_000]),
+)
+def test_a_run_that_a_budget_cuts_off_anywhere_returns_a_program(
+    tokens: int, tmp_path: Path
+) -> None:
+    arguments = {"search": Search(keep="trunk", staleness=2), "budget": Budget(tokens=tokens)}
+    program = grow(tmp_path, *RULES, reflection_minibatch_size=4, **arguments)
+    assert "tokens" in program.combee_report.reason
+    assert len(events(tmp_path, "selected")) == 1, "validation chooses among what it has seen"
+
+
+def cut_off(calls: int, folder: Path, instructions: str = "Answer.") -> str:
+    """Return the text where a budget cuts one that makes every row right: 12 learn, 12 validate."""
+    program = grow(
+        folder,
+        "Line one",
+        answer=lambda request: right_or(request, is_right="Line one" in request.system),
+        student=student_of(instructions),
+        search=Search(),
+        reflection_minibatch_size=12,
+        budget=Budget(calls=calls),
+    )
+    return str(program.signature.instructions)
+
+
+@pytest.mark.parametrize(("calls", "validated"), [(28, 4), (34, 10)])
+def test_a_text_whose_validation_a_budget_cuts_counts_by_half_of_the_rows(
+    calls: int, validated: int, tmp_path: Path
+) -> None:
+    counts = validated >= 6
+    for _ in range(2):
+        assert ("Line one" in cut_off(calls, tmp_path)) is counts
+        joined = {event["index"]: event["rows"] for event in events(tmp_path, "validated")}
+        assert joined == ({0: 12, 1: validated} if counts else {0: 12})
+    (selected,) = events(tmp_path, "selected")
+    assert (f"cut at {validated} of 12 rows" in selected["reason"]) is counts
+
+
+def test_a_text_that_too_small_a_budget_did_not_count_counts_with_a_larger_one(
+    tmp_path: Path,
+) -> None:
+    counts = ["Line one" in cut_off(calls, tmp_path) for calls in (28, 34, 35, 34)]
+    assert counts == [False, True, True, True]
+    joined = [event["rows"] for event in events(tmp_path, "validated") if event["index"] == 1]
+    assert joined == [10, 11]
+    start = "The budget cut the last text's validation at 10 of 12 rows"
+    warning = f"{start}: it has 1.000 on them, and the student 0.000."
+    assert warning in {event["text"] for event in events(tmp_path, "warning")}
+
+
+def test_a_cut_text_with_a_key_that_may_not_be_written_does_not_count(tmp_path: Path) -> None:
+    key = f"sk-proj-{'abcdefghij0123456789' * 2}"
+    for _ in range(2):
+        assert "Line one" not in cut_off(34, tmp_path, f"Answer. The key is {key}.")
+    (selected,) = events(tmp_path, "selected")
+    assert selected["index"] == 0
 
 
 def test_rows_are_right_by_what_ran_last() -> None:
     scores = RowScores(1.0)
     for update in (
-        learned(r0=False, r1=False, r2=True),
-        learned(r0=True, r3=False),
-        learned(r1=False, r3=True),
+        {0: False, 1: False, 2: True},
+        {0: True, 3: False},
+        {1: False, 3: True},
+        {1: True},
     ):
-        scores.end(update)
-    assert not scores.are_right(2, 4)
-    scores.end(learned(r1=True))
+        ran: list[Any] = [Row("train", row, dspy.Example(), "") for row in update]
+        rollouts = [SimpleNamespace(score=float(is_right)) for is_right in update.values()]
+        learned: Any = SimpleNamespace(plan=SimpleNamespace(rows=ran), rollouts=rollouts)
+        scores.end(learned)
     assert not scores.are_right(2, 4), "what a later update ran is not known yet"
     assert scores.are_right(3, 4)
     assert not scores.are_right(3, 5), "a row was never seen"
 
 
-def test_a_run_ends_once_every_training_row_is_right(tmp_path: Path) -> None:
+def hopeless(request: Any) -> str:
+    """Never know the word for ants."""
+    is_ant = "ant" in animal_of(request.last)
+    return in_kind(request, {"answer": "unknown"}) if is_ant else task_answer(request)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (task_answer, "every training row was right when it ran last"),
+        (hopeless, "no new text came of the rows that fail"),
+    ],
+    ids=["all right", "some hopeless"],
+)
+def test_a_run_ends_once_nothing_is_left_to_learn(answer: Any, reason: str, tmp_path: Path) -> None:
     report = (
-        World.made()
+        World.made(answer)
         .compile(
             search=Search(keep="trunk"),
             reflection_minibatch_size=6,
-            train=24,
             validation=6,
             log_dir=tmp_path,
             max_metric_calls=300,
         )
         .combee_report
     )
-    assert (
-        report.reason
-        == "A full pass found nothing new to learn: every training row was right when it ran last"
-    )
+    assert report.reason == f"A full pass found nothing new to learn: {reason}"
+    assert report.rollouts < 150
     ran = rows(tmp_path, "SELECT example, score FROM effect WHERE purpose = 'train' ORDER BY step")
     latest = {row["example"]: row["score"] for row in ran}
-    assert list(latest.values()) == [1.0] * 24
-    assert len(ran) < 3 * 24, "no row that is right runs again for nothing"
-
-
-def test_rows_that_nothing_teaches_do_not_keep_a_run_busy(tmp_path: Path) -> None:
-    def hopeless(request: Any) -> str:
-        return (
-            in_kind(request, {"answer": "unknown"})
-            if "ant" in animal_of(request.last)
-            else task_answer(request)
-        )
-
-    report = (
-        World.made(hopeless)
-        .compile(
-            search=Search(keep="trunk"),
-            reflection_minibatch_size=6,
-            train=24,
-            validation=6,
-            log_dir=tmp_path,
-            max_metric_calls=1000,
-        )
-        .combee_report
-    )
-    assert (
-        report.reason
-        == "A full pass found nothing new to learn: no new text came of the rows that fail"
-    )
-    assert report.rollouts < 150
+    assert (answer is hopeless) or set(latest.values()) == {1.0}
+    assert len(latest) == 24
 
 
 @pytest.mark.parametrize("budget", [24, 40])

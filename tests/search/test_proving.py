@@ -39,7 +39,7 @@ from combee_dspy.search._proving import Proving, compare
 from combee_dspy.search._row_search import halved
 from combee_dspy.search._trials import Trials, Validated
 from combee_dspy.weighers import Posterior
-from tests.search.test_keeping import Teaches
+from tests.search.test_growing import Teaches
 from tests.worlds import World, events
 
 OWN, MEND = "Answer.", "Mend every row"
