@@ -23,7 +23,7 @@ class Versions(Operator):
     needs_lessons = False
     near_parent = True
 
-    async def apply(self, given: Any, context: Any) -> Edit:
+    async def apply(self, material: Any, context: Any) -> Edit:
         return Edit(instruction=f"version {context.update}")
 
 
@@ -34,7 +34,7 @@ def graded(
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every child through its screen: what is tested here comes after it."""
     from combee_dspy.search import _pareto
 

@@ -11,7 +11,7 @@ from tests.slow import slow_but
 from tests.worlds import ANIMALS, World, events, in_kind, proposer_answer
 
 
-def told(number, animal):
+def row_of(number, animal):
     """A question of thirty words of its own, that ends as the world's questions do."""
     words = " ".join(f"{animal}{number}x{place}" for place in range(24))
     return dspy.Example(
@@ -19,9 +19,11 @@ def told(number, animal):
     )
 
 
-TRAIN = [told(number, animal).with_inputs("question") for number in range(4) for animal in ANIMALS]
+TRAIN = [
+    row_of(number, animal).with_inputs("question") for number in range(4) for animal in ANIMALS
+]
 VALID = [
-    told(number, animal).with_inputs("question") for number in range(9, 10) for animal in ANIMALS
+    row_of(number, animal).with_inputs("question") for number in range(9, 10) for animal in ANIMALS
 ]
 
 
@@ -30,9 +32,9 @@ def quoting(animals):
 
     def answer(request):
         quotes = {
-            one: found
-            for one in animals
-            for found in re.findall(rf"((?:{one}\d+x\d+ ){{13}})", request.text)
+            animal: quote
+            for animal in animals
+            for quote in re.findall(rf"((?:{animal}\d+x\d+ ){{13}})", request.text)
         }
         rules = list(dict.fromkeys(re.findall(r"Rule: the word for (\w+) is (\w+)", request.text)))
         lines = [
@@ -65,23 +67,23 @@ def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
     assert program.combee_report.best_score == 1.0
     text = program.signature.instructions
     assert not CopyIndex(TRAIN).copied(text)
-    # A call that writes the text anew may say again what follows as a section: told in other words,
-    # it counts as lost.
+    # A call that writes the text anew may repeat what follows as a section: in other words, it
+    # counts as lost.
     most = 2 if "operators" in how else 1
     assert all(1 <= text.count(f"is {animal[::-1].upper()}") <= most for animal in animals)
 
 
-def test_who_reads_examples_is_told_how_much_may_be_copied():
-    asked = {}
+def test_readers_of_examples_know_how_much_may_be_copied():
+    requests = {}
     for most in (12, 5, None):
         world = World.made()
         learned(world, guards=Guards(max_copied_words=most))
-        asked[most] = [
+        requests[most] = [
             request.last for request in world.proposer_lm.requests if "narrower" not in request.text
         ]
-    assert all("longest_quote ## ]]\n12" in text for text in asked[12]) and asked[12]
-    assert all("longest_quote ## ]]\n5" in text for text in asked[5]) and asked[5]
-    assert not any("longest_quote" in text for text in asked[None])
+    assert all("longest_quote ## ]]\n12" in text for text in requests[12]) and requests[12]
+    assert all("longest_quote ## ]]\n5" in text for text in requests[5]) and requests[5]
+    assert not any("longest_quote" in text for text in requests[None])
 
 
 def test_a_line_that_is_nothing_but_a_copy_is_refused_once(tmp_path):
@@ -95,5 +97,5 @@ def test_a_line_that_is_nothing_but_a_copy_is_refused_once(tmp_path):
     refused = events(tmp_path, "copied")
     reads = events(tmp_path, "scan")
     assert "TAC" in program.signature.instructions and copy not in program.signature.instructions
-    assert refused and {tuple(set(one["lines"])) for one in refused} == {(copy,)}
+    assert refused and {tuple(set(event["lines"])) for event in refused} == {(copy,)}
     assert len(refused) == len(reads) > 1

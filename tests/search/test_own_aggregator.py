@@ -34,11 +34,15 @@ class Signed(Aggregator):
         if not read:
             return Lessons(context.component)
         # What the metric says of a right answer teaches nothing.
-        said = {one.index: str(one.record["Feedback"]).removeprefix("Wrong. ") for one in read}
+        feedback = {
+            each.index: str(each.record["Feedback"]).removeprefix("Wrong. ") for each in read
+        }
         lessons = tuple(
-            Lesson(f"{text} Signed.", (index,)) for index, text in said.items() if text != "Right."
+            Lesson(f"{text} Signed.", (index,))
+            for index, text in feedback.items()
+            if text != "Right."
         )
-        node = NodeOutput(1, 0, tuple(said), tuple(lesson.text for lesson in lessons))
+        node = NodeOutput(1, 0, tuple(feedback), tuple(lesson.text for lesson in lessons))
         return Lessons(context.component, lessons, nodes=(node,))
 
 
@@ -68,11 +72,11 @@ def test_its_aggregate_is_what_decides_and_what_is_named(
     learned = [line for text in report.texts.values() for line in text.splitlines() if "[G" in line]
     assert learned
     assert all(line.endswith("Signed.") for line in learned)
-    asked = {
+    roles = {
         row["role"]
         for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")
     }
-    assert asked == ({"reflector"} if "artifact" in options else set()), (
+    assert roles == ({"reflector"} if "artifact" in options else set()), (
         "nobody else reads or writes"
     )
     assert report.specs["aggregator"]["name"] == "signed"

@@ -14,9 +14,14 @@ from tests.worlds import events, gate_metric, gate_rows, rows
 
 
 def compiled(service: Any, place: Path, **kwargs: Any) -> Any:
-    given = {"artifact": "playbook", "reflection_minibatch_size": 6, **kwargs}
+    arguments = {"artifact": "playbook", "reflection_minibatch_size": 6, **kwargs}
     combee = Combee(
-        gate_metric, reflection_lm=service.lm(), log_dir=place, tracker=(), num_threads=8, **given
+        gate_metric,
+        reflection_lm=service.lm(),
+        log_dir=place,
+        tracker=(),
+        num_threads=8,
+        **arguments,
     )
     with dspy.context(lm=service.lm()):
         return combee.compile(
@@ -43,19 +48,21 @@ def test_it_learns_and_needs_no_budget(service: Any, tmp_path: Path, staleness: 
         for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")
     }
     assert roles == {"reflector", "proposer"}
-    assert {one["operator"] for one in events(tmp_path, "candidate")} == {"seed", "playbook"}
+    assert {event["operator"] for event in events(tmp_path, "candidate")} == {"seed", "playbook"}
 
 
 def test_each_trajectory_is_reflected_on_once_and_perfect_minibatches_cost_nothing(
     service: Any, tmp_path: Path
 ) -> None:
     compiled(service, tmp_path, budget=Budget(epochs=2))
-    told = {one["step"]: one["rows"] for one in events(tmp_path, "update") if not one["skipped"]}
+    learned = {
+        event["step"]: event["rows"] for event in events(tmp_path, "update") if not event["skipped"]
+    }
     reflected = rows(
         tmp_path, "SELECT step, count(*) AS n FROM effect WHERE role = 'reflector' GROUP BY step"
     )
-    assert {row["step"]: row["n"] for row in reflected} == told
-    skipped = [one for one in events(tmp_path, "update") if one["skipped"]]
+    assert {row["step"]: row["n"] for row in reflected} == learned
+    skipped = [event for event in events(tmp_path, "update") if event["skipped"]]
     assert skipped, "by the second epoch it has learned what there is"
     (calls,) = rows(
         tmp_path,

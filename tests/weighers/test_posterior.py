@@ -37,34 +37,47 @@ def narrow(exception: str, rule: str) -> Narrow:
 EAST, WEST = "Parcels go east.", "Parcels go west."
 
 
-def test_the_better_supported_side_is_served_and_the_other_waits_until_it_is_clear() -> None:
-    assert weighed({EAST: 2, WEST: 3}, against(EAST, WEST)) == {EAST: "waiting", WEST: "served"}
-    assert weighed({EAST: 2, WEST: 9}, against(EAST, WEST)) == {EAST: "retired", WEST: "served"}
+def later(book: Book, text: str, count: int) -> Book:
+    return Posterior().applied(
+        book.add([Taught(text, tuple(f"later {number}" for number in range(count)))], 1)
+    )
 
 
-def test_of_equals_the_earlier_one_is_served() -> None:
-    assert weighed({EAST: 1, WEST: 1}, against(EAST, WEST)) == {EAST: "served", WEST: "waiting"}
+def state(book: Book, text: str) -> str:
+    lesson = book.find(lesson_id(text))
+    assert lesson is not None
+    return lesson.state
+
+
+SERVED, WAITING, RETIRED = "served", "waiting", "retired"
+
+
+@pytest.mark.parametrize(
+    ("east", "west", "states"),
+    [
+        (2, 3, (WAITING, SERVED)),
+        (2, 9, (RETIRED, SERVED)),
+        (1, 1, (SERVED, WAITING)),  # of equals the earlier one
+    ],
+)
+def test_the_better_supported_side_is_served_and_the_other_waits_until_it_is_clear(
+    east: int, west: int, states: tuple[str, str]
+) -> None:
+    assert (*weighed({EAST: east, WEST: west}, against(EAST, WEST)).values(),) == states
 
 
 def test_a_decision_is_overturned_by_more_examples() -> None:
-    first = (
-        Book()
-        .add([Taught(EAST, tuple("abcdefgh")), Taught(WEST, ("i",))], 0)
-        .edit([against(EAST, WEST)])
-        .book
-    )
-    assert Posterior().applied(first).lessons[1].state == "retired"
-    later = Posterior().applied(first).add([Taught(WEST, tuple("jklmnopqrstuvw"))], 1)
-    assert [one.state for one in Posterior().applied(later).lessons] == ["waiting", "served"]
+    book = Book().add([Taught(EAST, tuple("abcdefgh")), Taught(WEST, ("i",))], 0)
+    first = Posterior().applied(book.edit([against(EAST, WEST)]).book)
+    assert state(first, WEST) == RETIRED
+    more = later(first, WEST, 14)
+    assert (state(more, EAST), state(more, WEST)) == (WAITING, SERVED)
 
 
 def test_a_third_opinion_is_served_where_it_contradicts_none_that_is() -> None:
-    votes = {EAST: 5, WEST: 3, "Parcels stay here.": 2}
-    assert weighed(votes, against(EAST, WEST), against(WEST, "Parcels stay here.")) == {
-        EAST: "served",
-        WEST: "waiting",
-        "Parcels stay here.": "served",
-    }
+    third = "Parcels stay here."
+    states = weighed({EAST: 5, WEST: 3, third: 2}, against(EAST, WEST), against(WEST, third))
+    assert states == {EAST: SERVED, WEST: WAITING, third: SERVED}
 
 
 RULES = {
@@ -73,28 +86,25 @@ RULES = {
 }
 
 
+def exceptions_to(rules: list[str], form: str, votes: int) -> tuple[dict[str, int], list[Narrow]]:
+    """Return an exception to each rule; a second place in the form makes each of its own."""
+    texts = [
+        form.format(rule.split()[1], f"{chr(97 + place)}x") for place, rule in enumerate(rules)
+    ]
+    edits = [narrow(text, rule) for text, rule in zip(texts, rules, strict=True)]
+    return dict.fromkeys(texts, votes), edits
+
+
 def test_lone_exceptions_wait_where_each_departs_in_a_way_of_its_own() -> None:
-    lone = {
-        f"A heavy {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1
-        for place, rule in enumerate(RULES)
-    }
-    edits = [narrow(exception, rule) for exception, rule in zip(lone, RULES, strict=True)]
+    lone, edits = exceptions_to(list(RULES), "A heavy {} goes to dock {}.", 1)
     states = weighed({**RULES, **lone}, *edits)
-    assert {states[rule] for rule in RULES} == {"served"}
-    assert {states[exception] for exception in lone} == {"waiting"}
+    assert states == dict.fromkeys(RULES, SERVED) | dict.fromkeys(lone, WAITING)
 
 
 def test_exceptions_are_served_where_departures_come_again() -> None:
-    again = {f"A heavy {rule.split()[1]} goes to the cellar.": 2 for rule in list(RULES)[:3]}
-    lone = {
-        f"A foreign {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1
-        for place, rule in enumerate(RULES)
-    }
-    edits = [
-        narrow(exception, rule)
-        for exception, rule in zip([*again, *lone], [*list(RULES)[:3], *RULES], strict=True)
-    ]
-    assert set(weighed({**RULES, **again, **lone}, *edits).values()) == {"served"}
+    again, first = exceptions_to(list(RULES)[:3], "A heavy {} goes to the cellar.", 2)
+    lone, second = exceptions_to(list(RULES), "A foreign {} goes to dock {}.", 1)
+    assert set(weighed({**RULES, **again, **lone}, *first, *second).values()) == {SERVED}
 
 
 def test_one_departure_under_two_conditions_was_seen_again() -> None:
@@ -105,7 +115,7 @@ def test_one_departure_under_two_conditions_was_seen_again() -> None:
     }
     states = weighed(
         {rule: 4, **exceptions},
-        *(narrow(one, rule) for one in exceptions),
+        *(narrow(text, rule) for text in exceptions),
         weigher=Posterior(few=0),
     )
     assert set(states.values()) == {"served"}
@@ -127,7 +137,7 @@ def departing(*more: BookEdit) -> dict[str, str]:
         **dict.fromkeys(DEPARTURES, 1),
         "A wet shovel goes to gate 3.": 2,
     }
-    narrowed = [narrow(one, SHOVEL) for one in lessons if one not in (SHOVEL, RIVAL)]
+    narrowed = [narrow(text, SHOVEL) for text in lessons if text not in (SHOVEL, RIVAL)]
     return weighed(lessons, against(SHOVEL, RIVAL), *narrowed, *more)
 
 
@@ -137,33 +147,36 @@ def test_an_exception_votes_for_the_rival_of_its_rule_that_it_agrees_with() -> N
         "waiting",
         "served",
     ), "four examples say 14 and two say 9"
-    assert {states[one] for one in DEPARTURES} == {"waiting"}, (
+    assert {states[text] for text in DEPARTURES} == {"waiting"}, (
         "the rival says so without a condition"
     )
     assert states["A wet shovel goes to gate 3."] == "served"
 
 
-def test_what_contradicts_an_exception_that_is_not_served_repeats_its_rule() -> None:
-    rule, false, back = "Parcels go to 7.", "Wet parcels go to 9.", "If wet, parcels go to 7."
-    relations = [narrow(false, rule), against(false, back)]
-    states = weighed({rule: 3, false: 1, back: 2}, *relations)
-    assert states == {rule: "served", false: "waiting", back: "waiting"}
-    states = weighed({rule: 3, false: 3, back: 1}, *relations)
-    assert states == {rule: "served", false: "served", back: "waiting"}
-    other = "If wet, parcels go to 5."
-    states = weighed({rule: 3, false: 1, other: 2}, narrow(false, rule), against(false, other))
-    assert states[other] == "served", "it says something else than the rule"
+RULE, FALSE = "Parcels go to 7.", "Wet parcels go to 9."
+BACK, OTHER = "If wet, parcels go to 7.", "If wet, parcels go to 5."
 
 
-def test_what_restored_a_rule_still_repeats_it_once_a_test_retired_the_exception() -> None:
-    rule, false, back = "Parcels go to 7.", "Wet parcels go to 9.", "If wet, parcels go to 7."
-    relations = [narrow(false, rule), against(false, back), Retire(lesson_id(false), "it harms")]
-    states = weighed({rule: 3, false: 1, back: 2}, *relations)
-    assert states == {rule: "served", false: "retired", back: "waiting"}
+@pytest.mark.parametrize(
+    ("false", "last", "votes", "tests", "states"),
+    [
+        (1, BACK, 2, [], (WAITING, WAITING)),
+        (3, BACK, 1, [], (SERVED, WAITING)),
+        (1, OTHER, 2, [], (WAITING, SERVED)),
+        (1, BACK, 2, [Retire(lesson_id(FALSE), "it harms")], (RETIRED, WAITING)),
+    ],
+    ids=["repeats the rule", "lost", "says something else", "after a test"],
+)
+def test_what_contradicts_an_exception_that_is_not_served_repeats_its_rule(
+    false: int, last: str, votes: int, tests: list[BookEdit], states: tuple[str, str]
+) -> None:
+    relations = [narrow(FALSE, RULE), against(FALSE, last), *tests]
+    weighed_states = weighed({RULE: 3, FALSE: false, last: votes}, *relations)
+    assert (*weighed_states.values(),) == (SERVED, *states)
 
 
 def test_an_exception_that_a_test_retired_votes_for_nobody() -> None:
-    states = departing(*(Retire(lesson_id(one), "a test") for one in DEPARTURES))
+    states = departing(*(Retire(lesson_id(text), "a test") for text in DEPARTURES))
     assert (states[SHOVEL], states[RIVAL]) == ("served", "waiting")
 
 
@@ -177,18 +190,6 @@ def test_a_test_outweighs_all_examples_that_it_knew_of() -> None:
         EAST: "retired",
         WEST: "served",
     }
-
-
-def later(book: Book, text: str, count: int) -> Book:
-    return Posterior().applied(
-        book.add([Taught(text, tuple(f"later {number}" for number in range(count)))], 1)
-    )
-
-
-def state(book: Book, text: str) -> str:
-    lesson = book.find(lesson_id(text))
-    assert lesson is not None
-    return lesson.state
 
 
 @given(examples=st.integers(0, 12), rows=st.integers(1, 6), count=st.integers(0, 30))
