@@ -20,6 +20,7 @@
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
 | ``_keeper``, ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
 | ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |
+| ``_line_rules`` | what tests of lines get, and must show | nothing |
 | ``_row_search``, ``_changes`` | what mends a failing row; texts that differ in lessons | trials |
 | ``_trials``, ``_versions`` | texts on single rows; the texts of updates | effects, artifact |
 | ``_row_scores`` | which training rows were right when they ran last | nothing |

@@ -1,4 +1,4 @@
-"""The books of a run: one for each component, changed by updates in their order."""
+"""The books of a run, one for each component: updates change them in their order."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from combee_dspy.weighers import Weigher
 
 __all__ = ["Books", "ServedBooks"]
 
+
+# More updates than may be under way at once, whatever the staleness.
+_OVERLAP = 8
+# Refused edits that an event quotes.
+_QUOTED = 5
 
 Relations = Mapping[str, Sequence[BookEdit]]
 """Edits by component."""
@@ -73,14 +78,13 @@ class Books:
             del self._after[old]
 
     def relate(self, update: int, comparing: Coroutine[None, None, Relations]) -> None:
-        """Begin the comparisons of what an update taught with the rest; :meth:`settle` reads
-        them.
-        """
+        """Begin to compare what an update taught with the rest; :meth:`settle` makes the edits."""
         self._relating[update] = asyncio.ensure_future(comparing)
 
     async def settle(self, last: int, update: int) -> None:
-        """Make the edits of the comparisons of updates up to ``last``, at a moment that no arrival
-        decides.
+        """Make the edits that the comparisons of updates up to ``last`` ask for.
+
+        The caller says when, so nothing depends on which comparison ends first.
         """
         for earlier in [step for step in self._relating if step <= last]:
             for component, edits in (await self._relating.pop(earlier)).items():
@@ -102,7 +106,7 @@ class Books:
         after = self.weigher.applied(edited.book)
         self.now[component] = after
         if edited.refused:
-            ignored = AnswersIgnored(len(edited.refused), edited.refused[:_NAMED])
+            ignored = AnswersIgnored(len(edited.refused), edited.refused[:_QUOTED])
             self.emit(ignored, step=update, component=component)
         if after != before:
             self.emit(BookChanged.of(after), step=update, component=component)
@@ -134,12 +138,5 @@ class ServedBooks:
         return base.edited(texts)
 
     def allows(self, base: Candidate, text: Candidate) -> bool:
-        """Return whether a text may stand in the place of another: no operator or guard has a say
-        here.
-        """
+        """Allow every text: no guard and no operator has a say here."""
         return True
-
-
-# More updates than may be under way at once, whatever the staleness.
-_OVERLAP = 8
-_NAMED = 5

@@ -16,10 +16,11 @@ from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import choose_version
 from combee_dspy.search._effects import Effects, silence
 from combee_dspy.search._keeper import Keeper
+from combee_dspy.search._line_rules import spare
 from combee_dspy.search._plans import Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._propose import Proposer
-from combee_dspy.search._proving import Proving, spare
+from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._trials import Trials, Validated
 from combee_dspy.search._versions import Version, ended_well, join_cut_off

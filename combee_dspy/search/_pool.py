@@ -1,4 +1,4 @@
-"""Validated candidates."""
+"""The validated candidates of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
 from combee_dspy.events import CandidateSelected, CandidateValidated
 from combee_dspy.records import Rollout
@@ -24,10 +25,7 @@ Draws = Mapping[int, Sequence[Rollout]]
 
 def mean_scores(draws: Draws) -> dict[int, float]:
     """Return the mean score of each row."""
-    return {
-        row: math.fsum(rollout.score for rollout in rollouts) / len(rollouts)
-        for row, rollouts in draws.items()
-    }
+    return {row: fmean(rollout.score for rollout in rollouts) for row, rollouts in draws.items()}
 
 
 @dataclass(eq=False)
@@ -46,10 +44,8 @@ class CandidatePool:
 
     def __post_init__(self) -> None:
         self.validation = self.task.splits.validation
-        self._heldout = len(self.task.splits.heldout)
         self.draws = self.task.settings.validation.draws
-        # Train rows that are not in every candidate's validation, whose rollouts are not bought
-        # again.
+        # Train rows that no validation runs: with a cache, the others' rollouts are bought once.
         self._unseen = sys.maxsize
         if self.task.settings.cache is not False:
             rows = {row.hash for row in self.task.splits.train}
@@ -73,9 +69,7 @@ class CandidatePool:
         return len(self.validation) * self.draws
 
     def beside_validation(self, size: int) -> int:
-        """Return the rollouts that a candidate takes at most on so many train rows, beside those of
-        its validation.
-        """
+        """Return the rollouts that ``size`` train rows take at most beside a validation."""
         return min(size, self._unseen)
 
     @property
@@ -88,13 +82,8 @@ class CandidatePool:
         """``(update, mean validation score)`` of every member, in order."""
         return tuple((member.step, member.mean) for member in self.members)
 
-    async def validate(
-        self,
-        candidate: Candidate,
-        rows: Sequence[Row],
-        step: int,
-    ) -> dict[int, tuple[Rollout, ...]]:
-        """Run a candidate that update ``step`` made on validation rows; return its draws by row."""
+    async def validate(self, candidate: Candidate, rows: Sequence[Row], step: int) -> Draws:
+        """Run a candidate that update ``step`` made on validation rows; those at hand are free."""
         place = EffectPlace("validation", step)
         buy = partial(self.effects.rollout, candidate, lane=VALIDATION)
         rollouts = await asyncio.gather(
@@ -119,28 +108,20 @@ class CandidatePool:
 
     def _keep_time(self, rollouts: Sequence[Rollout]) -> None:
         """Keep time for the held-out set, by what the student's rollouts have taken."""
-        heldout = 2 * self._heldout if rollouts else 0
-        if heldout:  # the student and the result run on each row
-            seconds = math.fsum(rollout.seconds for rollout in rollouts) / len(rollouts)
+        heldout = 2 * len(self.task.splits.heldout)  # the student and the result run on each row
+        if heldout and rollouts:
+            seconds = fmean(rollout.seconds for rollout in rollouts)
             rounds = math.ceil(heldout / self.effects.slots.capacity)
             self.effects.purse.keep_back(seconds * rounds)
 
-    def join(
-        self,
-        candidate: Candidate,
-        parents: Sequence[int],
-        step: int,
-        rollouts: Mapping[int, Sequence[Rollout]],
-    ) -> Member:
-        """Take a candidate in that update ``step`` made, with its validation; the student has no
-        parents.
-        """
-        scores = mean_scores(rollouts)
+    def join(self, candidate: Candidate, parents: Sequence[int], step: int, draws: Draws) -> Member:
+        """Take in a validated candidate that update ``step`` made; the student has no parents."""
+        scores = mean_scores(draws)
         member = Member(len(self.members), candidate, tuple(parents), step, scores)
         self.members.append(member)
         self._student.set()
         best = self.best
-        self.gepa.join(member, rollouts, best)
+        self.gepa.join(member, draws, best)
         event = CandidateValidated(
             candidate.id,
             member.index,

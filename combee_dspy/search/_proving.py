@@ -2,65 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from combee_dspy.evaluation import perfect_score_of, sign_test
+from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book, certainty, nearest
+from combee_dspy.lessons import Book, nearest
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores
 from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._line_rules import compare
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._trials import Trials, Validated, lesson_effect
 
-__all__ = ["Proving", "compare", "spare"]
+__all__ = ["Proving"]
 
-# Validations that the tests may take where the budget has room for 16. Where it has room for 6, one
-# validation and rollouts to search failing rows, at most a quarter of the budget.
-_VALIDATIONS, _LARGE_BUDGET = 4, 16
-_SMALL_BUDGET, _SEARCHED, _SHARE = 6, 32, 4
 # Validations that other arrangements may take where no rollouts are limited.
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change, of those that do not fail.
 _NEAREST_ROWS = 4
-# How likely a change may be no better than none: as likely as after one row better and none worse.
-_CHANCE = 0.25
-
-
-def spare(limit: int | None, validation: int, *, judged: bool) -> int:
-    """Return the rollouts that a run sets aside to test its lines; 0 where it has none to spare.
-
-    Args:
-        limit: The budget in rollouts.
-        validation: Rollouts that one validation takes.
-        judged: Whether reflections judge the lines already: a small budget then buys rows to learn
-            from.
-    """
-    if limit is None or limit < _SMALL_BUDGET * validation:
-        return 0
-    if limit >= _LARGE_BUDGET * validation:
-        return _VALIDATIONS * validation
-    return validation if judged else min(validation + _SEARCHED, limit // _SHARE)
-
-
-def compare(before: Scores, after: Scores, tests: int = 1) -> tuple[int, int, bool]:
-    """Return how many rows are better and worse, and whether they speak for a change.
-
-    With w rows better and l worse, P(θ > ½ | Beta(1 + w, 1 + l)) must be at least ¾, which one row
-    better and none worse make it. Of several tests each gets its share of the ¼ that is left.
-    """
-    rows = sorted(before.keys() & after.keys())
-    if not rows:
-        return 0, 0, False
-    old, new = [before[row] for row in rows], [after[row] for row in rows]
-    wins, losses, _ = sign_test(old, new)
-    is_clear = certainty(wins, losses) >= 1 - _CHANCE / tests
-    return wins, losses, is_clear and fmean(new) > fmean(old)
 
 
 @dataclass(eq=False)
@@ -174,11 +137,7 @@ class Proving:
         if draws is None:
             return False
         scores = mean_scores(draws)
-        wins, losses, accepted = compare(before.scores, scores, tests)
-        # A row that a change was chosen on makes up for no loss elsewhere.
-        others = {row: score for row, score in scores.items() if row not in changes.values()}
-        more, fewer, _ = compare(before.scores, others)
-        accepted = accepted and more >= fewer
+        wins, losses, accepted = compare(before.scores, scores, tests, changes.values())
         for change in changes:
             tested = LessonTested(
                 lesson=change.lesson.id,
@@ -191,23 +150,25 @@ class Proving:
                 accepted=accepted,
             )
             self.effects.log.emit(tested, step=before.step, component=change.component)
-        if not accepted:
-            return False
-        reason = (
-            f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses}"
-            " worse"
-        )
+        if accepted:
+            counts = f"{wins} validation rows better and {losses} worse"
+            reason = f"{what}, {len(changes)} tried together: {counts}"
+            self._edit_books(list(changes), reason, wins - losses, scores)
+            self._join(text, draws, sorted({change.component for change in changes}))
+        return accepted
+
+    def _edit_books(
+        self, changes: Sequence[Change], reason: str, weight: int, scores: Scores
+    ) -> None:
+        """Make changes in the books. Rows that speak for a group count for each by its share."""
         effect = None
         if len(changes) == 1:  # nobody can tell the effects of several apart
-            old = [before.scores[row] for row in scores]
-            sides = (old, [*scores.values()])
-            effect = lesson_effect(*(sides if next(iter(changes)).serve else sides[::-1]))
+            before, after = [self._member.scores[row] for row in scores], list(scores.values())
+            is_served = changes[0].serve
+            effect = lesson_effect(before, after) if is_served else lesson_effect(after, before)
         for change in changes:
-            # Rows that speak for a group speak for each of it by its share.
-            edit = change.edit(reason, (wins - losses) // len(changes), effect)
-            self.books.edit(change.component, [edit], before.step)
-        self._join(text, draws, sorted({change.component for change in changes}))
-        return True
+            edit = change.edit(reason, weight // len(changes), effect)
+            self.books.edit(change.component, [edit], self._member.step)
 
     async def _concerned(self, text: Candidate, lines: Collection[str]) -> list[int]:
         """Return the rows that confirm changed lines: all that are shown something else.
@@ -227,8 +188,8 @@ class Proving:
         One that shows fewer is taken where it does no worse, another where rows speak for it.
         """
         tried = {self._member.candidate.id}
-        while (arrangement := self._arrangement(tried)) is not None:
-            text, component, shows_fewer = arrangement
+        while arrangements := [each for each in self._arrangements() if each[0].id not in tried]:
+            text, component, shows_fewer = arrangements[0]
             tried.add(text.id)
             draws = await self._trials.validate(text, await self._tested.affected(text))
             if draws is None:
@@ -237,17 +198,12 @@ class Proving:
             if accepted or (shows_fewer and wins >= losses):
                 self._join(text, draws, [component])
 
-    def _arrangement(self, tried: Collection[str]) -> tuple[Candidate, str, bool] | None:
-        """Return the first arrangement that was not tried yet, its component, and whether it shows
-        fewer lessons.
-        """
+    def _arrangements(self) -> Iterator[tuple[Candidate, str, bool]]:
+        """Yield other arrangements, each with its component and whether it shows fewer lessons."""
         base = self._member.candidate
         for component, book in self.books.now.items():
             for other in self.books.artifact.arrangements(base.texts[component], book):
-                text = base.edited({component: other.text})
-                if text.id not in tried:
-                    return text, component, other.shows_fewer
-        return None
+                yield base.edited({component: other.text}), component, other.shows_fewer
 
     def _join(self, text: Candidate, draws: Draws, components: Sequence[str]) -> None:
         """Let a text join the pool. A row that its change does not concern keeps its rollouts."""

@@ -14,6 +14,7 @@ from unittest.mock import patch
 from combee_dspy.lessons import BookEdit
 from combee_dspy.search import _growing, _proving
 from combee_dspy.search._candidates import Member
+from combee_dspy.search._line_rules import spare
 
 
 async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
@@ -23,7 +24,7 @@ async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
 
 def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     """Set a validation of the newest text aside, which is no test of its lines."""
-    return _proving.spare(limit, validation, judged=judged) and validation
+    return spare(limit, validation, judged=judged) and validation
 
 
 def _return_newest(members: Sequence[Member]) -> tuple[Member, str]:
