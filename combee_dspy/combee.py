@@ -1,4 +1,4 @@
-"""``Combee``: the teleprompter."""
+"""``Combee``, a drop-in for ``dspy.GEPA``: learns prompts from many rollouts at once."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ class Combee(Teleprompter):
 
     What one reflection call did over three rollouts is done over many: shards are read at once,
     their lessons are compared by number, and enter a book that weighs them. One text grows with the
-    book, and its lines are tested; what only GEPA's search can use gets GEPA's search. Wherever a
-    script says
-    ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some defaults differ, such as the
+    book, and its lines are tested; what only GEPA's search can use gets GEPA's search.
+    ``Combee(…)`` works with the arguments of ``dspy.GEPA(…)``. Some defaults differ, such as the
     size of minibatches, which is planned; docs/from_gepa.md lists them.
 
     An object may compile several programs. It keeps no state of a run.
@@ -183,7 +182,7 @@ class Combee(Teleprompter):
             if not isinstance(value, Settings):
                 remedy = "Give dataclasses.replace(combee.settings, seed=1)."
                 raise ArgumentTypeError(name, value, "is no Settings", remedy)
-            # What follows from the others follows from changed ones too.
+            # What follows from a setting follows from a changed one too.
             value = dataclasses.replace(value, keep=choose_keep(value))
             check_together(value)
         elif name in _READABLE or name in _ARGUMENTS:

@@ -80,7 +80,7 @@ class CombeeError(Exception):
 
 
 class _Ending(Protocol):
-    """An error that ends a run, whoever raised it."""
+    """An error that ends a run, of any class."""
 
     program: Any
     results: Sequence[Any]
@@ -99,7 +99,7 @@ def attach_results(error: BaseException, results: Sequence[Any]) -> None:
 
 
 def copy_attached(source: BaseException | None, target: BaseException) -> None:
-    """Give an error what another one was given by these two."""
+    """Copy to an error what another one carries: its program and its results."""
     if (program := getattr(source, "program", None)) is not None:
         attach_program(target, program)
     if (results := getattr(source, "results", None)) is not None:

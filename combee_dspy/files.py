@@ -1,13 +1,12 @@
-"""Files that the package writes, and those that it reads from folders that somebody else may have
-filled.
+"""Writes files, and reads files of folders that strangers may have filled.
 
-A folder that was sent may hold a link where a file is to be written, or a pipe that never ends. So
-no link is followed for what is written: a new file gets a random name beside its place and is moved
-there, and whatever is no plain file is refused. Every other module writes through this one.
+Such a folder may hold a link in the place of a file, or a pipe that never ends. So no link is
+followed for writing: a new file gets a random name beside its place and is moved there, and
+anything but a plain file is refused. Every other module writes through this one.
 
-What is not covered: folders on the way to a file may be links, since a home or ``/tmp`` often is;
-and somebody who can write to the folder at the same time can swap a SQLite file between the check
-and SQLite's own opening of it.
+Two gaps remain. Folders on the way to a file may be links, since a home or ``/tmp`` often is. And a
+process that writes to the folder at the same time can swap a SQLite file between our check and
+SQLite's own opening.
 """
 
 from __future__ import annotations
@@ -256,8 +255,7 @@ def append_plain(path: Path, data: bytes) -> None:
 
 
 def open_lock(path: Path, *, blocking: bool = True, timeout: float = -1) -> FileLock:
-    """Return a lock that other processes see, not yet taken. Its file is emptied by whoever takes
-    it.
+    """Return a lock that other processes see, not yet taken. Taking it empties its file.
 
     Raises:
         NotPlainFileError: As for :func:`check_plain`.

@@ -1,4 +1,4 @@
-"""Which arguments of gepa's a run takes, and where those belong that it refuses."""
+"""Checks arguments of gepa: a run takes some, and names the place of the others."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_gepa_kwargs(values: object) -> GepaOptions:
 
     Raises:
         ArgumentTypeError: One is no argument of ``gepa.optimize``.
-        ArgumentValueError: One would hand the loop to somebody else, or has a place elsewhere.
+        ArgumentValueError: One would replace our loop, or has a place elsewhere.
     """
     if not isinstance(values, Mapping):
         raise ArgumentTypeError("gepa_kwargs", values, "is no mapping", "Give a dict.")
@@ -94,7 +94,7 @@ def check_gepa_kwargs(values: object) -> GepaOptions:
 
 
 def _several(value: object) -> tuple[Any, ...]:
-    """Return what stands for none, one or several objects as several."""
+    """Return none, one or several objects as a tuple."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, Iterable) else (value,)

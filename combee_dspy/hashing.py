@@ -1,4 +1,4 @@
-"""SHA-256 of rows, so that splits can be pinned and compared by content.
+"""Hashes rows by their content, so that splits can be pinned and compared.
 
 The hash of a row is the SHA-256 of its canonical JSON: UTF-8, keys sorted, no
 white space, non-ASCII escaped, floats as Python's ``repr`` writes them. A row
@@ -6,7 +6,7 @@ of plain JSON values therefore hashes to
 ``sha256(json.dumps(row, sort_keys=True, separators=(",", ":")))``, which
 anyone can recompute. Values that JSON lacks are first replaced:
 
-| value | stands for it |
+| value | in its place |
 | --- | --- |
 | ``dspy.Example``, ``dspy.Prediction`` | its fields, inputs and labels alike, without ``dspy_…`` |
 | pydantic model (``dspy.Image``, …) | class name and ``model_dump`` |

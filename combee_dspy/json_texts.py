@@ -1,4 +1,4 @@
-"""Values as JSON that any reader takes: UTF-8, and no number that JSON lacks."""
+"""Writes JSON that any reader takes: UTF-8, and no number that JSON lacks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ __all__ = ["dump", "sound"]
 
 
 def dump(value: object) -> str:
-    """Return JSON. Numbers that JSON lacks become null, halves of characters a sign for what cannot
-    be read.
+    """Return JSON. Numbers that JSON lacks become null, halves of characters become U+FFFD.
 
     Raises:
         TypeError: A value is none of JSON's, and no dataclass of them.

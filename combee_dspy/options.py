@@ -50,11 +50,11 @@ class Search:
         replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes,
             when a budget in seconds or dollars ended it) are taken again.
         patience: Seconds that a rollout or call waits for a service that is full (HTTP 429) or
-            down, from its last answer on; then the run ends, with everything kept. Trouble is said
+            down, from its last answer on. Then the run ends and loses nothing. A warning comes
             after 30 seconds. A run may go on with another patience.
         require_diagnosis: Whether more than one worker is refused before ``combee diagnose`` has
             said go: its ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Without it,
-            a wide search is told once.
+            a wide search warns once.
     """
 
     keep: Literal["pareto", "trunk"] | None = None
@@ -84,14 +84,12 @@ class Validation:
         draws: Answers of the task LM that one validation averages, for each example.
         calibration: Compares a judge with a trusted reference on a share of the rollouts and ends
             the run where they disagree. Needed where the metric's LM is the one that proposes.
-        probe: Whether each LM is asked for one token, and one row of each split run through program
-            and metric, before more than eight effects begin. What they raise is said. Where cost or
-            time is limited, before anything else is bought, and of the rows validation's alone: it
-            is what a run needs first.
+        probe: Whether the run asks each LM for one token, and runs one row of each split through
+            program and metric, before more than eight effects begin. An error there is a warning.
+            Where cost or time is limited, the probe comes first and takes a validation row alone.
         warn_failures: Share of the rollouts of a split, or of the LM calls of a role, that may
-            fail: from there on a warning says so, and the run supports no claim. Failures are
-            answers that do not parse, programs and metrics that raise, and calls that are refused
-            or time out.
+            fail. From there on the run warns and supports no claim. Failures are answers that do
+            not parse, programs and metrics that raise, and calls that are refused or time out.
         stop_failures: The share at which the run ends with an error that says what to look at,
             where it holds for every candidate and 8 of them have been tried; above 1 for never. A
             run that it ended goes on with another.
@@ -119,28 +117,26 @@ class Privacy:
     proposer, lessons, demonstrations. The program and its metric see the rows as they are, and so
     does the task LM. Two things follow: feedback is the metric's on the whole program, never asked
     for again for one predictor, and a calibration's reference judges the answer with its marks.
-    Texts alone are looked at, no numbers, names or images; what patterns miss is measured by
-    ``docs/results/reliability.md``. DSPy's own cache and the LM service are not ours: they hold
-    what they are sent.
+    Patterns read texts, no numbers, names or images; ``docs/results/reliability.md`` measures what
+    they miss. DSPy's own cache and the LM service are not ours: they hold what they are sent.
 
     ``"hashes"`` also writes inputs, outputs, feedback, errors and LM answers as hashes alone. Their
-    key lives in the run's memory, so that they tell equal from different within a run and can be
-    guessed by nobody. Scores, costs, times and what was learned (lessons and candidates, with
+    key lives in the run's memory, so they tell equal from different within a run, and nobody can
+    guess them. Scores, costs, times and what was learned (lessons and candidates, with
     marks) stay readable, and so do the hashes of whole rows and prompts, which have no key:
     held-out receipts need those of rows, in the project's file too (see
-    :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since the answers
-    that it would go on with are not there: its ``log_dir`` is refused. ``cache``, operators
-    that put examples into prompts, and a memory, whose lessons are found by words of the rows, are
-    refused too.
+    :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since its answers
+    are missing: its ``log_dir`` is refused. ``cache``, operators that put examples into prompts,
+    and a memory, which looks lessons up by words of the rows, are refused too.
 
     Args:
         texts: What is kept of inputs, outputs and feedback: ``"all"``, ``"redacted"`` or
             ``"hashes"``.
-        patterns: Further personal data: regular expressions by the name that stands in their mark.
+        patterns: Further personal data: regular expressions by the name in their mark.
             Each is searched in every text: keep it simple enough to be fast.
         who: How the audit row of each compilation names user and host, which are personal data
-            themselves: ``"name"``, ``"hash"`` (the same for the same two, and guessable by whoever
-            knows them) or ``"none"``.
+            themselves: ``"name"``, ``"hash"`` (the same for the same two, and guessable from
+            them) or ``"none"``.
     """
 
     texts: Literal["all", "redacted", "hashes"] = "all"

@@ -1,4 +1,4 @@
-"""Frozen records that cross rooms.
+"""Frozen records that the package's folders exchange: rollouts, reflections, lessons, edits.
 
 A record is made once and never changed, so it may be read from any thread.
 Values that belong to the user (examples, predictions, traces) are held by
@@ -15,9 +15,7 @@ from typing import Any, Literal, TypeAlias
 from combee_dspy.edits import BookEdit
 
 NO_BASELINE = "no serial baseline: none can be stated"
-"""What is said of the cost per held-out point where nobody knows what serial optimization came
-to.
-"""
+"""The cost per held-out point, where no serial baseline was measured."""
 
 # A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
 _DEMONSTRATIONS, _FIELDS = "::demonstrations", "::fields"
@@ -39,7 +37,7 @@ def is_hidden(key: str) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Return ``"ClassName: message"`` of any error, of one whose text cannot be had too."""
+    """Return ``"ClassName: message"`` of any error, even of one whose text cannot be read."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException as problem:  # noqa: BLE001 - a user's error may do anything when it is asked for its text

@@ -182,15 +182,14 @@ class StrategyContext:
         place: What tells this use apart from others in the update.
         notes: What a proposer must know about the text besides the task, such as a token
             budget and protected rules; empty where there is nothing.
-        joined_later: Whether whoever gets the lessons of a scan reads all of them in one call of
-            its own: to merge the last lists in a call before that would be to write them twice.
+        joined_later: Whether the operator reads all lessons of a scan in one call of its own. The
+            aggregator then does not merge the last lists: that would write them twice.
         related_later: Whether the host asks for relations by itself, beside its next rollouts (see
-            :meth:`combee_dspy.aggregators.Aggregator.relate`): whoever aggregates relates nothing
-            then.
-        longest_quote: The most words in a row that a lesson may share with an example, for whoever
-            reads examples; ``None`` where nobody minds.
-        book: What was learned about the component before, as far as this update knows; empty where
-            nobody keeps one.
+            :meth:`combee_dspy.aggregators.Aggregator.relate`). The aggregator then relates nothing.
+        longest_quote: The most words in a row that a lesson may share with an example; ``None`` for
+            any number.
+        book: What was learned about the component before, as far as this update knows; may be
+            empty.
     """
 
     component: str

@@ -1,4 +1,4 @@
-"""Telling texts apart without an LM: by their words, and by counts of hashed character n-grams."""
+"""Tells texts apart without an LM: by their words, and by counts of hashed character n-grams."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def ngram_counts(
     """Count character n-grams in hashed buckets (feature hashing: Weinberger et al. 2009, §2).
 
     Offline, in any script, and the same on every machine. Case and runs of white space do not
-    count, nor do Unicode's compatible forms of one character. A blank stands on both sides of a
-    text, so that a word's edge differs from its middle; a text shorter than an n-gram has none.
+    count, nor do Unicode's compatible forms of one character. Each text gets a blank on both
+    sides, so that a word's edge differs from its middle; a text shorter than an n-gram has none.
 
     Args:
         texts: n ≥ 0 texts of any length and script.

@@ -1,4 +1,4 @@
-"""YAML that somebody else may have written: what it unpacks to is bounded."""
+"""Reads YAML that a stranger may have written: what it unpacks to is bounded."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def load_yaml(data: bytes) -> object:
 
 
 def _values(value: Any, around: tuple[int, ...]) -> Iterator[Any]:
-    """Yield every value within a value, one that aliases repeat as often as it stands there."""
+    """Yield every value within a value, one that aliases repeat as often as they do."""
     yield value
     if not isinstance(value, (dict, list, set)):
         return
     if id(value) in around:
-        raise ValueError("an alias stands within what it names")
+        raise ValueError("an alias is part of what it names")
     for part in value.values() if isinstance(value, dict) else value:
         yield from _values(part, (*around, id(value)))

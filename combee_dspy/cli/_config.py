@@ -1,4 +1,4 @@
-"""What the file of ``combee run`` may hold. Options are those of Python, under the same names."""
+"""What a file of ``combee run`` may hold. Options are those of Python, under the same names."""
 
 from __future__ import annotations
 
@@ -139,10 +139,11 @@ def _or_name(key: str, of: type[Section]) -> BeforeValidator:
     )
 
 
-def _or_one(item: Any) -> BeforeValidator:
-    """Let one stand for the list that holds nothing else."""
+def _or_single(item: Any) -> BeforeValidator:
+    """Let a single item stand for the list that holds nothing else."""
     return BeforeValidator(
-        lambda it: it if isinstance(it, list) else [it], json_schema_input_type=list[item] | item
+        lambda value: value if isinstance(value, list) else [value],
+        json_schema_input_type=list[item] | item,
     )
 
 
@@ -151,7 +152,7 @@ def _on_or_off(value: Any) -> Any:
 
 
 _OneStrategy = Annotated[StrategyConfig, _or_name("name", StrategyConfig)]
-_Several = Annotated[list[_OneStrategy], _or_one(_OneStrategy)]
+_Several = Annotated[list[_OneStrategy], _or_single(_OneStrategy)]
 _LM = Annotated[LMConfig, _or_name("model", LMConfig)]
 _Diversity = Annotated[
     Diversity, BeforeValidator(_on_or_off, json_schema_input_type=bool | Diversity)
@@ -176,7 +177,7 @@ class DataConfig(Section):
     inputs: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _one_source(self) -> DataConfig:
+    def _has_a_source(self) -> DataConfig:
         files = self.model_fields_set - {"benchmark"}
         named = self.train or self.validation or self.heldout
         if (self.benchmark is not None) == bool(files) or not (
@@ -245,7 +246,7 @@ class TaskConfig(Section):
         adapter: DSPy's adapter for all calls.
         heldout: What is to be claimed from the held-out examples.
         seed: Seed of everything random.
-        output: File for the compiled program's state (JSON); ``{name}`` stands for the task's name.
+        output: File for the compiled program's state (JSON); ``{name}`` becomes the task's name.
     """
 
     data: DataConfig | None = None

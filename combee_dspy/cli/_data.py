@@ -94,7 +94,7 @@ def _to_heldout(config: RunConfig, rows: _Rows, folder: Path) -> Heldout | None:
 def _located(config: StrategyConfig, folder: Path) -> dict[str, Any]:
     """Return parameters whose path, or files of a builder, start from a folder.
 
-    An address, a hub id and a path that is not there stay as they are: whoever reads it refuses it.
+    An address, a hub id and a path that is not there stay as they are: their reader refuses them.
     """
     params = dict(config.params)
     path, files = params.get("path"), params.get("files")

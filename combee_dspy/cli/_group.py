@@ -1,6 +1,6 @@
 """The group of all commands.
 
-Those of plugins are loaded when somebody asks for them, and errors become one line.
+Those of plugins are loaded when they are needed, and errors become one line.
 """
 
 from __future__ import annotations

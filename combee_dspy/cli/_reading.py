@@ -97,8 +97,6 @@ class _FileSchema(GenerateJsonSchema):
     def is_instance_schema(self, schema: Any) -> dict[str, Any]:
         return {"type": "string"}
 
-    callable_schema = is_instance_schema
-
 
 def _to_argument_error(error: ValidationError) -> ArgumentError:
     problems = error.errors(include_url=False)
@@ -162,7 +160,7 @@ def add_module_folders(folder: Path) -> None:
     """Look for modules in the working directory, and beside a run file that lies in it.
 
     What lies beside a file elsewhere is not imported: who sent the file would choose what runs.
-    What is installed comes first, so no file there stands in for a package.
+    What is installed comes first, so no file there replaces a package.
     """
     here = Path.cwd()
     folders = [here, *([folder] if folder.is_relative_to(here) else [])]

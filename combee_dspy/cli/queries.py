@@ -1,6 +1,4 @@
-"""The commands that read a run's journal: while it goes on, after it has ended, and after it was
-killed.
-"""
+"""Commands that read the journal of a run that is under way, finished or killed."""
 
 from __future__ import annotations
 

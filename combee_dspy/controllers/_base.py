@@ -32,8 +32,8 @@ class BatchView:
             bound, must not shrink batches.
         queued: Effects that wait for a slot.
         prompt_tokens: Mean prompt tokens of a rollout so far, if any.
-        gpus: GPUs of the user's own behind the task LM, by ``Costs(gpus=…)``; ``None`` for somebody
-            else's service.
+        gpus: GPUs of the user's own behind the task LM, by ``Costs(gpus=…)``; ``None`` for a
+            service of others.
         remaining_rollouts: What the budget leaves, if it is in rollouts.
         validation_size: Rollouts that a full validation takes.
         children: Children checked on each minibatch; 0 where they are not. Each of them may be
@@ -143,7 +143,7 @@ def budget_bound(view: BatchView) -> Bound | None:
     ≤ (remaining − c·validation) / (1 + c), or where that is above s, n ≤ remaining − c·(validation
     + s). c is ``view.children``, or as many as what remains can pay for with three examples, since
     an update makes no more children than it can afford: more would shrink the last batches to
-    single examples. Where children are not checked, one validation and no check is reckoned with.
+    single examples. Where children are not checked, the sum has one validation and no check.
     At least 1, since the budget stops a run and not the controller.
     """
     if view.remaining_rollouts is None:

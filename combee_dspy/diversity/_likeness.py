@@ -1,4 +1,4 @@
-"""How alike two candidates are, an archive that refuses near copies, and its threshold."""
+"""Measures how alike two candidates are, refuses near copies, and measures the threshold."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _sentences(text: str) -> list[str]:
                 for line in described[name].splitlines()
             ]
     except ArgumentValueError:
-        pass  # An instruction may look like anything; it is compared as it stands.
+        pass  # An instruction may look like anything; then it is compared as a text.
     return [part for line in lines for part in _SENTENCE_END.split(_BULLET.sub("", line).strip())]
 
 

@@ -32,7 +32,7 @@ def show_recorded(folder: Path, console: Console, pause: float = 0.5) -> Path:
     Args:
         folder: A folder without a journal; made where it is not there.
         console: Where to write.
-        pause: Seconds between two lines where somebody watches.
+        pause: Seconds between two lines on a terminal.
 
     Returns:
         The report's page.

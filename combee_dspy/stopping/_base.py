@@ -1,4 +1,4 @@
-"""The stopping contract: what is known in, a reason to stop out; and the algebra of rules."""
+"""The contract of stopping rules, and how they compose with ``|`` and ``&``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules themselves: budgets, a target, and patience."""
+"""Stopping rules: budgets, a target and patience, and whether a run can keep them."""
 
 from __future__ import annotations
 
