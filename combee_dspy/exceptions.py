@@ -43,7 +43,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 from combee_dspy.records import CallUsage
 
@@ -51,9 +51,7 @@ _SHOWN = 200
 
 
 def did_you_mean(wrong: str, names: Iterable[str]) -> str:
-    """Return a question that names the nearest of some names, with a space after it; empty where
-    none is near.
-    """
+    """Return a question that names the nearest of some names, and a space; empty for none."""
     close = difflib.get_close_matches(wrong, list(names), n=1, cutoff=0.5)
     return f"Did you mean {close[0]!r}? " if close else ""
 
@@ -79,31 +77,20 @@ class CombeeError(Exception):
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 
-class _Ending(Protocol):
-    """An error that ends a run, of any class."""
+def attach(error: BaseException, **results: object) -> None:
+    """Give an error of any class what a run has so far, as attributes.
 
-    program: Any
-    results: Sequence[Any]
-
-
-def attach_program(error: BaseException, program: Any) -> None:
-    """Give an error that ends a run the best program so far, as its attribute ``program``."""
-    with suppress(AttributeError):  # one that takes no attribute ends the run as it is
-        cast("_Ending", error).program = program
-
-
-def attach_results(error: BaseException, results: Sequence[Any]) -> None:
-    """Give what interrupts several tasks their results, as its attribute ``results``."""
-    with suppress(AttributeError):
-        cast("_Ending", error).results = results
+    They are ``program``, the best one, and ``results`` of several tasks.
+    """
+    for name, value in results.items():
+        with suppress(AttributeError):  # one that takes no attribute ends the run as it is
+            setattr(error, name, value)
 
 
 def copy_attached(source: BaseException | None, target: BaseException) -> None:
     """Copy to an error what another one carries: its program and its results."""
-    if (program := getattr(source, "program", None)) is not None:
-        attach_program(target, program)
-    if (results := getattr(source, "results", None)) is not None:
-        attach_results(target, results)
+    carried = {name: getattr(source, name, None) for name in ("program", "results")}
+    attach(target, **{name: value for name, value in carried.items() if value is not None})
 
 
 @dataclass(eq=False, repr=False)

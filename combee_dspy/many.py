@@ -16,7 +16,7 @@ from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
     TaskCancelledError,
-    attach_results,
+    attach,
 )
 from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
@@ -135,7 +135,7 @@ async def _compile_all(tasks: Sequence[Task], settings: Settings, at_once: int) 
         try:
             return list(await asyncio.gather(*running))
         except asyncio.CancelledError as error:
-            attach_results(error, [task.result() for task in running])
+            attach(error, results=[task.result() for task in running])
             raise
 
 

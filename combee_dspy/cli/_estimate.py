@@ -97,7 +97,7 @@ def estimate(
             for role, (prompt, completion) in tokens.items()
         ),
         "dollars": "unknown" if len(unpriced) == len(prices) else dollars,
-        "reckoned with": _ASSUMED,
+        "assuming": _ASSUMED,
         **{f"look at {number}": text for number, text in enumerate(problems, 1)},
     }
 

@@ -18,7 +18,7 @@ from combee_dspy.events import LimitChanged
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
-    attach_program,
+    attach,
 )
 from combee_dspy.journal import Cache, Journal, RunLog
 from combee_dspy.report import CombeeReport
@@ -231,7 +231,7 @@ async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:
         return await find_program(run)
     except BaseException as error:
         within = _LET_GO
-        attach_program(error, run.best())
+        attach(error, program=run.best())
         raise
     finally:
         await run.effects.drain(within)

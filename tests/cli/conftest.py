@@ -25,13 +25,13 @@ def shell(
     """Run ``combee`` in an empty folder; returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    known = set(sys.modules)
+    modules = set(sys.modules)
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
             main([str(argument) for argument in arguments])
         # What another test wrote under the same name is another module.
-        for name in set(sys.modules) - known:
+        for name in set(sys.modules) - modules:
             if name.startswith("their_"):
                 del sys.modules[name]
         out, err = capsys.readouterr()

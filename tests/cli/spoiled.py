@@ -51,9 +51,9 @@ def files(tmp_path):
     return write
 
 
-def refused(shell, said, *arguments):
+def refused(shell, words, *arguments):
     code, _, err = shell(*arguments)
     assert code == 2, err
-    assert said in err
+    assert words in err
     assert len(err.splitlines()) == 1
-    assert ". " in err, "no way out is said"
+    assert ". " in err, "no way out is named"

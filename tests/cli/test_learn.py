@@ -78,7 +78,7 @@ def test_the_journal_of_what_was_learned_can_be_looked_at(shell, reader):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (["none.jsonl", "--dry-run"], "is no file"),
         (["no-such-source", "--dry-run"], "source names no installed strategy"),
@@ -87,9 +87,9 @@ def test_the_journal_of_what_was_learned_can_be_looked_at(shell, reader):
         (["logs.jsonl", "--field", "inputs=nothing", "--dry-run"], "holds no inputs"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(shell, arguments, said):
+def test_what_cannot_be_used_is_one_line(shell, arguments, words):
     write_json_lines(Path("logs.jsonl"))
     code, _, err = shell("learn", *arguments)
     assert code == 2
-    assert said in err
+    assert words in err
     assert err.count("\n") == 1

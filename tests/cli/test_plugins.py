@@ -91,7 +91,9 @@ def test_the_list_names_kind_name_distribution_and_what_it_does(shell):
     (line,) = [line for line in shell("plugins")[1].splitlines() if "power-law" in line]
     assert line.split()[:3] == ["controller", "power-law", "combee-dspy"]
     assert entry["does"].startswith(" ".join(line.split()[3:]).rstrip("…"))
-    assert all(len(one["does"]) > 10 for one in listed(shell).values() if one["problem"] is None)
+    assert all(
+        len(entry["does"]) > 10 for entry in listed(shell).values() if entry["problem"] is None
+    )
     assert ("command", "bench", "combee-bench") in listed(shell)
 
 
@@ -102,14 +104,14 @@ def test_broken_plugins_are_listed_with_their_owner_and_the_reason(shell, site):
         "already taken by distribution 'combee-dspy'"
         in entries["aggregator", "union", "thief-plugin"]["problem"]
     )
-    shown = shell("plugins")[1]
-    assert "\x1b" not in shown
+    table = shell("plugins")[1]
+    assert "\x1b" not in table
     for name, (_, reason) in BROKEN.items():
         assert reason in entries["aggregator", f"broken-{name}", f"{name}-plugin"]["problem"]
         (line,) = [
-            one
-            for one in shown.splitlines()
-            if one.startswith(f"aggregator 'broken-{name}' from {name}-plugin")
+            line
+            for line in table.splitlines()
+            if line.startswith(f"aggregator 'broken-{name}' from {name}-plugin")
         ]
         assert reason in line
     assert type(registry.build("aggregator", "good")).__module__ == "their_good"

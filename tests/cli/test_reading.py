@@ -158,8 +158,8 @@ def test_what_a_file_does_not_say_is_combees_default(folder):
         reflection_lm=DummyLM([]),
     )
     left = {"metric", "reflection_lm"}
-    given, defaults = combee.get_params(), usual.get_params()
-    assert {k: v for k, v in given.items() if k not in left} == {
+    settings, defaults = combee.get_params(), usual.get_params()
+    assert {k: v for k, v in settings.items() if k not in left} == {
         k: v for k, v in defaults.items() if k not in left
     }
 
@@ -239,7 +239,7 @@ def test_an_unknown_parameter_of_a_strategy_is_named_with_the_nearest_known_one(
         )
 
 
-def test_an_unknown_key_is_told_first_with_the_number_of_other_problems(folder):
+def test_an_unknown_key_comes_first_with_the_number_of_other_problems(folder):
     with pytest.raises(ArgumentValueError) as caught:
         planned(folder, yaml.safe_dump({"zzz": 1, "data": {}, "seed": "many"}))
     assert caught.value.argument == "zzz"
@@ -289,7 +289,7 @@ def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
             "is not set",
         ),
         ({"seed": "many"}, "seed", "integer"),
-        ({"guards": {"keep": [" "]}}, "Guards.keep", "empty rule"),
+        ({"guards": {"keep": [" "]}}, "Guards.keep", "empty text"),
         ({"output": "learned.pkl"}, "output", ".json"),
         ({"program": "their_task"}, "program", "module:object"),
         ({"program": "no_such_module:x"}, "program", "ModuleNotFoundError"),

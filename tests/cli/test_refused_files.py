@@ -11,7 +11,7 @@ from tests.cli.spoiled import JUDGED, RUN, refused
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         ({"num_threads": 64, "diversity": False}, "64 workers with diversity off is refused"),
         (
@@ -40,8 +40,8 @@ from tests.cli.spoiled import JUDGED, RUN, refused
         (JUDGED, "examiner"),
     ],
 )
-def test_a_file_that_would_spoil_its_claim_is_not_run(shell, files, tmp_path, change, said):
-    refused(shell, said, "run", files("run.yaml", **change))
+def test_a_file_that_would_spoil_its_claim_is_not_run(shell, files, tmp_path, change, words):
+    refused(shell, words, "run", files("run.yaml", **change))
     assert not list(tmp_path.glob("log/**/*.json"))
 
 

@@ -46,15 +46,15 @@ def test_a_dry_run_reckons_costs_and_names_prices_and_windows_that_are_missing(s
     config = SIMULATED.splitlines()[1] + f"\n{models}budget: {{rollouts: 60}}\n"
     code, out, err = shell("run", written(config), "--dry-run")
     assert code == 0, err
-    told = " ".join(out.split())
-    assert "rollouts about 60, and 12 of the held-out set" in told
-    assert "tokens about task" in told
-    assert re.search(r"dollars about \$\d+\.\d+ and what has no price", told)
-    assert "no price is known for openai/nobodys (proposer): give costs.prices" in told
+    out = " ".join(out.split())
+    assert "rollouts about 60, and 12 of the held-out set" in out
+    assert "tokens about task" in out
+    assert re.search(r"dollars about \$\d+\.\d+ and what has no price", out)
+    assert "no price is known for openai/nobodys (proposer): give costs.prices" in out
     small = config.replace("openai/nobodys", "openai/gpt-4")
-    told = " ".join(shell("run", written(small), "--dry-run")[1].split())
-    assert "openai/gpt-4 (proposer) takes 8,192 tokens and may be asked with about 24,000" in told
-    assert "lower max_call_tokens of the aggregator" in told
+    out = " ".join(shell("run", written(small), "--dry-run")[1].split())
+    assert "openai/gpt-4 (proposer) takes 8,192 tokens and may be asked with about 24,000" in out
+    assert "lower max_call_tokens of the aggregator" in out
 
 
 def test_a_dry_run_reckons_a_judge_and_what_of_the_budget_ends_first(shell, monkeypatch):
@@ -67,23 +67,23 @@ def test_a_dry_run_reckons_a_judge_and_what_of_the_budget_ends_first(shell, monk
     lm = "{model: openai/gpt-4o, api_key_env: SOME_KEY}"
     config = f"{SIMULATED.splitlines()[1]}\nlms: {{task: {lm}}}\nmetric: their_judge:judge\n"
 
-    def reckoned(budget):
+    def estimate(budget):
         code, out, err = shell("run", written(f"{config}budget: {budget}\n"), "--dry-run")
         assert code == 0, err
-        told = " ".join(out.split())
-        about = re.search(r"rollouts about (\d+),.*dollars about \$([\d.]+)", told)
-        return told, int(about[1]), float(about[2])
+        out = " ".join(out.split())
+        about = re.search(r"rollouts about (\d+),.*dollars about \$([\d.]+)", out)
+        return out, int(about[1]), float(about[2])
 
-    told, rollouts, whole = reckoned("{rollouts: 200}")
+    out, rollouts, whole = estimate("{rollouts: 200}")
     assert rollouts == 200
-    assert re.search(r"evaluator [\d,]+ in, 63,600 out", told)
-    assert "budget." not in told.split("reckoned with")[0]
-    told, rollouts, dollars = reckoned(f"{{rollouts: 200, dollars: {whole / 4}}}")
-    assert "; budget.dollars ends it" in told
+    assert re.search(r"evaluator [\d,]+ in, 63,600 out", out)
+    assert "budget." not in out.split("assuming")[0]
+    out, rollouts, dollars = estimate(f"{{rollouts: 200, dollars: {whole / 4}}}")
+    assert "; budget.dollars ends it" in out
     # The reading of the held-out set is beside the search's budget.
     assert 40 < rollouts < 60
     assert whole / 5 < dollars < whole / 3
-    assert "; budget.tokens ends it" in reckoned("{rollouts: 200, tokens: 50000}")[0]
+    assert "; budget.tokens ends it" in estimate("{rollouts: 200, tokens: 50000}")[0]
 
 
 def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
@@ -231,7 +231,7 @@ log_dir: log
 """
 
 
-def test_several_tasks_are_compiled_saved_and_told_of(shell):
+def test_several_tasks_are_compiled_saved_and_shown(shell):
     code, out, err = shell("run", written(SIMULATED + TASKS))
     assert code == 0, err
     assert [line.split()[1] for line in out.splitlines() if line.startswith("task ")] == [

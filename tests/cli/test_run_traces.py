@@ -57,9 +57,9 @@ def test_traces_alone_make_a_proposal(shell: Any, world: World) -> None:
     assert out.startswith("not validated ")
     assert "12 recorded rollouts, none bought" in " ".join(out.split())
     assert not world.task_lm.requests
-    shown = shell("show", "log")[1]
-    assert "recorded" in shown
-    assert "12 of 12 traces are read" in " ".join(shown.split())
+    out = shell("show", "log")[1]
+    assert "recorded" in out
+    assert "12 of 12 traces are read" in " ".join(out.split())
 
 
 def test_the_newest_days_are_held_out(shell: Any, world: World) -> None:
@@ -86,7 +86,7 @@ def test_a_dry_run_says_what_would_be_read(shell: Any, world: World) -> None:
         (", nonsense: 1", "", "traces.nonsense"),
     ],
 )
-def test_what_cannot_be_used_is_said(
+def test_what_cannot_be_used_is_named(
     shell: Any, world: World, more: str, data: str, problem: str
 ) -> None:
     Path("rows.jsonl").write_text('{"question": "q", "answer": "a"}\n')

@@ -90,7 +90,7 @@ ONCE = "[ ! -e seen ] || { echo '=== 3 passed in 0.1s ==='; exit 0; }; touch see
 FAILS = "echo 'FAILED tests/test_a.py::test_b - no'; exit 1"
 
 
-def test_a_failure_is_tried_again_where_that_is_asked_for_and_stays_visible(checkout):
+def test_a_failure_is_tried_again_on_demand_and_stays_visible(checkout):
     add(checkout, "shaky", f"{ONCE}; {FAILS}")
     code, lines, _ = run(checkout, "shaky")
     assert (code, "FAILED" in lines["shaky"]) == (1, True)

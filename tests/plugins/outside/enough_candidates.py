@@ -25,5 +25,5 @@ class EnoughCandidates(StoppingRule):
 
     def check(self, view: RunView) -> str | None:
         """Return why to stop, or ``None`` to go on."""
-        found = len(view.validation_history)
-        return f"{found} candidates were validated." if found >= self.candidates else None
+        count = len(view.validation_history)
+        return f"{count} candidates were validated." if count >= self.candidates else None
