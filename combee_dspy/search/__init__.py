@@ -37,7 +37,7 @@
 | ``_judging``, ``_failures`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
 | ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |
-| ``_candidates`` | what is moved around | nothing |
+| ``_candidates``, ``_programs`` | what a search works on; programs of candidates | nothing |
 
 Everything here lives on one event loop. Nothing of it is public but what ``__all__`` names.
 """

@@ -1,13 +1,10 @@
-"""What a search is given, and what it moves around: rows and candidates, known by their content,
-and programs.
-"""
+"""What a search works on: rows and candidates, known by their content, and the whole task."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +21,7 @@ from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Cache, Journal
 from combee_dspy.json_texts import sound
 from combee_dspy.operators import visible
-from combee_dspy.rollouts import Slots, fingerprint, note_classes, patient_program
+from combee_dspy.rollouts import Slots, note_classes
 from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
 from combee_dspy.traces import Recording, Selected, Selection, TraceCoverage
@@ -34,21 +31,14 @@ __all__ = [
     "Compilation",
     "EffectPlace",
     "Member",
-    "Programs",
     "Row",
     "Scores",
     "SharedParts",
     "Split",
     "Splits",
     "TraceRows",
-    "another_draw",
 ]
 
-_KEPT = 16
-_REMEMBERED = 100
-# DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough
-# from those.
-_STRIDE = 1_000_000
 # Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1
 # at least, since an update that has only proposed is released already.
 _TRUNK_LAG = 2
@@ -109,8 +99,7 @@ class Row:
     recorded: Recording | None = None
 
     def check_unchanged(self) -> None:
-        """Refuse an example that a metric or a program has changed: it would be another row from
-        here on.
+        """Refuse an example that a metric or a program has changed: it would be another row.
 
         Raises:
             ArgumentValueError: It is not what it was.
@@ -121,9 +110,7 @@ class Row:
             raise ArgumentValueError("metric", name, "is an example that was changed", remedy)
 
     def rollout_key(self, candidate: Candidate, replicate: int) -> str:
-        """Return the key of a candidate's rollout: a row is the same one in whichever split and
-        update it stands.
-        """
+        """Return the key of a candidate's rollout: the same in every split and update."""
         return f"rollout/{candidate.id}/{self.hash[:16]}/{replicate}"
 
     @property
@@ -186,7 +173,7 @@ class TraceRows:
     nameless: int = 0
 
     def __str__(self) -> str:
-        """Return what people are told of them, in a sentence."""
+        """Describe them in a sentence."""
         share = f"{self.foreign / max(1, len(self.rows)):.0%}"
         counts = {
             "have inputs of valset or heldout": self.shared,
@@ -292,9 +279,7 @@ class Compilation:
 
     @property
     def edits_instructions(self) -> bool:
-        """Whether operators or proposers edit what is learned; otherwise the artifact applies
-        lessons itself.
-        """
+        """Whether operators or proposers edit texts; otherwise the artifact serves lessons."""
         return self.settings.edits_instructions
 
     @property
@@ -309,9 +294,7 @@ class Compilation:
 
     @property
     def is_serial(self) -> bool:
-        """Whether the student is validated first, and then updates go one after another, as in
-        GEPA.
-        """
+        """Whether updates go one after another behind the student's validation, as in GEPA."""
         return bool(self.settings.in_gepas_order)
 
     @property
@@ -319,17 +302,13 @@ class Compilation:
         """Children of an update; 0 where one text grows."""
         if self.is_trunk:
             return 0
-        return (
-            1
-            if self.proposes_itself
-            else self.settings.search.children or len(self.settings.operators)
-        )
+        if self.proposes_itself:
+            return 1
+        return self.settings.search.children or len(self.settings.operators)
 
     @property
     def behind(self) -> int:
-        """Update i knows of the validations of updates up to i − behind, of those all and of no
-        later one.
-        """
+        """Update i knows of the validations of updates up to i − behind, and of no later one."""
         lag = _TRUNK_LAG if self.is_trunk else 0
         return 1 + self.settings.staleness + lag
 
@@ -366,67 +345,3 @@ class Compilation:
         size = self.settings.reflection_minibatch_size or GEPA_MINIBATCH
         minibatch = min(size, len(self.splits.train))
         return max(rollouts, 2 * (validation + minibatch))
-
-
-def another_draw(lm: Any, replicate: int) -> Any:
-    """Return a copy of an LM whose answers are a draw of their own; the LM itself for ``None`` or
-    replicate 0.
-
-    DSPy's cache then keeps each replicate's answers apart. At temperature 0
-    the answer of a service stays what it was.
-    """
-    if lm is None or replicate == 0:
-        return lm
-    first = (getattr(lm, "kwargs", None) or {}).get("rollout_id")
-    return lm.copy(rollout_id=(first if isinstance(first, int) else 0) + replicate * _STRIDE)
-
-
-class _Recent(list[Any]):
-    """A module's history of its last calls: DSPy keeps 10,000 a module, prompts included, and
-    programs are many.
-    """
-
-    def append(self, entry: Any) -> None:
-        """Add a call, in the place of the oldest where there are enough."""
-        if len(self) >= _REMEMBERED:
-            del self[0]
-        super().append(entry)
-
-
-class Programs:
-    """Builds candidates' programs; the last few are kept. Lives on the search's loop."""
-
-    def __init__(
-        self,
-        build: Callable[[Mapping[str, str]], dspy.Module],
-        metric: Callable[..., Any],
-        failure_score: float,
-    ) -> None:
-        self._build = build
-        self._metric = metric
-        self._failure_score = failure_score
-        self._programs: OrderedDict[tuple[str, int], dspy.Module] = OrderedDict()
-        self._prints: dict[str, str] = {}
-
-    def of(self, candidate: Candidate, replicate: int = 0) -> dspy.Module:
-        """Return a candidate's program for one of its draws. Only to be run, never changed."""
-        place = (candidate.id, replicate)
-        if place not in self._programs:
-            program = self._build(candidate.texts)
-            for predictor in program.predictors() if replicate else ():
-                predictor.lm = another_draw(predictor.lm, replicate)
-            self._programs[place] = patient_program(program)
-            for _, module in self._programs[place].named_sub_modules():
-                module.history = _Recent()
-            if len(self._programs) > _KEPT:
-                self._programs.popitem(last=False)
-        self._programs.move_to_end(place)
-        return self._programs[place]
-
-    def fingerprint(self, candidate: Candidate) -> str:
-        """Return what rollouts of a candidate depend on besides their example, as a hash."""
-        if candidate.id not in self._prints:
-            self._prints[candidate.id] = fingerprint(
-                self.of(candidate), self._metric, self._failure_score
-            )
-        return self._prints[candidate.id]

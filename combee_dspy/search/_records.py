@@ -15,9 +15,10 @@ from combee_dspy.evaluation import Judge
 from combee_dspy.events import ErrorRaised
 from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts import await_here, output_of
-from combee_dspy.search._candidates import Compilation, EffectPlace, Programs, Row
+from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._plans import UpdatePlan
+from combee_dspy.search._programs import Programs
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.streams import derive
 

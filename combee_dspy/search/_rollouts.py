@@ -27,12 +27,11 @@ from combee_dspy.search._buyer import Buyer
 from combee_dspy.search._candidates import (
     Candidate,
     Compilation,
-    Programs,
     Row,
     SharedParts,
-    another_draw,
 )
 from combee_dspy.search._privacy import Texts, inputs_text, labels_text
+from combee_dspy.search._programs import Programs, another_draw
 
 __all__ = ["CALLS", "ROLLOUTS", "VALIDATION", "RolloutBuyer"]
 
