@@ -1,5 +1,17 @@
-"""From many reflections to lessons: two scans, which compare lessons by number or merge texts, the
-union, the naive baseline, and what of the reflections is retained.
+"""Aggregators turn many reflections into lessons: two scans, a union, and the naive baseline.
+
+| module | what it is |
+| --- | --- |
+| ``_reference_scan`` | the default: calls relate numbered lessons, code edits |
+| ``_parallel_scan`` | the paper's: calls merge lists of lessons |
+| ``_union`` | code joins the lists |
+| ``_single_call`` | one call reads everything |
+| ``_base``, ``_dealing`` | the contract; shards of reflections, runs that fit a call |
+| ``_scan``, ``_reading`` | levels of nodes; level 1, which reads the shards |
+| ``_prompts`` | what calls are asked |
+| ``_lessons``, ``_citations``, ``_unread`` | reading an answer |
+| ``_draft``, ``_comparing`` | relations between lessons, as edits of a book |
+| ``_retention``, ``_coverage`` | which reflections a result covers, for the report |
 """
 
 from combee_dspy.aggregators._base import Aggregator, arrived, gathered, together

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Aggregator(Strategy):
-    """Turns the reflections on one component into lessons, where Combee §3.1 has its scan.
+    """Turns the reflections on one component into lessons, in the place of Combee's scan (§3.1).
 
     Attributes:
         copies: How often each reflection is dealt.
@@ -37,9 +37,9 @@ class Aggregator(Strategy):
 
         Args:
             reflections: Position i of the minibatch at i; each may be awaited any number of times
-                (a task or a future). ``None``: that position teaches nothing. Where all that a call
-                would read are ``perfect``, there is nothing to pay for. An aggregator that needs
-                all of them first begins with :func:`gathered`, which returns none then.
+                (a task or a future). ``None``: that position teaches nothing. A call whose
+                reflections are all ``perfect`` need not be made. An aggregator that needs all of
+                them first begins with :func:`gathered`, which returns none then.
             context: The component, its current text, and the way to the LM.
 
         Returns:
@@ -51,9 +51,9 @@ class Aggregator(Strategy):
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
         """Return edits that relate new lessons to each other and to the rest of ``context.book``.
 
-        The book holds them already. Asked where :meth:`aggregate` saw ``context.related_later``:
-        comparisons then run beside the next rollouts, and the text of update i knows those of
-        updates up to i − 1 − staleness. By default none: nothing is related.
+        The book holds them already. The host calls this where :meth:`aggregate` saw
+        ``context.related_later``: comparisons then run beside the next rollouts, and the text of
+        update i knows those of updates up to i − 1 − staleness. By default none.
         """
         return ()
 

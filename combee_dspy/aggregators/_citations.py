@@ -21,13 +21,13 @@ _BRACKET = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?(\d+(?:\s*(?:,|;|and|&|\s)\s*#
 _LEADING = re.compile(rf"^\W*?{_BRACKET}\s*[:.–-]?\s*", re.IGNORECASE)
 _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-# The dots that stand for a line in what a reader is asked: small models copy them.
+# The prompt writes dots for a line, and small models copy them.
 _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # A cited example shares this part, at least, of what the example that shares most does: small
 # models number their lines in the place of citing.
 _LEAST_SHARED = 0.25
-# What tells the subject of a record stands near its ends, its feedback at the last, and one log
-# must not cost more than all lessons.
+# A record tells its subject near its ends, the feedback at the last; one log must not cost more
+# than all lessons.
 _END_CHARS = 2_000
 
 
@@ -67,7 +67,7 @@ def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Les
     vectors = word_vectors([*(lesson.text for lesson in lessons), *ends])
     texts, holders = vectors[: len(lessons)], vectors[len(lessons) :]
     likeness = (texts @ holders.T).toarray().round(6)
-    # Of what a lesson says, by weight; a record may be long.
+    # The share of a lesson's words, by weight: a record may be long.
     shared = (texts.multiply(texts) @ (holders > 0).T).toarray().round(6)
     mistakes = [place for place, item in enumerate(items) if not item.perfect]
     checked: list[Lesson] = []

@@ -1,4 +1,4 @@
-"""What readers of numbered lessons say, as edits of a book: checked, never trusted. Pure."""
+"""Answers about numbered lessons become edits of a book: checked, never trusted. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ __all__ = ["LessonRelations", "read_relations"]
 
 # So many opinions on one question are none.
 _MOST_OPINIONS = 12
-# Lessons that say nothing are few, and of those that more examples teach none is believed to be
-# such.
+# Few lessons say nothing, and none that more examples teach.
 _MOST_EMPTY = 1 / 8
 _MOST_EXAMPLES = 1
-# Likeness to the first lesson of those that are said to be the same: what unlike lessons share is
-# less.
+# Lessons that are the same are at least so like the first of them; unlike lessons share less.
 _PARAPHRASE = 0.2
 EMPTY = "it tells the assistant nothing that it could do"
 
@@ -41,7 +39,7 @@ def read_relations(
     chain them, and only few that hardly an example teaches are retired.
 
     Args:
-        answer: What the LM returned by output field of ``RelateLessons``; anything may stand there.
+        answer: What the LM returned by output field of ``RelateLessons``; it may hold anything.
         lessons: The lessons that were shown.
         vocabulary: That of the book.
     """

@@ -1,4 +1,4 @@
-"""How much of each text stands in each other text, by runs of characters. Pure."""
+"""How much of each text another text holds, by runs of characters. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Matrix = NDArray[np.float64]
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _SIZES = (5,)
 _BUCKETS = 2**18
-# A few letters have hardly any grams, and stand in every text by accident.
+# A few letters have hardly any grams, and occur in every text by accident.
 _FEWEST_GRAMS = 5
 # Among a few texts what two of them share would look common: so many more that share nothing are
 # supposed.
@@ -33,7 +33,7 @@ def text_lines(text: str) -> list[str]:
 
 
 class Coverage:
-    """Says how much of each text stands in each other one, from 0 to 1: offline and deterministic.
+    """Measures how much of each text another one holds, from 0 to 1: offline and deterministic.
 
     Texts are compared as sets of character 5-grams of their lower-case words, so that forms of one
     word agree and no language is assumed. A gram weighs log(1 + (N + 20) / f), f being how many of
@@ -63,7 +63,7 @@ class Coverage:
         self._empty = np.array([not text for text in distinct], bool)
 
     def of(self, texts: Sequence[str], lines: Sequence[str]) -> Matrix:
-        """Return how much of each text stands in each line, one row a text."""
+        """Return how much of each text each line holds, one row a text."""
         rows = np.array([self._rows[text] for text in texts], np.intp)
         columns = np.array([self._rows[line] for line in lines], np.intp)
         shared = np.asarray((self._weighted[rows] @ self._held[columns].T).todense())

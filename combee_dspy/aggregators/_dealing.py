@@ -77,7 +77,7 @@ def shard_count(
 def data_room(max_call_tokens: int, *others: str) -> int:
     """Return the estimated tokens that data may take in one call, beside other texts."""
     room = max_call_tokens - _PROMPT_TOKENS - sum(map(estimate_tokens, others))
-    # Where the other texts fill a call by themselves, some data must still stand beside them.
+    # Where the other texts fill a call by themselves, there must still be room for some data.
     return max(room, max_call_tokens // 2)
 
 

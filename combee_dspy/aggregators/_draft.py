@@ -1,4 +1,4 @@
-"""A book in which new lessons stand while readers relate them. Pure."""
+"""A book with new lessons, while readers relate them to the others. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from combee_dspy.reflections import Vocabulary, estimate_tokens
 
 __all__ = ["Draft"]
 
-# What so many times as many examples contradict need not be compared any more: nothing is lost, it
-# stays in the book.
+# A lesson that so many times as many examples contradict is compared no more. It stays in the book.
 _OUTVOTED = 3
 _NUMBER_TOKENS = 4
 
@@ -28,7 +27,7 @@ class Draft:
         before: The book without the new lessons.
         book: The book with them, after the edits.
         fresh: The new lessons by id, their sources as indices of reflections.
-        edits: What readers said and code accepted, in order.
+        edits: What code accepted of the answers, in order.
     """
 
     before: Book

@@ -57,8 +57,8 @@ def _lessons_in(text: str) -> list[str]:
             if _BULLET.match(line):
                 items.append(line)
             elif items:
-                # A bullet that wraps goes on here; what stands before the first bullet introduces
-                # the list.
+                # A bullet that wraps goes on here; a line before the first bullet introduces the
+                # list.
                 items[-1] += " " + line
     texts = [" ".join(_printable(_BULLET.sub("", line)).split()) for line in items]
     return [

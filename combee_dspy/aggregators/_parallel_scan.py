@@ -32,8 +32,8 @@ class ParallelScan(Dealt):
     calls that it fits, and lists that take more are merged by the fewest levels. A call that fails
     loses the lessons of its shard; a merge that fails loses nothing, since code joins its lists. A
     merge may drop lessons: where most of them are gone the run warns, and the report shows where
-    each reflection was lost. The last merge is left to whoever reads all lessons in a call of its
-    own, where the context says so.
+    each reflection was lost. Where the host reads all lessons in a call of its own
+    (``context.joined_later``), code makes the last merge.
 
     It differs from the paper's in where copies lie: see ``placement``.
 
@@ -50,7 +50,7 @@ class ParallelScan(Dealt):
         copies: Copies of each reflection at most, p, and fewer than the shards that one may reach;
             2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the
-            paper, where both copies of about one reflection in k stand in one shard.
+            paper, where both copies of about one reflection in k are in one shard.
         fan_in: The most reflections one call may take, or ``None`` for no number: tokens decide.
             With a number, longer batches get more shards rather than longer ones. ``combee
             tune-scan`` measures what a model takes in.
@@ -84,8 +84,8 @@ class ParallelScan(Dealt):
 async def _merge_level(scan: Scan) -> None:
     """Add the next level: the fewest merges of consecutive lists that fit a call.
 
-    Code joins the lists where no two of them fit one call, and where somebody else reads all
-    lessons in a call of its own: the last merge would write them twice.
+    Code joins the lists where no two of them fit one call, and where the host reads all lessons in
+    a call of its own: the last merge would write them twice.
     """
     lists = scan.top
     runs = even_runs([estimate_record_tokens(_texts(node.lessons)) for node in lists], scan.room)

@@ -76,7 +76,7 @@ class ShardReader:
                     fitted[position] = fit_reflections(items, share, notes[position].append)
             items = [part for position in positions for part in fitted[position]]
             if all(item.perfect for item in items):
-                return []  # no mistake among them: a call would be paid for nothing
+                return []  # without a mistake there is nothing to learn
             calls = [
                 items[first:last] for first, last in even_runs(self._tokens(items), self._scan.room)
             ]

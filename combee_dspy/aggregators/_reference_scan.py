@@ -47,8 +47,8 @@ class ReferenceScan(Dealt):
     no answer names stays, a call that fails changes nothing, and a level costs one short answer a
     group.
 
-    The scan relates lessons. Which side of a contradiction is served is for a weigher to say, by
-    the examples on each side, all updates together (see :mod:`combee_dspy.weighers`).
+    The scan relates lessons. A weigher decides which side of a contradiction is served, by the
+    examples on each side, all updates together (see :mod:`combee_dspy.weighers`).
 
     Example:
         >>> import asyncio
@@ -113,8 +113,8 @@ class ReferenceScan(Dealt):
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
         """Return what readers say of new lessons and of those of the book that are nearest to them.
 
-        All is asked at once, dealt in two ways: a run has no time for level after level, and
-        compares again what later lessons are near to.
+        All calls run at once, for two ways of dealing: a run has no time for level after level, and
+        compares lessons again when later ones are near to them.
         """
         scan = Scan(context, self.max_call_tokens)
         draft = Draft(context.book, context.book, {lesson_id(text): Lesson(text) for text in fresh})

@@ -17,8 +17,8 @@ from combee_dspy.reflections import feedback_text, normalised, texts_in
 _THRESHOLD = 0.5
 # A line is about the record it is closest to, and about those that are nearly as close.
 _SHARE = 0.8
-# So little of a line may stand in its record, where it is worded anew: as long as it is so many
-# times what it shares with the shard's other records.
+# A record may hold so little of a line that words it anew, if that is so many times what the line
+# shares with the shard's other records.
 _LEAST = 0.1
 _TIMES = 3.0
 
@@ -39,7 +39,7 @@ def measure_retention(lessons: Lessons, reflections: Sequence[Reflection]) -> tu
     """Return for each reflection how well the result covers it, or at which node it was lost.
 
     What a reflection teaches is read from two places: the text of its feedback, and of each level-1
-    node that read it the line that stands most fully in its record, if that share is at least 0.8
+    node that read it the line of which its record holds most, if that share is at least 0.8
     of what the line shares with any other record of the node, and either reaches 0.5 or is at least
     0.1 and three times what the line typically shares with the node's other records. Coverage is
     the highest similarity of any of these texts to any line of the result (see :class:`Coverage`);
@@ -121,8 +121,8 @@ def _level_one_lines(
 def _bar(near: Matrix) -> Matrix:
     """Return, per line, the share of it that a record must hold to be what the line is about.
 
-    A line says what a record teaches in words of its own, so little of it may stand in the record;
-    what shows its origin is that far less stands in the other records.
+    A line has words of its own, so its record may hold little of it; what shows the origin is that
+    the other records hold far less.
     """
     closest = _SHARE * near.max(axis=1)
     others = [row[row < bar] for row, bar in zip(near, closest, strict=True)]

@@ -32,7 +32,7 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     Args:
         items: What the call read, in parts where a record was too long.
         lessons: What it returned, with the indices of the reflections that teach each.
-        text: What the program was told.
+        text: The program's text.
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}

@@ -68,7 +68,7 @@ class Artifact(Strategy):
         """Return the components that an update may be about, in a stated order."""
 
     def task(self, student: dspy.Module) -> str:
-        """Return what the student says besides the candidate's texts.
+        """Return the student's instructions besides the candidate's texts.
 
         The search puts it into ``context.notes``.
         """
@@ -121,7 +121,7 @@ class Artifact(Strategy):
     def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:
         """Return other arrangements of a text, for validation to choose from; none by default.
 
-        Those that are to be tried first stand first. Pure.
+        In the order in which to try them. Pure.
         """
         return ()
 

@@ -9,9 +9,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.reflections import estimate_tokens
 
 SECTIONS = ("STRATEGIES", "FORMULAS AND DEFINITIONS", "FORMATS", "COMMON MISTAKES", "OTHER")
-"""Sections of a playbook that nobody has named any for. The last one takes what fits nowhere
-else.
-"""
+"""Sections of a playbook by default. The last one takes what fits nowhere else."""
 
 _LINE = re.compile(
     r"\[([^\s\[\]]{1,64})\] helpful=(\d{1,9}) harmful=(\d{1,9}) ::(?: (.*))?", re.DOTALL
@@ -27,8 +25,8 @@ class Bullet:
 
     Attributes:
         id: Names it for good: no space, no bracket, at most 64 characters.
-        section: The section it stands in.
-        content: What it says. Any text in any script, over several lines too.
+        section: The section that holds it.
+        content: Any text in any script, over several lines too.
         helpful: How many examples speak for it; ``harmful`` how many it harmed.
     """
 

@@ -36,9 +36,9 @@ class Instruction(Artifact):
     Args:
         view: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which
             leaves out the program's answer; or ``"auto"``, which leaves out those fields of the
-            answer that the feedback has word for word: they would stand there twice, and a small
-            model takes a wrong answer that stands before it for the lesson (see the results on real
-            models). A proposer of one's own is always given all.
+            answer that the feedback repeats word for word: a small model takes a wrong answer that
+            it reads first for the lesson (see the results on real models). A proposer of the user's
+            own always gets all.
         operators: Those that will edit it: demonstrations and field descriptions become components
             of their own, hidden from selection, where one of them edits these. ``Combee`` fills it
             in.
@@ -94,7 +94,7 @@ class Instruction(Artifact):
         aggregator: Aggregator,
         context: StrategyContext,
     ) -> Lessons:
-        """Return what the aggregator makes of the records, without what stands in them twice."""
+        """Return what the aggregator makes of the records, without what their feedback repeats."""
         if self.view != "auto":
             return await aggregator.aggregate(reflections, context)
         return await aggregate_changed(_without_repeats, reflections, aggregator, context)
@@ -128,13 +128,13 @@ async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflecti
 
 
 def _repeats(value: object, feedback: str) -> bool:
-    """Return whether a feedback has a value; a single letter or digit may stand there by chance."""
+    """Return whether a feedback has a value; it may have a single letter or digit by chance."""
     words = normalised(value) if isinstance(value, str) else ""
     return len(words) > 1 and f" {words} " in feedback
 
 
 class _Unbuildable(dspy.Module):
-    """Stands for a program whose code does not bind: every rollout of it fails, and says why."""
+    """In the place of a program whose code does not bind: every rollout fails with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()

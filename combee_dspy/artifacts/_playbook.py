@@ -64,7 +64,7 @@ class Playbook(Artifact):
             in the playbook and out of sight, the least helpful first. 8,000 is a quarter of a 32k
             context.
         sections: Its sections, the last one for what fits nowhere else. Those that a program's own
-            playbook has besides stand before them.
+            playbook has besides come before them.
         ground_truth: Whether the reflector sees the examples' labels.
     """
 
@@ -89,7 +89,7 @@ class Playbook(Artifact):
         if isinstance(noted, str) and seen:
             before = self._read(noted)
             visible = {_as_shown(bullet) for bullet in before.bullets if bullet.id in seen}
-            # Where somebody has edited what stands there, that is meant.
+            # An edit of the visible bullets counts.
             if visible == set(map(_as_shown, whole.bullets)):
                 whole = before
         return {COMPONENT: str(whole)}
@@ -111,7 +111,7 @@ class Playbook(Artifact):
         return (COMPONENT,)
 
     def task(self, student: dspy.Module) -> str:
-        """Return what the student is told without a playbook, for reflectors and readers."""
+        """Return the student's instructions without a playbook, for reflectors and readers."""
         tasks = [task for _, task, _ in self._instructions(student)]
         if len(tasks) == 1:
             return tasks[0]

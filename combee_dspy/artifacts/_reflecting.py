@@ -87,7 +87,7 @@ async def reflect_on(
 ) -> Reflection | None:
     """Ask about one trajectory and its bullets.
 
-    The context's notes are what the program is told besides the playbook. Returns a reflection
+    The context's notes are the program's instructions besides the playbook. Returns a reflection
     whose record holds the key insight with its section, and the tag of each bullet by id; ``None``
     where there is neither, or the call failed for good.
     """
@@ -192,14 +192,14 @@ def bullets_for(trajectory: Trajectory, text: str, max_tokens: int) -> tuple[Bul
 
     Of the bullets that the program was shown (``max_tokens`` of the playbook's text) those whose
     ids the trajectory's outputs cite; where it cites none, those most like its inputs by their runs
-    of characters. None where it was recorded elsewhere: nobody had shown it this playbook.
+    of characters. None where it was recorded elsewhere: that program had no such playbook.
     """
     if trajectory.is_recorded:
         return ()
     bullets, vectors = _read_visible(text, max_tokens)
     calls, prediction = trajectory.rollout.calls, trajectory.rollout.prediction
     outputs = "\n".join(map(str, [_outputs(call) for call in calls] or [dict(prediction or {})]))
-    # A short id without brackets, such as "1", stands in any text.
+    # A short id without brackets, such as "1", occurs in any text.
     chosen = [
         bullet
         for bullet in bullets

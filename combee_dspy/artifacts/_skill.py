@@ -19,7 +19,7 @@ from combee_dspy.strategies import parameters
 class Skill(Instruction):
     """An instruction that shows the lessons which matter always, and goes on with a skill's book.
 
-    The program reads what the beginning of a skill says, within a limit: the user's own lessons,
+    The program reads the beginning of a skill, within a limit: the user's own lessons,
     then those that most examples teach. The book holds the others, and ``combee skill RUN`` writes
     all of them to a folder (see :mod:`combee_dspy.skills`).
 

@@ -23,7 +23,7 @@ Hashes = NDArray[np.uint64]
 # Scripts that write no spaces: each character counts as a word.
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-# What may be cut out of a text: what stands between spaces, without the punctuation around it.
+# What may be cut out of a text: a word between spaces, without the punctuation around it.
 _PIECE = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}](?:[^\s{_UNSPACED}]*[^\W{_UNSPACED}])?")
 _LEAD = re.compile(r"\s*(?:(?:[-*•]|\d{1,3}[.)])\s+)?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
@@ -42,7 +42,7 @@ class CopyIndex:
 
     A text copies an example when it shares more than ``max_words`` consecutive words with one of
     its values, inputs or labels, or contains a value of at least eight words as a whole. A label
-    of an example whose inputs are marked may be said as a whole: it may be the very rule that is to
+    of an example whose inputs are marked may be used as a whole: it may be the very rule that is to
     be learned. Case, punctuation, markup and white space do not count.
 
     Text that recurs is the task's own, not a copy of one example: lists of labels, boilerplate of a
@@ -132,7 +132,7 @@ class CopyIndex:
             ):
                 clean.append(left)
         left = "\n".join(clean)
-        # What stood around a copy may make another one, now that it stands together.
+        # The words around a copy may make another one, now that they are together.
         return self.cut(left, exempt)[0] if refused else left, tuple(refused)
 
     def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:
@@ -201,7 +201,7 @@ def _parts(example: object) -> Iterator[tuple[object, float]]:
         return
     try:
         yield example.inputs(), _WHOLE
-    except ValueError:  # nobody has marked them
+    except ValueError:  # they are not marked
         yield example, _WHOLE
     else:
         yield example.labels(), math.inf

@@ -24,7 +24,7 @@ def placeholders(text: str) -> tuple[str, ...]:
     """Return the placeholders of a text: ``{identifier}``, ``<tag>`` and ``</tag>``, each once.
 
     A program may fill them in or parse them, so an edit must not lose one that the seed's text has.
-    Those that only learned text has are nobody's contract.
+    Those that only learned text has do not count.
     """
     return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
 
@@ -44,7 +44,7 @@ class Guards:
         max_tokens: Estimated tokens that a component's instruction and field descriptions may take
             together, the seed's own text included; ``None`` for no budget.
         keep: Protected rules. Each stays verbatim in every text whose seed, or whose parent, has
-            it. A mapping from component to rules says where each belongs.
+            it. A mapping from component to rules binds each to one component.
         max_copied_words: The longest run of words that an instruction or a field description may
             share with a training example; a longer one is a copy. 12 makes a run of 13 words a
             copy, the length by which GPT-3's authors told test examples seen in training from

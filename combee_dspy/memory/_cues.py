@@ -1,7 +1,7 @@
 """Words by which a lesson is found: those of the inputs of the examples that teach it. Pure.
 
-A question seldom says what its lesson says. It says what questions of its kind say. And what every
-input says, such as a list of all labels, tells nothing of one.
+A question seldom has its lesson's words. It has those of questions of its kind. And words of every
+input, such as a list of all labels, tell nothing of one.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Embeddings(Retriever):
 
     A text is embedded when a memory that holds it is first looked at, a query when it is asked. The
     vectors of 10,000 texts and queries are held in the process, so none is asked for twice. With a
-    hosted model a new query is a paid call, which stands in no book and in no journal: a run that
-    goes on asks again, and hears of DSPy's cache what that holds.
+    hosted model a new query is a paid call, which no journal and no cost report holds: a run that
+    goes on asks again for what DSPy's cache does not hold.
 
     Example:
         >>> from combee_dspy.memory import Embeddings
@@ -73,7 +73,7 @@ class _Held:
         """Return one row for each of n ≥ 1 texts."""
         with self._lock:
             rows = {text: self._rows[text] for text in texts if text in self._rows}
-        # Not under the lock: nobody whose vectors are here waits for a service.
+        # Not under the lock: who needs vectors that are here must not wait for a service.
         if missing := [text for text in dict.fromkeys(texts) if text not in rows]:
             rows.update(zip(missing, self._embedder.embed(missing), strict=True))
             with self._lock:

@@ -78,7 +78,7 @@ class MemoryPredict(dspy.Predict):
         lessons, examples = shelf.entries(fields)
         text = write_section(shelf.text.own, lessons)
         changed = {"demos": self.demos, **inputs}
-        # The nearest example stands last, right before the question.
+        # The nearest example comes last, right before the question.
         changed["demos"] = [*changed["demos"], *examples[::-1]]
         return {**changed, "signature": self.signature.with_instructions(text)}
 
@@ -136,7 +136,7 @@ def with_memory(
     """Have predictors look up what their instructions hold; return the program, changed."""
     for name, predictor in program.named_predictors():
         if name in names:
-            # The same object, so that whoever holds it, in lists or twice, holds the new one.
+            # The same object, since the program may hold it in lists, or twice.
             predictor.__class__ = MemoryPredict
             predictor.retriever, predictor.budget_tokens = retriever, budget_tokens
     return program

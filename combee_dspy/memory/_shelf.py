@@ -43,8 +43,8 @@ class Shelf:
     def lessons(self, inputs: Mapping[str, object]) -> list[str]:
         """Return the lessons that a call with these inputs is shown.
 
-        Those that always stand there come first, then those of the nearest, the nearest first, that
-        fit into the budget. Of several that say the same, the nearest takes one of the k places.
+        First those that every call is shown, then the nearest that fit into the budget. Of several
+        that say the same, the nearest takes one of the k places.
         """
         return list(self._choose(inputs))
 

@@ -1,4 +1,4 @@
-"""A memory as a component's text: the instruction, what always stands there, what is looked up."""
+"""A memory as a component's text: the instruction, lessons for every call, lessons to look up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryText:
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """All lessons, those that always stand there first."""
+        """All lessons, those that every call is shown first."""
         return (*self.always, *self.lookup)
 
     def __str__(self) -> str:

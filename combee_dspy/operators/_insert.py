@@ -16,11 +16,11 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 @parameters
 class Insert(Operator):
-    """Serves the book: its lessons stand at the end of the instruction, as a section of bullets.
+    """Serves the book: its lessons end the instruction, as a section of bullets.
 
     The instruction's own text stays as it is. The section holds what the book serves, in the book's
     order: each rule before its exceptions. A lesson that the book no longer serves leaves the
-    section; a line that the book does not hold, since somebody else wrote it, stays. Where the
+    section; a line that the book does not hold, such as one of another author, stays. Where the
     section passes its budget, or the room that the guards leave, the lessons that the fewest
     examples teach are left out, and a warning names them. Lines with a protected rule stay, and
     so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is

@@ -53,7 +53,7 @@ class PlaceLessons(dspy.Signature):
 class InstructionChannel(Operator):
     """Moves content between the instruction, the field descriptions and the demonstrations.
 
-    Worked examples that stand in the instruction become demonstrations, by code. Where there is
+    Worked examples in the instruction become demonstrations, by code. Where there is
     none, one call says for each lesson whether it belongs to the instruction's section or to the
     description of the field that it is about; code moves the text, word for word. Lessons with a
     protected rule or a placeholder stay where they are.

@@ -50,13 +50,13 @@ class RewriteWithLessons(dspy.Signature):
 class Rewrite(Operator):
     """Has one call write the whole instruction anew from the lessons, as GEPA does.
 
-    GEPA shows its call the rollouts; here the lessons of a scan stand in for them. Where nothing
+    GEPA shows its call the rollouts; here it reads the lessons of a scan. Where nothing
     else reads them, ``parallel-scan`` leaves its last merge to this call, which would write all of
     it once more. A rewrite can settle contradictions and joins what belongs together, for an answer
     as long as the instruction. One call takes in about a dozen lessons, though, and leaves out the
     others: what code does not find in its text, new lessons and those of the current instruction's
     section, follows as a section, as far as the budget allows. Words are compared, so what the text
-    tells in quite other words may stand there twice. The answer is refused where it is empty, says
+    words in quite another way may be there twice. The answer is refused where it is empty, says
     what the current instruction says and there is nothing to add, passes the budget, or breaks a
     guard. Where the aggregator wrote a whole instruction, that is the edit.
 

@@ -75,12 +75,12 @@ def _fields(model: pydantic.BaseModel) -> dict[str, Any]:
 
 
 def as_text(value: object) -> str:
-    """Return the text that stands for a value which is no container of media."""
+    """Return the text of a value that is no container of media."""
     if isinstance(value, pydantic.BaseModel):
         try:
             return value.model_dump_json(fallback=str)
         except (ValueError, TypeError, NotImplementedError, AttributeError):
-            pass  # A type of the user's own may not dump; its repr still says what it is.
+            pass  # A type of the user's own may not dump; its repr still describes it.
     return str(value)
 
 
@@ -96,7 +96,7 @@ def texts_in(value: object) -> Iterator[str]:
 
 
 def feedback_text(reflection: Reflection) -> str:
-    """Return what a reflection's record says as feedback, empty where it says nothing."""
+    """Return the feedback in a reflection's record, empty where there is none."""
     fields = (
         value for key, value in reflection.record.items() if "feedback" in str(key).casefold()
     )

@@ -15,7 +15,7 @@ __all__ = ["Vocabulary", "word_likeness"]
 _FEW, _COMMON = 6, 0.2
 # Other forms of a word begin like it.
 _STEM = 5
-# They stand in lessons about anything.
+# Lessons about anything hold them.
 _FUNCTION_TEXT = """
     a about after all also always an and any are as at be been before both but by can do does
     each even every everything for from give given has have how if in into is it its make may

@@ -17,9 +17,9 @@ def effective_copies(
 ) -> int:
     """Return how many copies of each reflection are worth making.
 
-    A second copy in the same call says nothing new, so with ``"distinct"`` placement p is less than
+    A second copy in the same call adds nothing, so with ``"distinct"`` placement p is less than
     the number of shards that a copy may reach: with as many, each call would read everything, and
-    be the same call paid for p times. Two shards split what they read.
+    be the same call p times. Two shards split what they read.
     """
     if shards == 1:
         return 1

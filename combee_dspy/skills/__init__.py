@@ -3,8 +3,8 @@
 | module | what it is |
 | --- | --- |
 | ``_lines`` | a lesson as a line of Markdown, and back |
-| ``_pages`` | which lessons stand where: ``SKILL.md`` and the references, as texts |
-| ``_folder`` | what is written to a folder, and what a folder says, edits by hand included |
+| ``_pages`` | which file holds which lessons: ``SKILL.md`` and the references, as texts |
+| ``_folder`` | writing a folder, and reading it with the edits that people made |
 """
 
 from combee_dspy.skills._folder import SkillFolder, read_skill, write_skill

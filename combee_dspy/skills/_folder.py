@@ -32,9 +32,9 @@ class SkillFolder:
     Attributes:
         book: Every lesson with its evidence. Those that a person wrote or changed are ``own``, and
             those whose line a person took out are ``removed_by_user``.
-        task: The instruction that the lessons stand under; may be empty.
+        task: The instruction above the lessons; may be empty.
         description: What it is about, and when it is of use; empty for one made of the lessons.
-        first: Ids of the lessons that stand in ``SKILL.md`` before others.
+        first: Ids of the lessons that ``SKILL.md`` holds before others.
     """
 
     book: Book
@@ -97,8 +97,8 @@ def read_skill(folder: str | Path) -> SkillFolder:
     """Read a skill, with what people have changed since it was written.
 
     A line that says something else, and one that is new, are lessons of the user's own. A lesson
-    whose line is gone was removed by the user. Without ``references/lessons.json`` the lines are
-    all that is known: their counts stand for the examples.
+    whose line is gone was removed by the user. Without ``references/lessons.json`` only the lines
+    are read: their counts replace the examples.
 
     Raises:
         ArgumentValueError: There is no skill, or it cannot be read.
@@ -135,7 +135,7 @@ def _text(path: Path) -> str:
 
 
 def _front_matter(home: Path, text: str) -> tuple[str, str]:
-    """Return the description and what stands below the front matter."""
+    """Return the description, and the text below the front matter."""
     opening, fence, rest = text.partition("---\n")
     front, end, body = rest.partition("\n---\n")
     if opening or not fence or not end:

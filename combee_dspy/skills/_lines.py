@@ -32,7 +32,7 @@ class Line:
     """A line of a page.
 
     Attributes:
-        text: As it stands there, escaped.
+        text: As the page has it, escaped.
         lesson: The id beside it; empty where a person wrote the line.
         helpful: Examples that speak for it; ``harmful`` those against it.
     """
@@ -50,7 +50,7 @@ def line_of(lesson: BookLesson) -> str:
 
 
 def evidence_of(lesson: BookLesson) -> str:
-    """Return the line below a lesson that says where it comes from."""
+    """Return the line below a lesson that names its examples."""
     parts = [f"taught by {_names(lesson.sources)}"] if lesson.sources else []
     parts += [f"harmed {_names(lesson.against)}"] if lesson.against else []
     parts += [f"update {lesson.born}"] if lesson.born >= 0 else []
@@ -65,7 +65,7 @@ def same_text(lesson: BookLesson, text: str) -> bool:
 
 
 def edited(lesson: BookLesson, text: str) -> str:
-    """Return what an edited line says. What the page cut off stays, where the line has its mark."""
+    """Return the text of an edited line, with what the page cut off where its mark is left."""
     whole = _escape(lesson.text)
     cut = _cut(whole)
     rest = _CUT if cut == whole else whole[len(cut) - len(_CUT) :]
@@ -73,7 +73,7 @@ def edited(lesson: BookLesson, text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return what a line says."""
+    """Return the text of a line, without escapes."""
     return _ESCAPED.sub(r"\1", text)
 
 

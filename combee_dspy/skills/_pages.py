@@ -1,4 +1,4 @@
-"""Which lessons stand where: ``SKILL.md``, and references by topic, as texts. Pure."""
+"""Which file holds which lessons: ``SKILL.md``, and references by topic, as texts. Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def pages_of(
     """Return the files of a skill by their path in its folder, none above ``max_tokens``.
 
     Lessons of the user's own come first, then those that are named, then those that most examples
-    speak for. A rule and its exceptions stay together. What does not fit into ``SKILL.md`` stands
-    in references, where like lessons share a file.
+    speak for. A rule and its exceptions stay together. What does not fit into ``SKILL.md`` goes
+    into references, where like lessons share a file.
 
     Raises:
         ArgumentValueError: The task's own text leaves no room.

@@ -1,21 +1,18 @@
-"""A scripted way to the LM, and reflections that arrive in any order."""
+"""A context whose calls a script answers, and reflections that arrive in any order."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
 from combee_dspy.events import AnswersIgnored, WarningRaised
-from combee_dspy.records import FailedCall, Reflection, Role
+from combee_dspy.records import FailedCall, Reflection
 from combee_dspy.strategies import StrategyContext
-
-Answer = Mapping[str, Any] | FailedCall | BaseException
-Script = Callable[[str, Mapping[str, Any]], Answer]
 
 
 @dataclass(frozen=True)
@@ -23,74 +20,59 @@ class Call:
     name: str
     inputs: Mapping[str, Any]
     place: tuple[str | int, ...]
-    role: Role
 
     @property
     def records(self):
         return self.inputs["examples_with_feedback"]
 
 
-@dataclass
-class Service:
-    """Answers by a script, after as many turns of the event loop as ``turns`` says."""
+class World:
+    """Answers calls by ``script(name, inputs)``, after ``turns()`` turns of the event loop.
 
-    script: Script
-    turns: Callable[[], int] = lambda: 0
-    calls: list[Call] = field(default_factory=list)
-    cancelled: int = 0
+    Attributes:
+        calls: In the order in which they were made.
+        warnings: Texts of warnings, and reasons why parts of answers were ignored.
+        cancelled: Calls that were cancelled in flight.
+    """
 
-    async def __call__(self, signature, inputs, place, role):
-        self.calls.append(Call(signature.__name__, inputs, place, role))
+    def __init__(self, script, turns=lambda: 0, text="Answer.", **context):
+        self.script, self.turns = script, turns
+        self.calls: list[Call] = []
+        self.warnings: list[str] = []
+        self.cancelled = 0
+        self.context = StrategyContext("answer", text, self._answer, self._note, **context)
+
+    async def _answer(self, signature, inputs, place, role):
+        self.calls.append(Call(signature.__name__, inputs, place))
         assert set(inputs) == set(signature.input_fields)
+        assert role == "proposer"
         try:
-            for _ in range(self.turns()):
-                await asyncio.sleep(0)
+            await turns(self.turns())
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         answer = self.script(signature.__name__, inputs)
-        if isinstance(answer, BaseException):
-            raise answer
         return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
+
+    def _note(self, event):
+        assert isinstance(event, WarningRaised | AnswersIgnored)
+        self.warnings.extend([event.text] if isinstance(event, WarningRaised) else event.reasons)
 
     @property
     def counts(self):
         names = [call.name for call in self.calls]
         return {name: names.count(name) for name in dict.fromkeys(names)}
 
-
-@dataclass
-class World:
-    """A context with its scripted service and what was said to it."""
-
-    service: Service
-    warnings: list[str]
-    context: StrategyContext
-
-    @classmethod
-    def of(cls, script, turns=lambda: 0, text="Answer.", **kwargs):
-        warnings: list[str] = []
-
-        def emit(event):
-            assert isinstance(event, WarningRaised | AnswersIgnored)
-            warnings.extend([event.text] if isinstance(event, WarningRaised) else event.reasons)
-
-        service = Service(script, turns)
-        return cls(service, warnings, StrategyContext("answer", text, service, emit, **kwargs))
-
     def run(self, aggregator, reflections):
         """Aggregate reflections that are all there."""
-        return asyncio.run(
-            self.streamed(aggregator, reflections, range(len(reflections)), at_once=True)
-        )
+        return asyncio.run(self.stream(aggregator, reflections, range(len(reflections)), 0))
 
-    async def streamed(self, aggregator, reflections, order, at_once=False):
-        """Aggregate reflections that arrive one after another, in the order given."""
+    async def stream(self, aggregator, reflections, order, pause=3):
+        """Aggregate reflections that arrive one after another, in this order."""
         futures = pending(len(reflections))
         task = asyncio.ensure_future(aggregator.aggregate(futures, self.context))
         for position in order:
-            if not at_once:
-                await turns(3)
+            await turns(pause)
             futures[position].set_result(reflections[position])
         return await task
 
@@ -105,43 +87,28 @@ def pending(count):
     return [loop.create_future() for _ in range(count)]
 
 
-def at_random(seed, most=9):
+def at_random(seed):
     stream = random.Random(seed)
-    return lambda: stream.randrange(most)
+    return lambda: stream.randrange(9)
 
 
-def made(n):
+def mistakes(n):
     """Reflections, each of which teaches one fact."""
     return [
-        Reflection(
-            i,
-            {
-                "Inputs": {"question": f"q{i}"},
-                "Generated Outputs": {"answer": "?"},
-                "Feedback": f"fact {i}",
-            },
-        )
-        for i in range(n)
+        Reflection(i, {"Inputs": {"question": f"q{i}"}, "Feedback": f"fact {i}"}) for i in range(n)
     ]
 
 
 def learner(name, inputs):
     """Learn every fact that is shown, and keep all lessons of all lists."""
-    if name in ("LearnFromExamples", "AddLessons"):
-        return {
-            "lessons": [
-                f"Remember {record['Feedback']}." for record in inputs["examples_with_feedback"]
-            ]
-        }
     if name == "MergeLessons":
         lists = inputs["lesson_lists"]
         return {"lessons": list(dict.fromkeys(text for texts in lists for text in texts))}
+    facts = [record["Feedback"] for record in inputs["examples_with_feedback"]]
+    if name in ("LearnFromExamples", "AddLessons"):
+        return {"lessons": [f"Remember {fact}." for fact in facts]}
     assert name in ("RewriteInstruction", "RewriteWithinConstraints")
-    return {
-        "new_instruction": " ".join(
-            record["Feedback"] for record in inputs["examples_with_feedback"]
-        )
-    }
+    return {"new_instruction": " ".join(facts)}
 
 
 def facts(lessons):

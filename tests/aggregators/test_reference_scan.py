@@ -59,12 +59,12 @@ def script(relations):
 
 
 def learned(relations, n=5, book=None):
-    world = World.of(script(relations), book=book or Book())
+    world = World(script(relations), book=book or Book())
     reflections = [
         Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."})
         for place in range(n)
     ]
-    return world.run(ReferenceScan(), reflections), world.service
+    return world.run(ReferenceScan(), reflections), world
 
 
 def test_lessons_come_with_the_examples_that_their_readers_cite():
@@ -75,7 +75,7 @@ def test_lessons_come_with_the_examples_that_their_readers_cite():
 
 
 def test_a_lesson_that_right_answers_alone_teach_is_refused_and_counted():
-    world = World.of(script({}))
+    world = World(script({}))
     reflections = [
         Reflection(
             place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}, perfect=place > 0
@@ -140,19 +140,17 @@ def test_a_comparison_that_fails_changes_nothing():
 
 
 def test_a_host_that_relates_later_has_its_whole_book_compared_at_once():
-    world = World.of(script({"same": [[SAYS[1], SAYS[0]]]}), related_later=True)
+    world = World(script({"same": [[SAYS[1], SAYS[0]]]}), related_later=True)
     aggregator = ReferenceScan()
     result = world.run(
         aggregator, [Reflection(place, {"Inputs": {"id": place}}) for place in range(5)]
     )
-    assert len(result.lessons) == 5 and "RelateLessons" not in world.service.counts
+    assert len(result.lessons) == 5 and "RelateLessons" not in world.counts
     book = Book().add([Taught(text) for text in SAYS.values()], 0)
     context = replace(world.context, book=book)
     edits = asyncio.run(aggregator.relate([SAYS[1]], context))
     assert edits == (Unite((lesson_id(SAYS[1]), lesson_id(SAYS[0]))),)
-    assert world.service.counts["RelateLessons"] == 1, (
-        "one way to deal five lessons is as good as another"
-    )
+    assert world.counts["RelateLessons"] == 1, "one way to deal five lessons is as good as another"
 
 
 TEXTS = [
@@ -213,10 +211,7 @@ DOORS = [
     ("texts", "groups"),
     [
         (UNLIKE, [[n, n + 1] for n in range(1, 20)]),
-        (UNLIKE, [list(range(1, 11)), list(range(11, 21))]),
         (UNLIKE, [list(range(n, n + 5)) for n in range(1, 17)]),
-        (UNLIKE, [[n, n + 1] for n in range(1, 20, 2)]),
-        (UNLIKE[:6], [[1, 2, 3, 4, 5, 6]]),
         (UNLIKE[:6], [[1, 2], [3, 4], [5, 6]]),
         ([*DOORS, *UNLIKE[:2]], [[1, 2, 3, 4, 5, 6]]),
         ([*DOORS, *UNLIKE[:2]], [[1, 2], [2, 3], [3, 4]]),
@@ -266,22 +261,22 @@ def test_a_line_of_the_users_own_is_never_empty():
 
 def test_lessons_that_the_book_has_word_for_word_buy_no_comparison():
     book = Book().add(map(Taught, SAYS.values()), 0)
-    world = World.of(script({}), book=book, update=1)
+    world = World(script({}), book=book, update=1)
     reflections = [
         Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."})
         for place in range(5)
     ]
     world.run(ReferenceScan(), reflections)
-    assert "RelateLessons" not in world.service.counts
+    assert "RelateLessons" not in world.counts
     asyncio.run(ReferenceScan().relate(list(SAYS.values()), world.context))
-    assert "RelateLessons" not in world.service.counts
+    assert "RelateLessons" not in world.counts
     later = replace(
         world.context, book=book.add([Taught("Heavy parcels go to the eastern door.")], 1)
     )
     asyncio.run(
         ReferenceScan().relate(["Heavy parcels go to the eastern door.", *SAYS.values()], later)
     )
-    assert world.service.counts["RelateLessons"] == 1
+    assert world.counts["RelateLessons"] == 1
 
 
 json = st.recursive(

@@ -134,7 +134,7 @@ def test_a_real_scan_says_which_merge_lost_what():
             return {"lessons": list(lines(*shown))}
         return {"lessons": list(lines(0, 1))}
 
-    lessons = World.of(script).run(ParallelScan(copies=1), RECORDS)
+    lessons = World(script).run(ParallelScan(copies=1), RECORDS)
     result = measure_retention(lessons, RECORDS)
     assert {one.index for one in result if one.covered} == {0, 1}
     shards = {

@@ -1,6 +1,4 @@
-"""A model whose context is shorter than the estimate reads a shard in halves, and nothing is
-lost.
-"""
+"""What services answer to a prompt that is too long, and a run against such a model."""
 
 from __future__ import annotations
 
@@ -8,51 +6,9 @@ import dspy
 import pytest
 
 from combee_dspy import Budget, Combee, Validation
-from combee_dspy.aggregators import ParallelScan, Union
-from combee_dspy.records import FailedCall, Reflection
+from combee_dspy.records import FailedCall
 from combee_simulator import SimulatedConfig, SimulatedService
-from tests.aggregators.doubles import World, facts, learner, made
 from tests.worlds import GATES, events, gate_metric, gate_rows, rows
-
-REFUSED = FailedCall(
-    "ContextWindowExceededError: [m] This model's maximum context length is 8 tokens"
-)
-
-
-@pytest.mark.parametrize("aggregator", [ParallelScan(), Union()])
-def test_a_shard_that_passes_the_models_context_is_read_in_halves(aggregator):
-    def small(name, inputs):
-        return (
-            REFUSED if len(inputs.get("examples_with_feedback", ())) > 2 else learner(name, inputs)
-        )
-
-    world = World.of(small)
-    lessons = world.run(aggregator, made(12))
-    assert facts(lessons) == set(range(12))
-    assert not [node for node in lessons.nodes if node.failed]
-    assert len({call.place for call in world.service.calls}) == len(world.service.calls)
-    assert [text for text in world.warnings if "read in halves" in text]
-
-
-def test_a_record_that_alone_passes_it_is_read_in_parts():
-    def small(name, inputs):
-        return (
-            REFUSED
-            if len(str(inputs.get("examples_with_feedback"))) > 2_000
-            else {"lessons": ["it was read"]}
-        )
-
-    lessons = World.of(small).run(ParallelScan(), [Reflection(0, {"Feedback": "a rule " * 500})])
-    assert [lesson.text for lesson in lessons.lessons] == ["it was read"]
-    assert not [node for node in lessons.nodes if node.failed]
-
-
-def test_what_can_be_halved_no_further_fails_alone():
-    world = World.of(lambda name, inputs: REFUSED)
-    lessons = world.run(ParallelScan(), made(3))
-    assert not lessons.lessons
-    assert {node.failed for node in lessons.nodes if node.level == 1} == {REFUSED.error}
-    assert len(world.service.calls) < 60
 
 
 @pytest.mark.parametrize(
@@ -113,7 +69,7 @@ def test_a_run_against_a_model_with_a_short_context_learns(tmp_path):
     assert all("maximum context length" in row["error"] for row in refused)
     assert all(not node["failed"] for scan in events(tmp_path, "scan") for node in scan["nodes"])
     assert program.combee_report.best_score > program.combee_report.seed_score
-    told = [text for text in program.combee_report.warnings if "proposer calls failed" in text]
-    assert told
-    assert all("lower the aggregator's max_call_tokens" in text for text in told)
-    assert "Look at what the service says" not in " ".join(told)
+    advice = [text for text in program.combee_report.warnings if "proposer calls failed" in text]
+    assert advice
+    assert all("lower the aggregator's max_call_tokens" in text for text in advice)
+    assert "Look at what the service says" not in " ".join(advice)
