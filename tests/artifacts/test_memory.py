@@ -1,4 +1,4 @@
-"""The memory artifact: what stands always, what is looked up, and what evidence that makes."""
+"""The memory artifact: what every call is shown, and what is looked up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import dspy
+import pytest
 
 from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Memory
@@ -19,26 +20,59 @@ COMMON = "Write every answer in capital letters."
 RULES = [f"Code for {thing} is {thing[0].upper()}7." for thing in ("apples", "bells", "clocks")]
 _THINGS = "tent lamp sofa drill watch guitar mirror puzzle wallet carpet ladder jacket"
 THINGS = _THINGS.split()
+
+
+def example(text, code="", *, perfect=False):
+    record = {"Inputs": {"question": text}, "Generated Outputs": {"code": code}}
+    return Reflection(0, record, text, perfect=perfect)
+
+
 ASKED = {
-    f"{thing}{number}": Reflection(0, {"Inputs": {"question": f"Which code for {thing}?"}})
+    f"{thing}{number}": example(f"Which code for {thing}?")
     for thing in ("apples", "bells", "clocks")
     for number in range(2)
 }
 
 
 def book(*common):
-    taught = [Taught(rule, (f"{rule.split()[2]}0",)) for rule in RULES]
-    return Book().add([*taught, Taught(COMMON, common)], born=0)
+    rules = [Taught(rule, (f"{rule.split()[2]}0",)) for rule in RULES]
+    return Book().add([*rules, Taught(COMMON, common)], born=0)
 
 
-def test_what_lookup_misses_for_most_examples_stands_always():
-    memory, lessons = Memory(k=1), book("apples0", "bells0", "clocks1")
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, ASKED)
-    assert read_memory(text, 1).always == (COMMON,)
-    assert read_memory(text, 1).lessons == (COMMON, *RULES)
-    for example in ASKED.values():
-        assert lesson_id(COMMON) in memory.shows(text, example.record["Inputs"])
+def arranged(memory, lessons, examples, text="Answer."):
+    return memory.arranged(memory.serve(text, lessons), lessons, examples)
+
+
+@pytest.mark.parametrize(
+    ("k", "budget", "taught_by", "always"),
+    [
+        (1, 400, ("apples0", "bells0", "clocks1"), (COMMON,)),
+        (1, 400, ("apples0",), ()),
+        (1, 16, ("apples0", "bells0", "clocks1"), ()),
+    ],
+    ids=["missed", "by one example", "half of the budget is for lookup"],
+)
+def test_what_lookup_misses_for_most_examples_is_shown_to_every_call(k, budget, taught_by, always):
+    memory, lessons = Memory(k=k, budget_tokens=budget), book(*taught_by)
+    text = arranged(memory, lessons, ASKED)
+    assert read_memory(text, 1).always == always
+    assert set(read_memory(text, 1).lessons) == {COMMON, *RULES}
+    for asked in ASKED.values():
+        shown = memory.shows(text, asked.record["Inputs"])
+        assert {lesson_id(line) for line in always} <= set(shown)
     assert memory.arranged(text, lessons, ASKED) == text
+    later = book("apples0")
+    assert read_memory(arranged(memory, later, ASKED, text), 1).always == ()
+
+
+def test_the_users_own_are_shown_to_every_call_whatever_lookup_finds():
+    own = f"Answer.\n\nLessons learned:\n- {RULES[0]}"
+    memory = Memory(k=1)
+    lessons = memory.read(own).add([Taught(RULES[1], ("bells0",))], born=0)
+    text = arranged(memory, lessons, ASKED, own)
+    assert read_memory(text, 1).always == (RULES[0],)
+    for other in memory.arrangements(text, lessons):
+        assert RULES[0] in other.text.split("Lessons to look up")[0]
 
 
 WORDINGS = (
@@ -53,88 +87,59 @@ SOFA = OTHERS[2]
 def test_wordings_of_one_rule_take_one_place_of_a_lookup():
     lessons = Book().add(map(Taught, [*WORDINGS, *OTHERS]), born=0)
     text = Memory(k=2).serve("Answer.", lessons)
-    seen = Memory(k=2).shows(text, {"message": "My kettle leaks. Which code is it? And the sofa?"})
-    assert set(seen) == {lesson_id(WORDINGS[0]), lesson_id(SOFA)}
-    own = f"Answer.\n\nLessons learned:\n- {WORDINGS[1]}"
-    seen = Memory(k=1).shows(
-        Memory(k=1).serve(own, lessons), {"message": "A code for my kettle and sofa?"}
-    )
-    assert seen == (lesson_id(WORDINGS[1]), lesson_id(SOFA)), "a line that stands always says it"
+    shown = Memory(k=2).shows(text, {"message": "My kettle leaks. Which code is it? And the sofa?"})
+    assert set(shown) == {lesson_id(WORDINGS[0]), lesson_id(SOFA)}
+    memory, own = Memory(k=1), f"Answer.\n\nLessons learned:\n- {WORDINGS[1]}"
+    shown = memory.shows(memory.serve(own, lessons), {"message": "A code for kettle and sofa?"})
+    assert shown == (lesson_id(WORDINGS[1]), lesson_id(SOFA)), "every call is shown the rule"
 
 
 def test_a_rule_that_a_call_is_shown_in_other_words_is_not_missed():
-    taught = [Taught(rule, ("a", "b", "c")) for rule in WORDINGS]
-    lessons = Book().add([*taught, *map(Taught, OTHERS)], born=0)
+    rules = [Taught(rule, ("0", "1", "2")) for rule in WORDINGS]
+    lessons = Book().add([*rules, *map(Taught, OTHERS)], born=0)
     asked = {
-        name: Reflection(0, {"Inputs": {"message": f"My {thing} came late. Which code?"}})
-        for name, thing in zip("abcdefg", ["kettle"] * 3 + THINGS[:4], strict=True)
+        str(number): example(f"My {thing} came late. Which code?")
+        for number, thing in enumerate(["kettle"] * 3 + THINGS[:4])
     }
-    memory = Memory(k=1)
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
-    assert read_memory(text, 1).always == ()
+    assert read_memory(arranged(Memory(k=1), lessons, asked), 1).always == ()
 
 
 def test_lessons_of_one_form_are_no_wordings_of_one_rule():
-    lessons = Book().add(map(Taught, RULES), born=0)
-    text = Memory(k=3).serve("Answer.", lessons)
+    text = Memory(k=3).serve("Answer.", Book().add(map(Taught, RULES), born=0))
     assert len(Memory(k=3).shows(text, {"question": "Code for apples, bells, clocks?"})) == 3
 
 
-def test_the_users_own_stand_always_whatever_lookup_finds():
-    own = f"Answer.\n\nLessons learned:\n- {RULES[0]}"
-    memory = Memory(k=1)
-    lessons = memory.read(own).add([Taught(RULES[1], ("bells0",))], born=0)
-    text = memory.arranged(memory.serve(own, lessons), lessons, ASKED)
-    assert read_memory(text, 1).always == (RULES[0],)
-    assert all(
-        RULES[0] in other.text.split("Lessons to look up")[0]
-        for other in memory.arrangements(text, lessons)
-    )
-
-
 def test_validation_may_choose_how_many_are_looked_up_unless_that_is_set():
-    lessons = book("apples0", "bells0")
-    text = Memory().serve("Answer.", Book((*lessons.lessons, *many(9).lessons)))
-    assert [
-        (read_memory(other.text, 0).k, other.shows_fewer)
-        for other in Memory().arrangements(text, lessons)
-    ] == [(8, False), (2, True)]
+    lessons = Book().add([Taught(f"Thing {n} weighs {n} kilos.") for n in range(13)], 0)
+    text = Memory().serve("Answer.", lessons)
+    others = Memory().arrangements(text, lessons)
+    assert [(read_memory(other.text, 0).k, other.shows_fewer) for other in others] == [
+        (8, False),
+        (2, True),
+    ]
     assert Memory(k=3).arrangements(text, lessons) == []
 
 
-def many(count):
-    return Book().add(
-        [Taught(f"Thing {number} weighs {number} kilos.") for number in range(count)], 0
-    )
-
-
 def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it():
-    lessons = Book().add(
-        [
-            Taught("Use formula nine.", ("a", "b")),
-            Taught("Use formula ten.", ("c", "d")),
-        ],
-        born=0,
-    )
-    questions = (
-        "What does the beta of Ada's stock say?",
-        "A stock has a beta of two.",
-        "Yearly interest on a loan?",
-        "The loan of Bo bears interest.",
-    )
+    rules = [Taught("Use formula nine.", ("a", "b")), Taught("Use formula ten.", ("c", "d"))]
+    lessons = Book().add(rules, born=0)
     asked = {
-        name: Reflection(0, {"Inputs": {"question": question}})
-        for name, question in zip("abcd", questions, strict=True)
+        "a": example("What does the beta of Ada's stock say?"),
+        "b": example("A stock has a beta of two."),
+        "c": example("Yearly interest on a loan?"),
+        "d": example("The loan of Bo bears interest."),
     }
     memory = Memory(k=1)
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
-    (nine,) = memory.shows(text, {"question": "Which return, at this beta?"})
-    (ten,) = memory.shows(text, {"question": "What is the interest?"})
-    assert (nine, ten) == tuple(lesson.id for lesson in lessons.lessons)
+    text = arranged(memory, lessons, asked)
+    shown = [
+        memory.shows(text, {"question": question})
+        for question in ("Which return, at this beta?", "What is the interest?")
+    ]
+    assert shown == [(lesson.id,) for lesson in lessons.lessons]
     assert "ada" not in text.casefold(), "a word of one example alone may be a name"
     assert memory.read(text).lessons[0].text == "Use formula nine."
     assert memory.serve(text, lessons) == text
-    without = lessons.with_states({nine: ("retired", "")})
+    without = lessons.with_states({lessons.lessons[0].id: ("retired", "")})
     assert "nine" not in memory.serve(text, without)
 
 
@@ -146,18 +151,14 @@ def test_words_of_the_form_of_inputs_hide_no_lesson():
         "I want to return a {} that I never used.",
     )
     asked = {
-        f"{thing} {form}": Reflection(
-            0, {"Inputs": {"message": forms[(place + form) % 4].format(thing)}}
-        )
+        f"{thing} {form}": example(forms[(place + form) % 4].format(thing))
         for place, thing in enumerate(THINGS)
         for form in (0, 1)
     }
     rules = {thing: f"The code for a {thing} is {thing[:2]}7." for thing in THINGS}
-    lessons = Book().add(
-        [Taught(rule, (f"{thing} 0", f"{thing} 1")) for thing, rule in rules.items()], born=0
-    )
+    taught = [Taught(rule, (f"{thing} 0", f"{thing} 1")) for thing, rule in rules.items()]
     memory = Memory(k=2)
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
+    text = arranged(memory, Book().add(taught, born=0), asked)
     for place, thing in enumerate(THINGS):
         for form in (2, 3):
             message = forms[(place + form) % 4].format(thing)
@@ -166,43 +167,33 @@ def test_words_of_the_form_of_inputs_hide_no_lesson():
 
 def test_what_every_input_lists_finds_no_lesson():
     labels = ("apples", "bells", "clocks", "drums")
+    parts, things = ("core", "rope", "hand", "skin"), ("fruit", "tower", "hour", "beat")
     listed = f"Labels: {', '.join(labels)}."
-    lessons = Book().add(
-        [
-            Taught(
-                f"[{label[0].upper()}1] What has a {part} is of {label}.",
-                (f"{label}0", f"{label}1"),
-            )
-            for label, part in zip(labels, ("core", "rope", "hand", "skin"), strict=True)
-        ],
-        born=0,
-    )
+    rules = [
+        Taught(
+            f"[{label[0].upper()}1] What has a {part} is of {label}.", (f"{label}0", f"{label}1")
+        )
+        for label, part in zip(labels, parts, strict=True)
+    ]
     asked = {
-        f"{label}{number}": Reflection(0, {"Inputs": {"text": f"{thing} {number}. {listed}"}})
-        for label, thing in zip(labels, ("fruit", "tower", "hour", "beat"), strict=True)
+        f"{label}{number}": example(f"{thing} {number}. {listed}")
+        for label, thing in zip(labels, things, strict=True)
         for number in range(2)
     }
-    memory = Memory(k=1)
-    text = memory.arranged(memory.serve("Answer.", lessons), lessons, asked)
-    for lesson, thing in zip(lessons.lessons, ("fruit", "tower", "hour", "beat"), strict=True):
+    lessons, memory = Book().add(rules, born=0), Memory(k=1)
+    text = arranged(memory, lessons, asked)
+    for lesson, thing in zip(lessons.lessons, things, strict=True):
         assert memory.shows(text, {"text": f"One {thing}. {listed}"}) == (lesson.id,)
         assert lesson.text in text
-
-
-def asked(question, code, *, perfect=True):
-    record = {"Inputs": {"question": question}, "Generated Outputs": {"code": code}}
-    return Reflection(0, record, question, perfect=perfect)
 
 
 def test_a_lesson_that_ends_like_cues_keeps_its_identity():
     lessons = Book().add([Taught("Use code L2. [cues: every word]"), Taught("Be brief.")], born=0)
     memory, text = Memory(), "Answer."
     for _ in range(3):
-        text = memory.arranged(memory.serve(text, lessons), lessons, {})
-    (own, _) = lessons.lessons
-    assert [lesson.id for lesson in memory.read(text).lessons] == [
-        lesson.id for lesson in lessons.lessons
-    ]
+        text = arranged(memory, lessons, {}, text)
+    own, other = lessons.lessons
+    assert [lesson.id for lesson in memory.read(text).lessons] == [own.id, other.id]
     assert own.id in memory.shows(text, {"question": "Which code?"})
     retired = lessons.with_states({own.id: ("retired", "")})
     assert read_memory(memory.serve(text, retired), 1).lessons == ("Be brief.",)
@@ -210,16 +201,15 @@ def test_a_lesson_that_ends_like_cues_keeps_its_identity():
 
 def test_worked_examples_take_no_place_of_a_lesson():
     rows = {
-        str(number): asked(f"Parcel to the islands by boat, sender {number}.", "L1")
+        str(number): example(f"Parcel to islands by boat, sender {number}.", "L1", perfect=True)
         for number in range(8)
     }
-    wrong = asked("Parcel to the islands by boat, heavy.", "X", perfect=False)
+    rows["wrong"] = example("Parcel to the islands by boat, heavy.", "X")
     lessons = Book().add([Taught("Islands and heavy: L7.", ("wrong",))], born=0)
-    memory = Memory(examples=True)
-    text = memory.serve("Answer.", lessons)
-    text = memory.arranged(text, lessons, {**rows, "wrong": wrong})
-    assert memory.shows(text, wrong.record["Inputs"]) == (lessons.lessons[0].id,)
-    assert len(shelf_of(text, BM25(), 400).entries(wrong.record["Inputs"])[1]) == 4
+    memory, inputs = Memory(examples=True), rows["wrong"].record["Inputs"]
+    text = arranged(memory, lessons, rows)
+    assert memory.shows(text, inputs) == (lessons.lessons[0].id,)
+    assert len(shelf_of(text, BM25(), 400).entries(inputs)[1]) == 4
 
 
 def test_what_does_not_fit_ends_no_lookup():
@@ -230,36 +220,35 @@ def test_what_does_not_fit_ends_no_lookup():
 
 
 def test_a_row_that_was_cut_is_no_worked_example():
-    whole = asked("Which code? " + "lorem ipsum " * 3_000, "L2")
-    (cut,) = fit_reflections([whole], 500, lambda note: None, max_parts=1)
-    rows = {"cut": cut, "whole": asked("Which code?", "L3")}
-    memory = Memory(examples=True)
-    (line,) = read_memory(memory.arranged("Answer.", Book(), rows), 1).examples
+    long = example("Which code? " + "lorem ipsum " * 3_000, "L2", perfect=True)
+    (cut,) = fit_reflections([long], 500, lambda note: None, max_parts=1)
+    rows = {"cut": cut, "whole": example("Which code?", "L3", perfect=True)}
+    (line,) = read_memory(Memory(examples=True).arranged("Answer.", Book(), rows), 1).examples
     assert read_example(line) == {"question": "Which code?", "code": "L3"}
 
 
 def test_without_examples_none_of_an_earlier_memory_are_shown():
-    rows = {"a": asked("Say apples.", "A7")}
+    rows = {"a": example("Say apples.", "A7", perfect=True)}
     text = Memory(examples=True).arranged("Answer.", Book(), rows)
     student = dspy.Predict(dspy.Signature("question -> code", text))
-    seeds = {examples: Memory(examples=examples).seed(student) for examples in (True, False)}
-    assert seeds == {True: {"self": text}, False: {"self": "Answer."}}
+    assert Memory(examples=True).seed(student) == {"self": text}
+    seed = Memory().seed(student)
+    assert seed == {"self": "Answer."}
     lm = ScriptedLM(lambda request: as_chat({"code": "A7"}))
     with dspy.context(lm=lm):
-        Memory().build(student, seeds[False])(question="Say apples.")
+        Memory().build(student, seed)(question="Say apples.")
     assert "A7" not in lm.requests[0].text
 
 
 def test_readers_see_what_their_examples_were_shown():
     own = f"Answer.\n\nLessons learned:\n- {COMMON}"
-    lessons = Book().add([Taught(rule) for rule in RULES] + [Taught("Say please.")], born=0)
+    lessons = Book().add([*map(Taught, RULES), Taught("Say please.")], born=0)
     memory, ask = Memory(k=1, examples=True), ScriptedAsk()
-    text = memory.arranged(memory.serve(own, lessons), lessons, {"a": asked("Say apples.", "A7")})
-    rows = [asked(f"Which code for {thing}?", "?", perfect=False) for thing in ("apples", "bells")]
-    here = replace(context(ask), text=text)
+    text = arranged(memory, lessons, {"a": example("Say apples.", "A7", perfect=True)}, own)
 
     async def learn():
-        await memory.learn(arriving(rows), Union(), here)
+        rows = [example(f"Which code for {thing}?", "?") for thing in ("apples", "bells")]
+        await memory.learn(arriving(rows), Union(), replace(context(ask), text=text))
 
     asyncio.run(learn())
     (seen,) = {str(call.inputs["current_instruction"]) for call in ask.calls}
@@ -267,13 +256,10 @@ def test_readers_see_what_their_examples_were_shown():
 
 
 def test_what_readers_see_of_a_memory_is_bounded():
-    lessons = Book().add([Taught(f"Case {word}: " + f"{word} " * 300) for word in NAMES], born=0)
+    names = [f"{first}{second}" for first in "abcde" for second in "uvwxyz"]
+    lessons = Book().add([Taught(f"Case {name}: " + f"{name} " * 300) for name in names], born=0)
     memory = Memory(k=1, budget_tokens=1_000)
     text = memory.serve("Answer.", lessons)
-    calls = [{"question": word} for word in (*NAMES, NAMES[-1])]
-    seen = memory.excerpt(text, calls)
+    seen = memory.excerpt(text, [{"question": name} for name in (*names, names[-1])])
     assert estimate_tokens(seen) < 4_100 < estimate_tokens(text)
-    assert f"Case {NAMES[-1]}" in seen, "two calls were shown it"
-
-
-NAMES = [f"{first}{second}" for first in "abcde" for second in "uvwxyz"]
+    assert f"Case {names[-1]}" in seen, "two calls were shown it"
