@@ -24,7 +24,6 @@ from combee_dspy.memory import (
     Shelf,
     check_predictors,
     choose_cues,
-    fitting,
     query_of,
     read_memory,
     shelf_of,
@@ -33,7 +32,7 @@ from combee_dspy.memory import (
 )
 from combee_dspy.operators import apply_components, seed_components
 from combee_dspy.records import Lessons, Reflection
-from combee_dspy.reflections import is_cut
+from combee_dspy.reflections import fit_lines, is_cut
 from combee_dspy.strategies import StrategyContext, parameters
 
 _INSTRUCTION = Instruction()
@@ -137,7 +136,7 @@ class Memory(Artifact):
         memory, shelf = self._read(text), self._shelf(text)
         first = len(memory.always)
         counts = Counter(line for call in calls for line in shelf.lessons(call)[first:])
-        lines = fitting((line for line, _ in counts.most_common()), _READ_TOKENS)
+        lines = fit_lines((line for line, _ in counts.most_common()), _READ_TOKENS)
         return write_section(memory.own, [*memory.always, *lines])
 
     def shows(self, text: str, inputs: Mapping[str, object]) -> tuple[str, ...]:
@@ -164,7 +163,7 @@ class Memory(Artifact):
         lookup = {line: cues.get(line, "") for line in memory.lessons if line not in fixed}
         looked_up = replace(memory, always=fixed, lookup=lookup, examples=())
         missed = _missed(learned, calls, self._shelf(str(looked_up)))
-        common = set(fitting(missed, self.budget_tokens // 2))
+        common = set(fit_lines(missed, self.budget_tokens // 2))
         worked = self._worked(examples.values()) if self.examples else ()
         return str(
             replace(

@@ -11,7 +11,7 @@ from combee_dspy.artifacts._instruction import Instruction
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Book, BookLesson, Taught, decode_book, lesson_id, read_section
 from combee_dspy.operators import Insert, Operator
-from combee_dspy.reflections import estimate_tokens
+from combee_dspy.reflections import fit_lines
 from combee_dspy.strategies import parameters
 
 
@@ -84,10 +84,6 @@ class Skill(Instruction):
         return book.add(map(Taught, lines), born=-1)
 
     def _in_sight(self, book: Book) -> tuple[BookLesson, ...]:
-        chosen, left = set(), self.max_tokens
-        for lesson in sorted(book.served, key=lambda each: (not each.own, -each.support)):
-            tokens = estimate_tokens(f"- {lesson.text}\n")
-            if tokens <= left:
-                chosen.add(lesson.id)
-                left -= tokens
-        return tuple(lesson for lesson in book.served if lesson.id in chosen)
+        ordered = sorted(book.served, key=lambda lesson: (not lesson.own, -lesson.support))
+        chosen = set(fit_lines((lesson.text for lesson in ordered), self.max_tokens))
+        return tuple(lesson for lesson in book.served if lesson.text in chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -101,29 +101,24 @@ def check_program(
     described = descriptions or {}
     texts = {name: [text, *described.get(name, {}).values()] for name, text in instructions.items()}
     everywhere = [text for own in texts.values() for text in own]
+    bound = [(rule, "any text of the program", everywhere) for rule in guards.keep]
     if isinstance(guards.keep, dict):
-        for component, rules in guards.keep.items():
-            if component not in texts:
-                remedy = f"Components: {', '.join(texts) or 'none'}."
-                problem = "names no component of the program"
-                raise ArgumentValueError("Guards.keep", component, problem, remedy)
-            _check_rules(rules, f"the text of {component!r}", texts[component])
-    else:
-        _check_rules(guards.keep, "any text of the program", everywhere)
+        bound = [
+            (rule, f"the text of {name!r}", texts.get(name, []))
+            for name, rules in guards.keep.items()
+            for rule in rules
+        ]
+    for rule, where, own in bound:
+        if not any(rule in text for text in own):
+            problem = f"is a rule that is not in {where}"
+            remedy = f"Write it into the text word for word. Components: {', '.join(texts)}."
+            raise ArgumentValueError("Guards.keep", rule, problem, remedy)
     for component, text in instructions.items():
         tokens = _text_tokens(text, described.get(component, {}))
         if guards.max_tokens is not None and tokens > guards.max_tokens:
             problem = f"is less than the {tokens:,} estimated tokens that {component!r} starts with"
             remedy = "Raise it, or shorten the program."
             raise ArgumentValueError("Guards.max_tokens", guards.max_tokens, problem, remedy)
-
-
-def _check_rules(rules: Iterable[str], where: str, texts: Sequence[str]) -> None:
-    for rule in rules:
-        if not any(rule in text for text in texts):
-            problem = f"is a rule that is not in {where}"
-            remedy = "Write it into the program's instruction word for word, or leave it out."
-            raise ArgumentValueError("Guards.keep", rule, problem, remedy)
 
 
 def guard_notes(

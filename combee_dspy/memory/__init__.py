@@ -21,7 +21,7 @@ from combee_dspy.memory._predictor import (
     load_memory,
     with_memory,
 )
-from combee_dspy.memory._shelf import Shelf, fitting, query_of, shelf_of
+from combee_dspy.memory._shelf import Shelf, query_of, shelf_of
 from combee_dspy.memory._text import MemoryText, read_example, read_memory, write_example
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "Shelf",
     "check_predictors",
     "choose_cues",
-    "fitting",
     "load_memory",
     "query_of",
     "read_example",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.memory._cues import own_words
 from combee_dspy.memory._text import read_example, read_memory
-from combee_dspy.reflections import Vocabulary, estimate_tokens, texts_in, word_likeness
+from combee_dspy.reflections import (
+    Vocabulary,
+    fit_lines,
+    line_tokens,
+    texts_in,
+    word_likeness,
+)
 from combee_dspy.texts import numbers_in
 
 _LOCK = threading.Lock()
@@ -59,7 +65,7 @@ class Shelf:
         """
         lines = self.text.examples
         places = self._nearest_examples(query_of(inputs), self.text.k) if lines else ()
-        nearest = fitting((lines[place] for place in places), self._budget)
+        nearest = fit_lines((lines[place] for place in places), self._budget)
         return self.lessons(inputs), list(filter(None, map(read_example, nearest)))
 
     def _choose(self, inputs: Mapping[str, object]) -> dict[str, list[str]]:
@@ -73,9 +79,9 @@ class Shelf:
                 wordings[same].append(line)
             elif len(wordings) < len(always) + k:
                 wordings[line] = [line]
-        left = self._budget - sum(map(_line_tokens, always))
+        left = self._budget - sum(map(line_tokens, always))
         looked_up = [line for line in wordings if line not in always]
-        return {line: wordings[line] for line in (*always, *fitting(looked_up, left))}
+        return {line: wordings[line] for line in (*always, *fit_lines(looked_up, left))}
 
     def _say_the_same(self, line: str, other: str) -> bool:
         likeness = word_likeness(self._subject(line), self._subject(other))
@@ -85,15 +91,6 @@ class Shelf:
         if line not in self._subjects:
             self._subjects[line] = self._vocabulary.subject(line)
         return self._subjects[line]
-
-
-def fitting(lines: Iterable[str], left: int) -> Iterator[str]:
-    """Yield the lines that fit into what those before them leave of so many tokens."""
-    for line in lines:
-        tokens = _line_tokens(line)
-        if tokens <= left:
-            left -= tokens
-            yield line
 
 
 def query_of(inputs: Mapping[str, object]) -> str:
@@ -126,7 +123,3 @@ def _by_both(lessons: Mapping[str, str], retriever: Retriever) -> Lookup:
         return list(places)[:most]
 
     return lookup
-
-
-def _line_tokens(lesson: str) -> int:
-    return estimate_tokens(f"- {lesson}\n")

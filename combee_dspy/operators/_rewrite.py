@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Annotated, ClassVar
 
 import dspy
@@ -14,7 +13,7 @@ from combee_dspy.lessons import Book, BookLesson, Taught, read_section, write_se
 from combee_dspy.operators._base import Operator, OperatorInput, ask, check_edit, lessons_at_hand
 from combee_dspy.operators._section import section_room, serve
 from combee_dspy.records import Edit, Refusal
-from combee_dspy.reflections import estimate_tokens
+from combee_dspy.reflections import estimate_tokens, fit_lines
 from combee_dspy.strategies import StrategyContext, parameters
 
 # Estimated tokens that one call may be shown: they leave room for the answer in a 32k context.
@@ -89,7 +88,7 @@ class Rewrite(Operator):
         room = min(self.max_tokens, material.guards.max_tokens or self.max_tokens)
         inputs = {
             "current_instruction": material.instruction,
-            "lessons": _leading([lesson.text for lesson in lessons]),
+            "lessons": list(fit_lines((lesson.text for lesson in lessons), _MOST_SHOWN)),
             "most_words": max(int(room * _WORDS_PER_TOKEN), 1),
         }
         written = await ask(context, RewriteWithLessons, inputs, "rewrite")
@@ -123,9 +122,3 @@ def _left_out(lessons: Sequence[BookLesson], text: str) -> list[BookLesson]:
     lines, wordings = text_lines(text), [lesson.text for lesson in lessons]
     shares, _ = Coverage([*wordings, *lines]).best(wordings, lines)
     return [lesson for lesson, share in zip(lessons, shares, strict=True) if share < _HELD]
-
-
-def _leading(lessons: Sequence[str]) -> list[str]:
-    """Return the first lessons, as many as one call may be shown."""
-    used = accumulate(estimate_tokens(f"- {lesson}\n") for lesson in lessons)
-    return [lesson for lesson, tokens in zip(lessons, used, strict=True) if tokens <= _MOST_SHOWN]

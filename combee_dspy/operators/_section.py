@@ -8,7 +8,7 @@ from combee_dspy.events import WarningRaised
 from combee_dspy.lessons import BookLesson, write_section
 from combee_dspy.operators._base import OperatorInput, describe_parent, is_protected
 from combee_dspy.records import Refusal
-from combee_dspy.reflections import estimate_tokens
+from combee_dspy.reflections import estimate_tokens, fit_lines
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["section_room", "serve"]
@@ -53,23 +53,13 @@ def serve(
         lessons = f"{len(lines):,} lessons{stays} take {_tokens(lines):,} tokens"
         return Refusal(f"{lessons} and there is room for {room:,}")
     by_support = sorted(served, key=lambda lesson: -lesson.support)
-    chosen = _fill(protected, [*foreign, *(lesson.text for lesson in by_support)], room)
+    others = [*foreign, *(lesson.text for lesson in by_support)]
+    left = room - _tokens(protected or [""])
+    chosen = {*protected, *fit_lines((line for line in others if line not in protected), left)}
     if not chosen:
         return Refusal(f"not one of {len(lines):,} lessons fits into {room:,} tokens")
     _warn([line for line in lines if line not in chosen], len(lines), room, context)
     return [line for line in lines if line in chosen]
-
-
-def _fill(protected: Sequence[str], lines: Sequence[str], room: int) -> set[str]:
-    """Return the protected lines and, in order, those of the others that still fit."""
-    chosen = set(protected)
-    used = _tokens(protected or [""])
-    for line in lines:
-        tokens = estimate_tokens(f"- {line}\n")
-        if line not in chosen and used + tokens <= room:
-            chosen.add(line)
-            used += tokens
-    return chosen
 
 
 def _warn(left_out: Sequence[str], count: int, room: int, context: StrategyContext) -> None:

@@ -32,6 +32,19 @@ def estimate_tokens(text: str) -> int:
     return -(-ascii_length // 4) + len(text) - ascii_length
 
 
+def line_tokens(line: str) -> int:
+    """Estimate the tokens of a line of a list."""
+    return estimate_tokens(f"- {line}\n")
+
+
+def fit_lines(lines: Iterable[str], tokens: int) -> Iterator[str]:
+    """Yield the lines that fit into what those before them leave of so many tokens."""
+    for line in lines:
+        if (needed := line_tokens(line)) <= tokens:
+            tokens -= needed
+            yield line
+
+
 _key_tokens = functools.lru_cache(estimate_tokens)  # the same few names in every record
 
 

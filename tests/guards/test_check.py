@@ -195,7 +195,7 @@ def test_a_rule_that_is_nowhere_is_a_user_error():
         check_program(Guards(keep=[RULE + " Ever."]), {"route": PARENT})
     with pytest.raises(ArgumentValueError, match="not in the text of 'other'"):
         check_program(Guards(keep={"other": [RULE]}), {"other": "Sum up.", "route": PARENT})
-    with pytest.raises(ArgumentValueError, match="no component"):
+    with pytest.raises(ArgumentValueError, match="Components: route"):
         check_program(Guards(keep={"rout": [RULE]}), {"route": PARENT})
 
 
