@@ -1,6 +1,4 @@
-"""Who follows a run: trackers, the followers that they make, and the threads that these have to
-themselves.
-"""
+"""Trackers of a run, the followers that they make, and the threads on which these read."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -96,7 +94,7 @@ async def track(
     over = threading.Event()
     threads = [
         threading.Thread(
-            # In the caller's context, which knows of an MLflow run to nest in.
+            # In the caller's context, where an active MLflow run is the parent.
             target=contextvars.copy_context().run,
             args=(_follow, path, run, tracker, over),
             name=f"combee-{tracker.name}",
@@ -104,45 +102,39 @@ async def track(
         )
         for tracker in trackers
     ]
-    begun: list[threading.Thread] = []
     longest = _LONGEST
     try:
         for thread in threads:
             thread.start()
-            begun.append(thread)
         yield
     except asyncio.CancelledError:
         longest = _INTERRUPTED
         raise
     finally:
         over.set()
-        longest = min(longest, longest if (most := at_most()) is None else most)
-        if begun:
-            await asyncio.to_thread(_wait_for, begun, longest)
+        if (most := at_most()) is not None:
+            longest = min(longest, most)
+        if threads:
+            await asyncio.to_thread(_wait_for, threads, longest)
 
 
 def _wait_for(threads: Sequence[threading.Thread], longest: float) -> None:
     until = time.monotonic() + longest
-    for thread in threads:
+    # One that could not start is not alive either.
+    for thread in filter(threading.Thread.is_alive, threads):
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():
-            _logger.warning(
-                "%s is still busy with a run that is over, and is not waited for.", thread.name
-            )
+            _logger.warning("%s is still busy after the run's end. It is left alone.", thread.name)
 
 
 def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> None:
     try:
-        with Reader(path) as reader:
-            follower = tracker.open(reader, run)
-            try:
-                while not over.wait(_EVERY):
-                    follower.follow()
+        with Reader(path) as reader, closing(tracker.open(reader, run)) as follower:
+            while not over.wait(_EVERY):
                 follower.follow()
-            finally:
-                follower.close()
-            if follower.where:
-                _logger.info("Tracker %r has recorded the run: %s", tracker.name, follower.where)
+            follower.follow()
+        if follower.where:
+            _logger.info("Tracker %r has recorded the run: %s", tracker.name, follower.where)
     except Exception as error:  # noqa: BLE001 - a fault of tracking must reach a person, and not the run
         from combee_dspy.tracking._text import cleaner, one_line
 

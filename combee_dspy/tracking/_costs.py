@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import fsum
 
 from combee_dspy.journal import RunHistory
 from combee_dspy.tracking._text import dollars
 
-_LAST = sys.maxsize
 _BY_ROLE = """SELECT u.role, e.purpose = 'heldout', sum(u.calls),
     sum(u.prompt_tokens + u.completion_tokens), total(u.dollars),
     coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0), sum(u.gpu_seconds)
 FROM usage u JOIN effect e ON e.id = u.effect
-WHERE e.run = ? AND e.id > ? AND e.id <= ? AND e.step <= ? GROUP BY 1, 2"""
+WHERE e.run = ? AND e.id > ? AND e.id <= ? AND e.step <= ?
+  AND e.ended <= ? GROUP BY 1, 2"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,12 @@ class CallCosts:
 
 
 def costs_by_role(
-    history: RunHistory, *, after: int = 0, upto: int = _LAST, last_step: int = _LAST
+    history: RunHistory,
+    *,
+    after: int = 0,
+    upto: int = sys.maxsize,
+    last_step: int = sys.maxsize,
+    until: float = math.inf,
 ) -> list[CallCosts]:
     """Return a run's costs by role, those of the held-out set apart.
 
@@ -60,8 +65,9 @@ def costs_by_role(
         after: Only those of effects with a larger number.
         upto: Only those of effects with at most this number.
         last_step: Only those of updates up to this one.
+        until: Only those of effects that had ended by then, in Unix time.
     """
-    rows = history.reader.rows(_BY_ROLE, (history.run, after, upto, last_step))
+    rows = history.reader.rows(_BY_ROLE, (history.run, after, upto, last_step, until))
     return [CallCosts(role, bool(heldout), *sums) for role, heldout, *sums in rows]
 
 
@@ -73,7 +79,7 @@ def total_costs(costs: Collection[CallCosts]) -> CallCosts:
         heldout=False,
         calls=sum(cost.calls for cost in costs),
         tokens=sum(cost.tokens for cost in costs),
-        known_dollars=fsum(cost.known_dollars for cost in costs),
+        known_dollars=math.fsum(cost.known_dollars for cost in costs),
         unpriced=sum(cost.unpriced for cost in costs),
-        gpu_seconds=fsum(gpu_seconds) if gpu_seconds else None,
+        gpu_seconds=math.fsum(gpu_seconds) if gpu_seconds else None,
     )

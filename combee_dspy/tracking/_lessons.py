@@ -183,8 +183,5 @@ def _tested(
         before=state,
         after=changed if test.accepted else state,
         why=str(test),
-        rows=test.rows,
-        wins=test.wins,
-        losses=test.losses,
-        accepted=test.accepted,
+        **{name: getattr(test, name) for name in ("rows", "wins", "losses", "accepted")},
     )

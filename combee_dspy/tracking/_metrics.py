@@ -16,7 +16,7 @@ from combee_dspy.events import (
     UpdateEnded,
     WarningRaised,
 )
-from combee_dspy.journal import RunHistory, failure_counts, outcomes
+from combee_dspy.journal import Entry, RunHistory, failure_counts, outcomes
 from combee_dspy.tracking._costs import CallCosts, costs_by_role
 from combee_dspy.tracking._lessons import count_lessons
 from combee_dspy.tracking._runs import figures_of
@@ -26,23 +26,23 @@ MAX_TAG = 8_000
 """Characters of a tag's value, and of a run's description."""
 
 _MOST_WARNINGS = 10
-# Rollouts up to an effect: of all updates until one, and the mean score on its minibatch.
+# Rollouts of all updates up to one that had ended by then, and the mean score on its minibatch.
 _ROLLOUTS = """
-SELECT count(*), avg(CASE WHEN step = ?3 AND purpose = 'train' THEN score END) FROM effect
-WHERE run = ?1 AND kind = 'rollout' AND id <= ?2 AND step <= ?3 AND purpose <> 'heldout'"""
+SELECT count(*), avg(CASE WHEN step = ?2 AND purpose = 'train' THEN score END) FROM effect
+WHERE run = ?1 AND kind = 'rollout' AND step <= ?2 AND ended <= ?3 AND purpose <> 'heldout'"""
 
 
-def update_metrics(history: RunHistory, step: int, *, event: int, effect: int) -> dict[str, float]:
-    """Return the metrics of one update that is over; sums are over all updates up to this one.
+def update_metrics(history: RunHistory, update: Entry[UpdateEnded]) -> dict[str, float]:
+    """Return the metrics of one update; sums are over all updates up to this one.
 
-    Events and effects with larger ids than the given ones are not read: the same
-    bounds give the same figures, however much the journal has grown since.
+    Later events and effects are not read: the figures stay the same, however much the journal has
+    grown since. What is decided later about lessons is no part of the update either.
     """
-    reader, run = history.reader, history.run
+    step = update.step
     metrics: dict[str, float] = {}
-    shares: list[float] = []
-    events = (CandidateValidated, BatchPlanned, ScanEnded)
-    for entry in history.entries(*events, upto=event, last_step=step):
+    retained: list[float] = []
+    kinds = (CandidateValidated, BatchPlanned, ScanEnded)
+    for entry in history.entries(*kinds, upto=update.id, last_step=step):
         match entry.event:
             case CandidateValidated(score=float() as score, best=best, index=index):
                 if best:
@@ -52,17 +52,16 @@ def update_metrics(history: RunHistory, step: int, *, event: int, effect: int) -
                     metrics["score/candidate"] = max(score, metrics.get("score/candidate", score))
             case BatchPlanned(size=size) if entry.step == step:
                 metrics["batch/size"] = size
-            case ScanEnded(retained=retained) if retained and entry.step == step:
-                shares.append(fmean(reflection.covered for reflection in retained))
-    if shares:
-        metrics["scan/kept"] = fmean(shares)
-    metrics["cost/rollouts"], score = reader.rows(_ROLLOUTS, (run, effect, step))[0]
+            case ScanEnded(retained=reflections) if reflections and entry.step == step:
+                retained.append(fmean(reflection.covered for reflection in reflections))
+    if retained:
+        metrics["scan/kept"] = fmean(retained)
+    ended = (history.run, step, update.at)
+    metrics["cost/rollouts"], score = history.reader.rows(_ROLLOUTS, ended)[0]
     if score is not None:
         metrics["score/train"] = score
-    # As the update left the book: what is decided later, also about its lessons, is no part of it.
-    ends = [entry.id for entry in history.entries(UpdateEnded) if entry.step == step]
-    metrics |= count_lessons(history, max(ends, default=0), step)
-    costs = costs_by_role(history, upto=effect, last_step=step)
+    metrics |= count_lessons(history, upto=update.id, last_step=step)
+    costs = costs_by_role(history, last_step=step, until=update.at)
     metrics |= _by_role(cost for cost in costs if not cost.heldout)
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 

@@ -7,7 +7,7 @@ import logging
 import shlex
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 # Tags of MLflow's own prefix are not shown: how far a run has come is nobody's label.
-_CURSOR, _PENDING = "mlflow.combee.cursor", "mlflow.combee.pending"
+_CURSOR = "mlflow.combee.cursor"
 _VERDICT, _NOTE = "combee.heldout", "mlflow.note.content"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
@@ -73,9 +73,9 @@ class _Cursor:
 class Shipper(Follower):
     """Sends one run to MLflow.
 
-    A step is first pinned (which rows it is about), then done, then acknowledged. What is done
-    twice is the same both times: files have the name of their rows, metrics the time of their
-    events.
+    What is new is sent first and acknowledged then, so it may be sent twice. Each row arrives once
+    all the same: a file has the name of its first row and is replaced by one that holds at least
+    as many, and a metric has the time of its event.
     """
 
     def __init__(self, tracker: MLflowTracker, reader: Reader, run: int) -> None:
@@ -84,7 +84,6 @@ class Shipper(Follower):
         self._clean = cleaner()
         self._there: MLflowRun | None = None
         self._cursor = _Cursor()
-        self._pending: _Cursor | None = None
         self._again = 0.0
         self._failing = self._complete = False
         self.uri = self._clean(tracker.tracking_uri or "")
@@ -126,32 +125,29 @@ class Shipper(Follower):
             OSError: The same.
         """
         there = self._there or self._connect()
-        while (pinned := self._pending or self._pin(there, over)) is not None:
-            self._pending = pinned
-            self._send_rows(there, pinned, "rollouts", ROLLOUT)
-            self._send_rows(there, pinned, "calls", CALLS)
-            metrics = self._metrics(pinned)
-            for begin in range(0, len(metrics), _BATCH):
-                there.client.log_batch(there.id, metrics=metrics[begin : begin + _BATCH])
-            if pinned.ended:
-                self._send_end(there, pinned)
-            there.tag({_CURSOR: json.dumps(asdict(pinned)), _PENDING: ""})
-            self._cursor, self._pending = pinned, None
+        newest = self._newest(over)
+        if newest is None:
+            return
+        self._send_rows(there, newest, "rollouts", ROLLOUT)
+        self._send_rows(there, newest, "calls", CALLS)
+        metrics = self._metrics(newest)
+        for begin in range(0, len(metrics), _BATCH):
+            there.client.log_batch(there.id, metrics=metrics[begin : begin + _BATCH])
+        if newest.ended:
+            self._send_end(there, newest)
+        there.tag({_CURSOR: json.dumps(asdict(newest))})
+        self._cursor = newest
 
     def _connect(self) -> MLflowRun:
         """Open the MLflow run, and read from its tags how far it has come."""
         there = open_run(self._tracker, self._history, self._clean)
         self.uri, self.where = there.uri, there.where
-        tags, record = there.tags, self._history.record
-        if _CURSOR in tags:
-            self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
-            self._pending = _Cursor(**json.loads(tags[_PENDING])) if tags.get(_PENDING) else None
-            if self._pending is not None and record.state == "running":
-                # Its end was pinned, and it has been taken up again since: that was not its end.
-                self._pending = replace(self._pending, ended=0.0)
+        if _CURSOR in there.tags:
+            self._cursor = _Cursor(**json.loads(there.tags[_CURSOR]))
         else:
             from mlflow.entities import Param, RunTag
 
+            record = self._history.record
             values = params(record.name, record.seed, self._history.description)
             there.client.log_inputs(there.id, datasets=datasets_of(self._history.about))
             there.client.log_batch(
@@ -162,51 +158,47 @@ class Shipper(Follower):
         self._there = there
         return there
 
-    def _pin(self, there: MLflowRun, over: bool) -> _Cursor | None:
-        """Write into the run's tags what is sent next; ``None`` where there is nothing to send."""
+    def _newest(self, over: bool) -> _Cursor | None:
+        """Return how far the journal is; ``None`` where there is nothing to send."""
         if not over and not any(self._history.entries(UpdateEnded, after=self._cursor.event)):
             return None
         ((event, effect, ended),) = self._history.reader.rows(_NEWEST, (self._history.run,))
-        pinned = _Cursor(event, effect, ended if over else 0.0)
-        if pinned == self._cursor:
-            return None
-        there.tag({_PENDING: json.dumps(asdict(pinned))})
-        return pinned
+        newest = _Cursor(event, effect, ended if over else 0.0)
+        return None if newest == self._cursor else newest
 
-    def _send_rows(self, there: MLflowRun, pinned: _Cursor, folder: str, select: str) -> None:
+    def _send_rows(self, there: MLflowRun, newest: _Cursor, folder: str, select: str) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        bounds = (self._history.run, self._cursor.effect, pinned.effect)
+        bounds = (self._history.run, self._cursor.effect, newest.effect)
         sql = f"{select} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id"
         rows = clean_values(self._history.reader.rows(sql, bounds), self._clean)
         if not rows:
             return
         schema = pyarrow.schema([(name, _TYPES.get(name, "string")) for name in rows[0]])
         with tempfile.TemporaryDirectory(prefix="combee-") as place:
-            file = Path(place, f"{self._cursor.effect + 1:08d}-{pinned.effect:08d}.parquet")
+            file = Path(place, f"{self._cursor.effect + 1:08d}.parquet")
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), file)
             there.client.log_artifact(there.id, str(file), folder)
 
-    def _metrics(self, pinned: _Cursor) -> list[Metric]:
+    def _metrics(self, newest: _Cursor) -> list[Metric]:
         from mlflow.entities import Metric
 
         points = []
-        bounds = {"event": pinned.event, "effect": pinned.effect}
-        ends = self._history.entries(UpdateEnded, after=self._cursor.event, upto=pinned.event)
+        ends = self._history.entries(UpdateEnded, after=self._cursor.event, upto=newest.event)
         for entry in ends:
             at = round(entry.at * 1000)
-            for name, value in update_metrics(self._history, entry.step, **bounds).items():
+            for name, value in update_metrics(self._history, entry).items():
                 points.append(Metric(name, value, at, entry.step))
-        if pinned.ended:
-            at = round(pinned.ended * 1000)
+        if newest.ended:
+            at = round(newest.ended * 1000)
             last = max((entry.step for entry in self._history.entries(UpdateEnded)), default=0)
             for name, value in end_metrics(self._history).items():
                 later = name in _LATER or name.startswith(_LATER_GROUPS)
                 points.append(Metric(name, value, at, last + later))
         return points
 
-    def _send_end(self, there: MLflowRun, pinned: _Cursor) -> None:
+    def _send_end(self, there: MLflowRun, newest: _Cursor) -> None:
         from combee_dspy.tracking.report import render_report
 
         history, clean = self._history, self._clean
@@ -222,4 +214,4 @@ class Shipper(Follower):
         verdict = str(figures_of(history).verdict or NO_HELDOUT)
         there.tag({_VERDICT: verdict, _NOTE: note})
         status = _STATUS.get(history.record.state, "KILLED")
-        there.client.set_terminated(there.id, status, end_time=round(pinned.ended * 1000))
+        there.client.set_terminated(there.id, status, end_time=round(newest.ended * 1000))

@@ -23,8 +23,8 @@ from combee_dspy.tracking._news import News
 from combee_dspy.tracking._text import cleaner, one_line
 
 _SILENCE = 30.0  # seconds after which a line says what is being done, where there is no panel
-# Several runs of one process share a terminal: the first to come has the panel, the others write
-# lines above it.
+# Several runs of one process share a terminal: the first has the panel, the others write lines
+# above it.
 _PANEL = threading.Lock()
 
 _logger = logging.getLogger("combee_dspy.progress")
@@ -57,8 +57,14 @@ class Progress(Tracker):
 
 
 class Display(Follower):
-    """Reads what is new of one run's journal, and shows it: on standard error, by the system's
-    clock.
+    """Shows what is new of one run's journal.
+
+    Args:
+        reader: Of the journal. Borrowed.
+        run: The run's number.
+        console: Where to write; standard error by default, or the logger where logging is set up.
+        clock: Returns Unix time.
+        result: Whether to end with the result.
     """
 
     def __init__(
@@ -70,61 +76,57 @@ class Display(Follower):
         clock: Callable[[], float] = time.time,
         result: bool = True,
     ) -> None:
-        self._reader, self._run, self._clock, self._result = reader, run, clock, result
         # In a notebook too lines go to standard error: rich's own way shows them where the cursor
         # was.
-        self._console = Console(stderr=True, force_jupyter=False) if console is None else console
+        self._console = console or Console(stderr=True, force_jupyter=False)
         self._logs = console is None and not self._console.is_terminal and _logger.hasHandlers()
+        self._clock, self._result = clock, result
+        self._began = self._last_line = clock()
         self._clean = cleaner()
-        self._began = self._spoke = clock()
         self.news = News(reader, run, clock)
-        about = self.news.history.about
-        self._name = one_line(self._clean(self.news.history.record.name), 60)
+        about, record = self.news.history.about, self.news.history.record
+        self._name = one_line(self._clean(record.name), 60)
+        self._page = page_file(reader.path, run, record.name)
         self._live: Live | None = None
-        if (
-            self._console.is_terminal
-            and not self._console.is_dumb_terminal
-            and _PANEL.acquire(blocking=False)
-        ):
+        screen = self._console.is_terminal and not self._console.is_dumb_terminal
+        if screen and _PANEL.acquire(blocking=False):
             self._live = Live(
                 self._panel(), console=self._console, auto_refresh=False, transient=True
             )
             self._live.start()
         sizes = ", ".join(f"{size} {split}" for split, size in about.sizes.items())
         models = (f"{role} {model}" for role, model in about.models.items())
-        self._say("; ".join((sizes, *models)))
+        self._write("; ".join((sizes, *models)))
 
     def follow(self) -> None:
         """Show what is new."""
-        for line in self.news.read():
+        news = self.news
+        for line in news.read():
             if self._result or not line.is_result:
-                self._say(line.text, logging.WARNING if line.warns else logging.INFO)
-        if self._live is None and self._clock() - self._spoke >= _SILENCE:
-            news = self.news
-            used = ", ".join(filter(None, (f"{news.rollouts} rollouts", news.used, news.cost)))
-            self._say(f"now: {str(news.doing) or 'waiting'}; {used}")
+                self._write(line.text, logging.WARNING if line.warns else logging.INFO)
         if self._live is not None:
             self._live.update(self._panel(), refresh=True)
+        elif self._clock() - self._last_line >= _SILENCE:
+            spent = ", ".join(filter(None, (f"{news.rollouts} rollouts", news.used, news.cost)))
+            self._write(f"now: {str(news.doing) or 'waiting'}; {spent}")
 
     def close(self) -> None:
-        """Give the terminal back, and say what the run has cost."""
+        """Give the terminal back, and write what the run has cost."""
         if self._live is not None:
             self._live.stop()
             self._live = None
             _PANEL.release()
-        news, record = self.news, self.news.history.record
-        state = record.state
+        news, state = self.news, self.news.history.record.state
         if not self._result and state == "finished":
             return
         facts = news.gain, news.scores, f"{news.rollouts} rollouts", news.cost, news.failed
         now = "not over" if state == "running" else state
-        self._say(f"{now}: {', '.join(filter(None, facts))}")
-        page = page_file(self._reader.path, self._run, record.name)
-        if state != "running" and page.is_file():
-            self._say(f"report: {page}")
+        self._write(f"{now}: {', '.join(filter(None, facts))}")
+        if state != "running" and self._page.is_file():
+            self._write(f"report: {self._page}")
 
-    def _say(self, line: str, level: int = logging.INFO) -> None:
-        self._spoke = self._clock()
+    def _write(self, line: str, level: int = logging.INFO) -> None:
+        self._last_line = self._clock()
         name = "" if self._name == "main" else f"{self._name}  "
         message = f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}"
         if self._logs:
