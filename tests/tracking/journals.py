@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,36 +60,26 @@ DESCRIPTION: dict[str, Any] = {
 }
 
 
-def lesson(name: str, text: str, **more: Any) -> dict[str, Any]:
-    """Return a lesson of a book as a journal holds it."""
-    plain = {
-        "sources": [f"{name}-row"],
-        "born": 0,
-        "state": "served",
-        "reason": "",
-        "rule": "",
-        "rivals": [],
-    }
-    return {"id": name, "text": text, **plain, "wordings": [name], **more}
+def lesson(name: str, text: str, **fields: Any) -> BookLine:
+    """Return a lesson of a book, taught by one row."""
+    return BookLine(name, text, **{"sources": (f"{name}-row",), "wordings": (name,), **fields})
 
 
-CITY = lesson("a1", "Name the city.", sources=["r1", "r2"], rivals=["d4"], wordings=["a1", "b2"])
+CITY = lesson("a1", "Name the city.", sources=("r1", "r2"), rivals=("d4",), wordings=("a1", "b2"))
 UNIT = lesson(
-    "c3",
-    "In tables, name the unit.",
+    *("c3", "In tables, name the unit."),
     born=1,
     state="waiting",
     rule="a1",
     reason="one example alone",
 )
 RIVER = lesson(
-    "d4",
-    f"Name the river {HOSTILE} {KEY}",
-    rivals=["a1"],
+    *("d4", f"Name the river {HOSTILE} {KEY}"),
+    rivals=("a1",),
     state="retired",
     reason="9 rows are right without it",
-    against=["train-0"],
-    effect={"difference": -0.5, "low": -0.9, "high": 0.1, "rows": 4},
+    against=("train-0",),
+    effect=LessonEffect(-0.5, -0.9, 0.1, 4),
 )
 
 
@@ -125,11 +116,9 @@ class Story:
         async def all_of_them() -> None:
             with closing(Journal(self.folder)) as journal:
                 log = journal.run(self.name, 7, {"program": "aa"}, self.description)
-                try:
+                with closing(log):
                     for step in steps:
                         await getattr(self, step)(log)
-                finally:
-                    log.close()
 
         asyncio.run(all_of_them())
         return self.folder
@@ -139,22 +128,15 @@ class Story:
 
     async def begin(self, log: RunLog) -> None:
         log.emit(WarningRaised(f"validation is small {HOSTILE} {KEY}"))
-        self._candidate(log, SEED, [], "seed", -1)
-        await self._validate(log, SEED, 0, -1, best=True)
+        await self._child(log, -1, 0, SEED, (), "seed")
 
     async def first(self, log: RunLog) -> None:
         await self._update(log, 0, SEED, size=2, lost=1)
-        self._candidate(log, CHILD, [SEED], "insert", 0)
         log.emit(CandidateScreened(CHILD, SEED, 2, 1.0, 0.5, True, "better"), step=0)
         log.emit(ChildRefused("delete", "nothing is left", SEED), step=0)
-        self._learn(
-            log,
-            0,
-            CITY,
-            lesson("b2", "Say which city."),
-            {**RIVER, "state": "served", "reason": ""},
-        )
-        await self._validate(log, CHILD, 1, 0, best=True)
+        river = replace(RIVER, state="served", reason="")
+        self._learn(log, 0, CITY, lesson("b2", "Say which city."), river)
+        await self._child(log, 0, 1, CHILD, (SEED,), "insert")
         self._close(log, 0, SEED, 2)
 
     async def second(self, log: RunLog) -> None:
@@ -162,14 +144,13 @@ class Story:
         self._learn(log, 1, CITY, UNIT, RIVER)
         ignored = AnswersIgnored(2, ("Unite: it relates fewer than two lessons",))
         log.emit(ignored, step=1, component="predict")
-        self._candidate(log, SWAPPED, [CHILD], "few-shot-swap", 1)
-        await self._validate(log, SWAPPED, 2, 1, best=True)
+        await self._child(log, 1, 2, SWAPPED, (CHILD,), "few-shot-swap")
         self._close(log, 1, CHILD, 4)
 
     async def end(self, log: RunLog) -> None:
-        tested = LessonTested("c3", UNIT["text"], True, 2, 4, 2, 0, accepted=True)
+        tested = LessonTested("c3", UNIT.text, True, 2, 4, 2, 0, accepted=True)
         log.emit(tested, step=1, component="predict")
-        self._learn(log, 1, CITY, {**UNIT, "state": "served", "reason": "2 rows are better"}, RIVER)
+        self._learn(log, 1, CITY, replace(UNIT, state="served", reason="2 rows are better"), RIVER)
         log.emit(RunStopped("1 epoch is done"))
         log.emit(CandidateSelected(SWAPPED, 2, "best on validation"))
         for candidate, scores in ((SEED, (0.0, 1.0, 0.0, 1.0)), (SWAPPED, (1.0, 1.0, 1.0, 0.0))):
@@ -181,32 +162,23 @@ class Story:
         log.emit(HeldoutRead(**self.heldout))
         await log.finish("finished", {"best_score": 1.0, "reason": "1 epoch is done"})
 
-    def _learn(self, log: RunLog, step: int, *lessons: dict[str, Any]) -> None:
-        lines = (
-            BookLine(
-                **{**line, "effect": LessonEffect(**line["effect"]) if "effect" in line else None}
-            )
-            for line in lessons
-        )
-        log.emit(BookChanged(tuple(lines)), step=step, component="predict")
+    def _learn(self, log: RunLog, step: int, *lines: BookLine) -> None:
+        log.emit(BookChanged(lines), step=step, component="predict")
 
-    def _candidate(
-        self, log: RunLog, candidate: str, parents: list[str], operator: str, step: int
+    async def _child(
+        self,
+        log: RunLog,
+        step: int,
+        index: int,
+        candidate: str,
+        parents: tuple[str, ...],
+        operator: str,
     ) -> None:
-        event = CandidateProposed(
-            candidate, TEXTS[candidate], tuple(parents), operator, ("predict",)
-        )
-        log.emit(event, step=step)
-
-    async def _validate(
-        self, log: RunLog, candidate: str, index: int, step: int, *, best: bool
-    ) -> None:
+        texts, score = TEXTS[candidate], SCORES[candidate]
+        log.emit(CandidateProposed(candidate, texts, parents, operator, ("predict",)), step=step)
         for row in range(4):
-            await self._roll(
-                log, candidate, "validation", row, float(row < 4 * SCORES[candidate]), step
-            )
-        event = CandidateValidated(candidate, index, SCORES[candidate], 4, best=best)
-        log.emit(event, step=step)
+            await self._roll(log, candidate, "validation", row, float(row < 4 * score), step)
+        log.emit(CandidateValidated(candidate, index, score, 4, best=True), step=step)
 
     async def _update(self, log: RunLog, step: int, parent: str, *, size: int, lost: int) -> None:
         fit = PowerLawFit(60.0, 0.9, 0.5, 12.4) if step else None
@@ -214,27 +186,22 @@ class Story:
         log.emit(BatchPlanned(size, "the ladder", fit, clamps), step=step)
         for row in range(size):
             await self._roll(log, parent, "train", row, float(row % 2), step)
+        text = "Round to two decimals."
+        reader = {"role": "proposer", "purpose": "AddLessons", "step": step}
         usage = (CallUsage("proposer", "openai/simulated", 1, 0, 0, 100, 20, None, None, 1.0),)
-        key, value = (
-            f"call/{step}/predict/read/0",
-            {"fields": {"lessons": ["Round to two decimals."]}},
-        )
-        await log.keep(
-            self._timed(
-                key, "call", value, role="proposer", purpose="AddLessons", step=step, usage=usage
-            )
-        )
+        key, value = f"call/{step}/predict/read/0", {"fields": {"lessons": [text]}}
+        await log.keep(self._timed(key, "call", value, usage=usage, **reader))
         nodes = (
-            NodeOutput(1, 0, (0, 1), ("Round to two decimals.",)),
+            NodeOutput(1, 0, (0, 1), (text,)),
             NodeOutput(1, 1, (0, 1), (), "TimeoutError: late"),
-            NodeOutput(2, 0, (0, 1), ("Round to two decimals.",)),
+            NodeOutput(2, 0, (0, 1), (text,)),
         )
         fates = (
             ScanReflection(0, 1.0, True, None, True),
             ScanReflection(1, 0.1, not lost, (1, 0) if lost else None, True),
         )
-        lessons = (ScanLesson("Round to two decimals.", (0,)),)
-        log.emit(ScanEnded("union", 2, 2, nodes, lessons, fates), step=step, component="predict")
+        scan = ScanEnded("union", 2, 2, nodes, (ScanLesson(text, (0,)),), fates)
+        log.emit(scan, step=step, component="predict")
 
     def _close(self, log: RunLog, step: int, parent: str, rows: int) -> None:
         log.emit(UpdateEnded(parent, ("predict",), rows, self.clock, 2.5), step=step)
@@ -243,36 +210,24 @@ class Story:
         self, log: RunLog, candidate: str, purpose: str, row: int, score: float, step: int
     ) -> None:
         split = purpose if purpose in ("validation", "heldout") else "train"
-        value: dict[str, Any] = {
-            "prediction": {"answer": f"{purpose} {row}"},
-            "feedback": f"{HOSTILE} {KEY}",
-        }
+        value = {"prediction": {"answer": f"{purpose} {row}"}, "feedback": f"{HOSTILE} {KEY}"}
         if split != "heldout":
             value["inputs"] = '{"question": "What is the net margin?"}'
             value["expected"] = '{"answer": "3"}'
-        usage = (CallUsage("task", "openai/simulated", 1, 0, 0, 10, 5, 0.001, None, 0.2),)
-        error = (
-            {"error": "ValueError: no number", "failed_in": "program"}
-            if purpose == "train" and row == 0
-            else {}
-        )
+        columns: dict[str, Any] = {
+            "role": "task",
+            "purpose": purpose,
+            "step": step,
+            "candidate": candidate,
+            "example": f"{split}-{row}",
+            "split": split,
+            "score": score,
+            "usage": (CallUsage("task", "openai/simulated", 1, 0, 0, 10, 5, 0.001, None, 0.2),),
+        }
+        if purpose == "train" and row == 0:
+            columns |= {"error": "ValueError: no number", "failed_in": "program"}
         key = f"rollout/{candidate}/{split}/{row}/0/{purpose}"
-        await log.keep(
-            self._timed(
-                key,
-                "rollout",
-                value,
-                role="task",
-                purpose=purpose,
-                step=step,
-                candidate=candidate,
-                example=f"{split}-{row}",
-                split=split,
-                score=score,
-                usage=usage,
-                **error,
-            )
-        )
+        await log.keep(self._timed(key, "rollout", value, **columns))
 
     def _timed(self, key: str, kind: str, value: Any, **columns: Any) -> Effect:
         self.clock += 1.0
