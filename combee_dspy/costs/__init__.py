@@ -1,19 +1,6 @@
-"""What a run costs: prices, who a call is made for, exact metering of LM calls, and sums over the
-journal's usage.
-"""
+"""What LM calls cost: prices, meters that count calls by role, and sums."""
 
 from combee_dspy.costs._callbacks import count_failed, count_repeated, without_callbacks
-from combee_dspy.costs._costs import (
-    Costs,
-    CostTotals,
-    Price,
-    Sums,
-    Tariff,
-    merged,
-    price_of,
-    totals,
-    window_of,
-)
 from combee_dspy.costs._meter import (
     CallRefusedError,
     Meter,
@@ -21,6 +8,8 @@ from combee_dspy.costs._meter import (
     role_scope,
     serving,
 )
+from combee_dspy.costs._prices import Costs, Price, Tariff, price_of, window_of
+from combee_dspy.costs._sums import CostTotals, Sums, merged, totals
 
 __all__ = [
     "CallRefusedError",

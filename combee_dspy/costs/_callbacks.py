@@ -1,4 +1,4 @@
-"""Where meters hear LM calls: among DSPy's callbacks, at LMs alone."""
+"""Meters among DSPy's callbacks: called for LMs alone."""
 
 from __future__ import annotations
 

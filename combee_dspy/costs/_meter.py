@@ -1,6 +1,4 @@
-"""Counting the LM calls of one rollout or request, exactly, whoever makes them and in whatever
-thread.
-"""
+"""Counts the LM calls of one rollout or request, whoever makes them and in whatever thread."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ import dspy
 from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 from dspy.utils.exceptions import LMError
 
-from combee_dspy.costs._billed import may_be_billed
 from combee_dspy.costs._callbacks import ForLMs, meters_in
-from combee_dspy.costs._calls import MeteredCall
-from combee_dspy.costs._costs import Costs, Tariff, merged
+from combee_dspy.costs._calls import MeteredCall, may_be_charged
+from combee_dspy.costs._prices import Costs, Tariff
+from combee_dspy.costs._sums import merged
 from combee_dspy.records import CallUsage, Role
 
 # A setting of DSPy's: it goes where those go, into dspy.Parallel, dspy.asyncify and async tasks.
 _ROLE = "combee_role"
-# Another one: whom the nearest meter that was told a role counts for.
+# Another one: the role of the nearest meter that has one.
 _FOR = "combee_for"
 # An attribute of a program, which goes into copies of it.
 _SERVES = "combee_serves"
@@ -45,28 +43,26 @@ class Meter(BaseCallback):
     """Adds up LM calls by role and model. DSPy's callback for LMs and its usage tracker in one.
     Thread-safe.
 
-    The callback hears a call begin and end, the tracker hears its tokens in between; DSPy's id of
-    the active call says whose they are, with any number of threads. A success that reported no
+    DSPy calls the callback when a call begins and ends, and the tracker with its tokens in between;
+    DSPy's id of the active call says whose they are, with any number of threads. A success without
     usage came from DSPy's cache and costs nothing. A call for several answers (``n``) is one call.
-    One that ends with an error costs what the service reported before, usually nothing.
-    ``dspy.track_usage()`` and ``track_usage=True`` of the user's own get what they would get
-    without it.
+    A call that fails costs what the service reported before, usually nothing. The user's own
+    ``dspy.track_usage()`` and ``track_usage=True`` get what they would get without it.
 
-    Heard is every call under :meth:`settings`, wherever DSPy carries its
-    settings: nested modules, ``dspy.Parallel``, async tasks. Not heard are calls
-    from threads started without ``contextvars``, and ``lm.forward(…)`` called directly.
+    Counted is every call under :meth:`settings`, wherever DSPy carries its settings: nested
+    modules, ``dspy.Parallel``, async tasks. Not counted are calls from threads started without
+    ``contextvars``, and ``lm.forward(…)`` called directly.
 
     Args:
-        tariff: What calls are charged by.
-        role: Whom calls are made for outside of any :func:`~combee_dspy.costs.role_scope`; may be
-            set anew between calls. ``None``: what a meter inside of this one was told, else
-            ``"serving"`` for calls of a program that :func:`~combee_dspy.costs.serving` has marked,
-            else ``"task"``.
+        tariff: Prices of the calls.
+        role: Role of calls outside of any :func:`~combee_dspy.costs.role_scope`; may be set anew
+            between calls. ``None``: that of the meter around this one, else ``"serving"`` for calls
+            of a program that :func:`~combee_dspy.costs.serving` has marked, else ``"task"``.
 
     Attributes:
-        lms: LMs that were called, by identity: whose keys must reach no message.
-        failure: The LM error that the last call to fail has ended with, if any has.
-        lose: Hears of each attempt that a service may have charged for, though it never said what.
+        lms: LMs that were called, by identity: their keys must reach no message.
+        failure: The LM error of the last call that failed, if any did.
+        lose: Called for each attempt that the service may have charged for without saying how much.
     """
 
     def __init__(self, tariff: Tariff, role: Role | None = "task") -> None:
@@ -178,27 +174,27 @@ class Meter(BaseCallback):
         """Count the tokens of the call that is active here."""
         call = self._open.get(ACTIVE_CALL_ID.get())
         if call is not None:
-            call.hear(usage_entry)
+            call.add(usage_entry)
         elif not self._closed.is_set():  # an LM whose calls DSPy's callbacks do not hear
             call = MeteredCall(self._whose(), lm)
-            call.hear(usage_entry)
+            call.add(usage_entry)
             self._count(call, 0.0, None, failed=False)
 
     def fail(self, error: LMError) -> None:
         """Note how an attempt of the call that is active here has ended."""
-        if (call := self._open.get(ACTIVE_CALL_ID.get())) is not None and may_be_billed(error):
+        if (call := self._open.get(ACTIVE_CALL_ID.get())) is not None and may_be_charged(error):
             self._doubt(call)
 
     def _doubt(self, call: MeteredCall) -> None:
-        if call.doubtful:
-            call.doubtful = False
+        if call.in_doubt:
+            call.in_doubt = False
             self.lose()
 
     def repeat(self) -> None:
         """Count one more attempt of the call that is active here."""
         if (call := self._open.get(ACTIVE_CALL_ID.get())) is not None:
-            call.repeated += 1
-            call.doubtful = True
+            call.repeats += 1
+            call.in_doubt = True
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and count it."""
@@ -212,7 +208,7 @@ class Meter(BaseCallback):
             # to restore there.
             with suppress(ValueError):
                 call.relay.__exit__(None, None, None)
-        if exception is not None and may_be_billed(exception):
+        if exception is not None and may_be_charged(exception):
             self._doubt(call)
         self._end(call, failed=exception is not None)
 
@@ -224,19 +220,19 @@ class Meter(BaseCallback):
     def _count(
         self, call: MeteredCall, seconds: float, gpu_seconds: float | None, *, failed: bool
     ) -> None:
-        cached = not call.heard and not failed
+        cached = not call.has_usage and not failed
         dollars: float | None = 0.0
-        if call.heard:
+        if call.has_usage:
             price, dollars = self._tariff.price(call.model), None
-            if price is not None and (call.known or price.prompt == price.completion == 0):
+            if price is not None and (call.is_exact or price.prompt == price.completion == 0):
                 dollars = round(price.dollars(call.prompt, call.completion, call.prompt_cached), 12)
         if cached:
             seconds, gpu_seconds = 0.0, None if gpu_seconds is None else 0.0
         usage = CallUsage(
             call.role,
             call.model,
-            1 + call.repeated,
-            call.repeated + failed,
+            1 + call.repeats,
+            call.repeats + failed,
             int(cached),
             call.prompt,
             call.completion,

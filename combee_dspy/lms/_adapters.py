@@ -57,9 +57,9 @@ class ConstrainedJSONAdapter(dspy.JSONAdapter):
         try:
             return dict(_answer_type(signature).validate_json(completion))
         except pydantic.ValidationError as error:
-            said = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
+            reason = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
             raise AdapterParseError(
-                type(self).__name__, signature, completion, message=said
+                type(self).__name__, signature, completion, message=reason
             ) from error
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
@@ -85,15 +85,12 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
         """Return the signature's instructions, and the descriptions of fields that have one."""
         if _choice(signature) is None:
             return super().format_system_message(signature)
-        told = {
-            name: (field.json_schema_extra or {}).get("desc")
-            for name, field in signature.fields.items()
-        }
-        # DSPy fills in ${name} where nothing was said.
-        described = [
-            f"{name}: {text}" for name, text in told.items() if text and text != f"${{{name}}}"
-        ]
-        return "\n".join([signature.instructions, *described])
+        lines = [signature.instructions]
+        for name, field in signature.fields.items():
+            description = (field.json_schema_extra or {}).get("desc")
+            if description not in (None, "", f"${{{name}}}"):  # DSPy fills in the last one itself
+                lines.append(f"{name}: {description}")
+        return "\n".join(lines)
 
     def format_user_message_content(
         self,
@@ -110,16 +107,12 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
             return super().format_user_message_content(
                 signature, inputs, prefix, suffix, main_request
             )
-        given = {
-            name: _text(inputs[name])
+        is_alone = len(signature.input_fields) == 1
+        lines = [
+            _text(inputs[name]) if is_alone else f"{name}: {_text(inputs[name])}"
             for name in signature.input_fields
             if inputs.get(name) is not None
-        }
-        lines = (
-            list(given.values())
-            if len(signature.input_fields) == 1
-            else [f"{k}: {v}" for k, v in given.items()]
-        )
+        ]
         return "\n".join(part for part in (prefix, *lines, suffix) if part)
 
     def format_assistant_message_content(
@@ -152,8 +145,8 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
             with suppress(ValueError):
                 label = json.loads(label)
         if label not in labels:
-            said = "The answer is none of the choices."
-            raise AdapterParseError(type(self).__name__, signature, completion, message=said)
+            reason = "The answer is none of the choices."
+            raise AdapterParseError(type(self).__name__, signature, completion, message=reason)
         return {name: label}
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
@@ -169,15 +162,13 @@ def grammar_of(response_format: Any) -> str | None:
     Args:
         response_format: As it stands in a chat request, or in DSPy's canonical one.
     """
-    found = response_format if isinstance(response_format, dict) else {}
-    schema = found.get("json_schema", found)
-    schema = schema.get("schema", schema) if isinstance(schema, dict) else {}
+    schema = response_format
+    for key in ("json_schema", "schema"):
+        schema = schema.get(key, schema) if isinstance(schema, dict) else {}
+    if not isinstance(schema, dict) or schema.get("type") != "string":
+        return None
     labels = schema.get("enum")
-    if (
-        schema.get("type") != "string"
-        or not isinstance(labels, list)
-        or not all(isinstance(x, str) for x in labels)
-    ):
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         return None
     # A JSON string is also a string of GBNF: both escape quotes, backslashes and control characters
     # alike.
@@ -186,8 +177,8 @@ def grammar_of(response_format: Any) -> str | None:
 
 def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return the argument of a request that holds its answer to a JSON schema."""
-    wanted = {"name": name, "schema": schema, "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+    json_schema = {"name": name, "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
 def _answer_type(signature: type[dspy.Signature]) -> pydantic.TypeAdapter[Any]:

@@ -98,10 +98,10 @@ class _InProcess:
         answer = _server.ask(self._options, json.loads(request.body))
         error, body = answer.get("error"), json.dumps(answer).encode()
         status = int(error.get("code", 500)) if error else 200
-        whole = SimpleNamespace(
+        reply = SimpleNamespace(
             status=status, reason="", headers=[], http_version="HTTP/1.1", read=lambda: body
         )
-        return nullcontext(whole)
+        return nullcontext(reply)
 
 
 def embedded(
@@ -142,8 +142,8 @@ def embedded(
     Raises:
         ArgumentError: A setting cannot be used.
     """
-    given = () if file is None else (file,) if isinstance(file, (str, Path)) else tuple(file)
-    options = EmbeddedOptions(tuple(str(part) for part in given), sha256, slots, context)
+    parts = [file] if isinstance(file, (str, Path)) else file or []
+    options = EmbeddedOptions(tuple(map(str, parts)), sha256, slots, context)
     settings = {"cache": False, "temperature": temperature, "max_tokens": max_tokens, **kwargs}
     engines = {"engine": EmbeddedEngine(options), "async_engine": AsyncEmbeddedEngine(options)}
     return dspy.LM(f"embedded/{options.model_name}", **engines, **settings)

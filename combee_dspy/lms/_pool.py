@@ -1,6 +1,4 @@
-"""A ``dspy.LM`` that keeps up with hundreds of requests at once to one OpenAI-compatible
-service.
-"""
+"""A ``dspy.LM`` for hundreds of requests at once to one OpenAI-compatible service."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 import dspy
@@ -31,9 +29,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
-_LONGEST_WAIT = (
-    120.0  # seconds that a service may ask to be left alone: one that is down may name a day
-)
+_LONGEST_WAIT = 120.0  # seconds of Retry-After at most: a service that is down may name a day
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
 _DEFAULT_BASE = "https://api.openai.com/v1"
@@ -186,20 +182,24 @@ class _Client(Shared):
             raise
 
 
+class _Abilities(NamedTuple):
+    function_calling: bool = False
+    reasoning: bool = False
+    response_schema: bool = False
+    parameters: frozenset[str] = frozenset()
+
+
 @functools.cache
-def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
-    """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched
-    once a model.
-    """
+def _abilities(model: str) -> _Abilities:
+    """Return what DSPy's table says of a model at OpenAI's interface; a search of it is slow."""
     if not model:
-        return False, False, False, frozenset()
-    known = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
-    parameters = frozenset(known.supported_params)
-    return (
-        known.supports_function_calling,
-        known.supports_reasoning,
-        known.supports_response_schema,
-        parameters,
+        return _Abilities()
+    lm = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
+    return _Abilities(
+        lm.supports_function_calling,
+        lm.supports_reasoning,
+        lm.supports_response_schema,
+        frozenset(lm.supported_params),
     )
 
 
@@ -212,11 +212,15 @@ class PooledEngine(_Client):
 
     probeable = True
 
-    # What DSPy asks of an engine instead of its table of models.
-    supports_function_calling = property(lambda self: _abilities(self.options.model)[0])
-    supports_reasoning = property(lambda self: _abilities(self.options.model)[1])
-    supports_response_schema = property(lambda self: _abilities(self.options.model)[2])
-    supported_params = property(lambda self: _abilities(self.options.model)[3])
+    # DSPy reads these from an engine, and not from its table of models.
+    supports_function_calling = property(lambda self: self._abilities.function_calling)
+    supports_reasoning = property(lambda self: self._abilities.reasoning)
+    supports_response_schema = property(lambda self: self._abilities.response_schema)
+    supported_params = property(lambda self: self._abilities.parameters)
+
+    @property
+    def _abilities(self) -> _Abilities:
+        return _abilities(self.options.model)
 
     def complete(self, request: Request) -> Response:
         """Answer one request, or raise DSPy's ``LM15Error``."""
@@ -265,8 +269,9 @@ class AsyncPooledEngine(_Client):
         loop = asyncio.get_running_loop()
         if loop not in self._routers:
             # A loop that has ended takes its connections with it.
-            for ended in [one for one in list(self._routers) if one.is_closed()]:
-                self._routers.pop(ended, None)
+            for other in list(self._routers):
+                if other.is_closed():
+                    self._routers.pop(other, None)
             self._routers[loop] = self._router(AsyncLMRouter)
         return self._routers[loop].lm(_ANY)
 
@@ -307,10 +312,9 @@ def pooled(
     Raises:
         ArgumentError: A setting cannot be used.
     """
-    given = (PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
-    return dspy.LM(
-        model, engine=PooledEngine(*given), async_engine=AsyncPooledEngine(*given), **kwargs
-    )
+    client = (PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
+    engines = {"engine": PooledEngine(*client), "async_engine": AsyncPooledEngine(*client)}
+    return dspy.LM(model, **engines, **kwargs)
 
 
 def _routed(request: Request) -> Request:

@@ -18,7 +18,7 @@ from combee_dspy.records import Role
 
 _PROMPT = "Reply with OK."
 _MAX_TOKENS = 16
-# An LM that was given one of these thinks before it answers: a small limit would be refused or
+# An LM with one of these thinks before it answers: a small limit would be refused or
 # leave no answer.
 _THINKING = ("reasoning", "reasoning_effort", "thinking")
 
@@ -45,20 +45,19 @@ def probe(lms: Mapping[Role, dspy.BaseLM], *, timeout: float = 60.0) -> None:
         LMUnreachableError: An LM cannot be used: no key, no connection, a refused key, an unknown
             model, or a service that failed twice. Keys are removed from its reason.
     """
-    asked: set[tuple[Any, ...]] = set()
+    probed: set[tuple[Any, ...]] = set()
     for role, lm in lms.items():
-        if _reaches_a_service(lm) and (identity := _identity(lm)) not in asked:
-            asked.add(identity)
+        if _reaches_a_service(lm) and (identity := _identity(lm)) not in probed:
+            probed.add(identity)
             _ask(role, lm, timeout)
 
 
 def _reaches_a_service(lm: object) -> bool:
     if not isinstance(lm, dspy.LM) or "forward" in vars(lm):
         return False
-    its_own = type(lm).forward is not dspy.LM.forward or type(lm).__call__ is not dspy.LM.__call__
-    return not its_own and (
-        isinstance(lm.engine, str) or bool(getattr(lm.engine, "probeable", False))
-    )
+    if type(lm).forward is not dspy.LM.forward or type(lm).__call__ is not dspy.LM.__call__:
+        return False
+    return isinstance(lm.engine, str) or bool(getattr(lm.engine, "probeable", False))
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:

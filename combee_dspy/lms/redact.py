@@ -76,10 +76,9 @@ def _may_hold_key(lowered: str) -> bool:
 
 def _without(text: str, secrets: Collection[str]) -> str:
     # Longest first: a key may contain another.
-    for secret in sorted(
-        (one for one in secrets if len(one) >= _SHORTEST and one in text), key=len, reverse=True
-    ):
-        text = text.replace(secret, MASK)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, MASK)
     return text
 
 
@@ -90,8 +89,8 @@ def forms_of(secrets: Iterable[str]) -> frozenset[str]:
     A variable that was read from a file often ends with a newline, which no service shows. JSON may
     stand within JSON: a service's answer that quotes the request, as a string of a line in a log.
     """
-    bare = {one for secret in secrets if len(one := secret.strip()) >= _SHORTEST}
-    return frozenset(_in_json(_in_json(bare)))
+    stripped = {secret.strip() for secret in secrets}
+    return frozenset(_in_json(_in_json(text for text in stripped if len(text) >= _SHORTEST)))
 
 
 def _in_json(texts: Iterable[str]) -> set[str]:
@@ -133,25 +132,18 @@ def secrets_of(lm: object) -> tuple[str, ...]:
     of its engine.
     """
     kwargs = getattr(lm, "kwargs", None)
-    given = tuple(_secrets_in(kwargs)) if isinstance(kwargs, Mapping) else ()
-    held = getattr(getattr(lm, "engine", None), "secrets", None)
-    return (
-        (*given, *(one for one in held if isinstance(one, str)))
-        if isinstance(held, tuple)
-        else given
-    )
+    own = _secrets_in(kwargs) if isinstance(kwargs, Mapping) else ()
+    of_engine = getattr(getattr(lm, "engine", None), "secrets", ())
+    secrets = (*own, *(of_engine if isinstance(of_engine, tuple) else ()))
+    return tuple(secret for secret in secrets if isinstance(secret, str))
 
 
 def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             # Every header may carry a credential, whatever its name.
-            inside = "header" in str(name).lower()
-            yield from (
-                (text for text in value.values() if isinstance(text, str))
-                if inside
-                else _secrets_in(value)
-            )
+            is_headers = "header" in str(name).lower()
+            yield from value.values() if is_headers else _secrets_in(value)
         elif isinstance(value, str) and SECRET_NAME.search(str(name)):
             yield value
 
@@ -204,9 +196,7 @@ def personal(patterns: Mapping[str, re.Pattern[str]]) -> Callable[[str], str]:
             text = _EMAIL.sub("[email]", text)
         if not any(map(str.isdigit, text)):
             return text
-        text = _CARD.sub(
-            lambda found: "[card]" if _is_card(_DIGITS.sub("", found[0])) else found[0], text
-        )
+        text = _CARD.sub(_card, text)
         for pattern in _PHONES:
             text = pattern.sub(_phone, text)
         return text
@@ -214,18 +204,19 @@ def personal(patterns: Mapping[str, re.Pattern[str]]) -> Callable[[str], str]:
     return redact
 
 
-def _phone(found: re.Match[str]) -> str:
-    number = found[found.re.groups]
+def _phone(match: re.Match[str]) -> str:
+    number = match[match.re.groups]
     least = 9 if number[0] in "(0" else 7
-    right = least <= len(_DIGITS.sub("", number)) <= 15
-    return found[0].removesuffix(number) + "[phone]" if right else found[0]
+    is_phone = least <= len(_DIGITS.sub("", number)) <= 15
+    return match[0].removesuffix(number) + "[phone]" if is_phone else match[0]
 
 
-def _is_card(digits: str) -> bool:
-    """Return whether digits are those of a network (3 to 6, or 2221 to 2720) and pass Luhn's
-    check.
-    """
+def _card(match: re.Match[str]) -> str:
+    """Mask digits of a network (3 to 6, or 2221 to 2720) that pass Luhn's check."""
+    digits = _DIGITS.sub("", match[0])
     if digits[0] not in "3456" and not "2221" <= digits[:4] <= "2720":
-        return False
-    doubled = (2 * int(one) for one in digits[-2::-2])
-    return (sum(map(int, digits[::-2])) + sum(one - 9 * (one > 9) for one in doubled)) % 10 == 0
+        return match[0]
+    checksum = sum(map(int, digits[::-2]))
+    for digit in digits[-2::-2]:
+        checksum += sum(divmod(2 * int(digit), 10))
+    return "[card]" if checksum % 10 == 0 else match[0]

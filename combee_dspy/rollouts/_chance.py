@@ -1,7 +1,5 @@
-"""Tells refusals that come by chance, whatever is in flight, from those of a service that is full.
-Pure.
+"""Tells refusals by chance, however many calls are in flight, from those of a full service.
 """
-
 from __future__ import annotations
 
 import math
@@ -48,53 +46,48 @@ class Chance:
         self._counted = 0
 
     def cut(self, limit: int) -> None:
-        """Hear that the limit was lowered for refusals and what was in flight above it has
-        ended.
-        """
+        """Note that the limit was lowered for refusals, and that what was above it has ended."""
         self.watching = True
         self._open(limit)
 
-    def _open(self, limit: int) -> None:
-        self._answers = self._refusals = 0
-        # By the limit as it is now: one that grows must not keep its window open.
-        self._size, self._opened = max(_WINDOW, limit), limit
-
     def refused(self) -> bool:
-        """Hear of a refusal; return whether the limit is to be lowered for it."""
+        """Note a refusal; return whether to lower the limit for it."""
         self._refusals += 1
         if self.watching and self._refusals > _MOST * self._size:
             self.watching = False
         return not self.watching and self.odds is None
 
     def answered(self, calls: int, limit: int) -> Finding | None:
-        """Hear of calls answered; return what a window says once it is full."""
+        """Note answers; return what a window shows once it is full."""
         self._answers += calls
         if self._answers < self._size or not (self.watching or self.odds is not None):
             return None
         if self.odds is None and self._refusals == 1 and self._answers < _LONGER * self._size:
             return None
-        # What a limit that grew let begin has met its refusals by now, and not its answer.
+        # Calls that a growing limit let begin have met their refusals by now, and not their answer.
         answers, refusals = self._answers + max(0, limit - self._opened), self._refusals
-        odds = refusals / answers
         self._open(limit)
         if self.odds is not None:
-            return self._compared(odds, answers, refusals)
+            return self._compare(self.odds, answers, refusals)
         self.watching = False
+        odds = refusals / answers
         if refusals < _FEW or odds > _MOST:
             return None
         self.odds, self._counted = odds, answers
         return "by chance"
 
-    def _compared(self, odds: float, answers: int, refusals: int) -> Finding | None:
-        usual = self.odds or 0.0
-        # Both numbers of repetitions are drawn: those of this window, and those that say what is
-        # usual.
+    def _open(self, limit: int) -> None:
+        """Open a window. Its size stays, so that a limit that grows does not keep it open."""
+        self._answers = self._refusals = 0
+        self._size, self._opened = max(_WINDOW, limit), limit
+
+    def _compare(self, usual: float, answers: int, refusals: int) -> Finding | None:
+        # Both counts are random: those of this window, and those that tell the usual odds.
         variance = usual * (1 + usual) * answers * (1 + answers / self._counted)
         if refusals > usual * answers + _SIGMAS * math.sqrt(variance) + _FEW:
             self.odds = None
             return "too many"
-        self.odds = (usual * self._counted + refusals) / (self._counted + answers)
         self._counted += answers
-        if self.odds * answers < 1:
-            self.odds = None  # they have ended
+        usual += (refusals - usual * answers) / self._counted
+        self.odds = usual if usual * answers >= 1 else None  # below, they have ended
         return None

@@ -17,7 +17,7 @@ from dspy.utils.exceptions import (
     LMTransportError,
 )
 
-from combee_dspy.costs._billed import may_be_billed
+from combee_dspy.costs._calls import may_be_charged
 
 
 def caused(cause: Exception) -> LMError:
@@ -51,4 +51,4 @@ def caused(cause: Exception) -> LMError:
 def test_what_a_service_answered_or_may_have_done_is_billed(
     error: BaseException, billed: bool
 ) -> None:
-    assert may_be_billed(error) == billed
+    assert may_be_charged(error) == billed
