@@ -1,5 +1,5 @@
-"""Tells refusals by chance, however many calls are in flight, from those of a full service.
-"""
+"""Tells refusals by chance, however many calls are in flight, from those of a full service."""
+
 from __future__ import annotations
 
 import math

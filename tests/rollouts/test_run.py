@@ -1,8 +1,10 @@
-"""One rollout, whatever happens."""
+"""One rollout: its score, calls and usage, or the fault of its service."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from typing import Any
 
 import dspy
@@ -12,6 +14,7 @@ from dspy.utils.exceptions import LMError, LMUnexpectedError
 
 from combee_dspy.costs import Costs, Price, Tariff, role_scope
 from combee_dspy.lms import embedded
+from combee_dspy.records import Rollout
 from combee_dspy.rollouts import (
     InfrastructureFaultError,
     RolloutJob,
@@ -22,6 +25,8 @@ from combee_dspy.rollouts import (
 )
 
 FAILED = -1.0
+INPUTS = {"question": "six times seven"}
+Run = Callable[..., Rollout]
 
 
 class Program(dspy.Module):
@@ -30,10 +35,10 @@ class Program(dspy.Module):
         self.draft = dspy.Predict("question -> answer")
         self.steps = [dspy.ChainOfThought("question, draft -> answer")]
 
-    def forward(self, question: str) -> dspy.Prediction:
+    def forward(self, question: str) -> Any:
         return self.draft(question=question)
 
-    async def aforward(self, question: str) -> dspy.Prediction:
+    async def aforward(self, question: str) -> Any:
         return await self.draft.acall(question=question)
 
 
@@ -46,204 +51,161 @@ def correct(
     )
 
 
-def here(program: Any, example: Any, metric: Any = correct, **given: Any) -> Any:
-    return run_rollout(RolloutJob(program, example, "id", metric, FAILED, **given))
+def in_thread(program: Any, example: Any, metric: Any = correct, **options: Any) -> Rollout:
+    return run_rollout(RolloutJob(program, example, "id", metric, FAILED, **options))
 
 
-def awaited(program: Any, example: Any, metric: Any = correct, **given: Any) -> Any:
-    return asyncio.run(arun_rollout(RolloutJob(program, example, "id", metric, FAILED, **given)))
+def on_loop(program: Any, example: Any, metric: Any = correct, **options: Any) -> Rollout:
+    return asyncio.run(arun_rollout(RolloutJob(program, example, "id", metric, FAILED, **options)))
 
 
-WAYS = pytest.mark.parametrize("roll", [here, awaited])
+def fault_of(run: Run, lm: Any, program: Any, example: Any) -> InfrastructureFaultError:
+    with dspy.context(lm=lm), pytest.raises(InfrastructureFaultError) as caught:
+        run(program, example)
+    return caught.value
 
 
-@WAYS
-def test_rollout_holds_score_feedback_fields_calls_and_usage(roll, scripted, example):
+both_ways = pytest.mark.parametrize("run", [in_thread, on_loop])
+
+
+@both_ways
+def test_a_rollout_has_score_feedback_fields_calls_and_usage(run: Run, scripted, example):
     with dspy.context(lm=scripted()):
-        found = roll(Program(), example)
-
-    assert (found.example_id, found.score, found.feedback, found.objective_scores) == (
-        "id",
-        1.0,
-        "checked",
-        {"exact": 1},
-    )
-    assert found.prediction == {"answer": "42"}
-    (call,) = found.calls
-    assert (call.predictor, call.inputs, call.outputs) == (
-        "draft",
-        {"question": "six times seven"},
-        {"answer": "42"},
-    )
-    (usage,) = found.usage
-    assert (usage.role, usage.calls, usage.prompt_tokens, usage.completion_tokens) == (
-        "task",
-        1,
-        5,
-        2,
-    )
-    assert found.error is None
-    assert found.failed_in is None
-    assert len(found.prompt_hash) == 16
-    assert found.seconds > 0
+        rollout = run(Program(), example)
+    assert (rollout.example_id, rollout.score, rollout.feedback) == ("id", 1.0, "checked")
+    assert rollout.objective_scores == {"exact": 1}
+    assert rollout.prediction == {"answer": "42"}
+    (call,) = rollout.calls
+    assert (call.predictor, call.inputs, call.outputs) == ("draft", INPUTS, {"answer": "42"})
+    (usage,) = rollout.usage
+    assert (usage.role, usage.calls) == ("task", 1)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (5, 2)
+    assert (rollout.error, rollout.failed_in) == (None, None)
+    assert len(rollout.prompt_hash) == 16
+    assert rollout.seconds > 0
 
 
-@WAYS
-def test_answer_that_does_not_parse_is_a_call_without_outputs(roll, scripted, example):
+@both_ways
+def test_an_answer_that_does_not_parse_is_a_call_without_outputs(run: Run, scripted, example):
     with dspy.context(lm=scripted(lambda prompt, attempt: "no fields\0")):
-        found = roll(Program(), example)
-
-    assert (found.score, found.failed_in, found.prediction) == (FAILED, "answer", None)
-    assert found.error is not None
-    assert "answer" in found.error
-    (call,) = found.calls
-    assert (call.predictor, call.outputs, call.inputs) == (
-        "draft",
-        None,
-        {"question": "six times seven"},
-    )
+        rollout = run(Program(), example)
+    assert (rollout.score, rollout.failed_in, rollout.prediction) == (FAILED, "answer", None)
+    assert "answer" in str(rollout.error)
+    (call,) = rollout.calls
+    assert (call.predictor, call.inputs, call.outputs) == ("draft", INPUTS, None)
     assert "no fields" in call.completion
 
 
-@WAYS
-def test_errors_of_program_and_metric_are_scored_and_said(roll, scripted, example):
-    class Broken(Program):
-        def forward(self, question: str) -> Any:
-            super().forward(question)
-            raise KeyError("nothing")
+class Broken(Program):
+    def forward(self, question: str) -> Any:
+        super().forward(question)
+        raise KeyError("nothing")
 
-        async def aforward(self, question: str) -> Any:
-            await super().aforward(question)
-            raise KeyError("nothing")
+    async def aforward(self, question: str) -> Any:
+        await super().aforward(question)
+        raise KeyError("nothing")
 
-    def refuses(*given: Any) -> Any:
-        raise ValueError("no reference")
 
+@both_ways
+def test_an_error_of_the_program_is_scored_with_its_calls(run: Run, scripted, example):
     with dspy.context(lm=scripted()):
-        program, metric = roll(Broken(), example), roll(Program(), example, refuses)
-        no_number = roll(Program(), example, lambda *given: "1.0")
-
-    assert (program.score, program.error, program.failed_in) == (
-        FAILED,
-        "KeyError: 'nothing'",
-        "program",
-    )
-    assert len(program.calls) == 1
-    assert (metric.score, metric.error, metric.failed_in) == (
-        FAILED,
-        "ValueError: no reference",
-        "metric",
-    )
-    assert metric.prediction == {"answer": "42"}
-    assert no_number.failed_in == "metric"
-    assert [row.calls for row in program.usage] == [1]
+        rollout = run(Broken(), example)
+    assert (rollout.score, rollout.failed_in) == (FAILED, "program")
+    assert rollout.error == "KeyError: 'nothing'"
+    assert len(rollout.calls) == 1
+    assert [row.calls for row in rollout.usage] == [1]
 
 
-@WAYS
+def refuse(*_: Any) -> Any:
+    raise ValueError("no reference")
+
+
+@both_ways
+@pytest.mark.parametrize("metric", [refuse, lambda *_: "1.0"], ids=["raises", "no number"])
+def test_an_error_of_the_metric_is_scored_with_the_prediction(run: Run, scripted, example, metric):
+    with dspy.context(lm=scripted()):
+        rollout = run(Program(), example, metric)
+    assert (rollout.score, rollout.failed_in) == (FAILED, "metric")
+    assert rollout.prediction == {"answer": "42"}
+
+
+@both_ways
 @pytest.mark.parametrize(
-    ("error", "retryable", "rejected"),
+    ("error", "retryable", "rejected", "retry_after"),
     [
-        (RateLimitError("full", retry_after=3.0), True, True),
-        (ServerError("down"), True, False),
-        (AuthError("who"), False, False),
+        (RateLimitError("full", retry_after=3.0), True, True, 3.0),
+        (ServerError("down"), True, False, None),
+        (AuthError("who"), False, False, None),
     ],
 )
-def test_outage_is_no_score(roll, scripted, example, error, retryable, rejected):
-    with (
-        dspy.context(lm=scripted(lambda prompt, attempt: error)),
-        pytest.raises(InfrastructureFaultError) as caught,
-    ):
-        roll(Program(), example)
-
-    fault = caught.value
+def test_an_outage_is_no_score(
+    run: Run, scripted, example, error, retryable, rejected, retry_after
+):
+    fault = fault_of(run, scripted(lambda *_: error), Program(), example)
     assert (fault.retryable, fault.rejected, fault.rollout) == (retryable, rejected, None)
-    assert fault.retry_after == (3.0 if rejected else None)
+    assert fault.retry_after == retry_after
     assert [(row.calls, row.errors) for row in fault.usage] == [(1, 1)]
 
 
-def test_outage_that_a_program_wraps_is_no_score_either(scripted, example):
-    class Wraps(Program):
-        def forward(self, question: str) -> Any:
-            try:
-                return super().forward(question)
-            except LMError as error:
-                raise RuntimeError("my tool failed") from error
-
-    with (
-        dspy.context(lm=scripted(lambda *_: ServerError("down"))),
-        pytest.raises(InfrastructureFaultError),
-    ):
-        here(Wraps(), example)
+class Wraps(Program):
+    def forward(self, question: str) -> Any:
+        try:
+            return super().forward(question)
+        except LMError as error:
+            raise RuntimeError("my tool failed") from error
 
 
-def test_outage_in_a_group_of_tasks_is_no_score_either(scripted, example):
-    class Grouped(Program):
-        async def aforward(self, question: str) -> Any:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.draft.acall(question=question)) for _ in range(2)]
-            return tasks[0].result()
-
-    with (
-        dspy.context(lm=scripted(lambda *_: ServerError("down"))),
-        pytest.raises(InfrastructureFaultError) as caught,
-    ):
-        awaited(Grouped(), example)
-
-    assert (caught.value.outage, caught.value.rollout) == (True, None)
+class Grouped(Program):
+    async def aforward(self, question: str) -> Any:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.draft.acall(question=question)) for _ in range(2)]
+        return tasks[0].result()
 
 
-@pytest.mark.parametrize("way", ["parallel", "wrapped"])
-def test_program_that_fails_after_its_service_and_names_no_cause_is_tried_again(
-    scripted, example, way
-):
-    class Silent(Program):
-        def forward(self, question: str) -> Any:
-            if way == "parallel":
-                work = [(self.draft, {"question": question})] * 2
-                return dspy.Parallel(max_errors=1, disable_progress_bar=True)(work)[0]
-            try:
-                return super().forward(question)
-            except LMError:
-                raise RuntimeError("my tool failed")  # noqa: B904 - as many write it
-
-    with (
-        dspy.context(lm=scripted(lambda *_: ServerError("down"))),
-        pytest.raises(InfrastructureFaultError) as caught,
-    ):
-        here(Silent(), example)
-
-    fault = caught.value
-    assert (fault.retryable, fault.outage, fault.rollout.failed_in) == (True, False, "service")
+@pytest.mark.parametrize(("run", "program"), [(in_thread, Wraps()), (on_loop, Grouped())])
+def test_an_outage_within_another_error_is_no_score_either(run: Run, scripted, example, program):
+    fault = fault_of(run, scripted(lambda *_: ServerError("down")), program, example)
+    assert (fault.outage, fault.rollout) == (True, None)
 
 
-def test_failure_that_nobody_can_assign_carries_the_rollout_to_take_in_the_end(example):
-    class Odd(Program):
-        def forward(self, question: str) -> Any:
-            raise LMUnexpectedError("what")
-
-    with pytest.raises(InfrastructureFaultError) as caught:
-        here(Odd(), example)
-
-    assert caught.value.retryable
-    assert (caught.value.rollout.score, caught.value.rollout.failed_in) == (FAILED, "service")
+class HidesTheCause(Program):
+    def forward(self, question: str) -> Any:
+        try:
+            return super().forward(question)
+        except LMError:
+            raise RuntimeError("my tool failed")  # noqa: B904 - as many write it
 
 
-@WAYS
-def test_model_that_cannot_be_loaded_is_no_score_and_not_tried_again(roll, example, tmp_path):
-    lm = embedded(tmp_path / "absent.gguf")
-    with dspy.context(lm=lm), pytest.raises(InfrastructureFaultError) as caught:
-        roll(Program(), example)
-
-    assert (caught.value.retryable, caught.value.rollout) == (False, None)
+class InParallel(Program):
+    def forward(self, question: str) -> Any:
+        work = [(self.draft, {"question": question})] * 2
+        return dspy.Parallel(max_errors=1, disable_progress_bar=True)(work)[0]
 
 
-def test_program_may_say_that_its_environment_failed(example):
+class Odd(Program):
+    def forward(self, question: str) -> Any:
+        raise LMUnexpectedError("what")
+
+
+@pytest.mark.parametrize("program", [HidesTheCause(), InParallel(), Odd()])
+def test_an_uncertain_fault_has_the_rollout_to_take_in_the_end(scripted, example, program):
+    fault = fault_of(in_thread, scripted(lambda *_: ServerError("down")), program, example)
+    assert (fault.retryable, fault.outage) == (True, False)
+    assert (fault.rollout.score, fault.rollout.failed_in) == (FAILED, "service")
+
+
+@both_ways
+def test_a_model_that_cannot_be_loaded_is_no_score_and_not_tried_again(run: Run, example, tmp_path):
+    fault = fault_of(run, embedded(tmp_path / "absent.gguf"), Program(), example)
+    assert (fault.retryable, fault.rollout) == (False, None)
+
+
+def test_a_program_may_raise_that_its_environment_failed(example):
     class Lost(Program):
         def forward(self, question: str) -> Any:
             raise InfrastructureFaultError("the sandbox is gone", retryable=True)
 
-    with pytest.raises(InfrastructureFaultError, match="sandbox"):
-        here(Lost(), example)
+    assert "sandbox" in str(fault_of(in_thread, None, Lost(), example))
 
 
 def test_calls_of_a_judge_are_the_evaluators(scripted, example):
@@ -252,65 +214,57 @@ def test_calls_of_a_judge_are_the_evaluators(scripted, example):
     def judged(gold: Any, pred: Any, *rest: Any) -> float:
         judge(question="is it right?")
         with role_scope("serving"):
-            judge(question="told apart")
+            judge(question="in a role of its own")
         return 1.0
 
     with dspy.context(lm=scripted()):
-        found = here(Program(), example, judged)
-
-    assert [(row.role, row.calls) for row in found.usage] == [
-        ("evaluator", 1),
-        ("serving", 1),
-        ("task", 1),
-    ]
-    assert next(call.predictor for call in found.calls) == "draft"
+        rollout = in_thread(Program(), example, judged)
+    roles = [(row.role, row.calls) for row in rollout.usage]
+    assert roles == [("evaluator", 1), ("serving", 1), ("task", 1)]
+    assert rollout.calls[0].predictor == "draft"
 
 
-def test_dollars_come_from_the_tariff_and_are_unknown_without_a_price(scripted, example):
-    own = Tariff(Costs(prices={"mine": Price(1.0, 10.0)}))
+@pytest.mark.parametrize(
+    ("tariff", "dollars"),
+    [
+        (Tariff(Costs(prices={"mine": Price(1.0, 10.0)})), (5 * 1.0 + 2 * 10.0) / 1e6),
+        (Tariff(), None),
+    ],
+)
+def test_dollars_come_from_the_tariff_and_are_unknown_without_a_price(
+    scripted, example, tariff, dollars
+):
     with dspy.context(lm=scripted(model="openai/mine")):
-        known, unknown = here(Program(), example, tariff=own), here(Program(), example)
-
-    assert known.usage[0].dollars == pytest.approx((5 * 1.0 + 2 * 10.0) / 1e6)
-    assert unknown.usage[0].dollars is None
+        assert in_thread(Program(), example, tariff=tariff).usage[0].dollars == dollars
 
 
-def test_metric_that_declares_it_sees_the_programs_trace(scripted, example):
-    seen = []
+def test_a_metric_that_declares_it_gets_the_programs_trace(scripted, example):
+    traces = []
 
-    def lean(
-        gold: Any,
-        pred: Any,
-        trace: Any = None,
-        name: Any = None,
-        part: Any = None,
-        program_trace: Any = None,
-    ) -> float:
-        seen.append(program_trace)
+    def metric(*_: Any, program_trace: Any = None) -> float:
+        traces.append(program_trace)
         return 1.0
 
-    assert takes_trace(lean)
+    assert takes_trace(metric)
     assert not takes_trace(correct)
     with dspy.context(lm=scripted()):
-        here(Program(), example, lean, sees_trace=takes_trace(lean))
-
-    ((_predictor, inputs, prediction),) = seen[0]
-    assert inputs == {"question": "six times seven"}
+        in_thread(Program(), example, metric, sees_trace=True)
+    ((_predictor, inputs, prediction),) = traces[0]
+    assert inputs == INPUTS
     assert prediction.answer == "42"
 
 
-def test_metric_that_is_a_coroutine_is_awaited(scripted, example):
-    async def slow(*given: Any) -> float:
+@both_ways
+def test_a_metric_that_is_a_coroutine_is_awaited(run: Run, scripted, example):
+    async def slow(*_: Any) -> float:
         await asyncio.sleep(0)
         return 0.5
 
     with dspy.context(lm=scripted()):
-        assert awaited(Program(), example, slow).score == 0.5
+        assert run(Program(), example, slow).score == 0.5
 
 
-def test_predictors_with_equal_signatures_are_told_apart_and_foreign_ones_have_no_path(
-    scripted, example
-):
+def test_equal_predictors_are_told_apart_and_foreign_ones_have_no_path(scripted, example):
     foreign = dspy.Predict("question -> answer")
 
     class Twins(dspy.Module):
@@ -324,22 +278,20 @@ def test_predictors_with_equal_signatures_are_told_apart_and_foreign_ones_have_n
             return self.parts[0](question=question)
 
     with dspy.context(lm=scripted()):
-        found = here(Twins(), example)
+        rollout = in_thread(Twins(), example)
+    assert [call.predictor for call in rollout.calls] == ["parts[1]", "", "parts[0]"]
 
-    assert [call.predictor for call in found.calls] == ["parts[1]", "", "parts[0]"]
 
-
-def test_program_may_return_what_is_no_prediction(example):
+def test_a_program_may_return_any_value(example):
     class Plain(dspy.Module):
         def forward(self, question: str) -> Any:
             return "42"
 
-    assert here(Plain(), example, lambda gold, pred, *rest: pred == "42").prediction == {
-        "prediction": "42"
-    }
+    rollout = in_thread(Plain(), example, lambda gold, pred, *rest: pred == "42")
+    assert (rollout.score, rollout.prediction) == (1.0, {"prediction": "42"})
 
 
-def test_key_of_the_lm_is_in_no_error(scripted, example):
+def test_the_key_of_an_lm_is_in_no_error(scripted, example):
     class Leaks(Program):
         def forward(self, question: str) -> Any:
             super().forward(question)
@@ -348,15 +300,12 @@ def test_key_of_the_lm_is_in_no_error(scripted, example):
     lm = scripted()
     lm.kwargs["api_key"] = "very-secret-key-12345"
     with dspy.context(lm=lm):
-        found = here(Leaks(), example)
-
-    assert "very-secret" not in found.error
+        assert "very-secret" not in str(in_thread(Leaks(), example).error)
 
 
-def test_trace_of_whoever_calls_is_left_alone(scripted, example):
+def test_the_trace_of_the_caller_stays_as_it_was(scripted, example):
     with dspy.context(lm=scripted(), trace=[]):
-        here(Program(), example)
-
+        in_thread(Program(), example)
         assert dspy.settings.trace == []
 
 
@@ -365,10 +314,10 @@ def test_trace_of_whoever_calls_is_left_alone(scripted, example):
     [
         "1.0",
         None,
-        float("nan"),
+        math.nan,
         dspy.Prediction(score="good"),
         dspy.Prediction(),
-        dspy.Prediction(score=1, objective_scores={"exact": float("nan")}),
+        dspy.Prediction(score=1, objective_scores={"exact": math.nan}),
     ],
 )
 def test_what_is_no_score_is_refused(output):
@@ -376,6 +325,8 @@ def test_what_is_no_score_is_refused(output):
         read_score(output)
 
 
-def test_booleans_and_predictions_are_scores():
-    assert read_score(True) == (1.0, "", {})
-    assert read_score(dspy.Prediction(score=0.5, feedback=None)) == (0.5, "", {})
+@pytest.mark.parametrize(
+    ("output", "score"), [(True, 1.0), (dspy.Prediction(score=0.5, feedback=None), 0.5)]
+)
+def test_booleans_and_predictions_are_scores(output, score):
+    assert read_score(output) == (score, "", {})
