@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from combee_dspy.aggregators import together
-from combee_dspy.lessons import BookEdit, nearest
+from combee_dspy.lessons import BookEdit
 from combee_dspy.search._candidates import Candidate, Scores
 from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._row_search import RowSearch
@@ -49,37 +49,34 @@ async def blame(
     edits: list[tuple[str, BookEdit]] = []
     for row in dict.fromkeys(mending.values()):
         culprits = [change for change, mended in mending.items() if mended == row]
-        edits += await _retired(trials, lines, tested, culprits, lost)
+        edits += await _retired(trials, search, culprits, lost)
     return edits
 
 
 async def _retired(
-    trials: Trials,
-    lines: LessonLines,
-    tested: Validated,
-    culprits: Sequence[Change],
-    lost: Sequence[int],
+    trials: Trials, search: RowSearch, culprits: Sequence[Change], lost: Sequence[int]
 ) -> list[tuple[str, BookEdit]]:
     """Return edits that retire lessons; none where as many rows need them as they spoil.
 
     Those that several examples teach must spoil two rows, since a single row may turn by chance.
     """
-    without, scores = lines.changed(tested.text, culprits), tested.scores
+    scores = search.tested.scores
+    without = search.lines.changed(search.tested.text, culprits)
     best = max(scores.values())
-    right = [row for row in await tested.affected(without) if scores[row] >= best]
+    right = [row for row in await search.tested.affected(without) if scores[row] >= best]
     words = " ".join(change.lesson.text for change in culprits)
-    places = nearest(words, [trials.inputs(row) for row in right], _NEAREST_ROWS)
-    near = [right[place] for place in places]
+    near = trials.nearest(words, right, _NEAREST_ROWS)
     rows = [*near, *lost]
-    tried = await together(trials.score(without, row) for row in rows)
-    after = dict(zip(rows, tried, strict=True))
-    mended = sum(after[row] > scores[row] for row in lost)
+    after = await together(trials.score(without, row) for row in rows)
     # A row that no rollout is left for speaks for the lessons.
-    missed = sum(not after[row] >= scores[row] for row in near)
+    missed = sum(
+        not score >= scores[row] for row, score in zip(near, after[: len(near)], strict=True)
+    )
+    mended = sum(score > scores[row] for row, score in zip(lost, after[len(near) :], strict=True))
     taught = max(change.lesson.support for change in culprits)
     if mended <= missed or mended < min(taught, 2):
         return []
-    effect = lesson_effect(tried, [scores[row] for row in rows]) if len(culprits) == 1 else None
+    effect = lesson_effect(after, [scores[row] for row in rows]) if len(culprits) == 1 else None
     reason = (
         f"{mended} validation rows were lost to it in update {trials.step} and are right without it"
     )

@@ -172,30 +172,34 @@ class Proposer:
         )
         texts: dict[str, str] = {}
         for (component, material), outcome in zip(inputs.items(), outcomes, strict=True):
-            allowed = self._allowed(component, material, outcome, step)
-            changed: dict[str, str] = {}
-            refusal = Refusal("the text would not change")
-            if isinstance(allowed, Refusal):
-                refusal = allowed
+            changed = self._changed(component, material, outcome, base, step)
+            if isinstance(changed, Refusal):
+                self._refused(operator, changed, base, step, component)
             else:
-                changed = edit_components(allowed, component, base.texts)
-            texts |= changed
-            if not changed:
-                self._refused(operator, refusal, base, step, component)
+                texts |= changed
         return texts
 
-    def _allowed(
-        self, component: str, material: OperatorInput, outcome: Edit | Refusal, step: int
-    ) -> Edit | Refusal:
+    def _changed(
+        self,
+        component: str,
+        material: OperatorInput,
+        outcome: Edit | Refusal,
+        base: Candidate,
+        step: int,
+    ) -> dict[str, str] | Refusal:
+        """Return the components that an edit changes, without what it copied; or its refusal."""
         if isinstance(outcome, Refusal):
             return outcome
-        judged = guard_input(material, component)
-        if (copies := self.contexts.copies) is not None:
+        judged, copies = guard_input(material, component), self.contexts.copies
+        if copies is not None:
             outcome, lines = without_copies(outcome, judged, copies)
             if lines:
-                copies_removed = CopiesRemoved(tuple(lines), len(lines))
-                self._emit(copies_removed, step=step, component=component)
-        return check(outcome, self._settings.guards, judged, self.contexts.copies) or outcome
+                self._emit(CopiesRemoved(tuple(lines), len(lines)), step=step, component=component)
+        allowed = check(outcome, self._settings.guards, judged, copies) or outcome
+        if isinstance(allowed, Refusal):
+            return allowed
+        changed = edit_components(allowed, component, base.texts)
+        return changed or Refusal("the text would not change")
 
     async def _refusal(self, operator: int, child: Child, base: Candidate) -> Refusal | None:
         """Return why a child is too like others; ``None`` where it is not."""

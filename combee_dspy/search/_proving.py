@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
-from combee_dspy.lessons import Book, nearest
+from combee_dspy.lessons import Book
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores
@@ -178,8 +178,7 @@ class Proving:
         rows = await self._tested.affected(text)
         if self._trials.left >= 2 * self.pool.size:
             return rows
-        inputs = [self._trials.inputs(row) for row in rows]
-        near = {rows[place] for line in lines for place in nearest(line, inputs, _NEAREST_ROWS)}
+        near = {row for line in lines for row in self._trials.nearest(line, rows, _NEAREST_ROWS)}
         return [row for row in rows if row in near.union(self._failing)]
 
     async def _rearrange(self) -> None:

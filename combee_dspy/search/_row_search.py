@@ -6,7 +6,7 @@ good line that is left out cannot hide the gain from a bad one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TypeVar
@@ -95,17 +95,8 @@ class RowSearch:
         """
         lost = {row for row in failing if earlier.get(row, 0.0) > self.tested.scores[row]}
         left = sorted(failing, key=lambda row: (row not in lost, row))
-        halves, nearest_first = 5 + 2 * len(self.served).bit_length(), 3 + 2 * _TRIED
         changes: dict[Change, int] = {}
-        while left:
-            batch: dict[int, Trials] = {}
-            while left:
-                most = halves if left[0] in lost else nearest_first
-                if trials.left < most + reserve:
-                    break
-                batch[left.pop(0)] = trials.apart(most)
-            if not batch:
-                break
+        while batch := self._affordable(trials, left, lost, reserve):
             results = await together(
                 self.search(own, row, list(changes), is_lost=row in lost)
                 for row, own in batch.items()
@@ -115,6 +106,19 @@ class RowSearch:
                     changes.setdefault(change, row)
             trials.left += sum(own.left for own in batch.values())
         return changes
+
+    def _affordable(
+        self, trials: Trials, left: list[int], lost: Collection[int], reserve: int
+    ) -> dict[int, Trials]:
+        """Take the rows off a list that there are rollouts to search, each with an allowance."""
+        halves, nearest_first = 5 + 2 * len(self.served).bit_length(), 3 + 2 * _TRIED
+        batch: dict[int, Trials] = {}
+        while left:
+            most = halves if left[0] in lost else nearest_first
+            if trials.left < most + reserve:
+                break
+            batch[left.pop(0)] = trials.apart(most)
+        return batch
 
     async def search(
         self, trials: Trials, row: int, changes: Sequence[Change], *, is_lost: bool

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
-from combee_dspy.lessons import LessonEffect
+from combee_dspy.lessons import LessonEffect, nearest
 from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import Candidate, EffectPlace, Scores
@@ -66,6 +66,10 @@ class Trials:
         rollouts = max(0, min(rollouts, self.left))
         self.left -= rollouts
         return replace(self, left=rollouts)
+
+    def nearest(self, words: str, rows: Sequence[int], most: int) -> list[int]:
+        """Return the rows whose inputs share most words with a text, nearest first."""
+        return [rows[place] for place in nearest(words, [self.inputs(row) for row in rows], most)]
 
     def inputs(self, index: int) -> str:
         """Return the texts of a row's inputs."""
