@@ -1,5 +1,8 @@
 """The search: one loop over one log.
 
+To follow an update from sampling to commit, read ``_loop``, then ``_batches``, ``_update`` and
+``_keeper``. ``_run`` makes the parts, ``_course`` goes from the first check to the report.
+
 | module | what it is | it may touch |
 | --- | --- | --- |
 | ``_compile`` | one compilation, from its settings to its end | ``_run``, journal, slots |

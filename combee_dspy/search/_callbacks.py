@@ -134,6 +134,23 @@ class Callbacks:
             parent_ids=list(member.parents),
         )
 
+    def validated(
+        self, member: Member, best: Member, rows: int, outputs: Mapping[int, object] | None
+    ) -> None:
+        """Call callbacks with the validation of a candidate; gepa gives no outputs of the first."""
+        self.notify_of_iteration(
+            "on_valset_evaluated",
+            candidate_idx=member.index,
+            candidate=dict(member.candidate.texts),
+            scores_by_val_id=dict(member.scores),
+            average_score=member.mean,
+            num_examples_evaluated=len(member.scores),
+            total_valset_size=rows,
+            parent_ids=list(member.parents),
+            is_best_program=best.index == member.index,
+            outputs_by_val_id=outputs,
+        )
+
     def _evaluation_began(
         self, rows: Sequence[Row], index: int | None, parents: Sequence[int]
     ) -> None:

@@ -73,7 +73,6 @@ class Gepa:
         self.callbacks = Callbacks(task, programs)
         self._settings = settings
         self._size, self._most = len(task.splits.validation), task.limits.rollouts
-        self._policy = FullEvaluationPolicy()
         self._members: list[Member] = []
         self._best = 0
         self._iterates = False
@@ -185,18 +184,8 @@ class Gepa:
                 track_best_outputs=self._settings.track_best_outputs,
                 frontier_type=self._settings.gepa.frontier_type,
             )
-        self.callbacks.notify_of_iteration(
-            "on_valset_evaluated",
-            candidate_idx=member.index,
-            candidate=dict(member.candidate.texts),
-            scores_by_val_id=dict(member.scores),
-            average_score=self._policy.get_valset_score(member.index, self.state),
-            num_examples_evaluated=len(member.scores),
-            total_valset_size=self._size,
-            parent_ids=list(member.parents),
-            is_best_program=best.index == member.index,
-            outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
-        )
+        outputs = dict(evaluation.outputs_by_val_id) if member.parents else None
+        self.callbacks.validated(member, best, self._size, outputs)
         if not member.parents:
             self.state.add_budget_hook(self._budget_moved)
         elif member.scores:
@@ -236,7 +225,7 @@ class Gepa:
             experiment_tracker=self.experiment,
             linear_pareto_front_program_idx=self._best,
             valset_size=self._size,
-            val_evaluation_policy=self._policy,
+            val_evaluation_policy=FullEvaluationPolicy(),
         )
 
     def _budget_moved(self, total: int, more: int) -> None:

@@ -175,33 +175,38 @@ def _ask_metric(
     predictors = dict(program.named_predictors())
     predictor = predictors[component]
     if call.outputs is None:
-        structure = "".join(
-            f"{message['role']}: {message['content']}\n"
-            for message in dspy.ChatAdapter().format(predictor.signature, [], {})
-        )
-        lacking = (
-            f"{rollout.error}\nThe answer could not be read. It must have this"
-            f" structure:\n{structure}"
-        )
-        return {"score": None, "feedback": lacking}
+        return {"score": None, "feedback": f"{rollout.error}\n{_structure_of(predictor)}"}
     if rollout.prediction is None:
         return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
     trace = [_traced(predictors, each) for each in rollout.calls]
     try:
         called = [(predictor, *_traced(predictors, call)[1:])]
-        output = await_here(metric(example, output_of(rollout), trace, component, called))
-        has_feedback = hasattr(output, "feedback")
-        has_score = has_feedback or isinstance(output, dspy.Prediction)
-        score = output["score"] if has_score else output
-        feedback = output["feedback"] if has_feedback else None
-        return {
-            "score": None if score is None else float(score),
-            "feedback": f"The score was {score}." if feedback is None else str(feedback),
-        }
+        return _read(await_here(metric(example, output_of(rollout), trace, component, called)))
     except LMError:
         raise  # a service that fails says nothing about the metric, and ends the run
     except BaseException as error:  # noqa: BLE001 - it may fail in any way: the rollout it scored still teaches
         return _feedback_failed(rollout, described(error))
+
+
+def _structure_of(predictor: dspy.Predict) -> str:
+    """Return feedback on an answer of a predictor that did not parse."""
+    structure = "".join(
+        f"{message['role']}: {message['content']}\n"
+        for message in dspy.ChatAdapter().format(predictor.signature, [], {})
+    )
+    return f"The answer could not be read. It must have this structure:\n{structure}"
+
+
+def _read(output: Any) -> Record:
+    """Return score and feedback of what a metric returned for a predictor."""
+    has_feedback = hasattr(output, "feedback")
+    has_score = has_feedback or isinstance(output, dspy.Prediction)
+    score = output["score"] if has_score else output
+    feedback = output["feedback"] if has_feedback else None
+    return {
+        "score": None if score is None else float(score),
+        "feedback": f"The score was {score}." if feedback is None else str(feedback),
+    }
 
 
 def _feedback_failed(rollout: Rollout, error: str) -> Record:
