@@ -60,11 +60,11 @@ def test_a_proposer_that_fails_has_proposed_nothing(
         instruction_proposer=propose, log_dir=tmp_path, max_metric_calls=50
     ).combee_report
     assert report.updates > 1
-    assert [str(one) for one in report.failures] == [
+    assert [str(failure) for failure in report.failures] == [
         f"{report.updates} of {report.updates} proposer calls raised"
     ]
     assert report.best_score == report.seed_score
-    assert {one["where"] for one in events(tmp_path, "error")} == {"instruction_proposer"}
+    assert {event["where"] for event in events(tmp_path, "error")} == {"instruction_proposer"}
 
 
 def test_a_metric_without_feedback_on_a_predictor_teaches_by_the_rollouts(
@@ -78,39 +78,34 @@ def test_a_metric_without_feedback_on_a_predictor_teaches_by_the_rollouts(
 
     report = world.compile(metric=only_scores, log_dir=tmp_path).combee_report
     assert report.best_score == 1.0
-    assert {(one["where"], one["error"]) for one in events(tmp_path, "error")} == {
+    assert {(event["where"], event["error"]) for event in events(tmp_path, "error")} == {
         ("metric", "KeyError: 'self'")
     }
 
 
 def test_dspys_proposer_gets_histories_as_they_are_and_others_as_text(world: World) -> None:
-    shown: list[Any] = []
+    contexts: list[Any] = []
 
-    class Watched(InstructionProposer):
-        def __call__(
-            self, candidate: Any, reflective_dataset: Any, components_to_update: Any
-        ) -> dict[str, str]:
-            shown.append(reflective_dataset["self"][0]["Inputs"]["Context"])
-            return {}
-
-    def custom(
-        candidate: Any, reflective_dataset: Any, components_to_update: Any
-    ) -> dict[str, str]:
-        shown.append(reflective_dataset["self"][0]["Inputs"]["Context"])
+    def propose(candidate: Any, reflective_dataset: Any, components_to_update: Any) -> Any:
+        contexts.append(reflective_dataset["self"][0]["Inputs"]["Context"])
         return {}
 
+    class Dspys(InstructionProposer):
+        def __call__(self, **arguments: Any) -> Any:
+            return propose(**arguments)
+
     history = dspy.History(messages=[{"question": "before", "answer": "now"}])
-    told = [
+    rows = [
         dspy.Example(**row, history=history).with_inputs("question", "history")
         for row in examples(6)
     ]
-    for proposer in (Watched(), custom):
+    student = dspy.Predict("question, history: dspy.History -> answer")
+    for proposer in (Dspys(), propose):
+        combee = world.combee(instruction_proposer=proposer, max_metric_calls=20)
         with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-            world.combee(instruction_proposer=proposer, max_metric_calls=20).compile(
-                dspy.Predict("question, history: dspy.History -> answer"), trainset=told
-            )
-    assert isinstance(shown[0], dspy.History)
-    assert isinstance(shown[-1], str)
+            combee.compile(student, trainset=rows)
+    assert isinstance(contexts[0], dspy.History)
+    assert isinstance(contexts[-1], str)
 
 
 @pytest.mark.parametrize(("limit", "learns"), [(4, False), (8, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -38,60 +39,61 @@ class Reasoned(Copied):
         return dspy.ChainOfThought(self.answer.signature)(question=question)
 
 
+class Half(Copied):
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = dspy.Predict("question -> hint")
+
+
 def best_of() -> dspy.Module:
     return dspy.BestOfN(dspy.Predict("question -> answer"), N=2, reward_fn=reward, threshold=1.0)
 
 
 def refined() -> dspy.Module:
-    return dspy.Refine(
-        dspy.ChainOfThought("question -> answer"), N=1, reward_fn=reward, threshold=1.0
-    )
+    part = dspy.ChainOfThought("question -> answer")
+    return dspy.Refine(part, N=1, reward_fn=reward, threshold=1.0)
 
 
 @pytest.mark.parametrize("make", [best_of, refined, Copied, Remade])
 def test_a_program_that_makes_predictors_as_it_runs_learns(world: World, make: Any) -> None:
     report = world.compile(make()).combee_report
-
     assert report.best_score == 1.0 > report.seed_score
     assert not [text for text in report.warnings if "predictor" in text]
 
 
-def test_feedback_is_asked_for_the_predictor_that_a_copy_belongs_to(world: World) -> None:
-    asked: list[tuple[Any, ...]] = []
+def test_feedback_is_on_the_predictor_that_a_copy_belongs_to(world: World) -> None:
+    calls: list[tuple[str, Any]] = []
 
-    def watched(gold: Any, pred: Any, trace: Any = None, name: Any = None, part: Any = None) -> Any:
+    def noting(gold: Any, pred: Any, trace: Any = None, name: Any = None, part: Any = None) -> Any:
         if name is not None:
-            asked.append((name, part[0][0].signature.instructions, part[0][1]["question"]))
+            calls.append((name, part[0]))
         return metric(gold, pred)
 
-    world.compile(Remade(), metric=watched, max_metric_calls=40)
-    assert {name for name, _, _ in asked} == {"answer"}
-    assert all("question" in instructions and question for _, instructions, question in asked)
+    world.compile(Remade(), metric=noting, max_metric_calls=40)
+    assert {name for name, _ in calls} == {"answer"}
+    assert all(predictor.signature.instructions for _, (predictor, _, _) in calls)
+    assert all(inputs["question"] for _, (_, inputs, _) in calls)
 
 
-def test_a_predictor_that_nothing_called_is_named(world: World, tmp_path: Any, caplog: Any) -> None:
+def test_a_predictor_that_no_rollout_calls_is_named(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "combee_dspy"):
         report = world.compile(Reasoned(), log_dir=tmp_path).combee_report
-
     assert report.reason == "no rollout called predictor 'answer': nothing to learn from"
-    (text,) = [
-        text for text in report.warnings if text.startswith("No rollout called predictor 'answer'")
-    ]
+    name = "No rollout called predictor 'answer'"
+    (text,) = (text for text in report.warnings if text.startswith(name))
     assert text in caplog.text
     assert text in [event["text"] for event in events(tmp_path, "warning")]
 
 
-def test_only_the_predictor_that_nothing_called_is_named(world: World) -> None:
-    class Half(Copied):
-        def __init__(self) -> None:
-            super().__init__()
-            self.idle = dspy.Predict("question -> hint")
-
+def test_predictors_that_rollouts_call_are_not_named(world: World) -> None:
     report = world.compile(Half(), search=Search(keep="pareto")).combee_report
     assert report.best_score > report.seed_score
     assert "idle" in report.reason
-    assert [text for text in report.warnings if "No rollout called predictor 'idle'" in text]
-    assert "'answer'" not in "".join(report.warnings)
+    warnings = "".join(report.warnings)
+    assert "No rollout called predictor 'idle'" in warnings
+    assert "'answer'" not in warnings
 
 
 class Twins(dspy.Module):
@@ -106,9 +108,10 @@ class Twins(dspy.Module):
     def forward(self, question: str) -> Any:
         if self.way != "new":
             self.first(question=question)
-        make = {"own": lambda: self.second, "copy": self.second.deepcopy}
-        new = dspy.Predict(self.second.signature)
-        return make.get(self.way, lambda: new)()(question=question)
+        second = dspy.Predict(self.second.signature)
+        if self.way in ("own", "copy"):
+            second = self.second if self.way == "own" else self.second.deepcopy()
+        return second(question=question)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +123,10 @@ class Twins(dspy.Module):
         ("new", [("first", "second")]),
     ],
 )
-def test_equal_signatures_are_told_apart_as_far_as_anything_tells_them(
+def test_equal_signatures_are_told_apart_as_far_as_possible(
     world: World, way: str, paths: list[tuple[str, ...]]
 ) -> None:
     (example,) = examples(1)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         rollout = run_rollout(RolloutJob(Twins(way), example, "id", metric))
-
     assert [(call.predictor, *call.also) for call in rollout.calls] == paths
