@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from combee_dspy.aggregators import together
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import Rollout
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace
 from combee_dspy.search._effects import VALIDATION, Effects
@@ -16,8 +15,6 @@ from combee_dspy.search._failures import Failures
 from combee_dspy.search._pool import CandidatePool
 
 __all__ = ["Student"]
-
-Validation = Mapping[int, Sequence[Rollout]]
 
 
 @dataclass(eq=False)
@@ -34,7 +31,7 @@ class Student:
     pool: CandidatePool
     failures: Failures
     _released: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _validation: asyncio.Task[Validation] | None = field(default=None, init=False)
+    _validation: asyncio.Task[None] | None = field(default=None, init=False)
 
     def promise(self) -> None:
         """Reserve the rollouts of the validation.
@@ -53,18 +50,14 @@ class Student:
             self._released.set()
         self._validation = asyncio.create_task(self._validate())
 
-    async def _validate(self) -> Validation:
+    async def _validate(self) -> None:
         await self._released.wait()
         seed, place, rows = self.task.seed, EffectPlace("validation", -1), self.pool.validation
-        validation = asyncio.ensure_future(self.pool.validate(seed, rows, -1))
         first = [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
-        try:
-            await asyncio.gather(validation, self.failures.check_first("validation", first))
-        except BaseException:
-            validation.cancel()
-            await asyncio.gather(validation, return_exceptions=True)
-            raise
-        return validation.result()
+        results: Any = await together(
+            [self.pool.validate(seed, rows, -1), self.failures.check_first("validation", first)]
+        )
+        self.pool.join(seed, (), -1, results[0])
 
     async def release(self) -> None:
         """Let the validation begin, behind the rollouts that updates have asked for by now."""
@@ -78,26 +71,17 @@ class Student:
             ArgumentValueError: The budget ended in the middle of its validation.
         """
         self._released.set()
-        if self._validation is None:
-            return
-        try:
-            rollouts = await asyncio.shield(self._validation)
-        except BudgetReached as reached:
-            self.refuse(f"ends in the middle of the student's validation: {reached}")
-        self._join(rollouts)
-
-    def _join(self, rollouts: Validation) -> None:
-        if not self.pool.started:
-            self.pool.join(self.task.seed, (), -1, rollouts)
+        if self._validation is not None:
+            try:
+                await asyncio.shield(self._validation)
+            except BudgetReached as reached:
+                self.refuse(f"ends in the middle of the student's validation: {reached}")
 
     async def close(self) -> None:
-        """Cancel the validation. Where it has ended, the student is the best so far: it joins."""
-        if self._validation is None:
-            return
-        self._validation.cancel()
-        (outcome,) = await asyncio.gather(self._validation, return_exceptions=True)
-        if not isinstance(outcome, BaseException):
-            self._join(outcome)
+        """Cancel the validation, if it is under way."""
+        if self._validation is not None:
+            self._validation.cancel()
+            await asyncio.gather(self._validation, return_exceptions=True)
 
     def refuse(self, problem: str) -> NoReturn:
         """Refuse a budget that does not pay for the validation."""
