@@ -13,16 +13,13 @@ from combee_dspy._private import detailed_results
 from combee_dspy.costs import serving, totals
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, Receipt, perfect_score_of
 from combee_dspy.events import ProgramReturned, RunStopped, WarningRaised
-from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import lms_of
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Member
 from combee_dspy.search._clock import Clock
 from combee_dspy.search._describe import bare_state, models_by_role, specs
 from combee_dspy.search._ending import describe_untraced
 from combee_dspy.search._run import Run
-from combee_dspy.stopping import require_countable
 from combee_dspy.tracking import page_file
 
 __all__ = ["find_program"]
@@ -39,14 +36,14 @@ class _Reading:
 
 async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
     """Search, and return the program with its report attached."""
-    task, settings = run.task, run.task.settings
-    for text in task.splits.warnings:
+    for text in run.task.splits.warnings:
         run.log.emit(WarningRaised(text))
-    run.log.emit(task.seed.proposed((), "seed"))
+    run.log.emit(run.task.seed.proposed((), "seed"))
+    run.student.promise()
     clock = Clock(run.effects)
     with run.gepa.experiment:  # W&B gets the last tests, too
         try:
-            await clock.hold(partial(_search, run))
+            await clock.hold(partial(run.preflight.run, run.loop.run))
         except BudgetReached as reached:
             await run.loop.cut_off(str(reached))
         run.log.emit(RunStopped(run.loop.reason))
@@ -60,35 +57,23 @@ async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
     purse = run.effects.purse
     for text in (*report.warnings, *purse.passed(), *purse.doubts()):
         run.log.emit(WarningRaised(text))
-    program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
+    return _build(run, chosen, report), report
+
+
+def _build(run: Run, chosen: Member, report: CombeeReport) -> dspy.Module:
+    """Return the program of a candidate, with all that DSPy's users read of it."""
+    settings, build = run.task.settings, partial(run.task.settings.artifact.build, run.task.student)
+    program = serving(build(chosen.candidate.texts))
     program._compiled = True
     if settings.privacy.texts != "hashes" and (state := bare_state(program)) is not None:
         run.log.emit(ProgramReturned(run.effects.texts.scrubbed(state)))
     program.combee_report = report
     if settings.track_stats:
-        # DSPy reads nothing else of its adapter there.
-        builder: Any = SimpleNamespace(build_program=partial(settings.artifact.build, task.student))
+        builder: Any = SimpleNamespace(build_program=build)  # all that DSPy reads of its adapter
         program.detailed_results = detailed_results(
             run.gepa.state, builder, settings.log_dir, settings.seed
         )
-    return program, report
-
-
-async def _search(run: Run) -> None:
-    settings = run.task.settings
-    if not lms_of(run.task.student):
-        await run.preflight.probe()  # which refuses, before a rollout
-    try:
-        require_countable(
-            settings.budget,
-            unpriced=settings.costs.unpriced(models_by_role(settings)),
-            gpus=bool(settings.costs.gpus),
-        )
-    except ArgumentValueError:
-        await run.preflight.probe()  # an unknown model is the better reason to refuse
-        raise
-    run.student.promise()
-    await run.preflight.run(run.loop.run)
+    return program
 
 
 async def _read_heldout(run: Run, clock: Clock, chosen: Member) -> _Reading:

@@ -14,8 +14,9 @@ from combee_dspy.lms import probe
 from combee_dspy.rollouts import fingerprints, lms_of
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
-from combee_dspy.search._describe import lms_by_role
+from combee_dspy.search._describe import lms_by_role, models_by_role
 from combee_dspy.search._effects import Effects
+from combee_dspy.stopping import require_countable
 
 __all__ = ["Preflight"]
 
@@ -42,17 +43,33 @@ class Preflight:
         limited.
 
         Raises:
+            ArgumentValueError: The budget is in a unit that cannot be counted.
             Exception: What the probe raised, else a row, else the work.
         """
+        await self._check_budget()
         if self.effects.purse.grants:
-            await self.probe()
+            await self._probe()
             await self._try_rows()
             await work()
         else:
             start, capacity = self.effects.buyer.start, self.effects.slots.capacity
-            await start.run(self.probe, self._try_rows, work, capacity)
+            await start.run(self._probe, self._try_rows, work, capacity)
 
-    async def probe(self) -> None:
+    async def _check_budget(self) -> None:
+        settings = self.task.settings
+        if not lms_of(self.task.student):
+            await self._probe()  # which refuses
+        try:
+            require_countable(
+                settings.budget,
+                unpriced=settings.costs.unpriced(models_by_role(settings)),
+                gpus=bool(settings.costs.gpus),
+            )
+        except ArgumentValueError:
+            await self._probe()  # an unknown model is the better reason to refuse
+            raise
+
+    async def _probe(self) -> None:
         """Ask every LM of the run for a token, as one effect.
 
         Raises:
