@@ -45,7 +45,7 @@ def test_a_line_of_an_earlier_run_can_be_removed(world: World) -> None:
 
 
 def test_an_empty_lesson_cannot_be_removed() -> None:
-    with pytest.raises(ArgumentValueError, match=r"Guards.removed.*empty lesson"):
+    with pytest.raises(ArgumentValueError, match=r"Guards.removed.*empty text"):
         Guards(removed=(" ",))
 
 
