@@ -194,6 +194,7 @@ class Gepa:
     def _extend(self, member: Member, evaluation: ValsetEvaluation) -> None:
         state, before = self.state, self._front
         evaluations = state.total_num_evals
+        state.i = max(state.i, member.step)  # W&B's axis; a growing text begins no iterations
         state.increment_evals(len(member.scores))
         state.num_full_ds_evals += 1
         state.update_state_with_new_program(

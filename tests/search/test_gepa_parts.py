@@ -204,7 +204,7 @@ def test_weights_and_biases_get_candidates(world: World, monkeypatch: pytest.Mon
         return wandb.run
 
     wandb.run, wandb.init = None, init
-    wandb.log = lambda data, **_: logged.append(data)
+    wandb.log = lambda data, step=None: logged.append((step, data))
     wandb.finish = lambda: logged.append("finished")
     wandb.Table = lambda **_: "table"
     wandb.login = wandb.define_metric = lambda *_, **__: None
@@ -216,8 +216,10 @@ def test_weights_and_biases_get_candidates(world: World, monkeypatch: pytest.Mon
         max_metric_calls=60,
         reflection_minibatch_size=6,
     )
-    assert any("val_program_average" in str(data) for data in logged)
-    assert logged[-1] == "finished"
+    assert logged.pop() == "finished"
+    steps = [step for step, data in logged if "val_program_average" in data]
+    assert steps == sorted(set(steps))
+    assert len(steps) > 1
 
 
 def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> None:
