@@ -85,16 +85,18 @@ def test_one_code_edit_an_update(world: World, tmp_path: Path) -> None:
         call == (["flex", "other"], {"Inputs", "Generated Outputs", "Feedback"})
         for call in proposer.calls
     )
-    made = [
-        one for one in events(tmp_path, "candidate") if one["operator"] == "instruction_proposer"
+    candidates = [
+        event
+        for event in events(tmp_path, "candidate")
+        if event["operator"] == "instruction_proposer"
     ]
-    assert len(made) == len(proposer.calls)
+    assert len(candidates) == len(proposer.calls)
     # Every score comes from one kind of evaluation.
     assert (report.seed_score, report.heldout.before) == (pytest.approx(0.1), pytest.approx(0.1))
     # The program's calls are the task's.
     assert set(report.costs.by_role) == {"task"}
     assert report.costs.by_role["task"].calls == len(world.task_lm.requests)
-    loaded = load_candidate(Flexible(), tmp_path, made[0]["candidate"])
+    loaded = load_candidate(Flexible(), tmp_path, candidates[0]["candidate"])
     assert "# version 1" in loaded.flex.module_src
 
 
