@@ -28,8 +28,8 @@ pairs = st.lists(st.tuples(binary, binary), min_size=1, max_size=60) | st.lists(
 def test_the_sign_test_is_the_binomial_one(scores) -> None:
     before, after = zip(*scores, strict=True)
     wins, losses, chance = sign_test(before, after)
-    told = wins + losses
-    expected = binomtest(losses, told, alternative="greater").pvalue if told else 1.0
+    decided = wins + losses
+    expected = binomtest(losses, decided, alternative="greater").pvalue if decided else 1.0
     assert chance == pytest.approx(expected)
     assert wins == sum(new > old for old, new in scores)
 
@@ -68,10 +68,10 @@ def test_a_child_as_good_as_its_parent_is_rarely_called_worse(n) -> None:
 def test_the_newest_version_that_nothing_speaks_against(scores) -> None:
     versions = [[1.0] * 6 + [0.0] * 6, *scores]
     chosen = select_newest_not_clearly_worse(versions)
-    best = max((found for found in versions if found), key=fmean)
+    best = max((scores for scores in versions if scores), key=fmean)
     assert versions[chosen] is not None
     assert not clearly_worse(versions[chosen], best)
-    assert all(found is None or clearly_worse(found, best) for found in versions[chosen + 1 :])
+    assert all(scores is None or clearly_worse(scores, best) for scores in versions[chosen + 1 :])
 
 
 @given(pairs, st.integers(0, 10))

@@ -50,12 +50,12 @@ def reading(after: list[float] | None = None, run: str = "one") -> list[Receipt]
 
 
 def test_a_set_is_known_by_its_rows_and_inputs_in_any_order() -> None:
-    known = identity()
-    assert identity(HELD[::-1]).content == known.content
-    assert identity(HELD[::-1]).digest != known.digest
-    assert identity(HELD[1:]).content != known.content
+    whole = identity()
+    assert identity(HELD[::-1]).content == whole.content
+    assert identity(HELD[::-1]).digest != whole.digest
+    assert identity(HELD[1:]).content != whole.content
     other = [dspy.Example(example).with_inputs("question", "answer") for example in HELD]
-    assert identity(other).content != known.content
+    assert identity(other).content != whole.content
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> Non
 
 
 @pytest.mark.parametrize(
-    ("now", "argument", "said"),
+    ("now", "argument", "problem"),
     [
         ({"held": rows(400)}, "heldout", "is a leak, not a tune"),
         ({"held": HELD[1:]}, "heldout", "is a leak, not a tune"),
@@ -156,8 +156,8 @@ def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> Non
         ),
     ],
 )
-def test_every_move_after_a_reading_is_refused(now, argument, said) -> None:
-    with pytest.raises(HeldoutMovedError, match=said) as caught:
+def test_every_move_after_a_reading_is_refused(now, argument, problem) -> None:
+    with pytest.raises(HeldoutMovedError, match=problem) as caught:
         check_unmoved(reading(), identity(**now), "runs/a")
     assert caught.value.argument == argument
     assert "runs/a" in str(caught.value)
@@ -253,8 +253,8 @@ def test_what_can_be_told_says_what_it_rests_on() -> None:
     measured = pin(Heldout(HELD), identity(), reading([1.0] + [0.0] * 19))
     assert measured.detectable < worst.detectable
     assert "measured by 1 earlier" in measured.basis
-    given = pin(Heldout(HELD, discordance=0.1), identity(), reading())
-    assert given.detectable < measured.detectable or "as given" in given.basis
+    arguments = pin(Heldout(HELD, discordance=0.1), identity(), reading())
+    assert arguments.detectable < measured.detectable or "as given" in arguments.basis
     few = rows(0, 3)
     assert "no difference at all" in pin(Heldout(few), identity(few)).summary()
 

@@ -50,7 +50,7 @@ def test_the_reference_is_shown_only_where_it_is_asked_for() -> None:
 
 def test_its_calls_are_the_evaluators() -> None:
     rollout = run_rollout(RolloutJob(Echo(), GOLD, "id", Judge("Is it right?", lm=says(1.0)), 0.0))
-    assert [one.role for one in rollout.usage] == ["evaluator"]
+    assert [used.role for used in rollout.usage] == ["evaluator"]
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,11 @@ class Explained(dspy.Module):
 
     def forward(self, question: str) -> dspy.Prediction:
         with ThreadPoolExecutor(2) as pool:
-            asked = [
+            calls = [
                 pool.submit(contextvars.copy_context().run, partial(step, question=question))
                 for step in (self.answer, self.again)
             ]
-        return asked[0].result()
+        return calls[0].result()
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def compiled(services: Services, place: Path, **given: Any) -> Any:
+def compiled(services: Services, place: Path, **arguments: Any) -> Any:
     for service in services.values():
         service.reset_stats()
     settings = {
@@ -94,7 +94,7 @@ def compiled(services: Services, place: Path, **given: Any) -> Any:
         "budget": Budget(epochs=1),
         "reflection_minibatch_size": 6,
         "seed": 2,
-        **given,
+        **arguments,
     }
     lm = {
         "temperature": settings.pop("temperature", 0.0),
@@ -119,7 +119,7 @@ def books(place: Path) -> dict[str, tuple[int, int, int]]:
     """Return calls that reached a service and tokens by who was asked; a playbook's reflector is
     its proposer.
     """
-    found = {"task": (0, 0, 0), "proposer": (0, 0, 0), "evaluator": (0, 0, 0)}
+    counts = {"task": (0, 0, 0), "proposer": (0, 0, 0), "evaluator": (0, 0, 0)}
     for row in rows(
         place,
         "SELECT role, sum(calls - cached) AS calls, sum(prompt_tokens) AS prompt,"
@@ -127,17 +127,17 @@ def books(place: Path) -> dict[str, tuple[int, int, int]]:
     ):
         role = "proposer" if row["role"] == "reflector" else row["role"]
         add = (row["calls"], row["prompt"], row["completion"])
-        found[role] = tuple(map(sum, zip(found[role], add, strict=True)))  # type: ignore[assignment]  # three numbers
-    return found
+        counts[role] = tuple(map(sum, zip(counts[role], add, strict=True)))  # type: ignore[assignment]  # three numbers
+    return counts
 
 
 def counted(services: Services) -> dict[str, tuple[int, int, int]]:
     """Return what the services counted, requests that were turned away for a while included."""
-    found = {}
+    counts = {}
     for role, service in services.items():
         stats = service.stats()
-        found[role] = (stats.calls, stats.prompt_tokens, stats.completion_tokens)
-    return found
+        counts[role] = (stats.calls, stats.prompt_tokens, stats.completion_tokens)
+    return counts
 
 
 @pytest.mark.parametrize("config", slow_but(("stale children", "asyncio"), CONFIGS))
@@ -149,7 +149,7 @@ def test_the_books_equal_what_the_services_counted(
     assert report.costs.total.calls - report.costs.total.cached == sum(
         calls for calls, _, _ in books(tmp_path).values()
     )
-    assert report.costs.total.tokens == sum(sum(one[1:]) for one in books(tmp_path).values())
+    assert report.costs.total.tokens == sum(sum(value[1:]) for value in books(tmp_path).values())
     keys = [row["key"] for row in rows(tmp_path, "SELECT key FROM effect")]
     assert len(keys) == len(set(keys))
 

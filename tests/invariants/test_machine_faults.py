@@ -17,7 +17,7 @@ from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import _writer
 from combee_dspy.records import Rollout
 from combee_dspy.search import _course
-from tests.invariants.test_resume import said
+from tests.invariants.test_resume import facts
 from tests.slow import slow_but
 from tests.worlds import World
 
@@ -27,7 +27,7 @@ def test_a_random_run_that_ends_at_a_random_effect_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     stream = random.Random(seed)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "search": Search(keep=stream.choice(["pareto", "trunk"]), staleness=stream.randrange(3)),
         "reflection_minibatch_size": stream.randrange(2, 9),
         "num_threads": stream.choice([1, 4, 16]),
@@ -41,14 +41,16 @@ def test_a_random_run_that_ends_at_a_random_effect_goes_on(
         "seed": seed,
     }
     world = World.made()
-    whole = said(world.compile(log_dir=tmp_path / "whole", heldout=6, **given), tmp_path / "whole")
+    whole = facts(
+        world.compile(log_dir=tmp_path / "whole", heldout=6, **arguments), tmp_path / "whole"
+    )
     paid = world.asked
-    at, kept, written = stream.randrange(1, len(whole["effects"])), 0, _writer.Writer._transact
+    at, committed, written = stream.randrange(1, len(whole["effects"])), 0, _writer.Writer._transact
 
     def fails(self: Any, connection: Any, statements: Any) -> None:
-        nonlocal kept
-        kept += sum("INTO effect" in sql for sql, _ in statements)
-        if kept > at:
+        nonlocal committed
+        committed += sum("INTO effect" in sql for sql, _ in statements)
+        if committed > at:
             raise sqlite3.DatabaseError("the disk is gone")
         written(self, connection, statements)
 
@@ -57,29 +59,31 @@ def test_a_random_run_that_ends_at_a_random_effect_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(_writer.Writer, "_transact", fails)
         with pytest.raises(JournalError, match="the disk is gone"):
-            world.compile(log_dir=place, heldout=6, **given)
-    assert said(world.compile(log_dir=place, heldout=6, **given), place) == whole
+            world.compile(log_dir=place, heldout=6, **arguments)
+    assert facts(world.compile(log_dir=place, heldout=6, **arguments), place) == whole
     # Bought again is at most what had its slot, or had just left it, when the disk went.
-    assert paid <= world.asked <= paid + 2 * given["num_threads"]
+    assert paid <= world.asked <= paid + 2 * arguments["num_threads"]
 
 
 def test_a_clock_that_jumps_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "reflection_minibatch_size": 6,
         "search": Search(staleness=1),
         "num_threads": 1,
         "budget": Budget(seconds=600, rollouts=150),
     }
-    steady = said(World.made().compile(log_dir=tmp_path / "steady", **given), tmp_path / "steady")
+    steady = facts(
+        World.made().compile(log_dir=tmp_path / "steady", **arguments), tmp_path / "steady"
+    )
     stream, real = random.Random(0), time.time
     monkeypatch.setattr(time, "time", lambda: real() + stream.choice((-90_000.0, 0.0, 90_000.0)))
-    program = World.made().compile(log_dir=tmp_path / "jumping", **given)
-    assert said(program, tmp_path / "jumping") == steady
+    program = World.made().compile(log_dir=tmp_path / "jumping", **arguments)
+    assert facts(program, tmp_path / "jumping") == steady
     assert program.combee_report.seconds < 600
     assert (
-        said(World.made().compile(log_dir=tmp_path / "jumping", **given), tmp_path / "jumping")
+        facts(World.made().compile(log_dir=tmp_path / "jumping", **arguments), tmp_path / "jumping")
         == steady
     )
 

@@ -22,7 +22,7 @@ LIMITS = (1, 32, 57, 80)
 KINDS = ("candidate", "validated", "screened", "selected", "stopped", "refused", "scan")
 
 
-def said(program: Any, place: Path) -> dict[str, Any]:
+def facts(program: Any, place: Path) -> dict[str, Any]:
     report = program.combee_report
     return {
         "program": program.dump_state(),
@@ -48,7 +48,7 @@ def _plain(event: dict[str, Any]) -> str:
 def test_a_killed_run_goes_on_and_buys_nothing_twice(
     service: Any, tmp_path: Path, case: str
 ) -> None:
-    whole = said(compiled(case, str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
+    whole = facts(compiled(case, str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
     assert whole["scores"][1] > whole["scores"][0]
     paid = service.stats()
     limits = [limit for limit in LIMITS if limit < len(whole["effects"]) - WORKERS]
@@ -66,31 +66,32 @@ def test_a_killed_run_goes_on_and_buys_nothing_twice(
     assert done.returncode == 0, done.stderr
     for limit in limits:
         place = tmp_path / str(limit)
-        (kept,) = rows(
+        (journal,) = rows(
             place, "SELECT count(*) AS n, (SELECT sum(calls) FROM usage) AS calls FROM effect"
         )
-        assert kept["n"] < len(whole["effects"])
+        assert journal["n"] < len(whole["effects"])
         service.reset_stats()
-        again = said(compiled(case, str(place), service.api_base), place)
+        again = facts(compiled(case, str(place), service.api_base), place)
         for what, reference in whole.items():
             assert again[what] == reference, (limit, what)
         # Bought now: what was not on disk, and nothing else.
-        assert service.stats().calls == paid.calls - (kept["calls"] or 0), limit
+        assert service.stats().calls == paid.calls - (journal["calls"] or 0), limit
 
 
 @pytest.mark.slow
 def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_path: Path) -> None:
-    def told(place: Path) -> Any:
+    def states(place: Path) -> Any:
         service.reset_stats()
         results = compiled_many(str(place), service.api_base)
         keys = sorted(
             (row["run"], row["key"]) for row in rows(place, "SELECT run, key FROM effect")
         )
         return [
-            (one.report.texts, one.report.best_score, one.report.rollouts) for one in results
+            (result.report.texts, result.report.best_score, result.report.rollouts)
+            for result in results
         ], keys
 
-    whole = told(tmp_path / "whole")
+    whole = states(tmp_path / "whole")
     paid = service.stats().calls
     command = [
         sys.executable,
@@ -105,9 +106,9 @@ def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_p
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
     assert done.returncode == 0, done.stderr
     for place in (tmp_path / "29", tmp_path / "44"):
-        (kept,) = rows(place, "SELECT sum(calls) AS calls FROM usage")
-        assert told(place) == whole
-        assert service.stats().calls == paid - kept["calls"]
+        (journal,) = rows(place, "SELECT sum(calls) AS calls FROM usage")
+        assert states(place) == whole
+        assert service.stats().calls == paid - journal["calls"]
 
 
 @pytest.mark.slow
@@ -142,7 +143,7 @@ def test_a_budget_in_calls_holds_over_kills(service: Any, tmp_path: Path) -> Non
 def test_on_a_full_disk_what_was_paid_for_is_kept_and_the_run_goes_on_when_there_is_room(
     service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = said(compiled("pareto", str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
+    whole = facts(compiled("pareto", str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
     paid = service.stats().calls
     place, written, effects = tmp_path / "full", _writer.Writer._transact, 0
     reserve = place / "journal.sqlite.reserve"
@@ -164,14 +165,14 @@ def test_on_a_full_disk_what_was_paid_for_is_kept_and_the_run_goes_on_when_there
     assert caught.value.program is not None
     (booked,) = rows(place, "SELECT sum(calls) AS calls FROM usage")
     assert booked["calls"] == service.stats().calls
-    assert said(compiled("pareto", str(place), service.api_base), place) == whole
+    assert facts(compiled("pareto", str(place), service.api_base), place) == whole
     assert service.stats().calls == paid
 
 
 def test_a_finished_run_is_read_and_nothing_is_bought(service: Any, tmp_path: Path) -> None:
-    first = said(compiled("pareto", str(tmp_path), service.api_base), tmp_path)
+    first = facts(compiled("pareto", str(tmp_path), service.api_base), tmp_path)
     service.reset_stats()
-    assert said(compiled("pareto", str(tmp_path), service.api_base), tmp_path) == first
+    assert facts(compiled("pareto", str(tmp_path), service.api_base), tmp_path) == first
     assert service.stats().calls == 0
 
 
@@ -181,8 +182,8 @@ def test_a_tight_budget_is_as_tight_when_the_run_is_read_again(
     service: Any, tmp_path: Path, rollouts: int, staleness: int
 ) -> None:
     more = {"budget": Budget(rollouts=rollouts), "search": Search(staleness=staleness)}
-    first = said(compiled("pareto", str(tmp_path), service.api_base, **more), tmp_path)
+    first = facts(compiled("pareto", str(tmp_path), service.api_base, **more), tmp_path)
     assert first["rollouts"] <= rollouts
     service.reset_stats()
-    assert said(compiled("pareto", str(tmp_path), service.api_base, **more), tmp_path) == first
+    assert facts(compiled("pareto", str(tmp_path), service.api_base, **more), tmp_path) == first
     assert service.stats().calls == 0

@@ -121,14 +121,14 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(place: Path, workers: int | None, jitter: int, **given: Any) -> dict[str, Any]:
+def run(place: Path, workers: int | None, jitter: int, **arguments: Any) -> dict[str, Any]:
     world = World.made(unsteady(task_answer, jitter), unsteady(sampling, jitter + 1))
-    student = given.pop("student", None)
+    student = arguments.pop("student", None)
     settings = {
         "budget": Budget(epochs=1.5),
         "reflection_minibatch_size": 5,
         "skip_perfect_score": False,
-        **given,
+        **arguments,
     }
     program = world.compile(
         student and student(),
@@ -147,14 +147,16 @@ def run(place: Path, workers: int | None, jitter: int, **given: Any) -> dict[str
         "parents": results.parents,
         "discovered": results.discovery_eval_counts,
         "candidates": [
-            (one["step"], one["operator"], one["candidate"], one["parents"])
-            for one in events(place, "candidate")
+            (event["step"], event["operator"], event["candidate"], event["parents"])
+            for event in events(place, "candidate")
         ],
         "refused": sorted(
-            (one["step"], one["operator"], one["reason"]) for one in events(place, "refused")
+            (event["step"], event["operator"], event["reason"])
+            for event in events(place, "refused")
         ),
         "screened": sorted(
-            (one["step"], one["candidate"], one["score"]) for one in events(place, "screened")
+            (event["step"], event["candidate"], event["score"])
+            for event in events(place, "screened")
         ),
         # What was bought, and what was decided without the clock.
         "effects": sorted(row["key"] for row in rows(place, "SELECT key FROM effect")),
@@ -163,20 +165,20 @@ def run(place: Path, workers: int | None, jitter: int, **given: Any) -> dict[str
 
 @pytest.mark.parametrize("case", slow_but(("plain", "stale children"), CASES))
 def test_the_number_of_workers_changes_nothing(tmp_path: Path, case: str) -> None:
-    found = [
+    outcomes = [
         run(tmp_path / str(workers), workers, jitter, **CASES[case])
         for jitter, workers in enumerate((1, 8, 64, None))
     ]
-    assert len(found[0]["candidates"]) > 2
-    for other in found[1:]:
-        for what, reference in found[0].items():
+    assert len(outcomes[0]["candidates"]) > 2
+    for other in outcomes[1:]:
+        for what, reference in outcomes[0].items():
             assert other[what] == reference, what
 
 
 def test_the_executor_changes_nothing(tmp_path: Path) -> None:
-    given = {"search": Search(staleness=1), "operators": ["insert", "rewrite"]}
-    threads = run(tmp_path / "threads", 8, 3, **given)
-    loop = run(tmp_path / "loop", 8, 4, **given, executor="asyncio")
+    arguments = {"search": Search(staleness=1), "operators": ["insert", "rewrite"]}
+    threads = run(tmp_path / "threads", 8, 3, **arguments)
+    loop = run(tmp_path / "loop", 8, 4, **arguments, executor="asyncio")
     assert loop == threads
 
 
@@ -185,12 +187,12 @@ def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(
     tmp_path: Path,
 ) -> None:
     """The same decisions, taken again, give the same programs with another number of workers."""
-    given = {"reflection_minibatch_size": None, "budget": Budget(epochs=2), "train": 60}
-    first = run(tmp_path / "first", 8, 1, **{**given, "search": Search(staleness=1)})
+    arguments = {"reflection_minibatch_size": None, "budget": Budget(epochs=2), "train": 60}
+    first = run(tmp_path / "first", 8, 1, **{**arguments, "search": Search(staleness=1)})
     for jitter, workers in enumerate((2, 32, None), start=9):
         place = tmp_path / str(workers)
         search = Search(staleness=1, replay=str(tmp_path / "first"))
-        again = run(place, workers, jitter, **{**given, "search": search})
+        again = run(place, workers, jitter, **{**arguments, "search": search})
         assert [event["size"] for event in events(place, "batch")] == [
             event["size"] for event in events(tmp_path / "first", "batch")
         ]
@@ -200,7 +202,7 @@ def test_planned_sizes_follow_the_clock_and_everything_else_follows_from_them(
 @pytest.mark.parametrize("keep", slow_but(("trunk",), ["pareto", "trunk"]))
 def test_the_simulated_service_and_a_playbook(service: Any, tmp_path: Path, keep: str) -> None:
     artifact = "playbook" if keep == "trunk" else "instruction"
-    found = []
+    outcomes = []
     for workers in (1, 64):
         combee = Combee(
             gate_metric,
@@ -220,9 +222,10 @@ def test_the_simulated_service_and_a_playbook(service: Any, tmp_path: Path, keep
                 trainset=gate_rows(0, 24),
                 valset=gate_rows(24, 36),
             )
-        made = [
-            (one["step"], one["candidate"]) for one in events(tmp_path / str(workers), "candidate")
+        sizes = [
+            (event["step"], event["candidate"])
+            for event in events(tmp_path / str(workers), "candidate")
         ]
-        found.append((program.dump_state(), made, program.combee_report.texts))
-    assert found[0] == found[1]
-    assert len(found[0][1]) > 2
+        outcomes.append((program.dump_state(), sizes, program.combee_report.texts))
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0][1]) > 2

@@ -36,7 +36,7 @@ IDENTITY = {"program": "aa", "trainset": "bb"}
 
 
 def usage(calls: int = 1, **changes: Any) -> CallUsage:
-    given = {
+    arguments = {
         "role": "task",
         "model": "m",
         "calls": calls,
@@ -48,7 +48,7 @@ def usage(calls: int = 1, **changes: Any) -> CallUsage:
         "gpu_seconds": None,
         "seconds": 1.0,
     }
-    return CallUsage(**{**given, **changes})
+    return CallUsage(**{**arguments, **changes})
 
 
 def effect(key: str, value: Any = None, **changes: Any) -> Effect:
@@ -158,8 +158,8 @@ def test_usage_is_summed_by_role_and_model_and_unknown_prices_stay_unknown(tmp_p
         Effect("b", "rollout", {}, usage=(usage(2, gpu_seconds=4.0), usage(1, model="other"))),
     ]
     within(tmp_path, keep(*effects))
-    by_name = {(one.role, one.model): one for one in within(tmp_path, lambda log: log.usage())}
-    assert {key: one.calls for key, one in by_name.items()} == {
+    by_name = {(used.role, used.model): used for used in within(tmp_path, lambda log: log.usage())}
+    assert {key: used.calls for key, used in by_name.items()} == {
         ("evaluator", "m"): 3,
         ("task", "m"): 3,
         ("task", "other"): 1,
@@ -305,11 +305,13 @@ def test_of_processes_that_race_to_make_a_journal_one_has_it_and_the_others_know
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ours
         for _ in range(3)
     ]
-    said = [one.stdout.readline() for one in started]  # type: ignore[union-attr]  # piped
-    for one in started:
-        one.communicate()
-    (winner,) = [one.pid for one, text in zip(started, said, strict=True) if text == "held\n"]
-    refused = [text for text in said if text != "held\n"]
+    lines = [process.stdout.readline() for process in started]  # type: ignore[union-attr]  # piped
+    for process in started:
+        process.communicate()
+    (winner,) = [
+        process.pid for process, text in zip(started, lines, strict=True) if text == "held\n"
+    ]
+    refused = [text for text in lines if text != "held\n"]
     assert len(refused) == 2
     assert all(f"is held by process {winner} on" in text for text in refused), refused
 
@@ -456,8 +458,8 @@ def _open_cache(path: str, barrier: Any) -> None:
 def test_processes_that_make_a_cache_at_once_all_have_it(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     for number in range(8):
-        given = str(tmp_path / f"{number}.sqlite"), fork.Barrier(8)
-        processes = [fork.Process(target=_open_cache, args=given) for _ in range(8)]
+        arguments = str(tmp_path / f"{number}.sqlite"), fork.Barrier(8)
+        processes = [fork.Process(target=_open_cache, args=arguments) for _ in range(8)]
         for process in processes:
             process.start()
         for process in processes:
@@ -478,11 +480,11 @@ def test_a_cache_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> 
 
 def test_a_cache_is_shared_and_the_first_value_stays(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "cache.sqlite"
-    with closing(Cache(path)) as one, closing(Cache(path)) as other:
-        assert one.find("k") is None
-        one.keep("k", {"score": 1.0})
-        other.keep("k", {"score": 0.0})
-        assert other.find("k") == {"score": 1.0}
+    with closing(Cache(path)) as first, closing(Cache(path)) as second:
+        assert first.find("k") is None
+        first.keep("k", {"score": 1.0})
+        second.keep("k", {"score": 0.0})
+        assert second.find("k") == {"score": 1.0}
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE cached SET value = '{\"score\":0.5}'")
         connection.commit()

@@ -46,7 +46,7 @@ from tests.worlds import (
 
 @pytest.mark.parametrize("limit", slow_but((47,), [24, 47, 100]))
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         {},
         {"search": Search(staleness=2)},
@@ -58,13 +58,13 @@ from tests.worlds import (
     ids=["plain", "stale", "trunk", "children", "draws", "no cache"],
 )
 def test_never_more_rollouts_than_granted(
-    tmp_path: Path, limit: int, given: dict[str, Any]
+    tmp_path: Path, limit: int, arguments: dict[str, Any]
 ) -> None:
     world = World.made(temperature=1.0)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         report = (
             world.combee(
-                max_metric_calls=limit, log_dir=tmp_path, reflection_minibatch_size=7, **given
+                max_metric_calls=limit, log_dir=tmp_path, reflection_minibatch_size=7, **arguments
             )
             .compile(
                 dspy.Predict("question -> answer"), trainset=examples(30), valset=examples(12, 100)
@@ -236,22 +236,24 @@ def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
         f"SELECT e.kind, sum({sums[name]}) AS cost"  # noqa: S608 - of two names
         " FROM usage u JOIN effect e ON e.id = u.effect GROUP BY e.id"
     )
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "costs": prices,
         "reflection_minibatch_size": 24,
         "train": 48,
         "num_threads": 64,
     }
     whole = World.made(slow)
-    whole.compile(budget=Budget(updates=1), log_dir=tmp_path / "whole", **given)
-    limit = share * sum(one["cost"] for one in rows(tmp_path / "whole", sql))
+    whole.compile(budget=Budget(updates=1), log_dir=tmp_path / "whole", **arguments)
+    limit = share * sum(row["cost"] for row in rows(tmp_path / "whole", sql))
     world, place = World.made(slow), tmp_path / "limited"
     budget = Budget(**{name: int(limit) if name == "tokens" else limit})
     with contextlib.suppress(
         ArgumentValueError
     ):  # a small one ends in the middle of the student's validation
-        world.compile(budget=budget, log_dir=place, search=Search(keep=keep, staleness=1), **given)
-    costs = [one["cost"] for one in rows(place, sql)]
+        world.compile(
+            budget=budget, log_dir=place, search=Search(keep=keep, staleness=1), **arguments
+        )
+    costs = [row["cost"] for row in rows(place, sql)]
     assert 0.5 * limit < sum(costs) <= limit + max(costs)
 
 
@@ -324,7 +326,7 @@ def test_a_run_that_was_killed_knows_what_its_effects_cost(
         return task_answer(request)
 
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "costs": prices,
         "log_dir": tmp_path,
         "train": 48,
@@ -335,7 +337,7 @@ def test_a_run_that_was_killed_knows_what_its_effects_cost(
     }
     alive, world = True, World.made(dying, num_retries=0)
     with pytest.raises(InfrastructureError, match="killed"):
-        world.compile(TwoSteps(), budget=Budget(updates=9), **given)
+        world.compile(TwoSteps(), budget=Budget(updates=9), **arguments)
     (spent,) = rows(
         tmp_path,
         "SELECT sum(calls) AS calls, sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars)"
@@ -346,7 +348,7 @@ def test_a_run_that_was_killed_knows_what_its_effects_cost(
     left = {"calls": 1, "tokens": 20, "dollars": 2e-5}[name]
     alive, asked = False, world.asked
     with contextlib.suppress(ArgumentValueError):
-        world.compile(TwoSteps(), budget=Budget(**{name: spent[name] + left}), **given)
+        world.compile(TwoSteps(), budget=Budget(**{name: spent[name] + left}), **arguments)
     # Nor for a first comparison of lessons, which is granted what the dearest of any kind has cost.
     assert world.asked == asked
 
@@ -358,9 +360,9 @@ def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
     async def granted(purse: Purse, kind: str, wanted: int) -> int:
         waiting = [asyncio.ensure_future(purse.reserve_cost(kind)) for _ in range(wanted)]
         done, late = await asyncio.wait(waiting, timeout=0.01)
-        for one in late:
-            one.cancel()
-        return sum(one.exception() is None for one in done)
+        for task in late:
+            task.cancel()
+        return sum(task.exception() is None for task in done)
 
     def end(purse: Purse, kind: str, usage: Sequence[CallUsage]) -> None:
         purse.book(usage)
@@ -432,7 +434,7 @@ def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path,
         return in_kind(request, {"answer": code_word(animal_of(request.last))})
 
     seen: set[int] = set()
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "train": 80,
         "num_threads": 1,
         "log_dir": tmp_path,
@@ -440,7 +442,7 @@ def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path,
         "reflection_minibatch_size": 40,
         "budget": Budget(seconds=6.0),
     }
-    report = World.made(slow).compile(**given).combee_report
+    report = World.made(slow).compile(**arguments).combee_report
     assert re.fullmatch(r"\d+(\.\d)? of 6 seconds have passed", report.reason)
     updates = report.updates  # how many is the machine's affair
     assert report.seed_score == pytest.approx(2 / 12)  # the student's validation goes first
@@ -450,19 +452,19 @@ def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path,
     (ended,) = rows(tmp_path, "SELECT step FROM effect WHERE key LIKE 'decision/end/%'")
     assert ended["step"] == updates
     world = World.made()
-    again = world.compile(**given).combee_report
+    again = world.compile(**arguments).combee_report
     assert (again.reason, again.updates, again.texts, world.asked) == (
         report.reason,
         updates,
         report.texts,
         0,
     )
-    given |= {
+    arguments |= {
         "log_dir": tmp_path / "again",
         "search": Search(keep=keep, replay=str(tmp_path)),
         "num_threads": 8,
     }
-    replayed = world.compile(**given).combee_report
+    replayed = world.compile(**arguments).combee_report
     assert (replayed.reason, replayed.updates, replayed.texts) == (
         report.reason,
         updates,
@@ -480,7 +482,7 @@ def test_updates_and_epochs_are_exact(world: World, tmp_path: Path) -> None:
         skip_perfect_score=False,
     ).combee_report
     assert report.reason == "1.5 epochs are done"
-    assert [one["rows"] for one in events(tmp_path, "update")] == [7, 7, 7, 3, 7, 5]
+    assert [event["rows"] for event in events(tmp_path, "update")] == [7, 7, 7, 3, 7, 5]
 
 
 def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Path) -> None:
@@ -491,7 +493,7 @@ def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Pa
         skip_perfect_score=False,
         search=Search(keep="pareto"),
     ).combee_report
-    assert [one["size"] for one in events(tmp_path, "batch")] == [8, 4]
+    assert [event["size"] for event in events(tmp_path, "batch")] == [8, 4]
     assert report.reason == "0 rollouts left: not enough for another update"
 
 
@@ -507,7 +509,7 @@ def test_no_minibatch_is_cut_to_one_or_two_rows(
         skip_perfect_score=False,
         search=Search(keep=keep, staleness=staleness),
     ).combee_report
-    sizes = [one["size"] for one in events(tmp_path, "batch")]
+    sizes = [event["size"] for event in events(tmp_path, "batch")]
     assert sizes
     assert min(sizes) > 2
     assert report.rollouts <= limit
@@ -614,8 +616,8 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
 
 
 def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: World) -> None:
-    given = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 4}
-    world.compile(**given)
+    arguments = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 4}
+    world.compile(**arguments)
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
         connection.execute(
             "DELETE FROM usage WHERE effect = (SELECT max(id) FROM effect WHERE kind = 'rollout')"

@@ -23,7 +23,7 @@ from tests.worlds import World, events, examples, metric, rows
 
 def test_it_is_pinned_first_read_last_and_leaves_receipts(world: World, tmp_path: Path) -> None:
     report = world.compile(heldout=10, log_dir=tmp_path).combee_report
-    stages = [one["stage"] for one in events(tmp_path, "receipt")]
+    stages = [event["stage"] for event in events(tmp_path, "receipt")]
     assert stages == ["pinned", "begun", "read"]
     order = rows(tmp_path, "SELECT id, purpose FROM effect WHERE kind = 'rollout' ORDER BY id")
     held = [row["id"] for row in order if row["purpose"] == "heldout"]
@@ -52,7 +52,7 @@ def test_a_resumed_run_reads_nothing_again_and_says_the_same(world: World, tmp_p
     again = world.compile(heldout=10, log_dir=tmp_path).combee_report
     assert world.asked == asked
     assert again.receipt == first.receipt
-    assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned", "begun", "read"]
+    assert [event["stage"] for event in events(tmp_path, "receipt")] == ["pinned", "begun", "read"]
 
 
 def looks_of(place: Path) -> list[tuple[int, float]]:
@@ -69,7 +69,7 @@ def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_
     """A second look is counted, warned of and shown beside the first."""
     world = World.made()
     costs = Costs(prices={f"scripted/{role}": Price(1, 1) for role in ("task", "proposer")})
-    given = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4, "costs": costs}
+    arguments = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4, "costs": costs}
     small, large = {
         "rollouts": (24, 120),
         "updates": (1, 6),
@@ -80,9 +80,9 @@ def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_
     }[kind]
     # A limit in seconds ends at another update each time: one in updates stands for it.
     small_budget = Budget(**{kind: small}) if small else Budget(updates=1)
-    first = world.compile(budget=small_budget, **given).combee_report
+    first = world.compile(budget=small_budget, **arguments).combee_report
     asked = world.asked
-    second = world.compile(budget=Budget(**{kind: large}), **given).combee_report
+    second = world.compile(budget=Budget(**{kind: large}), **arguments).combee_report
     assert world.asked > asked
     assert second.updates > first.updates
     assert second.heldout.after > first.heldout.after
@@ -100,7 +100,7 @@ def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_
     assert "Look 2 at these rows" in page
     # Whoever compiles it again as it stands looks no third time.
     asked = world.asked
-    again = world.compile(budget=Budget(**{kind: large}), **given).combee_report
+    again = world.compile(budget=Budget(**{kind: large}), **arguments).combee_report
     assert (world.asked, again.receipt) == (asked, second.receipt)
     assert len(looks_of(tmp_path)) == 2
 
@@ -108,9 +108,9 @@ def test_a_larger_budget_goes_on_after_the_held_out_set_was_read(kind: str, tmp_
 def test_a_larger_budget_that_changes_nothing_is_no_second_look(
     world: World, tmp_path: Path
 ) -> None:
-    given = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4}
-    first = world.compile(budget=Budget(rollouts=150), **given).combee_report
-    second = world.compile(budget=Budget(rollouts=160), **given).combee_report
+    arguments = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4}
+    first = world.compile(budget=Budget(rollouts=150), **arguments).combee_report
+    second = world.compile(budget=Budget(rollouts=160), **arguments).combee_report
     assert first.texts == second.texts
     assert second.receipt == first.receipt
     assert not second.receipt.looks
@@ -138,7 +138,7 @@ def test_a_run_goes_on_with_the_same_set_or_not_at_all(
 
 def study(world: World, place: Path, name: str, **changes: Any) -> Any:
     """Compile one task of a study, whose journal keeps the receipts of all."""
-    given = {
+    arguments = {
         "trainset": examples(12),
         "valset": examples(6, 100),
         "heldout": examples(8, 200),
@@ -147,7 +147,7 @@ def study(world: World, place: Path, name: str, **changes: Any) -> Any:
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(log_dir=place, max_metric_calls=40, reflection_minibatch_size=4)
         return compile_many(
-            [Task(name, dspy.Predict("question -> answer"), **given)], combee=combee
+            [Task(name, dspy.Predict("question -> answer"), **arguments)], combee=combee
         )[0]
 
 
@@ -192,11 +192,11 @@ def test_overlap_is_refused(world: World, split: str) -> None:
 
 
 def test_a_finer_target_than_the_rows_can_tell_is_refused(world: World, tmp_path: Path) -> None:
-    given = {"trainset": examples(12), "valset": examples(6, 100)}
+    arguments = {"trainset": examples(12), "valset": examples(6, 100)}
     with dspy.context(lm=world.task_lm), pytest.raises(ArgumentValueError, match="finer than"):
         world.combee(log_dir=tmp_path).compile(
             dspy.Predict("question -> answer"),
-            **given,
+            **arguments,
             heldout=Heldout(examples(8, 200), target=0.05),
         )
     assert not world.asked
@@ -238,8 +238,8 @@ def test_what_a_run_learns_from_is_noted_though_its_first_attempt_was_refused(
     with pytest.raises(ArgumentValueError, match="holds no run"):
         world.compile(log_dir=tmp_path, search=Search(replay=str(tmp_path / "nowhere")))
     world.compile(log_dir=tmp_path)
-    assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned"]
+    assert [event["stage"] for event in events(tmp_path, "receipt")] == ["pinned"]
     asked = world.asked
     world.compile(log_dir=tmp_path)
-    assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned"]
+    assert [event["stage"] for event in events(tmp_path, "receipt")] == ["pinned"]
     assert world.asked == asked

@@ -171,9 +171,9 @@ class Billing(Engine):
 
     def complete(self, request: Any) -> Response:
         messages = tuple((message.role, message.text) for message in request.messages)
-        asked = ScriptedRequest(str(request.system), messages)
-        text = self._answer(asked)
-        usage = Usage(len(asked.text) // 4, len(text) // 4, len(asked.text + text) // 4)
+        question = ScriptedRequest(str(request.system), messages)
+        text = self._answer(question)
+        usage = Usage(len(question.text) // 4, len(text) // 4, len(question.text + text) // 4)
         with self._lock:
             self.billed += usage.input_tokens + usage.output_tokens
             if self._draws.random() < 0.3:
@@ -192,9 +192,9 @@ def test_answers_that_never_arrive_pass_no_limit_beyond_what_the_run_says(
 ) -> None:
     limit, unit = 30_000, 1.0 if kind == "tokens" else 1e-6
     services = [Billing(task_answer, seed), Billing(proposer_answer, seed + 100)]
-    given = {} if longest is None else {"max_tokens": longest}
+    arguments = {} if longest is None else {"max_tokens": longest}
     lms = [
-        dspy.LM(f"billing/{number}", engine=service, cache=False, num_retries=3, **given)
+        dspy.LM(f"billing/{number}", engine=service, cache=False, num_retries=3, **arguments)
         for number, service in enumerate(services)
     ]
 

@@ -31,9 +31,9 @@ HASHES = Privacy(texts="hashes", patterns={"ticket": r"\bT-\d+"})
 
 def telling(gold, pred, trace=None, pred_name=None, pred_trace=None):
     """The score of the world, with feedback that names a person."""
-    found = metric(gold, pred)
+    verdict = metric(gold, pred)
     return dspy.Prediction(
-        score=found.score, feedback=f"{found.feedback} Ask {MAIL} or {PHONE}, {CARD}, {TICKET}."
+        score=verdict.score, feedback=f"{verdict.feedback} Ask {MAIL} or {PHONE}, {CARD}, {TICKET}."
     )
 
 
@@ -50,22 +50,22 @@ class Chatty(dspy.Module):
 
 def compiled(folder: Path, world: World | None = None, **kwargs):
     world = world or World.made()
-    given = {"metric": telling, "log_dir": folder, "max_metric_calls": 60, **kwargs}
-    return world, world.compile(Chatty(), train=8, validation=6, heldout=4, **given)
+    arguments = {"metric": telling, "log_dir": folder, "max_metric_calls": 60, **kwargs}
+    return world, world.compile(Chatty(), train=8, validation=6, heldout=4, **arguments)
 
 
 def written(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
-def shown(world: World) -> str:
-    return "\n".join(str(one) for one in world.proposer_lm.requests)
+def prompts(world: World) -> str:
+    return "\n".join(str(request) for request in world.proposer_lm.requests)
 
 
 def test_everything_is_written_and_shown_by_default(tmp_path):
     world, _ = compiled(tmp_path)
     assert all(secret.encode() in written(tmp_path) for secret in SECRETS)
-    assert MAIL in shown(world)
+    assert MAIL in prompts(world)
 
 
 @pytest.mark.parametrize("privacy", [REDACTED, HASHES], ids=["redacted", "hashes"])
@@ -76,10 +76,10 @@ def test_no_personal_data_reaches_the_journal_or_the_reflector(tmp_path, privacy
     world, program = compiled(
         tmp_path, privacy=privacy, artifact=artifact, validation_options=may_fail
     )
-    assert [one for one in SECRETS if one.encode() in written(tmp_path)] == []
-    assert [one for one in SECRETS if one in shown(world)] == []
-    assert "[email]" in shown(world)
-    assert "[ticket]" in shown(world)
+    assert [secret for secret in SECRETS if secret.encode() in written(tmp_path)] == []
+    assert [secret for secret in SECRETS if secret in prompts(world)] == []
+    assert "[email]" in prompts(world)
+    assert "[ticket]" in prompts(world)
     # The program itself is given the rows as they are, and scored as it is.
     assert MAIL in str(world.task_lm.requests[-1])
     report = program.combee_report
@@ -91,7 +91,7 @@ def test_no_personal_data_reaches_the_journal_or_the_reflector(tmp_path, privacy
 def test_a_pattern_may_say_where_a_text_ends(tmp_path):
     compiled(tmp_path, privacy=Privacy(texts="redacted", patterns={"code": r"[A-Z]{3,}$"}))
     learned = "\n".join(
-        text for one in tracking.candidates(tmp_path) for text in one["texts"].values()
+        text for candidate in tracking.candidates(tmp_path) for text in candidate["texts"].values()
     )
     assert "Rule: the word for dog is [code]" in learned
     assert not re.search(r"[A-Z]{3,}$", learned, re.MULTILINE)
@@ -99,7 +99,8 @@ def test_a_pattern_may_say_where_a_text_ends(tmp_path):
 
 def test_redaction_changes_no_score(tmp_path):
     plain, redacted = (
-        compiled(tmp_path / str(n), privacy=one)[1] for n, one in enumerate((None, REDACTED))
+        compiled(tmp_path / str(n), privacy=privacy)[1]
+        for n, privacy in enumerate((None, REDACTED))
     )
     assert plain.combee_report.seed_score == redacted.combee_report.seed_score
 
@@ -126,8 +127,8 @@ def test_hashes_alone_hold_no_text_of_a_rollout(tmp_path):
             *(value.get("prediction") or value.get("fields")).values(),
         ]
         assert all(re.fullmatch("hash:[0-9a-f]{16}", text) for text in texts if text)
-    assert all(one["score"] is not None for one in tracking.rollouts(tmp_path, limit=None))
-    assert "code word" not in str([one["feedback"] for one in tracking.rollouts(tmp_path)])
+    assert all(rollout["score"] is not None for rollout in tracking.rollouts(tmp_path, limit=None))
+    assert "code word" not in str([rollout["feedback"] for rollout in tracking.rollouts(tmp_path)])
     assert tracking.candidates(tmp_path)[-1]["texts"]
 
 
@@ -157,12 +158,12 @@ def test_hashes_alone_hold_no_text_of_an_error(tmp_path, caplog):
 def test_the_same_text_has_another_hash_in_another_run(tmp_path):
     for name in ("a", "b"):
         compiled(tmp_path / name, privacy=HASHES)
-    one, other = (
+    first, other = (
         {row["inputs"] for row in tracking.rollouts(tmp_path / name) if row["inputs"]}
         for name in "ab"
     )
-    assert one
-    assert not one & other
+    assert first
+    assert not first & other
 
 
 def test_hashes_alone_are_not_gone_on_from_and_the_reason_is_said(tmp_path):
@@ -191,8 +192,8 @@ def test_demonstrations_and_a_shared_cache_hold_marks(tmp_path):
     }
     world, _ = compiled(tmp_path / "one", **kwargs)
     assert all(
-        one.encode() not in written(tmp_path / "one") + (tmp_path / "cache.sqlite").read_bytes()
-        for one in SECRETS
+        secret.encode() not in written(tmp_path / "one") + (tmp_path / "cache.sqlite").read_bytes()
+        for secret in SECRETS
     )
     # What one run kept with marks, another does not take for the texts themselves.
     asked = world.asked
@@ -248,10 +249,10 @@ def test_settings_that_cannot_be_used_are_refused(params):
 
 def test_the_file_of_combee_run_sets_it():
     text = "privacy: {texts: redacted, who: hash, patterns: {ticket: 'T-[0-9]+'}}"
-    given = RunConfig.model_validate(yaml.safe_load(text)).arguments()["privacy"]
-    assert given == Privacy(texts="redacted", who="hash", patterns={"ticket": "T-[0-9]+"})
-    combee = Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given)
-    assert combee.settings.privacy is given
+    arguments = RunConfig.model_validate(yaml.safe_load(text)).arguments()["privacy"]
+    assert arguments == Privacy(texts="redacted", who="hash", patterns={"ticket": "T-[0-9]+"})
+    combee = Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=arguments)
+    assert combee.settings.privacy is arguments
 
 
 def test_examples_and_the_inputs_of_calls_are_marked_too():
@@ -259,13 +260,13 @@ def test_examples_and_the_inputs_of_calls_are_marked_too():
     row = dspy.Example(
         question=f"Who is {MAIL}?", extra={"to": (PHONE, 7)}, answer=TICKET
     ).with_inputs("question")
-    found = texts.example(row)
-    assert found.toDict() == {
+    masked = texts.example(row)
+    assert masked.toDict() == {
         "question": "Who is [email]?",
         "extra": {"to": ("[phone]", 7)},
         "answer": "[ticket]",
     }
-    assert found.inputs().toDict() == {"question": "Who is [email]?"}
+    assert masked.inputs().toDict() == {"question": "Who is [email]?"}
     assert (
         texts.values({"records": [{"Inputs": row}]})["records"][0]["Inputs"].question
         == "Who is [email]?"
@@ -319,9 +320,9 @@ def test_a_key_that_is_said_by_a_model_or_an_error_reaches_no_file_prompt_log_or
     assert "my key is [redacted], my tenant [redacted]" in written_anywhere
     for place in (
         written_anywhere,
-        shown(world),
+        prompts(world),
         caplog.text,
         repr(program.combee_report),
         str(program.dump_state()),
     ):
-        assert [one for one in (KEY, HEADER, PASSWORD) if one in place] == []
+        assert [key for key in (KEY, HEADER, PASSWORD) if key in place] == []

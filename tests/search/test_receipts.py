@@ -231,9 +231,9 @@ def test_two_readings_that_began_together_are_not_both_made(world: World) -> Non
 
     async def first_the_other(self: Any, *args: Any, **kwargs: Any) -> Any:
         if other:
-            given = dict(other)
+            arguments = dict(other)
             other.clear()
-            await asyncio.to_thread(run, World.made(), **given)
+            await asyncio.to_thread(run, World.made(), **arguments)
         return await read(self, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(HeldoutMovedError, match="read it"):

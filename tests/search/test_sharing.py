@@ -26,26 +26,26 @@ from tests.worlds import TwoSteps, World, events, examples, metric, rows
 
 
 def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
-    given = {
+    arguments = {
         "cache": tmp_path / "cache.sqlite",
         "reflection_minibatch_size": 6,
         "max_metric_calls": 80,
     }
     first = World.made()
-    program = first.compile(**given, log_dir=tmp_path / "a")
+    program = first.compile(**arguments, log_dir=tmp_path / "a")
     second = World.made()
-    again = second.compile(**given, log_dir=tmp_path / "b")
+    again = second.compile(**arguments, log_dir=tmp_path / "b")
     assert first.task_lm.requests
     assert not second.task_lm.requests
     assert again.dump_state() == program.dump_state()
     assert again.combee_report.costs.by_role.keys() == {"proposer"}
     # Each run's own journal is whole: without the cache it goes on as well.
     third = World.made()
-    third.compile(**{**given, "cache": None}, log_dir=tmp_path / "b")
+    third.compile(**{**arguments, "cache": None}, log_dir=tmp_path / "b")
     assert not third.asked
     # Another seed shares what is the same: the student's validation.
     fourth = World.made()
-    report = fourth.compile(**given, seed=9).combee_report
+    report = fourth.compile(**arguments, seed=9).combee_report
     assert len(fourth.task_lm.requests) <= report.rollouts - 12
 
 
@@ -53,12 +53,12 @@ def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
 def test_a_run_goes_on_without_a_cache_whose_disk_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
-    given = {
+    arguments = {
         "cache": tmp_path / "cache.sqlite",
         "reflection_minibatch_size": 6,
         "max_metric_calls": 80,
     }
-    World.made().compile(**given)
+    World.made().compile(**arguments)
     full = (
         "CREATE TRIGGER full BEFORE INSERT ON cached BEGIN SELECT RAISE(FAIL, 'disk is full'); END"
     )
@@ -67,11 +67,11 @@ def test_a_run_goes_on_without_a_cache_whose_disk_fails(
             full if broken == "written" else "ALTER TABLE cached RENAME COLUMN crc TO gone"
         )
     world = World.made()
-    report = world.compile(**given, seed=9).combee_report
+    report = world.compile(**arguments, seed=9).combee_report
     # What was kept before saves money as long as it can be read.
     assert (len(world.task_lm.requests) <= report.rollouts - 12) == (broken == "written")
-    (said,) = [one.message for one in caplog.records if "cache.sqlite" in one.message]
-    assert f"can no longer be {broken}" in said
+    (warning,) = [record.message for record in caplog.records if "cache.sqlite" in record.message]
+    assert f"can no longer be {broken}" in warning
 
 
 @pytest.mark.parametrize("change", ["metric", "failure_score", "program", "temperature"])
@@ -83,25 +83,25 @@ def test_a_rollout_that_hangs_on_something_else_is_another_rollout(
     ) -> Any:
         return metric(gold, pred).score / 2
 
-    given: dict[str, Any] = {"cache": tmp_path / "cache.sqlite", "max_metric_calls": 20}
-    World.made().compile(**given)
+    arguments: dict[str, Any] = {"cache": tmp_path / "cache.sqlite", "max_metric_calls": 20}
+    World.made().compile(**arguments)
     world = World.made(temperature=0.5) if change == "temperature" else World.made()
     changes = {"metric": {"metric": other}, "failure_score": {"failure_score": -1.0}}.get(
         change, {}
     )
     student = dspy.ChainOfThought("question -> answer") if change == "program" else None
-    report = world.compile(student, **{**given, **changes}).combee_report
+    report = world.compile(student, **{**arguments, **changes}).combee_report
     assert len(world.task_lm.requests) == report.rollouts
 
 
 def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
     def sizes(place: Path) -> list[int]:
-        return [one["size"] for one in events(place, "batch")]
+        return [event["size"] for event in events(place, "batch")]
 
-    given = {"train": 120, "budget": Budget(seconds=1.0), "skip_perfect_score": False}
-    first = World.made().compile(**given, log_dir=tmp_path / "first")
+    arguments = {"train": 120, "budget": Budget(seconds=1.0), "skip_perfect_score": False}
+    first = World.made().compile(**arguments, log_dir=tmp_path / "first")
     again = World.made().compile(
-        **given, log_dir=tmp_path / "again", search=Search(replay=str(tmp_path / "first"))
+        **arguments, log_dir=tmp_path / "again", search=Search(replay=str(tmp_path / "first"))
     )
     # The update that the clock cut off does not begin again.
     assert sizes(tmp_path / "again") == sizes(tmp_path / "first")[: again.combee_report.updates]
@@ -109,7 +109,7 @@ def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
     assert again.combee_report.reason == first.combee_report.reason
     assert again.combee_report.updates == first.combee_report.updates
     with pytest.raises(ArgumentValueError, match="holds no run"):
-        World.made().compile(**given, search=Search(replay=str(tmp_path / "nowhere")))
+        World.made().compile(**arguments, search=Search(replay=str(tmp_path / "nowhere")))
 
 
 def tasks() -> list[Task]:
@@ -130,13 +130,18 @@ def tasks() -> list[Task]:
 def half(
     gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> Any:
-    found = metric(gold, pred)
-    return dspy.Prediction(score=found.score / 2, feedback=found.feedback)
+    verdict = metric(gold, pred)
+    return dspy.Prediction(score=verdict.score / 2, feedback=verdict.feedback)
 
 
 def optimizer(world: World, **kwargs: Any) -> Combee:
-    given = {"max_metric_calls": 80, "reflection_minibatch_size": 4, "perfect_score": 0.5, **kwargs}
-    return world.combee(**given)
+    arguments = {
+        "max_metric_calls": 80,
+        "reflection_minibatch_size": 4,
+        "perfect_score": 0.5,
+        **kwargs,
+    }
+    return world.combee(**arguments)
 
 
 @pytest.mark.parametrize("at_once", slow_but((None,), [None, 1]))
@@ -167,14 +172,14 @@ def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path)
         def forward(self, question: str) -> Any:
             return dspy.Prediction(answer="x")
 
-    found = tasks()
+    several = tasks()
     bad = [
         Task("no predictor", Broken(), examples(6)),
         Task("no rows", dspy.Predict("question -> answer"), []),
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         results = compile_many(
-            [found[0], *bad, found[1]], combee=optimizer(world, log_dir=tmp_path)
+            [several[0], *bad, several[1]], combee=optimizer(world, log_dir=tmp_path)
         )
     assert [type(result.error) for result in results] == [
         type(None),
@@ -186,7 +191,7 @@ def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path)
     assert isinstance(TaskCancelledError("x"), Exception)
     asked = world.asked
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        again = compile_many([found[0], found[1]], combee=optimizer(world, log_dir=tmp_path))
+        again = compile_many([several[0], several[1]], combee=optimizer(world, log_dir=tmp_path))
     assert world.asked == asked, "a journal of several runs goes on with each"
     assert again[0].program.dump_state() == results[0].program.dump_state()
 
@@ -200,13 +205,13 @@ def test_a_program_that_the_executor_cannot_run_fails_alone(world: World) -> Non
         def forward(self, question: str) -> dspy.Prediction:
             return self.part(question=question)
 
-    found = [
+    several = [
         Task("awaited", dspy.Predict("question -> answer"), examples(6)),
         Task("b", Blocking(), examples(6)),
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         fit, unfit = compile_many(
-            found, combee=world.combee(max_metric_calls=20, executor="asyncio")
+            several, combee=world.combee(max_metric_calls=20, executor="asyncio")
         )
     assert fit.error is None
     assert isinstance(unfit.error, ArgumentTypeError)
@@ -214,7 +219,7 @@ def test_a_program_that_the_executor_cannot_run_fails_alone(world: World) -> Non
 
 def test_settings_of_one_task_alone(world: World) -> None:
     other = World.made()
-    found = [
+    several = [
         Task("one", dspy.Predict("question -> answer"), examples(6), examples(4, 100)),
         Task(
             "two",
@@ -225,7 +230,7 @@ def test_settings_of_one_task_alone(world: World) -> None:
         ),
     ]
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        results = compile_many(found, combee=world.combee(max_metric_calls=30))
+        results = compile_many(several, combee=world.combee(max_metric_calls=30))
     assert len(world.task_lm.requests) == results[0].report.rollouts
     assert len(other.task_lm.requests) == results[1].report.rollouts
 
