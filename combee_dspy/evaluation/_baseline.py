@@ -1,6 +1,4 @@
-"""What a run has paid for each point that it is better, held out, than what serial optimization
-came to.
-"""
+"""The cost of each held-out point above the result of serial optimization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do two ways of judging rank rollouts alike?"""
+"""Checks that a judge ranks rollouts as a trusted reference does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Is one program better than another on the same examples, and what difference could so many tell
-from none?
-"""
+"""Tests and intervals for the difference of two programs on the same examples."""
 
 from __future__ import annotations
 

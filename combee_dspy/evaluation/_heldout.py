@@ -1,6 +1,4 @@
-"""The held-out contract: pinned before the first rollout, never moved, every look counted. Pure
-functions.
-"""
+"""Pins held-out rows, refuses that they move, and counts looks at them. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,10 +25,10 @@ from combee_dspy.streams import derive_seed
 
 @parameters
 class Heldout:
-    """What nothing reads before the end, and what is to be claimed from it.
+    """Rows that nothing reads before the end of a run, and what it claims from them.
 
-    Every look is counted by its rows. A study that has read a held-out set cannot move it to other
-    rows. Only a study with a name, or a run with a ``log_dir``, is held to that:
+    A study that has read a held-out set cannot move it to other rows, and its looks are counted by
+    their rows. Only a study with a name, or a run with a ``log_dir``, is held to that:
 
     - With ``study=``, looks are recorded in ``combee-heldout.jsonl`` of the project folder: the
       nearest folder upwards with ``.git`` or ``pyproject.toml``, else the current one. A study has

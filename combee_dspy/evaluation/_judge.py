@@ -1,4 +1,4 @@
-"""A judge, an LM that scores what a program returned, and who may be one: roles that stay apart."""
+"""A metric whose scores come from an LM, and the check that it is not the LM that proposes."""
 
 from __future__ import annotations
 

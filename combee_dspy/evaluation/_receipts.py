@@ -1,4 +1,4 @@
-"""What a held-out set is known by, and what pinning and reading it leave behind: plain data."""
+"""Records of a held-out set: its identity, and the receipts of pinning and reading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The highest score that a metric gives, where nobody has named it."""
+"""Guesses the highest score of a metric where the user has not named it."""
 
 from __future__ import annotations
 

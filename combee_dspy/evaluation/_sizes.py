@@ -1,4 +1,4 @@
-"""Is a judge smaller than the model that proposes, and what does it cost? By names and prices."""
+"""Compares the sizes of judge and proposer, and prices a judge, by names and list prices."""
 
 from __future__ import annotations
 

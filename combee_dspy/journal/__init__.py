@@ -1,11 +1,11 @@
-"""The log of a run: everything that was bought or decided, in one SQLite file.
+"""The journal: everything that runs have bought or decided, in one SQLite file.
 
 A run is a deterministic program over its effects. An effect (a rollout, an LM
 call, a decision that read the clock) is looked up here first; only where it is
 not there is it done, committed, and then used. So running again resumes,
 replays and repeats nothing that was paid for, and the books are sums over the
 table ``usage``. Events are what the run made of its effects; they are derived,
-and kept for people and trackers to read.
+for people and trackers to read.
 
 | table | a row is |
 | --- | --- |

@@ -1,4 +1,4 @@
-"""Rollouts that several runs share: paid for once, by whichever run came first."""
+"""A file of rollouts that several runs share: whichever run comes first pays for one."""
 
 from __future__ import annotations
 

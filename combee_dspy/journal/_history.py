@@ -1,4 +1,4 @@
-"""One run of a journal as records: what readers of any kind are made of."""
+"""Reads the runs of a journal as records."""
 
 from __future__ import annotations
 

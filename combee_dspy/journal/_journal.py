@@ -1,6 +1,4 @@
-"""The journal: opened by one process at a time, written by one thread, looked up before anything is
-bought.
-"""
+"""Opens a journal for one process, and writes and looks up the effects and events of a run."""
 
 from __future__ import annotations
 

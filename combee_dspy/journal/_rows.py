@@ -1,6 +1,4 @@
-"""The rows of a journal: the tables they stand in, and reading them from any thread or process,
-changing nothing.
-"""
+"""Reads the rows of a journal from any thread or process, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one thread that writes a journal: what is waiting is committed together."""
+"""Writes a journal from one thread, which commits together what is waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reducer alone over recorded rollouts: nothing is run again.
+"""Learns lessons from recorded rollouts, and runs nothing.
 
     learned = learn_lessons(JsonLines("logs.jsonl"), reflection_lm="openai/gpt-5")
     print(learned.prompt)

@@ -1,4 +1,4 @@
-"""What reads recorded rollouts: readers, a journal that asks nothing twice, and the books."""
+"""Learns a book of lessons from recorded rollouts; its journal asks no LM twice."""
 
 from __future__ import annotations
 

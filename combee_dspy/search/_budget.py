@@ -137,7 +137,7 @@ class Purse(RolloutBudget):
                 if self._settled is None:
                     self._settled = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._settled)
-        return self._limited(self._most(kind))
+        return self._limited(self._most(kind)) if self.limits_cost else {}
 
     def _reserved(self, kind: str) -> bool:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What happens to one effect: its cost is reserved, it is sent, booked, and committed."""
+"""Buys one effect: reserves its cost, sends it, books what it cost, and commits the result."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class Buyer:
             WorkError: The user's function raised.
         """
         try:
-            return await self._bought(effect, send, bound)
+            return await self._carry_out(effect, send, bound)
         except (asyncio.CancelledError, InfrastructureError):
             if self.over:
                 raise BudgetReached(self.over) from None
             raise
 
-    async def _bought(
+    async def _carry_out(
         self,
         effect: Effect,
         send: Callable[[Check], Awaitable[P]],
@@ -110,8 +110,8 @@ class Buyer:
         purse = self._unlimited if effect.purpose == "heldout" else self._purse
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         most = await purse.reserve_cost(kind, bound() if purse.by_tokens else None)
-        asked = time.time()
-        effect = replace(effect, started=asked)
+        reserved = time.time()
+        effect = replace(effect, started=reserved)
         attempts = _Attempts(purse, effect, kind, self._commit_failed)
 
         async def check() -> None:
@@ -123,24 +123,24 @@ class Buyer:
             purse.check_time()
             if most:
                 await self._log.promise(CostReserved(effect.key, most))
-            effect = replace(effect, started=time.time(), queued=time.time() - asked)
+            effect = replace(effect, started=time.time(), queued=time.time() - reserved)
 
         token = REPEATS.set(attempts)
+        cost: tuple[CallUsage, ...] | None = None
         try:
             result = await send(check)
-            attempts.end(result.usage)
+            cost = attempts.end(result.usage)
         except (InfrastructureError, AbandonedError, WorkError) as error:
             # It has cost something all the same. A run that goes on tries again.
             if error.usage or not attempts.cost:
                 await self._commit_failed(effect, kind, error.usage, self._reason(error))
-            if error.usage or attempts.cost:
-                attempts.end(error.usage)
+            cost = attempts.end(error.usage) or None
             if attempts.refused:
                 raise BudgetReached(attempts.refused) from error
             raise
         finally:
             REPEATS.reset(token)
-            purse.settle(kind, attempts.cost)
+            purse.settle(kind, cost)
             if attempts.lost:
                 answers = AnswersLost(effect.key, attempts.lost, attempts.most, effect.started)
                 self._log.emit(answers)
@@ -193,7 +193,7 @@ class _Attempts(Repeats):
     """The attempts at one effect; its methods are called from any thread.
 
     Attributes:
-        cost: What the attempts that ended have cost; ``None`` before.
+        cost: What the attempts that ended have cost.
         refused: Why the budget had no room for another; empty where it had.
         lost: How many calls got no answer that could be read.
         most: What these may have cost, of what is limited.
@@ -208,7 +208,7 @@ class _Attempts(Repeats):
     ) -> None:
         self._purse, self._effect, self._kind, self._commit = purse, effect, kind, commit
         self._sent_again = 0  # calls that are not booked yet
-        self.cost: tuple[CallUsage, ...] | None = None
+        self.cost: tuple[CallUsage, ...] = ()
         self.refused = ""
         self.lost = 0
         self.most: dict[str, float] = {}
@@ -226,10 +226,11 @@ class _Attempts(Repeats):
             await self._commit(self._effect, self._kind, usage, reason)
         return True
 
-    def end(self, usage: tuple[CallUsage, ...]) -> None:
-        """Book what an attempt has cost."""
+    def end(self, usage: tuple[CallUsage, ...]) -> tuple[CallUsage, ...]:
+        """Book what an attempt has cost; return the cost of all."""
         self._purse.book(usage, self._sent_again)
-        self._sent_again, self.cost = 0, merged(self.cost or (), usage)
+        self._sent_again, self.cost = 0, merged(self.cost, usage)
+        return self.cost
 
     def lose(self) -> None:
         """Count a call whose answer is lost."""

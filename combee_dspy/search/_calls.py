@@ -88,7 +88,7 @@ class UserWork:
     seconds: float | None = None
     late: Callable[[str], Any] | None = None
 
-    def run(self) -> Worked:
+    def run(self) -> WorkResult:
         """Call it in this thread, and count its LM calls.
 
         Raises:
@@ -97,7 +97,7 @@ class UserWork:
         with metered(self.tariff, self.role) as meter:
             note_meter(meter)
             try:
-                return Worked(self.scrub(self.make()), meter.usage())
+                return WorkResult(self.scrub(self.make()), meter.usage())
             except Exception as error:
                 raise WorkError(error, meter.usage()) from error
             except BaseException as error:
@@ -106,7 +106,7 @@ class UserWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
+class WorkResult:
     """What a function of the user's returned, with the LM calls that it made."""
 
     value: Any
@@ -118,16 +118,16 @@ async def buy_work(
 ) -> dict[str, Any]:
     """Run a function of the user's in a worker thread, and commit what it returns."""
 
-    async def send(check: Check) -> Worked:
+    async def send(check: Check) -> WorkResult:
         try:
             return await slots.run(work.run, priority, check, work.seconds)
         except RolloutTimeoutError as error:
             if work.late is None:
                 raise
             buyer.warn(f"The metric's feedback was given up: {error}")
-            return Worked(work.late(described(error)), error.usage)
+            return WorkResult(work.late(described(error)), error.usage)
 
-    worked, effect = await buyer.buy(effect, send)
-    value = {"value": worked.value}
+    result, effect = await buyer.buy(effect, send)
+    value = {"value": result.value}
     await buyer.commit(replace(effect, value=value), value)
     return value

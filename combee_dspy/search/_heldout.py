@@ -1,4 +1,4 @@
-"""The held-out set of a run: pinned before the first rollout, read after the last."""
+"""Pins the held-out set before a run's first rollout, and reads it after the last."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ __all__ = ["HeldoutReading", "note_unheld"]
 
 
 def note_unheld(splits: Splits, metric: str, receipts: Receipts) -> None:
-    """Leave the receipt of a run that holds nothing out: what it learned from, no later run may
-    hold out.
+    """Leave the receipt of a run without held-out rows: no later run may hold out what it learned.
 
     Raises:
         HeldoutMovedError: It would learn from what its study has read.
@@ -46,8 +45,7 @@ def note_unheld(splits: Splits, metric: str, receipts: Receipts) -> None:
 
 
 class HeldoutReading:
-    """Pins the held-out rows, and reads them at the end. A run that goes on may look again, which
-    is counted.
+    """Pins the held-out rows, and reads them at the end. Each look counts.
 
     Args:
         heldout: As the user gave it.
@@ -83,9 +81,7 @@ class HeldoutReading:
         receipts.keep(self._pin.receipt("pinned", receipts.run, _now()))
 
     def _looks(self) -> list[Receipt]:
-        """Return all looks but the serial baseline's: whoever measures against one has to read its
-        rows.
-        """
+        """Return all looks but the serial baseline's: to compare with it, its rows must be read."""
         _, serial = self._baseline or (None, None)
         return [
             receipt
@@ -96,10 +92,10 @@ class HeldoutReading:
     async def read(
         self, before: Candidate, after: Candidate, *, seed: int, models: Mapping[str, str]
     ) -> tuple[PairedDifference, Receipt]:
-        """Run the student and the result on every held-out row; ``models`` by role and the seed are
-        noted.
+        """Run the student and the result on every held-out row.
 
-        What this run has read of the same two programs is returned as it stands.
+        A reading of the same two programs that this run has is returned. The receipt names the
+        seed, and ``models`` by role.
 
         Raises:
             HeldoutMovedError: A row was edited in place, or another run has read other rows
@@ -142,8 +138,9 @@ class HeldoutReading:
         return difference, receipt
 
     def per_point(self, receipt: Receipt, after: float, point: float) -> CostPerPoint | None:
-        """Return what each point above the serial baseline has cost, and leave it in the journal;
-        ``None`` for none.
+        """Return what each point above the serial baseline has cost, and write it to the journal.
+
+        ``None`` without a baseline, or where it was scored otherwise.
 
         Args:
             receipt: What this run has read.
@@ -182,8 +179,9 @@ class HeldoutReading:
 def _baseline(
     baseline: SerialBaseline | Path | None, identity: HeldoutIdentity, setting: str
 ) -> tuple[SerialBaseline, Receipt | None] | None:
-    """Return a serial baseline: figures as given, or of the last run of a journal that read the
-    same rows, and how.
+    """Return the serial baseline's figures, and its receipt where a journal has them.
+
+    Of a journal it is the last run that read the same rows by a comparable metric.
     """
     if not isinstance(baseline, Path):
         return None if baseline is None else (baseline, None)
@@ -204,9 +202,8 @@ def _baseline(
 
 
 def _of_run(reader: Reader, run: int, score: float) -> SerialBaseline:
-    from combee_dspy.tracking._spending import (
-        spent_of,
-    )  # a reader, which a run without a baseline does not need
+    # Loaded where there is a baseline only.
+    from combee_dspy.tracking._spending import spent_of
 
     return SerialBaseline(score, **spent_of(reader, run))
 

@@ -1,4 +1,4 @@
-"""What of a run's texts is written, and who runs it."""
+"""Takes keys and personal data out of texts, and notes who runs what."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["NOT_KEPT", "Texts", "audit", "inputs_text", "labels_text", "user"]
 T = TypeVar("T")
 
 NOT_KEPT = "it kept hashes alone (privacy.texts), so the answers that going on needs are not there"
-"""Why a run cannot go on that was told to keep no texts."""
+"""Why a run cannot go on whose journal holds no texts."""
 
 _SHOWN = 2_000
 _CLASS = re.compile(r"\w+(?=: )")
 
 
 class Texts:
-    """What is done to texts before anything follows from them, and before they are written.
+    """Scrubs texts before anything follows from them, and hashes them before they are written.
 
     Args:
         options: The user's.
@@ -50,9 +50,8 @@ class Texts:
         marks = personal({name: re.compile(pattern) for name, pattern in options.patterns.items()})
         self.scrub = (lambda text: marks(mask(text))) if self.redacts else mask
         """Returns a text without keys, and without personal data where these are redacted."""
-        self._key = secrets.token_bytes(
-            32
-        )  # kept nowhere: without it nobody can try texts out on a hash
+        # Written nowhere: without it nobody can try texts out on a hash.
+        self._key = secrets.token_bytes(32)
         self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
     def scrubbed(self, value: T) -> T:

@@ -1,4 +1,4 @@
-"""Rollouts that happened elsewhere: effects that nobody buys, and what readers see of them."""
+"""Reads rollouts that happened elsewhere in the place of rollouts of this run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Recorded"]
 
 
 class _Verdict(TypedDict, total=False):
-    """What the metric says of recorded outputs; ``error`` alone where it raised."""
+    """The metric's verdict on recorded outputs; ``error`` alone where it raised."""
 
     score: float
     feedback: str
@@ -43,10 +43,10 @@ class _Verdict(TypedDict, total=False):
 
 
 class Recorded:
-    """Answers for the rollouts of traces. Lives on the search's loop.
+    """Makes rollouts of traces. Lives on the search's loop.
 
-    Where a trace has an expected answer, or nothing is said of it, the metric scores the recorded
-    outputs; else what was said of it counts. No rollout is bought; a metric's own LM calls are.
+    The metric scores recorded outputs where the trace has an expected answer, or nobody has judged
+    it; else the recorded verdict counts. Nothing is run, but the metric may call LMs.
     """
 
     def __init__(self, task: Compilation, effects: Effects) -> None:
@@ -59,7 +59,7 @@ class Recorded:
         self._scrub = make_scrub(settings)
 
     def rollout(self, row: Row, recording: Recording, step: int) -> Awaitable[Rollout]:
-        """Return what an update learns from in the place of a rollout."""
+        """Return the recorded rollout that an update learns from."""
         key = f"recorded/{row.hash[:16]}"
         make = partial(self._read, key, row, recording, step)
         return self._effects.once(key, _decode, make)
@@ -67,7 +67,7 @@ class Recorded:
     async def record(
         self, row: Row, recording: Recording, component: str, step: int
     ) -> Mapping[str, object] | None:
-        """Return what a reader sees: a predictor's call among the others, or the whole trajectory.
+        """Return a reader's record: a predictor's call among the others, or the whole trajectory.
 
         ``None`` where the predictor was not called.
         """
@@ -115,9 +115,7 @@ class Recorded:
         return score if score < self._perfect_score else self._failure_score
 
     async def _judged(self, row: Row, recording: Recording, step: int) -> tuple[Trace, float]:
-        """Return a trace with what the metric says of it, and the score that leaves nothing to
-        mend.
-        """
+        """Return a trace with the metric's verdict, and the score of a success."""
         trace, original = recording.redacted, recording.original
         is_open = bool(original.expected) or not original.judged
         if original.outputs is None or original.error or not is_open:
@@ -150,7 +148,7 @@ def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) 
         score, feedback, _ = read_score(await_here(output))
     except LMError:
         raise  # a service that fails says nothing about the metric, and ends the run
-    except Exception as error:  # noqa: BLE001 - it may fail in any way: what was said of the trace still teaches
+    except Exception as error:  # noqa: BLE001 - it may fail in any way: the recorded verdict still teaches
         return _failed(described(error))
     return {"score": score, "feedback": feedback}
 

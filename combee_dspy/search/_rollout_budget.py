@@ -1,4 +1,4 @@
-"""How many rollouts a run may still buy: promised to updates before they begin."""
+"""Counts the rollouts of a run. An update reserves its rollouts before it begins."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ __all__ = ["RolloutBudget"]
 
 
 class RolloutBudget:
-    """Promises rollouts to updates before they begin. Lives on the search's loop.
+    """Reserves rollouts for updates before they begin. Lives on the search's loop.
 
-    Rollouts are counted by what the search asks for, so an update knows before it
-    begins what is left, whatever was read from a journal or a cache. Of updates
-    that are under way the whole promise counts, however far they are: what is left
-    must not hang on how fast an update was.
+    Rollouts count when the search asks for them, whether they are run or read from a journal or a
+    cache, so an update knows what is left before it begins. An update under way counts with all
+    that it reserved, however far it is: what is left must not depend on its speed.
 
     Args:
         limits: The hard limits.
 
     Attributes:
-        exhausted: Whether a limit has cut the run off: then there is no room for any further
-            rollout, however much the update that was cut off had asked for by then.
+        exhausted: Whether a limit has ended the run in the middle of an update: no rollout follows.
         set_aside: Rollouts for what follows the last update.
     """
 
@@ -35,47 +33,42 @@ class RolloutBudget:
         self.exhausted = False
         self.set_aside = 0
 
-    def look(self, step: int, known: int) -> None:
-        """Set whose view of the budget :attr:`room` is: update ``step``, which knows of those up to
-        ``known``.
+    def look(self, step: int, last: int) -> None:
+        """Set for whom :attr:`room` is: for update ``step``, which knows what updates up to
+        ``last`` have used.
         """
-        self._step, self._last = step, known
+        self._step, self._last = step, last
 
     @property
     def room(self) -> int | None:
-        """Rollouts that are neither bought nor promised; ``None`` without a limit."""
+        """Rollouts that are neither used nor reserved; ``None`` without a limit."""
         if self.exhausted:
             return 0
         if self.limits.rollouts is None:
             return None
         under_way = sum(self._promised[step] for step in self._under_way())
-        # The student's validation counts from the start, whether it has asked for its rollouts by
-        # now or not.
-        seed = max(self._promised.get(-1, 0), self._by_step[-1])
-        taken = (
-            seed
-            + self.bought(self._last, first=0)
-            + (self._by_step[self._step] if self._step >= 0 else 0)
-        )
-        return max(0, self.limits.rollouts - taken - under_way - self.set_aside)
+        # The student's validation counts from the start, whether it has begun or not.
+        student = max(self._promised.get(-1, 0), self._by_step[-1])
+        earlier = self.bought(self._last, first=0)
+        own = self._by_step[self._step] if self._step >= 0 else 0
+        used = student + earlier + own
+        return max(0, self.limits.rollouts - used - under_way - self.set_aside)
 
     def _under_way(self) -> list[int]:
         return [step for step in self._promised if max(self._last, -1) < step < self._step]
 
     def bought(self, last: int, first: int = -1) -> int:
-        """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for
-        before all others.
+        """Return the rollouts that updates ``first`` to ``last`` were the first to ask for; −1 is
+        the student.
         """
         return sum(count for step, count in self._by_step.items() if first <= step <= last)
 
     def promise(self, step: int, rollouts: int) -> None:
-        """Set rollouts aside for an update, beside those that it has asked for already."""
+        """Reserve rollouts for an update, beside those that it has asked for already."""
         self._promised[step] = self._by_step[step] + rollouts
 
     def count(self, key: str, step: int) -> None:
-        """Note that an update asks for a rollout. It counts for the first update that does, whoever
-        was faster.
-        """
+        """Count a rollout that an update asks for; the update with the lowest number has it."""
         first = self._asked.get(key)
         if first is not None and first <= step:
             return

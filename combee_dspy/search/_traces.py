@@ -1,4 +1,4 @@
-"""The traces that a run learns from, as rows that nobody has to run."""
+"""Chooses the traces that a run learns from, and makes rows of them that nobody has to run."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _make_row(number: int, recording: Recording) -> Row:
 
 
 def make_scrub(settings: Settings) -> Callable[[str], str]:
-    """Return what takes keys and personal data out of traces, whatever is done to other texts."""
+    """Return a function that takes keys and personal data out of traces, always."""
     privacy, lm = settings.privacy, settings.reflection_lm
     if privacy.texts == "all":
         privacy = Privacy(texts="redacted")
@@ -156,7 +156,7 @@ def make_scrub(settings: Settings) -> Callable[[str], str]:
 
 
 class _Reserved:
-    """Rows that nothing is learned from, in whatever form traces hold them. Not thread-safe.
+    """Recognises traces of the rows that candidates are compared on. Not thread-safe.
 
     A trace is of a row where it carries the row's hash, or where its inputs are the row's: as
     texts, redacted or not, whatever case, space or JSON does to them. One of the two may have
