@@ -63,6 +63,10 @@ _usage_row = operator.attrgetter(*SUMMED["usage"].split(", "))
 _COLUMNS = SUMMED["effect"].split(", ")  # the run first, the value last
 _ERROR = _COLUMNS.index("error")
 _effect_row = operator.attrgetter(*_COLUMNS[1:])
+_BEGIN = (
+    "INSERT INTO run(id, name, state, created, seed, identity, description)"
+    " VALUES (?, ?, 'running', ?, ?, ?, ?)"
+)
 _RUN = f"UPDATE run SET crc = row_sum({SUMMED['run']}) WHERE id = ?"  # noqa: S608 - constants
 
 
@@ -153,36 +157,25 @@ class Journal:
             JournalError: It could not be written.
         """
         with Reader(self.path) as reader:
-            rows = reader.rows(
-                "SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,)
-            )
-            number = rows[0]["id"] if rows else 0
-            differs = self._differs(rows[0]["identity"], identity) if rows else ["there is no run"]
-            # A run that was refused before it bought anything binds nobody.
-            bought = "SELECT 1 FROM effect WHERE run = ? AND kind IN ('rollout', 'call') LIMIT 1"
-            if (differs or only_begins) and rows and reader.rows(bought, (number,)):
-                raise JournalMismatchError(str(self.path), differs or [only_begins])
-            if differs:
-                number = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0][0]
-                row = (
-                    number,
-                    name,
-                    "running",
-                    time.time(),
-                    seed,
-                    dump(dict(identity)),
-                    dump(dict(description)),
-                )
-                sql = (
-                    "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES"
-                    " (?,?,?,?,?,?,?)"
-                )
-                self._write((sql, row), (_RUN, (number,)))
-                return RunLog(self, number, resumed=False, keys=())
-            sql = "SELECT key FROM effect WHERE run = ?"
-            keys = [key for (key,) in reader.rows(sql, (number,))]
-            taken_up = "UPDATE run SET state = 'running', finished = NULL WHERE id = ?"
-            self._write((taken_up, (number,)), (_RUN, (number,)))
+            sql = "SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1"
+            for number, earlier in reader.rows(sql, (name,)):
+                differs = self._differs(earlier, identity)
+                # A run that was refused before it bought anything binds nobody.
+                sql = "SELECT 1 FROM effect WHERE run = ? AND kind IN ('rollout', 'call') LIMIT 1"
+                if (differs or only_begins) and reader.rows(sql, (number,)):
+                    raise JournalMismatchError(str(self.path), differs or [only_begins])
+                if not differs:
+                    return self._go_on(number, reader)
+            (number,) = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0]
+        texts = dump(dict(identity)), dump(dict(description))
+        self._write((_BEGIN, (number, name, time.time(), seed, *texts)), (_RUN, (number,)))
+        return RunLog(self, number, resumed=False, keys=())
+
+    def _go_on(self, number: int, reader: Reader) -> RunLog:
+        sql = "SELECT key FROM effect WHERE run = ?"
+        keys = [key for (key,) in reader.rows(sql, (number,))]
+        running = "UPDATE run SET state = 'running', finished = NULL WHERE id = ?"
+        self._write((running, (number,)), (_RUN, (number,)))
         return RunLog(self, number, resumed=True, keys=keys)
 
     def _differs(self, written: str, identity: Identity) -> list[str]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
 from combee_dspy.files import check_database
 from combee_dspy.journal._integrity import check
-from combee_dspy.records import CallUsage, FailureCount, Role
+from combee_dspy.records import CallUsage, Cause, FailureCount, Role
 
 Identity = Mapping[str, str]
 """What a run may be resumed with: a hash or a short text by what it is of (``program``,
@@ -184,67 +184,83 @@ class Reader:
 
 
 class Outcome(NamedTuple):
-    """How many effects of a kind ended alike for one candidate; no ``cause`` and ``error`` where
-    all is well.
+    """How many effects of a kind ended alike for one candidate.
+
+    Attributes:
+        kind: Such as ``"validation rollouts"`` or ``"proposer calls"``.
+        candidate: The candidate's id; empty for none.
+        role: Who is to blame, or whom the effects were for.
+        cause: Why they failed; ``None`` where all is well.
+        number: How many.
+        error: The first error; ``None`` where all is well.
     """
 
     kind: str
     candidate: str
     role: Role
-    cause: Any
+    cause: Cause | None
     number: int
     error: str | None
 
 
 # A proposer or a metric of the user's that failed says so in its value.
-_ERROR = (
-    "CASE WHEN kind <> 'rollout' AND error IS NULL"
-    " THEN json_extract(value, '$.value.error') ELSE error END"
-)
-_ENDED = (
-    "FROM effect WHERE run = ?1 AND kind IN ('rollout', 'call', 'feedback')"
-    f" AND id > ?2 AND id <= ?3 AND step <= ?4 AND {_ERROR}"
-)
-# What ended well is grouped before it is named: there is much of it.
-_OUTCOMES = f"""
-SELECT kind, candidate, role, CASE WHEN error IS NULL THEN NULL
-    WHEN role = 'evaluator' THEN 'unscored'
-    WHEN failed_in = 'answer' OR error LIKE 'AdapterParseError%' THEN 'unparsed'
-    WHEN substr(error, 1, instr(error, ':')) LIKE '%Timeout%' THEN 'timed out'
-    WHEN failed_in = 'service' OR error LIKE 'LM%' THEN 'refused' ELSE 'raised' END AS cause,
-  sum(number) AS number, error, min(first)
-FROM (SELECT first, number, candidate, failed_in, error,
-    CASE WHEN failed_in = 'metric' THEN 'evaluator' ELSE role END AS role,
-    CASE kind WHEN 'rollout' THEN replace(split, 'heldout', 'held-out') || ' rollouts'
-      WHEN 'call' THEN CASE purpose WHEN 'RelateLessons' THEN 'comparisons'
-        ELSE role || ' calls' END
-      ELSE role || ' feedback' END AS kind
-  FROM (SELECT kind, split, purpose, role, candidate, failed_in, NULL AS error,
-      count(*) AS number, min(id) AS first {_ENDED} IS NULL GROUP BY 1, 2, 3, 4, 5, 6
-    UNION ALL SELECT kind, split, purpose, role, candidate, failed_in, {_ERROR}, 1, id
-      {_ENDED} IS NOT NULL))
-GROUP BY 1, 2, 3, 4 ORDER BY min(first)"""  # noqa: S608 - constants
+_ENDED = """
+SELECT kind, split, purpose, role, candidate, failed_in,
+    CASE WHEN kind <> 'rollout' AND error IS NULL
+        THEN json_extract(value, '$.value.error') ELSE error END AS failure,
+    count(*)
+FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback')
+    AND id > ? AND id <= ? AND step <= ?
+GROUP BY kind, split, purpose, role, candidate, failed_in, failure ORDER BY min(id)"""
 
 
 def outcomes(
     reader: Reader, run: int, *, after: int = 0, upto: int = sys.maxsize, step: int = sys.maxsize
 ) -> list[Outcome]:
-    """Return how a run's rollouts, LM calls and feedback ended: of effects after one up to one, and
-    of updates.
+    """Return how a run's rollouts, LM calls and feedback ended.
+
+    Args:
+        reader: Of the journal.
+        run: The run's number.
+        after: Only effects with a larger number.
+        upto: Only effects with at most this number.
+        step: Only those of updates up to this one.
     """
-    return [Outcome(*row[:6]) for row in reader.rows(_OUTCOMES, (run, after, upto, step))]
+    alike: dict[tuple[str, str, Role, Cause | None], Outcome] = {}
+    for row in reader.rows(_ENDED, (run, after, upto, step)):
+        kind, split, purpose, role, candidate, failed_in, error, number = row
+        name = f"{role} {'calls' if kind == 'call' else 'feedback'}"
+        if kind == "rollout":
+            name = f"{split.replace('heldout', 'held-out')} rollouts"
+        elif purpose == "RelateLessons":
+            name = "comparisons"
+        blamed: Role = "evaluator" if failed_in == "metric" else role
+        cause = None if error is None else _cause_of(error, blamed, failed_in)
+        key = (name, candidate, blamed, cause)
+        first = alike.get(key, Outcome(*key, 0, error))
+        alike[key] = first._replace(number=first.number + number)
+    return list(alike.values())
+
+
+def _cause_of(error: str, role: Role, failed_in: str | None) -> Cause:
+    kind, colon, _ = error.partition(":")
+    if role == "evaluator":
+        return "unscored"
+    if failed_in == "answer" or kind.startswith("AdapterParseError"):
+        return "unparsed"
+    if colon and "timeout" in kind.lower():
+        return "timed out"
+    return "refused" if failed_in == "service" or kind.startswith("LM") else "raised"
 
 
 def failure_counts(items: Iterable[Outcome]) -> tuple[FailureCount, ...]:
-    """Return the failures among outcomes, by kind, role and cause, those that came first in
-    front.
-    """
+    """Return the failures among outcomes by kind, role and cause, the first ones in front."""
     total: Counter[str] = Counter()
-    failed: Counter[tuple[str, Role, Any]] = Counter()
-    errors: dict[tuple[str, Role, Any], str] = {}
+    failed: Counter[tuple[str, Role, Cause]] = Counter()
+    errors: dict[tuple[str, Role, Cause], str] = {}
     for outcome in items:
         total[outcome.kind] += outcome.number
-        if outcome.error is not None:
+        if outcome.cause is not None and outcome.error is not None:
             key = (outcome.kind, outcome.role, outcome.cause)
             failed[key] += outcome.number
             errors.setdefault(key, outcome.error)

@@ -126,7 +126,7 @@ def test_many_effects_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return all_of_them()
 
     within(tmp_path, work)
-    assert max(commits) == 600
+    assert len(commits) < 20
     with Reader(journal_file(tmp_path)) as reader:
         assert reader.rows("SELECT count(*) FROM effect")[0][0] == 300
 
