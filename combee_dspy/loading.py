@@ -17,7 +17,12 @@ from combee_dspy.lessons import Book, State
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
 from combee_dspy.skills import SkillFolder
-from combee_dspy.tracking._candidates import candidate_named, chosen_of, read_candidates
+from combee_dspy.tracking._candidates import (
+    CandidateRow,
+    candidate_named,
+    chosen_of,
+    read_candidates,
+)
 from combee_dspy.tracking._lessons import books_of
 from combee_dspy.tracking._queries import run_number
 
@@ -122,23 +127,28 @@ def load_candidate(
         raise ArgumentTypeError("id", id, "is no candidate", remedy)
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         number = None if run is None else run_number(reader, run)
-        rows = [row for row in read_candidates(RunHistory(reader, number)) if row.operator]
-        row = candidate_named(rows, id)
-        if row is None:
-            indices = (row.candidate if row.index is None else row.index for row in rows[:_LISTED])
-            remedy = f"There is: {', '.join(map(str, ('best', *indices)))}."
-            raise ArgumentValueError("id", id, "names no candidate of this run", remedy)
+        row = _find_candidate(RunHistory(reader, number), id)
         spec = RunHistory(reader, row.run).about.spec("artifact")
     if "name" not in spec:
         reason = "the run's description names no artifact"
         raise JournalDamagedError(os.fspath(place), reason)
-    artifact, texts = _build_artifact(spec, artifact), row.texts
-    wanted, own = set(visible(texts)), set(artifact.components(student))
+    artifact = _build_artifact(spec, artifact)
+    wanted, own = set(visible(row.texts)), set(artifact.components(student))
     if wanted != own:
         problem = f"has components {sorted(own)}, the candidate {sorted(wanted)}"
         remedy = "Give the program of that run."
         raise ArgumentValueError("student", type(student).__name__, problem, remedy)
-    return serving(artifact.build(student, texts))
+    return serving(artifact.build(student, row.texts))
+
+
+def _find_candidate(history: RunHistory, id: int | str) -> CandidateRow:  # noqa: A002 - as above
+    rows = [row for row in read_candidates(history) if row.operator]
+    row = candidate_named(rows, id)
+    if row is None:
+        names = [row.candidate if row.index is None else str(row.index) for row in rows[:_LISTED]]
+        remedy = f"There is: {', '.join(['best', *names])}."
+        raise ArgumentValueError("id", id, "names no candidate of this run", remedy)
+    return row
 
 
 def load_skill(
@@ -177,16 +187,21 @@ def load_skill(
     if name not in books:
         remedy = f"Name one of {', '.join(sorted(books))}."
         raise ArgumentValueError("predictor", predictor, "is none of the run's books", remedy)
-    book, text = books[name], chosen.texts.get(name, "") if chosen else ""
     artifact = _build_artifact(spec, artifact) if spec else Instruction()
+    return _to_skill(books[name], artifact, chosen.texts.get(name, "") if chosen else "")
+
+
+def _to_skill(book: Book, artifact: Artifact, text: str) -> SkillFolder:
+    """Return a book as a skill that begins with the lessons of a text, and with its other lines."""
     lines = artifact.read(text)
     homes = [(line, book.find(line.id)) for line in lines.lessons]
     first = frozenset(home.id for line, home in homes if home is not None and line.own)
     book = Book((*book.lessons, *(line for line, home in homes if home is None)))
+    if isinstance(artifact, Playbook):  # its other lines are headings
+        return SkillFolder(book, "", first=first)
     gone: tuple[State, str] = ("retired", "")
     bare = artifact.serve(text, lines.with_states({line.id: gone for line in lines.lessons}))
-    # What is left of a playbook are its headings.
-    return SkillFolder(book, "" if isinstance(artifact, Playbook) else bare, first=first)
+    return SkillFolder(book, bare, first=first)
 
 
 def _build_artifact(spec: Mapping[str, Any], artifact: Artifact | None) -> Artifact:

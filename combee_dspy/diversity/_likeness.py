@@ -1,22 +1,19 @@
-"""Measures how alike two candidates are, refuses near copies, and measures the threshold."""
+"""Measures how alike two candidates are. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 
 import numpy as np
 
-from combee_dspy.diversity._embedders import Embedder, Vectors, unit_rows
-from combee_dspy.diversity._options import Diversity
+from combee_dspy.diversity._embedders import Vectors
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import decode_demonstrations, decode_fields
-from combee_dspy.records import Refusal
 from combee_dspy.reflections import normalised
-from combee_dspy.streams import derive
 
 Statements = Mapping[tuple[str, str], str]
 """What a candidate says, in order: its words as written, by component and normal form."""
@@ -31,11 +28,6 @@ _NUMBER_WORDS = "zero one two three four five six seven eight nine ten"
 _NUMBERS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS.split())}
 _OPERATORS = frozenset("=+*/^<>≤≥×÷−") | {"!="}
 _UNITS = frozenset("%$€£")
-_REMEMBERED = 8_192
-_FEWEST = 16
-_FALSE_REFUSALS = 0.01
-_MOST_SHARED = 40
-_MOST_NEW = 4
 
 
 def statements(texts: Mapping[str, str]) -> Statements:
@@ -138,139 +130,3 @@ def likeness(
         rows, columns = (np.stack([vector_of[text] for text in side]) for side in (texts, others))
         least = min(least, float((rows @ columns.T).max(axis=1).min()))
     return max(least, 0.0)
-
-
-class Archive:
-    """The candidates of a run, to tell a new one from them.
-
-    Deterministic: what it says depends on what was added before, in order, and on nothing else.
-    Made once a run; asks the embedder inside :meth:`refuses`, so call it in a worker
-    thread, once at a time.
-
-    Raises:
-        ArgumentError: The embedder cannot be used, or its threshold is not known.
-        PluginError: The embedder cannot be loaded.
-    """
-
-    def __init__(self, options: Diversity) -> None:
-        self._compared = options.build_embedder()
-        self._seen: set[tuple[tuple[str, str], ...]] = set()
-        self._recent: deque[Statements] = deque(maxlen=options.recent)
-        self._vector_of: dict[str, Vectors] = {}
-
-    def refuses(
-        self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False
-    ) -> Refusal | None:
-        """Return why a child is too similar to its parent or an earlier candidate, or ``None``.
-
-        Both are given as text per component, encoded demonstrations and field descriptions among
-        them. Where the operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only
-        a repeated text is refused.
-        """
-        if self._compared is None:
-            return None
-        embedder, threshold = self._compared
-        if self.repeats(texts):
-            return Refusal("it repeats a candidate that is there already")
-        if near_parent:
-            return None
-        child = statements(texts)
-        others = [statements(parent), *reversed(self._recent)]
-        similarities = [likeness(child, other, self._vectors) for other in others]
-        similarity, place = max(similarities), similarities.index(max(similarities))
-        if similarity <= threshold:
-            return None
-        whom = f"the candidate {place} before it" if place else "its parent"
-        return Refusal(
-            f"similarity {similarity:.3f} to {whom} exceeds {threshold:.3f} ({embedder.name})"
-        )
-
-    def repeats(self, texts: Mapping[str, str]) -> bool:
-        """Return whether a candidate with these statements was added before."""
-        return tuple(statements(texts)) in self._seen
-
-    def add(self, texts: Mapping[str, str]) -> None:
-        """Add a candidate: the seed and every proposal, in the order of updates and children."""
-        added = statements(texts) if self._compared is not None else {}
-        if added and tuple(added) not in self._seen:
-            self._seen.add(tuple(added))
-            self._recent.append(added)
-
-    def _vectors(self, texts: Collection[str]) -> Mapping[str, Vectors]:
-        """Return the vector of each text, embedding those that are new in one go."""
-        new = sorted(text for text in texts if text not in self._vector_of)
-        if new and self._compared is not None:
-            if len(self._vector_of) + len(new) > _REMEMBERED:
-                self._vector_of = {
-                    text: self._vector_of[text] for text in texts if text in self._vector_of
-                }
-            # Lone surrogates are no Unicode text, and no tokenizer takes them.
-            clean = [
-                text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in new
-            ]
-            self._vector_of.update(
-                zip(new, unit_rows(self._compared[0].embed(clean), len(new)), strict=True)
-            )
-        return self._vector_of
-
-
-def calibrate_threshold(
-    embedder: Embedder, lessons: Sequence[str], *, seed: int = 0, pairs: int = 400
-) -> float:
-    """Measure the threshold at which an embedder refuses 1 % of truly new candidates.
-
-    A similarity of 0.92 is near identity to one embedder and everyday likeness to another. What can
-    be held equal is how often a candidate that does say something new is refused all the same. So
-    pairs of candidates are built that share up to 40 lessons and differ in one to four; in every
-    second pair these are the ones that this very embedder finds most alike, as a proposer writes
-    them that has one task to learn. The threshold is the 99 % quantile of their similarities. Each
-    lesson is embedded once.
-
-    Args:
-        embedder: What is calibrated.
-        lessons: At least 16 different ones of the kind that the proposer writes, best your task's
-            own.
-        seed: Seed of every draw.
-        pairs: How many pairs, at least 100.
-
-    Returns:
-        A similarity in (0, 1), rounded up to three decimals, for ``Diversity(threshold=…)`` or for
-        :meth:`~combee_dspy.diversity.Embedder.threshold` of an embedder that is published.
-
-    Raises:
-        ArgumentValueError: There are too few lessons or pairs, or the embedder cannot tell them
-            apart.
-    """
-    different = list(dict.fromkeys(lesson for lesson in lessons if lesson.strip()))
-    if len(different) < _FEWEST:
-        remedy = f"Give at least {_FEWEST}."
-        raise ArgumentValueError(
-            "lessons", lessons, f"holds {len(different)} different texts", remedy
-        )
-    if pairs < 1 / _FALSE_REFUSALS:
-        raise ArgumentValueError("pairs", pairs, "is below 100", "A 1 % quantile needs more.")
-    vectors = unit_rows(embedder.embed(different), len(different))
-    vector_of = dict(zip(different, vectors, strict=True))
-    alike = vectors @ vectors.T
-    similarities = []
-    for number in range(pairs):
-        stream = derive(seed, "similarity pairs", number)
-        count = stream.choice([1, 1, 2, 3, _MOST_NEW])
-        order = stream.sample(range(len(different)), len(different))
-        shared = stream.randint(1, min(_MOST_SHARED, len(order) - _MOST_NEW))
-        old, new = order[:shared], order[shared:]
-        if number % 2:
-            new.sort(key=lambda place: -float(alike[place, old].max()))
-        before = {("", different[place]): different[place] for place in old}
-        new_statements = {("", different[place]): different[place] for place in new[:count]}
-        similarities.append(likeness(before, {**before, **new_statements}, lambda texts: vector_of))
-    threshold = float(np.ceil(np.quantile(similarities, 1 - _FALSE_REFUSALS) * 1000) / 1000)
-    if not 0 < threshold < 1:
-        remedy = (
-            "It gives different lessons the same vector, or unlike ones nothing in common: use"
-            " another embedder."
-        )
-        raise ArgumentValueError(
-            "embedder", embedder, f"gives no usable threshold ({threshold:g})", remedy
-        )
-    return threshold
