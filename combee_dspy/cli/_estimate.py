@@ -11,7 +11,7 @@ from statistics import fmean
 
 import dspy
 
-from combee_dspy.costs import Costs, price_of, window_of
+from combee_dspy.costs import Costs, Price, price_of, window_of
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.stopping import Limits
 
@@ -67,36 +67,25 @@ def estimate(
         call_tokens: The most that one reading may take; ``None`` where the aggregator has no limit.
         each_read: Whether each trajectory is reflected on in a call of its own, as for playbooks.
     """
-    prompts = [_prompt_tokens(student, row) for rows in splits.values() for row in rows]
-    calls = max(1, len(student.predictors()))
-    shape = _Shape(round(fmean(prompts)) if prompts else 0, calls, each_read)
-    rollouts, heldout = _planned_rollouts(splits, limits), 2 * len(splits["heldout"])
+    shape = _Shape.of(student, splits, each_read=each_read)
     prices = {role: price_of(model.name, costs.prices) for role, model in models.items()}
-
-    def to_dollars(tokens: _Tokens) -> float:
-        priced = ((tokens[role], price) for role, price in prices.items() if price is not None)
-        return sum(price.dollars(*pair) for pair, price in priced)
-
+    rollouts, heldout = _planned_rollouts(splits, limits), 2 * len(splits["heldout"])
     search = shape.tokens(rollouts, models)
-    first, share = _first_limit(limits, sum(map(sum, search.values())), to_dollars(search))
+    first, share = _first_limit(limits, search, _dollars(search, prices))
     if first:
         rollouts = max(1, round(rollouts * share))
     tokens = shape.tokens(rollouts, models, heldout)
-    unpriced = [role for role, price in prices.items() if price is None]
-    dollars = f"about ${to_dollars(tokens):.4f}{' and what has no price' if unpriced else ''}"
-    longest = max(prompts, default=0) // calls + _ANSWER
-    reading = call_tokens or _RECORDS * (shape.prompt + _ANSWER) + _READING
-    needs = {"task": longest, "proposer": reading, "evaluator": longest + _ANSWER}
     ends = f"; budget.{first} ends it" if first else ""
-    problems = (*_unpriced(models, costs), *_too_small(models, needs))
+    by_role = (f"{role} {sent:,} in, {answered:,} out" for role, (sent, answered) in tokens.items())
+    dollars = f"about ${_dollars(tokens, prices):.4f}"
+    if None in prices.values():
+        is_known = any(price is not None for price in prices.values())
+        dollars = f"{dollars} and what has no price" if is_known else "unknown"
+    problems = (*_unpriced(models, costs), *_too_small(models, shape.longest_prompts(call_tokens)))
     return {
         "rollouts": f"about {rollouts:,}, and {heldout:,} of the held-out set{ends}",
-        "tokens": "about "
-        + "; ".join(
-            f"{role} {prompt:,} in, {completion:,} out"
-            for role, (prompt, completion) in tokens.items()
-        ),
-        "dollars": "unknown" if len(unpriced) == len(prices) else dollars,
+        "tokens": f"about {'; '.join(by_role)}",
+        "dollars": dollars,
         "assuming": _ASSUMED,
         **{f"look at {number}": text for number, text in enumerate(problems, 1)},
     }
@@ -110,9 +99,15 @@ def _planned_rollouts(splits: Mapping[str, Sequence[dspy.Example]], limits: Limi
     return round(epochs * (train + _VALIDATIONS * validation)) + validation
 
 
-def _first_limit(limits: Limits, tokens: int, dollars: float) -> tuple[str, float]:
+def _dollars(tokens: _Tokens, prices: Mapping[str, Price | None]) -> float:
+    """Return what tokens cost, as far as they have a price."""
+    priced = ((role, price) for role, price in prices.items() if price is not None)
+    return sum(price.dollars(*tokens[role]) for role, price in priced)
+
+
+def _first_limit(limits: Limits, search: _Tokens, dollars: float) -> tuple[str, float]:
     """Return which limit ends the search first, and which share of the rollouts it pays for."""
-    shares = {"": 1.0}
+    shares, tokens = {"": 1.0}, sum(map(sum, search.values()))
     if limits.tokens is not None and tokens > limits.tokens:
         shares["tokens"] = limits.tokens / tokens
     if limits.dollars is not None and dollars > limits.dollars:
@@ -125,8 +120,21 @@ class _Shape:
     """What a rollout asks for: tokens of its prompts, its calls, and how it is read."""
 
     prompt: int
+    longest: int
     calls: int
     each_read: bool
+
+    @classmethod
+    def of(
+        cls,
+        student: dspy.Module,
+        splits: Mapping[str, Sequence[dspy.Example]],
+        *,
+        each_read: bool,
+    ) -> _Shape:
+        prompts = [_prompt_tokens(student, row) for rows in splits.values() for row in rows] or [0]
+        calls = max(1, len(student.predictors()))
+        return cls(round(fmean(prompts)), max(prompts), calls, each_read)
 
     def tokens(self, rollouts: int, roles: Iterable[str], heldout: int = 0) -> _Tokens:
         """Return prompt and completion tokens by role."""
@@ -140,6 +148,12 @@ class _Shape:
             "evaluator": (bought * record, bought * _ANSWER),
         }
         return {role: by_role[role] for role in roles}
+
+    def longest_prompts(self, call_tokens: int | None) -> dict[str, int]:
+        """Return the most tokens that one call of a role may take."""
+        longest = self.longest // self.calls + _ANSWER
+        reading = _RECORDS * (self.prompt + _ANSWER) + _READING
+        return {"task": longest, "proposer": call_tokens or reading, "evaluator": longest + _ANSWER}
 
 
 def _prompt_tokens(student: dspy.Module, row: dspy.Example) -> int:
