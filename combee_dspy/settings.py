@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from os import PathLike
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import dspy
 from gepa.core.adapter import ProposalFn
@@ -57,9 +57,10 @@ _Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 def resolve_all(kind: str, values: object) -> tuple[Strategy, ...]:
     """Return several strategies of a kind, from one value or several."""
-    if isinstance(values, (str, Strategy, registry.Spec, Mapping)):
+    is_single = isinstance(values, (str, Strategy, registry.Spec, Mapping))
+    if is_single or not isinstance(values, Iterable):
         values = (values,)
-    return tuple(registry.resolve(kind, value) for value in cast("Iterable[object]", values))
+    return tuple(registry.resolve(kind, value) for value in values)
 
 
 def _usual(make: Callable[[], object]) -> BeforeValidator:
@@ -80,6 +81,10 @@ def _to_diversity(value: object) -> object:
     if isinstance(value, bool):
         return Diversity() if value else Diversity.off()
     return value
+
+
+def _to_text(place: object) -> object:
+    return os.fspath(place) if isinstance(place, PathLike) else place
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ class Settings:
     num_threads: _Count | None
     failure_score: _Score
     perfect_score: _Score
-    log_dir: Annotated[str | None, _unless_none(os.fspath)]
+    log_dir: Annotated[str | None, BeforeValidator(_to_text)]
     track_stats: bool
     use_wandb: bool
     wandb_api_key: str | None
