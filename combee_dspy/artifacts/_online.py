@@ -161,6 +161,21 @@ class OnlinePlaybook:
         return self.text
 
     async def _learn_batch(self, slots: Slots) -> Book:
+        context = self._context(slots)
+        reflections = [
+            asyncio.ensure_future(self._artifact.reflect(trajectory, COMPONENT, context))
+            for trajectory in self._served
+        ]
+        try:
+            lessons = await self._artifact.learn(reflections, self._aggregator, context)
+            read = [item for item in await arrived(reflections) if item is not None]
+        finally:
+            for reflection in reflections:
+                reflection.cancel()
+        book = self.book.add(taught(lessons, read, self._batch), self._batch)
+        return Posterior().applied(book.edit(lessons.edits).book)
+
+    def _context(self, slots: Slots) -> StrategyContext:
         adapter = adapter_for(self._lm)
 
         async def call(
@@ -169,35 +184,19 @@ class OnlinePlaybook:
             place: tuple[str | int, ...],
             role: Role,
         ) -> dspy.Prediction | FailedCall:
-            return (
-                await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)
-            ).outcome
+            job = CallJob(signature, inputs, self._lm, adapter, role)
+            return (await slots.call(job, _NOW)).outcome
 
-        task = self._artifact.task(self._student)
-        context = StrategyContext(
+        return StrategyContext(
             COMPONENT,
             self.text,
             call,
             _log_event,
             self._batch,
             self._seed,
-            notes=task,
+            notes=self._artifact.task(self._student),
             book=self.book,
         )
-        reflections = [
-            asyncio.ensure_future(self._artifact.reflect(trajectory, COMPONENT, context))
-            for trajectory in self._served
-        ]
-        try:
-            lessons = await self._artifact.learn(reflections, self._aggregator, context)
-            read = [
-                reflection for reflection in await arrived(reflections) if reflection is not None
-            ]
-        finally:
-            for trajectory in reflections:
-                trajectory.cancel()
-        new = self.book.add(taught(lessons, read, self._batch), self._batch)
-        return Posterior().applied(new.edit(lessons.edits).book)
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:
         async def run_in_slots() -> T:

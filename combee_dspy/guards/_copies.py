@@ -9,7 +9,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import compress, groupby, pairwise
 
 import dspy
 import numpy as np
@@ -93,12 +93,7 @@ class CopyIndex:
             exempt: Texts whose own runs are no copies, such as the seed's.
         """
         words = _words(text)
-        marked = self._marked(words, exempt)
-        stretches = [
-            list(places)
-            for inside, places in groupby(range(len(words)), marked.__getitem__)
-            if inside
-        ]
+        stretches = _stretches(self._marked(words, exempt))
         return " ".join(words[place] for place in max(stretches, key=len, default=[]))
 
     def cut(self, text: str, exempt: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
@@ -112,31 +107,30 @@ class CopyIndex:
             exempt: See :meth:`copied`.
         """
         lines = text.split("\n")
-        placed = [
-            [(*piece.span(), _words(piece[0])) for piece in _PIECE.finditer(line)] for line in lines
-        ]
-        words = [word for pieces in placed for *_, piece in pieces for word in piece]
-        marks = iter(self._marked(words, exempt))
+        pieces = [list(_PIECE.finditer(line)) for line in lines]
+        words: list[str] = []
+        owners: list[tuple[int, int]] = []
+        for row, line_pieces in enumerate(pieces):
+            for place, piece in enumerate(line_pieces):
+                own = _words(piece[0])
+                words += own
+                owners += [(row, place)] * len(own)
+        copied = set(compress(owners, self._marked(words, exempt)))
         clean, refused = [], []
-        for line, pieces in zip(lines, placed, strict=True):
-            hits = [sum(next(marks) for _ in piece) > 0 for *_, piece in pieces]
-            together = [
-                list(places) for hit, places in groupby(range(len(pieces)), hits.__getitem__) if hit
-            ]
-            if not together:
-                clean.append(line)
-                continue
-            refused.append(line)
-            if left := _without(
-                line, [(pieces[places[0]][0], pieces[places[-1]][1]) for places in together]
-            ):
+        for row, (line, line_pieces) in enumerate(zip(lines, pieces, strict=True)):
+            runs = _stretches([(row, place) in copied for place in range(len(line_pieces))])
+            spans = [(line_pieces[run[0]].start(), line_pieces[run[-1]].end()) for run in runs]
+            left = _without(line, spans) if spans else line
+            if spans:
+                refused.append(line)
+            if left or not spans:
                 clean.append(left)
         left = "\n".join(clean)
         # The words around a copy may make another one, now that they are together.
         return self.cut(left, exempt)[0] if refused else left, tuple(refused)
 
     def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:
-        """Say of each word whether it is part of a copy."""
+        """Return for each word whether it is part of a copy."""
         marked = [False] * len(words)
         for size, hashes in self._runs.items():
             mine = _run_hashes(words, size)
@@ -152,14 +146,19 @@ class CopyIndex:
         return marked
 
 
+def _stretches(marks: Sequence[bool]) -> list[list[int]]:
+    """Return the runs of places that are marked."""
+    runs = groupby(range(len(marks)), marks.__getitem__)
+    return [list(places) for is_marked, places in runs if is_marked]
+
+
 def _without(line: str, spans: Sequence[tuple[int, int]]) -> str:
     """Return a line without some spans, sentence by sentence; empty where little is left."""
     lead = _LEAD.match(line)
     first = lead.end() if lead is not None else 0
-    sentences = []
-    for start, end in pairwise(
-        [first, *(end.end() for end in _SENTENCE_END.finditer(line, first)), len(line)]
-    ):
+    ends = [end.end() for end in _SENTENCE_END.finditer(line, first)]
+    sentences: list[str] = []
+    for start, end in pairwise([first, *ends, len(line)]):
         left, place = "", start
         for cut_from, cut_to in spans:
             # A copy may begin in the number of a list's item, or in the sentence before.

@@ -48,35 +48,47 @@ def pages_of(
     """
     front = {"name": name, "description": description}
     header = yaml.safe_dump(front, allow_unicode=True, sort_keys=False, width=sys.maxsize)
-    head = ["---", f"{header}---", ""]
-    head += [task, ""] if task else []
+    head = ["---", f"{header}---", "", *([task, ""] if task else [])]
     left = max_tokens - estimate_tokens("\n".join([*head, LESSONS, "", ""]))
     families = _families(book)
-    tokens = [sum(estimate_tokens(line_of(each)) + 1 for each in family) for family in families]
+    tokens = sum(map(_family_tokens, families))
     # What does not fit needs a list of references.
-    spare = 0 if sum(tokens) <= left else max_tokens // 4
-    if left < spare:
+    index_room = 0 if tokens <= left else max_tokens // 4
+    if left < index_room:
         remedy = "Raise it, or shorten the instruction."
         problem = f"leaves no room beside the instruction's {estimate_tokens(task):,} tokens"
         raise ArgumentValueError("max_tokens", max_tokens, problem, remedy)
-    always: set[int] = set()
-    room = left - spare
-    for place in sorted(range(len(families)), key=lambda at: _rank(families[at][0], first)):
-        if tokens[place] <= room:
-            room -= tokens[place]
-            always.add(place)
-    lines = [line_of(each) for place in sorted(always) for each in families[place]]
-    rest = [each for place, family in enumerate(families) if place not in always for each in family]
-    topics = _topics(rest, max_tokens)
+    on_page, rest = _choose(families, first, left - index_room)
+    index_room = left - sum(map(_family_tokens, on_page))
+    topics = _topics([lesson for family in rest for lesson in family], max_tokens)
     files = {f"references/topic-{number:03}.md": topic for number, topic in enumerate(topics, 1)}
-    holders = Counter(word for each in rest for word in _words(each))
+    holders = Counter(word for topic in topics for lesson in topic for word in _words(lesson))
     titles = {path: ", ".join(_telling(topic, holders)) for path, topic in files.items()}
-    body = [*head, LESSONS, "", *lines, *_index(files, titles, spare + room)]
+    lines = [line_of(lesson) for family in on_page for lesson in family]
+    body = [*head, LESSONS, "", *lines, *_index(files, titles, index_room)]
     pages = {
-        path: "\n".join([f"# {titles[path]}", "", *map(_with_evidence, topic)]) + "\n"
+        path: "\n".join([f"# {titles[path]}", "", *map(_with_evidence, topic), ""])
         for path, topic in files.items()
     }
+    # In this order they are written: a book stands for pages that are there.
     return {**pages, PAGE: "\n".join(body) + "\n", BOOK: encode_book(book)}
+
+
+def _choose(
+    families: Sequence[Sequence[BookLesson]], first: Collection[str], room: int
+) -> tuple[list[Sequence[BookLesson]], list[Sequence[BookLesson]]]:
+    """Return the families that fit into ``SKILL.md``, the best first, and the others."""
+    chosen: set[int] = set()
+    for place in sorted(range(len(families)), key=lambda place: _rank(families[place][0], first)):
+        if (tokens := _family_tokens(families[place])) <= room:
+            room -= tokens
+            chosen.add(place)
+    on_page = [family for place, family in enumerate(families) if place in chosen]
+    return on_page, [family for place, family in enumerate(families) if place not in chosen]
+
+
+def _family_tokens(family: Sequence[BookLesson]) -> int:
+    return sum(estimate_tokens(line_of(lesson)) + 1 for lesson in family)
 
 
 def describe(name: str, book: Book, note: str = "") -> str:
