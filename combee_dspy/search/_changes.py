@@ -49,14 +49,14 @@ class LessonLines:
         changes: list[Change] = []
         for component, book in self.books.items():
             own = {lesson.id for lesson in book.lessons if lesson.own}
-            lines = self._lines(text, component)
+            lines = {line.id for line in self.artifact.read(text.texts[component]).lessons}
             changes += [
                 Change(component, lesson, serve)
                 for lesson in book.lessons
                 if lesson.state == state
                 and lesson.born >= 0
                 and not lesson.decided
-                and (lesson.id in lines) is not serve
+                and lines.isdisjoint(lesson.wordings) is serve
                 and not (serve and own.intersection(lesson.rivals))
             ]
         return changes
@@ -97,14 +97,6 @@ class LessonLines:
                 texts[component] = self.artifact.serve(text.texts[component], book)
         return text.edited(texts)
 
-    def _lines(self, text: Candidate, component: str) -> dict[str, list[str]]:
-        """Return the ids of a text's lines by the lesson of the book that each belongs to."""
-        lines: dict[str, list[str]] = {}
-        for line in self.artifact.read(text.texts[component]).lessons:
-            lesson = self.books[component].find(line.id)
-            lines.setdefault(line.id if lesson is None else lesson.id, []).append(line.id)
-        return lines
-
     def _with(self, text: Candidate, shows: Mapping[str, Mapping[str, bool]]) -> Candidate:
         """Return a text that shows some lessons and not others, by component and id.
 
@@ -112,18 +104,17 @@ class LessonLines:
         """
         texts: dict[str, str] = {}
         for component, shown in shows.items():
-            lines, old = self._lines(text, component), text.texts[component]
-            gone: dict[str, tuple[State, str]] = {
-                line: ("retired", "")
-                for lesson, ids in lines.items()
-                for line in (ids[1:] if shown.get(lesson, True) else ids)
-            }
-            more = [
-                replace(lesson, state="served")
-                for lesson in self.books[component].lessons
-                if shown.get(lesson.id) and lesson.id not in lines
-            ]
+            old = text.texts[component]
+            lines = self.artifact.read(old)
+            gone: dict[str, tuple[State, str]] = {}
+            more: list[BookLesson] = []
+            for lesson in self.books[component].lessons:
+                ids = [line.id for line in lines.lessons if line.id in lesson.wordings]
+                is_shown = shown.get(lesson.id, bool(ids))
+                gone |= dict.fromkeys(ids[1:] if is_shown else ids, ("retired", ""))
+                if is_shown and not ids:
+                    more.append(replace(lesson, state="served"))
             if gone or more:
-                book = Book((*self.artifact.read(old).with_states(gone).lessons, *more))
+                book = Book((*lines.with_states(gone).lessons, *more))
                 texts[component] = self.artifact.serve(old, book)
         return text.edited(texts)

@@ -98,7 +98,9 @@ class Growing(Keeper[Candidate, Draws | None]):
             self._unvalidated = 0
         tested = plan.step - 1 - self._staleness
         if not self._tests_at_end and tested >= 0:
-            self._versions[tested].tests = asyncio.ensure_future(self._blame(tested))
+            tests = asyncio.ensure_future(self._blame(tested))
+            tests.add_done_callback(silence)
+            self._versions[tested].tests = tests
 
     async def parent(self, step: int) -> Parent:
         """Return the text of update ``step`` − 1 − staleness: later ones may not be there yet."""
@@ -140,8 +142,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         if step not in self._due or text.id == (last.text if last else self.task.seed).id:
             return None
         validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
-        # Where the run ends first, nobody asks whether the budget had room for it.
-        validation.add_done_callback(silence)
+        validation.add_done_callback(silence)  # where the run ends first, nobody asks for it
         return validation
 
     async def _read_tests(self, count: int, step: int) -> None:
