@@ -21,8 +21,8 @@ def write_section(own: str, lessons: Sequence[str], header: str = _HEADER) -> st
 def read_section(text: str) -> tuple[str, list[str]]:
     """Split an instruction into its own text and the lessons in its section.
 
-    The section is the last header line that bullets follow directly. Text that stands after it
-    belongs to the instruction and is kept.
+    The section is the last header line that bullets follow directly. Text after it belongs
+    to the instruction.
 
     Returns:
         The own text and the lessons; all of the text and no lessons where there is no section.

@@ -67,7 +67,7 @@ class Books:
         update = learned.plan.step
         for component, lessons in learned.lessons.items():
             if lessons.rewrite is not None:
-                continue  # a whole text stands outside the book
+                continue  # a whole text is no part of the book
             new = self.now[component].add(
                 taught(lessons, learned.reflections[component], update), update
             )
@@ -97,7 +97,7 @@ class Books:
         await asyncio.gather(*self._relating.values(), return_exceptions=True)
 
     def edit(self, component: str, edits: Iterable[BookEdit], update: int) -> None:
-        """Make edits that no reader asked for, as a test does."""
+        """Make edits outside an update's lessons, as tests and comparisons do."""
         self._change(component, self.now[component], edits, update)
 
     def _change(self, component: str, book: Book, edits: Iterable[BookEdit], update: int) -> None:

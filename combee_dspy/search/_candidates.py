@@ -284,7 +284,7 @@ class Compilation:
 
     @property
     def proposes_itself(self) -> bool:
-        """Whether a proposer of GEPA's kind stands in the place of aggregator and operators."""
+        """Whether a proposer of GEPA's kind replaces aggregator and operators."""
         return self.settings.instruction_proposer is not None or bool(self.code)
 
     @property
@@ -328,7 +328,7 @@ class Compilation:
         if rollouts is not None:
             limits = limits | Limits(rollouts=rollouts)
         if limits == Limits() and not (self.edits_instructions and splits.validation):
-            # A playbook reads its trainset once, unless it is told otherwise; so does a run that
+            # A playbook reads its trainset once by default; so does a run that
             # learns from traces alone and compares nothing.
             limits = Limits(epochs=1.0)
         return limits

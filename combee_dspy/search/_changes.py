@@ -64,28 +64,28 @@ class LessonLines:
     def changed(self, text: Candidate, changes: Iterable[Change]) -> Candidate:
         """Return a text with these changes. The rivals of an added lesson leave it."""
         changes = tuple(changes)
-        shows: dict[str, dict[str, bool]] = {change.component: {} for change in changes}
+        wanted: dict[str, dict[str, bool]] = {change.component: {} for change in changes}
         for change in changes:
             rivals = change.lesson.rivals if change.serve else ()
-            shows[change.component].update(dict.fromkeys(rivals, False))
+            wanted[change.component].update(dict.fromkeys(rivals, False))
         for change in changes:
-            shows[change.component][change.lesson.id] = change.serve
-        return self._with(text, shows)
+            wanted[change.component][change.lesson.id] = change.serve
+        return self._with(text, wanted)
 
     def follow(self, text: Candidate, before: Mapping[str, Book]) -> Candidate:
         """Return a text with what was decided of lessons since the books were as ``before``.
 
         A lesson that was united with a retired one leaves with it.
         """
-        shows: dict[str, dict[str, bool]] = {}
+        wanted: dict[str, dict[str, bool]] = {}
         for component, book in before.items():
             served = {wording for lesson in book.served for wording in lesson.wordings}
-            shows[component] = {
+            wanted[component] = {
                 lesson.id: lesson.state == "served"
                 for lesson in self.books[component].lessons
                 if (lesson.state == "served") is served.isdisjoint(lesson.wordings)
             }
-        return self._with(text, shows)
+        return self._with(text, wanted)
 
     def reordered(self, text: Candidate) -> Candidate:
         """Return a text with the same lessons in another order: the last one comes first."""
@@ -97,22 +97,22 @@ class LessonLines:
                 texts[component] = self.artifact.serve(text.texts[component], book)
         return text.edited(texts)
 
-    def _with(self, text: Candidate, shows: Mapping[str, Mapping[str, bool]]) -> Candidate:
-        """Return a text that shows some lessons and not others, by component and id.
+    def _with(self, text: Candidate, wanted: Mapping[str, Mapping[str, bool]]) -> Candidate:
+        """Return a text that serves some lessons and not others, by component and id.
 
         All other lines stay. Of several lines for one lesson the first stays.
         """
         texts: dict[str, str] = {}
-        for component, shown in shows.items():
+        for component, serves in wanted.items():
             old = text.texts[component]
             lines = self.artifact.read(old)
             gone: dict[str, tuple[State, str]] = {}
             more: list[BookLesson] = []
             for lesson in self.books[component].lessons:
                 ids = [line.id for line in lines.lessons if line.id in lesson.wordings]
-                is_shown = shown.get(lesson.id, bool(ids))
-                gone |= dict.fromkeys(ids[1:] if is_shown else ids, ("retired", ""))
-                if is_shown and not ids:
+                is_served = serves.get(lesson.id, bool(ids))
+                gone |= dict.fromkeys(ids[1:] if is_served else ids, ("retired", ""))
+                if is_served and not ids:
                     more.append(replace(lesson, state="served"))
             if gone or more:
                 book = Book((*lines.with_states(gone).lessons, *more))

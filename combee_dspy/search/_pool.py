@@ -107,7 +107,7 @@ class CandidatePool:
         ]
 
     def _keep_time(self, rollouts: Sequence[Rollout]) -> None:
-        """Keep time for the held-out set, by what the student's rollouts have taken."""
+        """Keep time for the held-out set, by the seconds of the student's rollouts."""
         heldout = 2 * len(self.task.splits.heldout)  # the student and the result run on each row
         if heldout and rollouts:
             seconds = fmean(rollout.seconds for rollout in rollouts)

@@ -171,7 +171,7 @@ class Proving:
             self.books.edit(change.component, [edit], self._member.step)
 
     async def _concerned(self, text: Candidate, lines: Collection[str]) -> list[int]:
-        """Return the rows that confirm changed lines: all that are shown something else.
+        """Return the rows that confirm changed lines: all that read something else.
 
         A small budget tries fewer of them: those that fail, and those nearest to each line.
         """

@@ -125,7 +125,7 @@ class RowSearch:
     ) -> list[Change]:
         """Return what else must change to mend a row; nothing where that is unknown, or chance.
 
-        Any line that a row was shown may spoil a row that was right before. One that never was
+        Any line that a row reads may spoil it where it was right before. One that never was
         right may need what is nearest to it, or be better off without that.
         """
         score = self.tested.scores[row]
@@ -144,7 +144,7 @@ class RowSearch:
             [change for change in suspects if change not in changes]
             for suspects in (self.served, self.waiting)
         )
-        served = await self.tested.shown(served, row)
+        served = await self.tested.relevant(served, row)
         if is_lost:
             more = await halved(served, is_mended)
         else:

@@ -79,9 +79,9 @@ class Trials:
 
 @dataclass(frozen=True)
 class Validated:
-    """A text with its rollouts on validation rows, and which lessons each of them was shown.
+    """A text with its rollouts on validation rows, and which lessons each of them reads.
 
-    A lesson proves nothing on a row that was not shown it. Looking lessons up may wait for an
+    A lesson proves nothing on a row that does not read it. Looking lessons up may wait for an
     embedding service, so it happens in a thread.
     """
 
@@ -94,19 +94,19 @@ class Validated:
         """Mean score by row."""
         return mean_scores(self.draws)
 
-    async def shown(self, changes: Iterable[Change], index: int) -> list[Change]:
-        """Return the changes of lessons that one row was shown."""
+    async def relevant(self, changes: Iterable[Change], index: int) -> list[Change]:
+        """Return the changes of lessons that one row reads."""
         return await asyncio.to_thread(
-            lambda: [change for change in changes if self._is_shown(change, index)]
+            lambda: [change for change in changes if self._reads(change, index)]
         )
 
     async def affected(self, other: Candidate) -> list[int]:
-        """Return the rows that another text shows something else."""
+        """Return the rows that read something else in another text."""
         return await asyncio.to_thread(
             lambda: [index for index in self.draws if self._differs(other, index)]
         )
 
-    def _is_shown(self, change: Change, index: int) -> bool:
+    def _reads(self, change: Change, index: int) -> bool:
         lookups = self._lookups(self.text, change.component, index)
         lines = set(change.lesson.wordings)
         return not lookups or any(ids is None or not lines.isdisjoint(ids) for ids in lookups)
@@ -124,7 +124,7 @@ class Validated:
         return False
 
     def _lookups(self, text: Candidate, component: str, index: int) -> list[tuple[str, ...] | None]:
-        """Return the ids of the lessons that each call of a row is shown; ``None`` for all."""
+        """Return the ids of the lessons that each call of a row reads; ``None`` for all."""
         calls: Sequence[PredictorCall] = [
             call for draw in self.draws[index] for call in draw.calls if call.is_of(component)
         ]

@@ -41,7 +41,7 @@ from tests.worlds import (
 _LINE = re.compile(r"the word for \w+ is \w+")
 
 
-def test_a_run_learns_more_than_a_call_is_shown(tmp_path: Path) -> None:
+def test_a_run_learns_more_than_a_call_reads(tmp_path: Path) -> None:
     world = World.made()
     program = world.compile(artifact=Memory(k=2), log_dir=tmp_path, heldout=12)
     report = program.combee_report

@@ -317,7 +317,7 @@ def test_a_metric_that_raises_leaves_what_was_said(tmp_path: Path) -> None:
     assert [event["error"] for event in events(tmp_path, "error")] == ["ValueError: no"]
 
 
-def test_who_answered_is_shown() -> None:
+def test_who_answered_reads() -> None:
     traces = [trace(0, prompt="p", model="m"), trace(1), trace(2, model="scripted/task")]
     report = compiled(World.made(), traces=traces).combee_report
     assert "1 (33% of those read) were answered by another prompt or model" in report.traces
