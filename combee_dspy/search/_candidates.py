@@ -37,6 +37,7 @@ __all__ = [
     "Split",
     "Splits",
     "TraceRows",
+    "paired",
 ]
 
 # Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1
@@ -121,6 +122,12 @@ class Row:
 
 Scores = Mapping[int, float]
 """Score by position in the validation set."""
+
+
+def paired(before: Scores, after: Scores) -> tuple[list[float], list[float]]:
+    """Return both scores of the rows that two texts have in common, in their order."""
+    rows = sorted(before.keys() & after.keys())
+    return [before[row] for row in rows], [after[row] for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

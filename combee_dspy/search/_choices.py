@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
-from combee_dspy.search._candidates import Member
+from combee_dspy.search._candidates import Member, paired
 
 __all__ = [
     "REACH",
@@ -122,14 +122,15 @@ def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, st
     better, for Beta(1 + w, 1 + l), passes ½ where w > l; its mean must be higher as well, for
     graded scores. Held-out rows never choose: they would no longer be held out.
     """
-    rows = sorted(child.scores.keys() & student.scores.keys())
-    if child.index == student.index or not rows:
+    before, after = paired(student.scores, child.scores)
+    if child.index == student.index or not before:
         return child, reason
-    before, after = [student.scores[row] for row in rows], [child.scores[row] for row in rows]
     wins, losses, _ = sign_test(before, after)
     if wins > losses and fmean(after) > fmean(before):
         return child, reason
-    counts = f"of {len(rows)} validation rows the best child does {wins} better and {losses} worse"
+    counts = (
+        f"of {len(before)} validation rows the best child does {wins} better and {losses} worse"
+    )
     return student, f"the student: {counts}"
 
 

@@ -11,7 +11,7 @@ from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books, ServedBooks
-from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores
+from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores, paired
 from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import choose_version
 from combee_dspy.search._effects import Effects, silence
@@ -159,11 +159,11 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     def _compare(self, text: Candidate, scores: Scores, student: Member, *, blamed: bool) -> None:
         """Note whether a version is the best, or clearly worse though no line is to blame."""
-        best = self._best[1] or student.scores
-        rows = sorted(best.keys() & scores.keys())
-        before, after = [best[row] for row in rows], [scores[row] for row in rows]
-        self._is_spoiled = bool(rows) and not blamed and clearly_worse(after, before)
-        if rows and fmean(after) >= fmean(before):
+        before, after = paired(self._best[1] or student.scores, scores)
+        if not before:
+            return
+        self._is_spoiled = not blamed and clearly_worse(after, before)
+        if fmean(after) >= fmean(before):
             self._best = text, scores
 
     async def _blame(self, step: int) -> Sequence[tuple[str, BookEdit]]:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from combee_dspy.evaluation import sign_test
 from combee_dspy.lessons import certainty
-from combee_dspy.search._candidates import Scores
+from combee_dspy.search._candidates import Scores, paired
 
 __all__ = ["compare", "spare"]
 
@@ -44,12 +44,11 @@ def compare(
     better and none worse make it. Of several tests each gets its share of the ¼ that is left. Rows
     that the change was chosen on make up for no loss elsewhere.
     """
-    rows = sorted(before.keys() & after.keys())
-    if not rows:
+    old, new = paired(before, after)
+    if not old:
         return 0, 0, False
-    old, new = [before[row] for row in rows], [after[row] for row in rows]
     wins, losses, _ = sign_test(old, new)
-    others = [row for row in rows if row not in chosen_on]
-    more, fewer, _ = sign_test([before[row] for row in others], [after[row] for row in others])
+    others = {row: score for row, score in after.items() if row not in chosen_on}
+    more, fewer, _ = sign_test(*paired(before, others))
     is_clear = certainty(wins, losses) >= 1 - _CHANCE / tests
     return wins, losses, is_clear and more >= fewer and fmean(new) > fmean(old)

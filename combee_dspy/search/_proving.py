@@ -10,7 +10,7 @@ from combee_dspy.events import LessonTested
 from combee_dspy.lessons import Book
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Scores
+from combee_dspy.search._candidates import Candidate, Scores, paired
 from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._line_rules import compare
@@ -163,7 +163,7 @@ class Proving:
         """Make changes in the books. Rows that speak for a group count for each by its share."""
         effect = None
         if len(changes) == 1:  # nobody can tell the effects of several apart
-            before, after = [self._member.scores[row] for row in scores], list(scores.values())
+            before, after = paired(self._member.scores, scores)
             is_served = changes[0].serve
             effect = lesson_effect(before, after) if is_served else lesson_effect(after, before)
         for change in changes:
