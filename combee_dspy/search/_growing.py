@@ -11,10 +11,10 @@ from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books, ServedBooks
-from combee_dspy.search._candidates import Candidate, Compilation, Member, Scores, paired
+from combee_dspy.search._candidates import Candidate, Member, Scores, paired
 from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import choose_version
-from combee_dspy.search._effects import Effects, silence
+from combee_dspy.search._effects import silence
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._line_rules import spare
 from combee_dspy.search._plans import Learned, Parent, UpdatePlan
@@ -45,14 +45,13 @@ class Growing(Keeper[Candidate, Draws | None]):
     to blame.
     """
 
-    task: Compilation
-    effects: Effects
     pool: CandidatePool
     books: Books
     proposer: Proposer | ServedBooks
 
     def __post_init__(self) -> None:
-        settings, seed = self.task.settings, self.task.seed
+        self._task, self._effects = self.pool.task, self.pool.effects
+        settings, seed = self._task.settings, self._task.seed
         self._staleness = settings.staleness
         self._versions: list[Version] = []  # by update
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
@@ -65,12 +64,12 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     def begin(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
-        purse, judged = self.effects.purse, self.books.artifact.judges
+        purse, judged = self._effects.purse, self.books.artifact.judges
         purse.set_aside = spare(purse.limits.rollouts, self.pool.size, judged=judged)
 
     @property
     def _tests_at_end(self) -> bool:
-        return self.effects.purse.limits.rollouts is not None
+        return self._effects.purse.limits.rollouts is not None
 
     def ended(self, error: Exception | None) -> None:
         """Cancel validations and tests that nobody waits for any more."""
@@ -104,13 +103,13 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     async def parent(self, step: int) -> Parent:
         """Return the text of update ``step`` − 1 − staleness: later ones may not be there yet."""
-        names, settings = self.task.components, self.task.settings
-        if self.task.edits_instructions and settings.component_selector != "all":
+        names, settings = self._task.components, self._task.settings
+        if self._task.edits_instructions and settings.component_selector != "all":
             names = (names[step % len(names)],)
         return Parent(self._text(step - 1 - self._staleness), -1, names)
 
     def _text(self, step: int) -> Candidate:
-        return self._versions[step].text if step >= 0 else self.task.seed
+        return self._versions[step].text if step >= 0 else self._task.seed
 
     def _last_validated(self, step: int) -> Version | None:
         """Return the last version before an update whose validation has begun."""
@@ -118,7 +117,7 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     def is_settled(self, last: int, size: int) -> bool:
         """Return whether all training rows were right when they ran last."""
-        return self.task.settings.skip_perfect_score and self._rows.are_right(last, size)
+        return self._task.settings.skip_perfect_score and self._rows.are_right(last, size)
 
     async def propose(self, learned: Learned) -> Candidate:
         """Make the next text, once the tests are there that it must know of."""
@@ -131,7 +130,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         if text.id != base.id:
             labels = "+".join(self.proposer.labels)
             event = text.proposed((base.id,), labels, tuple(learned.lessons))
-            self.effects.log.emit(event, step=step)
+            self._effects.log.emit(event, step=step)
             self.proposed = True
         self._versions.append(Version(text, self._validation(text, step)))
         return text
@@ -139,7 +138,7 @@ class Growing(Keeper[Candidate, Draws | None]):
     def _validation(self, text: Candidate, step: int) -> asyncio.Task[Draws] | None:
         """Begin the validation of a text, where it is due and the text is new."""
         last = self._last_validated(step)
-        if step not in self._due or text.id == (last.text if last else self.task.seed).id:
+        if step not in self._due or text.id == (last.text if last else self._task.seed).id:
             return None
         validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
         validation.add_done_callback(silence)  # where the run ends first, nobody asks for it
@@ -178,7 +177,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         artifact = self.books.artifact
         books = {component: self.books.after(component, step) for component in self.books.now}
         tested = Validated(artifact, self._versions[step].text, draws)
-        trials = Trials(self.effects, self.pool, step, BLAMED)
+        trials = Trials(self.pool, step, BLAMED)
         lines = LessonLines(artifact, books)
         return await blame(trials, lines, tested, earlier, before, self.proposer.allows)
 
@@ -195,12 +194,10 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     async def result(self) -> Member:
         """Return the text that validation speaks for, once its lines are tested."""
-        self.effects.purse.set_aside = 0
+        self._effects.purse.set_aside = 0
         last = len(self._versions) - 1
         await self._read_tests(last + 1, last)
         await join_cut_off(self._versions, self.pool)
-        perfect = self.task.settings.perfect_score
-        allows = self.proposer.allows
-        proving = Proving(self.effects, self.pool, self.books, perfect, allows)
+        proving = Proving(self.pool, self.books, self.proposer.allows)
         await proving.prove(self._text(last), self._basis)
         return self.pool.select(*choose_version(self.pool.members))

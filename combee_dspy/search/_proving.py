@@ -12,7 +12,6 @@ from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores, paired
 from combee_dspy.search._changes import Change, LessonLines
-from combee_dspy.search._effects import Effects
 from combee_dspy.search._line_rules import compare
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
@@ -34,19 +33,17 @@ class Proving:
         allows: Whether guards and the budgets of operators let a text take the place of another.
     """
 
-    effects: Effects
     pool: CandidatePool
     books: Books
-    perfect_score: float
     allows: Callable[[Candidate, Candidate], bool]
 
     def __post_init__(self) -> None:
         self._member = self.pool.members[-1]  # the text that passed last, and its rollouts
         self._draws: Draws = {}
-        room = self.effects.purse.room
+        self._log, room = self.pool.effects.log, self.pool.effects.purse.room
         self._is_limited = room is not None
         left = self.pool.size if room is None else room
-        self._trials = Trials(self.effects, self.pool, self._member.step, left)
+        self._trials = Trials(self.pool, self._member.step, left)
         self._lines = LessonLines(self.books.artifact, self.books.now)
 
     async def prove(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
@@ -82,7 +79,7 @@ class Proving:
     @property
     def _failing(self) -> list[int]:
         scores = self._member.scores
-        perfect = perfect_score_of(self.perfect_score, scores.values())
+        perfect = perfect_score_of(self.pool.task.settings.perfect_score, scores.values())
         return sorted(row for row, score in scores.items() if score < perfect)
 
     async def _validate(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
@@ -149,7 +146,7 @@ class Proving:
                 losses=losses,
                 accepted=accepted,
             )
-            self.effects.log.emit(tested, step=before.step, component=change.component)
+            self._log.emit(tested, step=before.step, component=change.component)
         if accepted:
             counts = f"{wins} validation rows better and {losses} worse"
             reason = f"{what}, {len(changes)} tried together: {counts}"
@@ -208,6 +205,6 @@ class Proving:
         """Let a text join the pool. A row that its change does not concern keeps its rollouts."""
         parent = self._member
         event = text.proposed((parent.candidate.id,), "test", tuple(components))
-        self.effects.log.emit(event, step=parent.step)
+        self._log.emit(event, step=parent.step)
         self._draws = {**self._draws, **draws}
         self._member = self.pool.join(text, (parent.index,), parent.step, self._draws)

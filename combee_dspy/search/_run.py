@@ -156,7 +156,7 @@ def _make_keeper(contexts: Contexts, gepa: Gepa) -> Growing | Pareto:
     task, effects, pool = contexts.task, contexts.effects, contexts.pool
     if task.is_trunk:
         proposer = Proposer(contexts) if task.edits_instructions else ServedBooks(contexts.books)
-        return Growing(task, effects, pool, contexts.books, proposer)
+        return Growing(pool, contexts.books, proposer)
     custom, settings = None, task.settings
     if task.proposes_itself:
         adapter = make_adapter(

@@ -15,7 +15,7 @@ from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import Candidate, EffectPlace, Scores
 from combee_dspy.search._changes import Change
-from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._effects import VALIDATION
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 
 __all__ = ["Trials", "Validated", "lesson_effect"]
@@ -32,7 +32,6 @@ class Trials:
         left: Rollouts that may still be taken.
     """
 
-    effects: Effects
     pool: CandidatePool
     step: int
     left: int
@@ -48,7 +47,7 @@ class Trials:
                 return math.nan
             self.left -= 1
             row, place = self.pool.validation[index], EffectPlace("proof", self.step)
-            rollout = await self.effects.rollout(text, row, place, lane=VALIDATION)
+            rollout = await self.pool.effects.rollout(text, row, place, lane=VALIDATION)
             self._scores[text.id, index] = rollout.score
         return self._scores[text.id, index]
 
@@ -73,7 +72,7 @@ class Trials:
 
     def inputs(self, index: int) -> str:
         """Return the texts of a row's inputs."""
-        example = self.effects.texts.example(self.pool.validation[index].example)
+        example = self.pool.effects.texts.example(self.pool.validation[index].example)
         return " ".join(texts_in(example.inputs().toDict()))
 
 

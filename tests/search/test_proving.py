@@ -82,7 +82,8 @@ class Bench:
             Row("validation", row, dspy.Example(question=f"row {row}").with_inputs("question"), "")
             for row in range(self.rows)
         ]
-        self.size, self.draws, self.purse = self.rows, 1, self
+        self.size, self.draws, self.purse, self.effects = self.rows, 1, self, self
+        self.task = SimpleNamespace(settings=SimpleNamespace(perfect_score=1.0))
         self.texts = SimpleNamespace(example=lambda example: example)
         self.log = SimpleNamespace(emit=self._emit)
 
@@ -110,7 +111,7 @@ class Bench:
             for step, text in ((-1, text_of([])), (0, text_of(lines))):
                 self.join(text, (), step, await self.validate(text, self.validation, step))
             pool = cast("Any", self)
-            proving = Proving(pool, pool, books, 1.0, lambda _old, _new: True)
+            proving = Proving(pool, books, lambda _old, _new: True)
             await proving.prove(text, dict(books.now))
 
         asyncio.run(run())
@@ -127,7 +128,7 @@ class Bench:
             pool, scores = cast("Any", self), {row: self.score([], row) for row in range(self.rows)}
             draws = await self.validate(new, self.validation, 0)
             tested = Validated(books.artifact, new, draws)
-            trials = Trials(pool, pool, 0, left)
+            trials = Trials(pool, 0, left)
             known = LessonLines(books.artifact, books.now)
             return await blame(trials, known, tested, old, scores, lambda _old, _new: True)
 
