@@ -245,10 +245,10 @@ def _missed(
     learned: Mapping[str, Sequence[str]], calls: Mapping[str, Mapping[str, object]], shelf: Shelf
 ) -> list[str]:
     """Return the lessons that too many of their examples are not shown, most missed first."""
-    covered = {source: shelf.covered(call) for source, call in calls.items()}
+    shown = {source: set(shelf.lessons(call)) for source, call in calls.items()}
     missed: Counter[str] = Counter()
     for line, sources in learned.items():
-        near = [line in covered[source] for source in sources if source in covered]
+        near = [line in shown[source] for source in sources if source in shown]
         misses = near.count(False)
         if misses > max(1, min(len(near) // 2, len(calls) // _COMMON)):
             missed[line] = misses

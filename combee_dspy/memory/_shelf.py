@@ -10,21 +10,9 @@ from itertools import zip_longest
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.memory._cues import own_words
 from combee_dspy.memory._text import read_example, read_memory
-from combee_dspy.reflections import (
-    Vocabulary,
-    fit_lines,
-    line_tokens,
-    texts_in,
-    word_likeness,
-)
-from combee_dspy.texts import numbers_in
+from combee_dspy.reflections import fit_lines, line_tokens, texts_in
 
 _LOCK = threading.Lock()
-# From this likeness on, lessons with the same numbers say the same. Of 2,787 pairs of lines that a
-# 1.5B model wrote about house rules, 220 say the same; this takes 143 for such, and errs in one.
-_SAME = 0.5
-# So many further lines are looked up for a call, to fill the places of those that say the same.
-_FURTHER = 32
 
 
 class Shelf:
@@ -43,20 +31,17 @@ class Shelf:
         self._lines = tuple(self.text.lookup)
         self._nearest = _by_both(self.text.lookup, retriever)
         self._nearest_examples = retriever.index(self.text.examples)
-        self._vocabulary = Vocabulary.of(self.text.lessons)
-        self._subjects: dict[str, dict[str, float]] = {}
 
     def lessons(self, inputs: Mapping[str, object]) -> list[str]:
         """Return the lessons that a call with these inputs is shown.
 
-        First those that every call is shown, then the nearest that fit into the budget. Of several
-        that say the same, the nearest takes one of the k places.
+        Those that every call is shown come first, then the k nearest, the nearest first, as far as
+        they fit into the budget.
         """
-        return list(self._choose(inputs))
-
-    def covered(self, inputs: Mapping[str, object]) -> set[str]:
-        """Return the lessons that a call is shown, in these words or in others."""
-        return {line for lines in self._choose(inputs).values() for line in lines}
+        always = self.text.always
+        left = self._budget - sum(map(line_tokens, always))
+        nearest = self._nearest(query_of(inputs), self.text.k)
+        return [*always, *fit_lines((self._lines[place] for place in nearest), left)]
 
     def entries(self, inputs: Mapping[str, object]) -> tuple[list[str], list[dict[str, str]]]:
         """Return the lessons that a call with these inputs is shown, and the worked examples.
@@ -67,30 +52,6 @@ class Shelf:
         places = self._nearest_examples(query_of(inputs), self.text.k) if lines else ()
         nearest = fit_lines((lines[place] for place in places), self._budget)
         return self.lessons(inputs), list(filter(None, map(read_example, nearest)))
-
-    def _choose(self, inputs: Mapping[str, object]) -> dict[str, list[str]]:
-        """Return the lines that a call is shown, each with all near ones that say the same."""
-        always, k = self.text.always, self.text.k
-        wordings = {line: [line] for line in always}
-        for place in self._nearest(query_of(inputs), k + _FURTHER):
-            line = self._lines[place]
-            same = next((other for other in wordings if self._say_the_same(line, other)), None)
-            if same is not None:
-                wordings[same].append(line)
-            elif len(wordings) < len(always) + k:
-                wordings[line] = [line]
-        left = self._budget - sum(map(line_tokens, always))
-        looked_up = [line for line in wordings if line not in always]
-        return {line: wordings[line] for line in (*always, *fit_lines(looked_up, left))}
-
-    def _say_the_same(self, line: str, other: str) -> bool:
-        likeness = word_likeness(self._subject(line), self._subject(other))
-        return likeness >= _SAME and numbers_in(line) == numbers_in(other)
-
-    def _subject(self, line: str) -> dict[str, float]:
-        if line not in self._subjects:
-            self._subjects[line] = self._vocabulary.subject(line)
-        return self._subjects[line]
 
 
 def query_of(inputs: Mapping[str, object]) -> str:

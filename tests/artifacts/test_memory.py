@@ -75,36 +75,7 @@ def test_the_users_own_are_shown_to_every_call_whatever_lookup_finds():
         assert RULES[0] in other.text.split("Lessons to look up")[0]
 
 
-WORDINGS = (
-    "The code for a kettle is K7.",
-    "When answering a message about a kettle, use the code K7.",
-    "A message about a kettle gets the code K7.",
-)
-OTHERS = [f"A message about a {thing} gets the code {thing[:1].upper()}3." for thing in THINGS]
-SOFA = OTHERS[2]
-
-
-def test_wordings_of_one_rule_take_one_place_of_a_lookup():
-    lessons = Book().add(map(Taught, [*WORDINGS, *OTHERS]), born=0)
-    text = Memory(k=2).serve("Answer.", lessons)
-    shown = Memory(k=2).shows(text, {"message": "My kettle leaks. Which code is it? And the sofa?"})
-    assert set(shown) == {lesson_id(WORDINGS[0]), lesson_id(SOFA)}
-    memory, own = Memory(k=1), f"Answer.\n\nLessons learned:\n- {WORDINGS[1]}"
-    shown = memory.shows(memory.serve(own, lessons), {"message": "A code for kettle and sofa?"})
-    assert shown == (lesson_id(WORDINGS[1]), lesson_id(SOFA)), "every call is shown the rule"
-
-
-def test_a_rule_that_a_call_is_shown_in_other_words_is_not_missed():
-    rules = [Taught(rule, ("0", "1", "2")) for rule in WORDINGS]
-    lessons = Book().add([*rules, *map(Taught, OTHERS)], born=0)
-    asked = {
-        str(number): example(f"My {thing} came late. Which code?")
-        for number, thing in enumerate(["kettle"] * 3 + THINGS[:4])
-    }
-    assert read_memory(arranged(Memory(k=1), lessons, asked), 1).always == ()
-
-
-def test_lessons_of_one_form_are_no_wordings_of_one_rule():
+def test_each_lesson_of_one_form_takes_a_place_of_its_own():
     text = Memory(k=3).serve("Answer.", Book().add(map(Taught, RULES), born=0))
     assert len(Memory(k=3).shows(text, {"question": "Code for apples, bells, clocks?"})) == 3
 
