@@ -45,7 +45,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """What a calibration has found.
+    """How well a judge agrees with its reference.
 
     Attributes:
         correlation: Spearman's rank correlation; ``None`` where it is not defined.
@@ -77,13 +77,13 @@ class CalibrationResult:
 
 
 class Calibrator:
-    """Pairs of scores that a run collects, and what follows from them.
+    """Collects pairs of scores, and decides whether the judge may go on.
 
-    Used on a run's event loop, in the order of its updates: what it decides then follows from the
-    journal alone, so a run that goes on feeds it anew.
+    Lives on a run's event loop. Pairs come in the order of updates, so what it decides follows from
+    the journal alone; a run that goes on adds its pairs again.
 
     Args:
-        calibration: What is asked for.
+        calibration: The reference, and what agreement is needed.
         seed: The run's seed.
         planned: Training rollouts that the run may buy, where known: a short run judges a larger
             share by both, so that the minimum is there by half of it.
@@ -101,16 +101,16 @@ class Calibrator:
         self._decided = 0
 
     def chosen(self, *place: str | int) -> bool:
-        """Return whether a rollout is in the sample: a matter of the seed and of its place, never
-        of arrival.
+        """Return whether a rollout is in the sample, by the seed and its place alone.
 
-        ``place`` is what tells the rollout apart, for example candidate, example and replicate.
+        ``place`` identifies the rollout, for example by candidate, example and replicate.
         """
         return derive(self._seed, "calibration", *place).random() < self.share
 
     def judge(self, example: object, prediction: object) -> float:
-        """Return the reference's score of a rollout. May call an LM: run it in a worker, and
-        journal the score.
+        """Return the reference's score of a rollout.
+
+        It may call an LM: run it in a worker thread, and write the score to the journal.
 
         Raises:
             CalibrationFailedError: The reference raised, or gave no score.
@@ -129,21 +129,25 @@ class Calibrator:
         return score
 
     def add(self, judged: float, reference: float) -> None:
-        """Take the scores that a rollout got from the judge and from its reference."""
+        """Add the scores of a rollout by the judge and by its reference."""
         self.pairs.append((judged, reference))
 
     def decide(self, *, final: bool = False) -> CalibrationResult | None:
-        """Decide where a decision is due: at the minimum of pairs, each time their number has
-        doubled, and at the end.
+        """Decide at the minimum of pairs, each time their number has doubled, and at the end.
 
-        A run is ended only by a judge whose interval lies below the threshold as a whole: what is
-        not told yet may be told by more pairs, and what it bought is not thrown away. While the
-        reference gives all rollouts one score there is nothing to rank, and the decision waits for
-        the end. ``final``: no more rollouts will come; what has not passed then is fit for no
-        claim. Returns ``None`` where nothing was due.
+        Only an interval that lies below the threshold as a whole ends a run: else more pairs may
+        decide. While the reference gives all rollouts the same score there is nothing to rank, and
+        the decision waits for the end.
+
+        Args:
+            final: Whether no more rollouts will come.
+
+        Returns:
+            The result; ``None`` where no decision was due. What has not passed at the end supports
+            no claim.
 
         Raises:
-            CalibrationFailedError: Judge and reference are shown not to agree.
+            CalibrationFailedError: Judge and reference do not agree.
         """
         n, settings = len(self.pairs), self.calibration
         if final and n < LEAST_PAIRS:
@@ -152,8 +156,8 @@ class Calibrator:
                 " needed"
             )
             return CalibrationResult(None, -1.0, 1.0, n, settings.threshold, False, reason)
-        told_apart = len({reference for _, reference in self.pairs}) != 1
-        due = final or (told_apart and n >= max(settings.minimum, 2 * self._decided))
+        is_ranked = len({reference for _, reference in self.pairs}) != 1
+        due = final or (is_ranked and n >= max(settings.minimum, 2 * self._decided))
         if not due or (n == self._decided and not final):
             return None
         self._decided = n

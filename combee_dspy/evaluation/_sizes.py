@@ -109,7 +109,7 @@ def cost_of_judging(judge: Judge, rows: Sequence[dspy.Example], costs: Costs) ->
         raise ArgumentValueError("judge", model, "has no known price", remedy)
     if not rows:
         raise ArgumentValueError("rows", [], "are none", "Give some that will be judged.")
-    shown = [row.toDict() if judge.reference else row.inputs().toDict() for row in rows]
-    tokens = sum(estimate_tokens(str(values)) for values in shown) / len(rows)
+    fields = [row.toDict() if judge.reference else row.inputs().toDict() for row in rows]
+    tokens = sum(estimate_tokens(str(values)) for values in fields) / len(rows)
     prompt = round(tokens) + estimate_tokens(judge.criteria) + _RESPONSE + _FRAME
     return price.dollars(prompt, _VERDICT)

@@ -17,7 +17,7 @@ from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import without_callbacks
-from combee_dspy.events import BookChanged, CopiesRemoved, Event, WarningRaised
+from combee_dspy.events import BookChanged, Event, WarningRaised
 from combee_dspy.exceptions import (
     InfrastructureError,
 )
@@ -26,11 +26,11 @@ from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, Journal, RunLog
 from combee_dspy.lessons import Book, Taught, read_section, taught
 from combee_dspy.lms import adapter_for
-from combee_dspy.records import CallUsage, FailedCall, Lessons, Reflection, Role
+from combee_dspy.records import CallUsage, FailedCall, Reflection, Role
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import Answer, CallJob, Slots, decode_answer, open_slots
-from combee_dspy.search import Texts, call_effect, in_own_loop, scrubbed_answer
-from combee_dspy.strategies import EmitFn, StrategyContext
+from combee_dspy.search import Texts, call_effect, cut_copies, in_own_loop, scrubbed_answer
+from combee_dspy.strategies import StrategyContext
 from combee_dspy.traces import Selected
 from combee_dspy.weighers import Weigher
 
@@ -121,7 +121,7 @@ class Learner:
         lessons = await Instruction().learn(_arrived(reflections), self.aggregator, context)
         if words is not None:
             examples = (trace.inputs for trace in self.selected.traces)
-            lessons = _in_own_words(lessons, CopyIndex(examples, words), text, emit)
+            lessons = cut_copies(lessons, CopyIndex(examples, words), [text], emit)
         new = taught(lessons, reflections, 0)
         book = self.weigher.applied(before.add(new, 0).edit(lessons.edits).book)
         emit(BookChanged.of(book))
@@ -208,16 +208,3 @@ def _arrived(reflections: Iterable[Reflection]) -> list[asyncio.Future[Reflectio
         future.set_result(reflection)
         futures.append(future)
     return futures
-
-
-def _in_own_words(lessons: Lessons, copies: CopyIndex, task: str, emit: EmitFn) -> Lessons:
-    """Return lessons without what they copy from traces."""
-    own: list[Any] = []
-    refused: list[str] = []
-    for lesson in lessons.lessons:
-        text, copied = copies.cut(lesson.text, [task])
-        refused.extend(copied)
-        own += [replace(lesson, text=text)] if text else []
-    if refused:
-        emit(CopiesRemoved(tuple(refused), len(refused)))
-    return replace(lessons, lessons=tuple(own))

@@ -59,6 +59,7 @@ from combee_dspy.search._compile import (
     make_compilation,
     open_shared,
 )
+from combee_dspy.search._contexts import cut_copies
 from combee_dspy.search._privacy import Texts, user
 from combee_dspy.search._refusals import SerialVerdict, check_verdict
 from combee_dspy.search._splits import Data
@@ -73,6 +74,7 @@ __all__ = [
     "check_verdict",
     "compile_program",
     "compile_task",
+    "cut_copies",
     "in_own_loop",
     "make_compilation",
     "open_shared",

@@ -18,7 +18,7 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.strategies import EmitFn, StrategyContext
 
-__all__ = ["Contexts"]
+__all__ = ["Contexts", "cut_copies"]
 
 
 @dataclass(eq=False)
@@ -44,19 +44,8 @@ class Contexts:
 
     def without_copies(self, lessons: Lessons, emit: EmitFn) -> Lessons:
         """Return lessons without what they copy from training examples."""
-        if self.copies is None:
-            return lessons
         own = [self.task.seed.texts[component] for component in self.task.components]
-        rest: list[Lesson] = []
-        removed: list[str] = []
-        for lesson in lessons.lessons:
-            text, copied = self.copies.cut(lesson.text, own)
-            removed.extend(copied)
-            if text:
-                rest.append(replace(lesson, text=text))
-        if removed:
-            emit(CopiesRemoved(tuple(removed), len(removed)))
-        return replace(lessons, lessons=tuple(rest))
+        return lessons if self.copies is None else cut_copies(lessons, self.copies, own, emit)
 
     @cached_property
     def _joined_later(self) -> bool:
@@ -102,3 +91,19 @@ class Contexts:
         described = decode_fields(candidate.texts.get(fields_key(component), ""))
         text, seed = candidate.texts[component], self.task.seed.texts[component]
         return guard_notes(settings.guards, component, text, described, seed)
+
+
+def cut_copies(
+    lessons: Lessons, copies: CopyIndex, own_texts: Sequence[str], emit: EmitFn
+) -> Lessons:
+    """Return lessons without what they copy from examples, but for what ``own_texts`` hold too."""
+    rest: list[Lesson] = []
+    removed: list[str] = []
+    for lesson in lessons.lessons:
+        text, copied = copies.cut(lesson.text, own_texts)
+        removed.extend(copied)
+        if text:
+            rest.append(replace(lesson, text=text))
+    if removed:
+        emit(CopiesRemoved(tuple(removed), len(removed)))
+    return replace(lessons, lessons=tuple(rest))

@@ -15,7 +15,6 @@ from combee_dspy.exceptions import (
     ArgumentValueError,
     HeldoutMovedError,
     JournalMismatchError,
-    SplitOverlapError,
 )
 from tests.slow import slow_but
 from tests.worlds import World, events, examples, metric, rows
@@ -180,15 +179,6 @@ def test_the_same_rows_may_be_read_again_and_that_is_counted(world: World, tmp_p
     assert second.receipt.looks == 1
     assert second.receipt.warnings
     assert not second.supports_claims
-
-
-@pytest.mark.parametrize("split", ["trainset", "valset"])
-def test_overlap_is_refused(world: World, split: str) -> None:
-    sets = {"trainset": examples(12), "valset": examples(6, 100)}
-    sets[split] += examples(1, 200)
-    with dspy.context(lm=world.task_lm), pytest.raises(SplitOverlapError, match=split):
-        world.combee().compile(dspy.Predict("question -> answer"), **sets, heldout=examples(8, 200))
-    assert not world.asked
 
 
 def test_a_finer_target_than_the_rows_can_tell_is_refused(world: World, tmp_path: Path) -> None:

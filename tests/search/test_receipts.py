@@ -16,8 +16,9 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Heldout, Privacy, Task, compile_many
+from combee_dspy import Heldout, Privacy
 from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
+from tests.search.test_heldout import MOVES
 from tests.slow import slow_but
 from tests.worlds import World, examples, metric
 
@@ -68,19 +69,6 @@ def lenient(
     return 1.0
 
 
-MOVES: dict[str, dict[str, Any]] = {
-    "other rows": {"heldout": examples(8, 300)},
-    "other rows, learned from a row less": {"heldout": examples(8, 300), "trainset": examples(11)},
-    "a row less": {"heldout": examples(7, 200)},
-    "a row more": {"heldout": examples(9, 200)},
-    "a label as input": {
-        "heldout": [row.with_inputs("question", "answer") for row in examples(8, 200)]
-    },
-    "read rows are validated on": {"valset": examples(6, 203), "heldout": None},
-    "validated rows are held out": {"valset": examples(6, 300), "heldout": examples(6, 100)},
-}
-
-
 @pytest.mark.parametrize("how", slow_but(("other rows", "read rows are validated on"), MOVES))
 def test_without_a_name_and_a_log_dir_nothing_is_recorded_and_nothing_refused(
     world: World, project: Path, how: str
@@ -128,28 +116,6 @@ def test_looks_are_counted_by_rows_in_all_processes(world: World, project: Path)
 
     assert looks(rows=examples(7, 201)) == 1
     assert run(world, trainset=examples(3, 400)).combee_report.receipt.looks == 2
-
-
-def test_several_tasks_read_each_look_once(world: World, project: Path) -> None:
-    held = Heldout(examples(8, 200), study="refunds")
-    tasks = [
-        Task(
-            str(seed),
-            dspy.Predict("question -> answer"),
-            examples(12),
-            examples(6, 100),
-            held,
-            seed=seed,
-        )
-        for seed in (0, 1)
-    ]
-    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        combee = world.combee(max_metric_calls=40, reflection_minibatch_size=4)
-        looks = [
-            result.report.receipt.looks for result in compile_many(tasks, combee=combee, at_once=1)
-        ]
-    assert looks == [0, 1]
-    assert run(world).combee_report.receipt.looks == 2
 
 
 def test_a_project_is_held_to_its_rows_whatever_the_log_dir(

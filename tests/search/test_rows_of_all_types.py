@@ -1,4 +1,4 @@
-"""Rows that JSON does not hold: a run that goes on buys no rollout of theirs again, or says so."""
+"""Rows that JSON does not hold: a run buys their rollouts once, says that it cannot, or refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from combee_dspy import Budget
-from tests.worlds import ANIMALS, World, code_word, events, rows
+from combee_dspy.exceptions import ArgumentValueError
+from tests.worlds import ANIMALS, World, code_word, events, examples, metric, rows
 
 
 class Opaque:
@@ -86,3 +87,47 @@ def test_a_run_that_cannot_be_resumed_says_so(
     assert "'thing', a Opaque" in warning
     assert "add_codec" in warning
     assert warning in [event["text"] for event in events(tmp_path, "warning")]
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [CYCLE, {"a": CYCLE}, nested(3_000), 10**5_000], ids=["cycle", "in", "deep", "digits"]
+)
+@pytest.mark.parametrize("field", ["question", "note"])
+def test_a_row_that_no_journal_can_hold_is_refused_by_name(value: Any, field: str) -> None:
+    world = World.made()
+    row = dspy.Example(**{"question": "a", "answer": "b", field: value})
+    trainset = [*examples(2), row.with_inputs("question")]
+
+    with dspy.context(lm=world.task_lm), pytest.raises(ArgumentValueError, match=r"trainset\[2\]"):
+        world.combee().compile(dspy.Predict("question -> answer"), trainset=trainset)
+    assert world.asked == 0
+
+
+@pytest.mark.parametrize("how", ["field", "inside"])
+def test_a_metric_that_changes_its_example_is_refused_by_name(how: str) -> None:
+    def changing(gold: Any, pred: Any, *more: Any) -> Any:
+        score = metric(gold, pred)
+        if how == "field":
+            gold.answer = pred.answer
+        else:
+            gold.notes.append(pred.answer)
+        return score
+
+    world = World.made()
+    trainset = [row.copy(notes=[]) for row in examples(12)]
+    with (
+        dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()),
+        pytest.raises(ArgumentValueError, match="is an example that was changed"),
+    ):
+        world.combee(metric=changing).compile(dspy.Predict("question -> answer"), trainset=trainset)
