@@ -132,8 +132,7 @@ class Buyer:
             cost = attempts.end(result.usage)
         except (InfrastructureError, AbandonedError, WorkError) as error:
             # It has cost something all the same. A run that goes on tries again.
-            if error.usage or not attempts.cost:
-                await self._commit_failed(effect, kind, error.usage, self._reason(error))
+            await self._commit_failed(effect, kind, error.usage, self._reason(error))
             cost = attempts.end(error.usage) or None
             if attempts.refused:
                 raise BudgetReached(attempts.refused) from error
@@ -154,14 +153,20 @@ class Buyer:
         return f"given up while it was under way: {self.over or 'the run was ended'}"
 
     async def _commit_failed(
-        self, effect: Effect, kind: str, usage: tuple[CallUsage, ...], reason: str
+        self,
+        effect: Effect,
+        kind: str,
+        usage: tuple[CallUsage, ...],
+        reason: str,
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """Commit what an attempt at an effect has cost that came to nothing."""
+        """Commit what a failed attempt at an effect has cost; whether another attempt follows."""
         now = time.time_ns()
         failed = Effect(
             f"failed/{effect.key}/{now}",
             "failed",
-            {"of": kind},
+            {"of": kind, "goes_on": True} if goes_on else {"of": kind},
             purpose=effect.purpose,
             step=effect.step,
             error=self.texts.scrub(reason),
@@ -204,7 +209,7 @@ class _Attempts(Repeats):
         purse: Purse,
         effect: Effect,
         kind: str,
-        commit: Callable[[Effect, str, tuple[CallUsage, ...], str], Awaitable[None]],
+        commit: Callable[..., Awaitable[None]],
     ) -> None:
         self._purse, self._effect, self._kind, self._commit = purse, effect, kind, commit
         self._sent_again = 0  # calls that are not booked yet
@@ -223,7 +228,7 @@ class _Attempts(Repeats):
         """Book an attempt that failed, before the next one."""
         if usage:
             self.end(usage)
-            await self._commit(self._effect, self._kind, usage, reason)
+            await self._commit(self._effect, self._kind, usage, reason, goes_on=True)
         return True
 
     def end(self, usage: tuple[CallUsage, ...]) -> tuple[CallUsage, ...]:

@@ -67,7 +67,11 @@ def lost_effects(reader: Reader, run: int) -> list[Lost]:
     """
     ended: Counter[str] = Counter()
     history = RunHistory(reader, run)
-    sql = "SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'"
+    sql = (
+        "SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'"
+        # After an attempt that failed, the effect was in flight still.
+        " AND NOT (kind = 'failed' AND value ->> '$.goes_on' IS NOT NULL)"
+    )
     for kind, key in reader.rows(sql, (run,)):
         ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
     answers = (entry.event for entry in history.entries(AnswersLost))

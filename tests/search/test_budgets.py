@@ -609,10 +609,19 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     assert len(failed) > 1, "each attempt"
     with Reader(tmp_path / "journal.sqlite") as reader:
         earlier = earlier_costs(reader, 1)
+        assert lost_effects(reader, 1) == []
     assert {kind for kind, _ in earlier} == {"rollout"}
     purse = Purse(Limits(calls=1000), earlier)
     assert purse.spent.calls == sum(row["calls"] for row in failed)
     assert asyncio.run(purse.reserve_cost("rollout")) == {"calls": 1}
+    # Killed between two attempts it was in flight.
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
+        connection.execute(
+            "DELETE FROM effect WHERE kind = 'failed' AND value NOT LIKE '%goes_on%'"
+        )
+        connection.commit()
+    with Reader(tmp_path / "journal.sqlite") as reader:
+        assert lost_effects(reader, 1)
 
 
 def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: World) -> None:
