@@ -39,36 +39,34 @@ __all__ = [
 
 
 def lms_by_role(settings: Settings) -> dict[Role, dspy.BaseLM | None]:
+    """Return the LMs that the library itself asks; ``None`` for DSPy's own."""
     return {"proposer": settings.reflection_lm, "reflector": settings.reflection_lm}
 
 
 def models_by_role(settings: Settings) -> dict[str, str]:
+    """Return the names of a run's models, by what they are asked for."""
     lms = {"task": dspy.settings.lm, "proposer": settings.reflection_lm}
-    return {
-        role: str(getattr(lm, "model", type(lm).__name__))
-        for role, lm in lms.items()
-        if lm is not None
-    }
+    return {role: _model(lm) for role, lm in lms.items() if lm is not None}
+
+
+def _model(lm: object) -> str:
+    return str(getattr(lm, "model", type(lm).__name__))
 
 
 def evaluator_of(metric: Any, print_: str) -> str:
-    """Return who scores: a metric's qualified name, the models of one that judges, and 12 digits of
-    its hash.
+    """Return the name of an evaluator: the metric's qualified name, its judges' models, and 12
+    digits of its hash.
 
     The hash (see :func:`combee_dspy.rollouts.fingerprints`) is that of its code and settings:
-    another one is another evaluator, whatever its name.
+    another hash is another evaluator, whatever its name.
     """
-    named = metric
-    while isinstance(named, functools.partial):
-        named = named.func
-    named = named if hasattr(named, "__qualname__") else type(named)
-    judges = ", ".join(
-        str(getattr(lm, "model", type(lm).__name__))
-        for lm in evaluator_lms(metric, dspy.settings.lm)
-    )
-    return (
-        f"{named.__module__}.{named.__qualname__}{f' ({judges})' if judges else ''} #{print_[:12]}"
-    )
+    code = metric
+    while isinstance(code, functools.partial):
+        code = code.func
+    code = code if hasattr(code, "__qualname__") else type(code)
+    judges = ", ".join(map(_model, evaluator_lms(metric, dspy.settings.lm)))
+    judged_by = f" ({judges})" if judges else ""
+    return f"{code.__module__}.{code.__qualname__}{judged_by} #{print_[:12]}"
 
 
 def specs(settings: Settings) -> dict[str, Any]:
@@ -137,9 +135,7 @@ _FREE = frozenset(
 
 
 def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
-    """Return what a run may be resumed with: everything that its effects or their order follow
-    from.
-    """
+    """Return all that a run's effects or their order follow from: it is resumed with the same."""
     settings = task.settings
     groups = {
         "guards": settings.guards,
@@ -150,8 +146,8 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     named: dict[str, object] = {
         **{name: getattr(settings, name) for name in _DECIDES},
         **{
-            group: {name: value for name, value in _fields(each).items() if name not in _FREE}
-            for group, each in groups.items()
+            group: {name: value for name, value in _fields(options).items() if name not in _FREE}
+            for group, options in groups.items()
         },
         "gepa_kwargs": _gepa_kwargs(settings),
         "memo": settings.cache is not False,
@@ -171,9 +167,9 @@ def _fields(options: Any) -> dict[str, Any]:
 
 
 def _gepa_kwargs(settings: Settings) -> dict[str, Any]:
-    """Return what the user gave of them."""
-    usual = _fields(GepaOptions())
-    return {name: value for name, value in _fields(settings.gepa).items() if value != usual[name]}
+    """Return the options that differ from their defaults."""
+    defaults, options = _fields(GepaOptions()), _fields(settings.gepa)
+    return {name: value for name, value in options.items() if value != defaults[name]}
 
 
 def _search(settings: Settings) -> Search:
