@@ -90,7 +90,6 @@ def test_the_brief_preset_follows_from_the_serial_run() -> None:
     [
         ("openai/qwen2.5-1.5b-instruct", "openai/llama-3.3-70b", True),
         ("openai/llama-3.3-70b", "openai/qwen2.5-1.5b-instruct", False),
-        ("hub/SmolLM2-135M", "hub/SmolLM2-1.7B", True),
         ("hub/mixtral-8x7b", "hub/mixtral-8x7b", None),
         ("openai/gpt-4o-mini", "openai/gpt-4o", True),
         ("openai/gpt-4o", "openai/gpt-4o-mini", False),
