@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from gepa.utils.stop_condition import StopperProtocol
@@ -19,12 +19,13 @@ from combee_dspy.search._plans import Learned
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.stopping import RunView, ask
 
-__all__ = ["Ending", "describe_untraced"]
+__all__ = ["SETTLED", "Ending", "describe_untraced"]
 
 # Updates without a new rollout that end a run, or one for each component where there are more: one
 # that proposed nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3
 _NOTHING = "A full pass found nothing new to learn"
+SETTLED = f"{_NOTHING}: every training row was right when it ran last"
 
 
 @dataclass(eq=False)
@@ -32,9 +33,6 @@ class Ending:
     """Decides, in the order of updates, whether the next one begins. Lives on the search's loop.
 
     Reasons by the clock, the bill or the user's code are effects.
-
-    Attributes:
-        settled: Why a run ends once every training row is right.
     """
 
     task: Compilation
@@ -42,9 +40,6 @@ class Ending:
     pool: CandidatePool
     batches: Minibatches
     gepa: Gepa
-    settled: str = field(
-        default=f"{_NOTHING}: every training row was right when it ran last", init=False
-    )
 
     def __post_init__(self) -> None:
         self._turns = max(_BARREN, len(self.task.components))

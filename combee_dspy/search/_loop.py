@@ -35,7 +35,7 @@ from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._ending import Ending
+from combee_dspy.search._ending import SETTLED, Ending
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import C, Keeper, P
 from combee_dspy.search._plans import Learned, UpdatePlan
@@ -182,7 +182,7 @@ class Loop(Generic[P, C]):
             return ""
         # An update under way may find a row that fails, and costs less than another update.
         await self._progress.wait("proposed", step)
-        return self.ending.settled if self.keeper.is_settled(step - 1, size) else ""
+        return SETTLED if self.keeper.is_settled(step - 1, size) else ""
 
     async def _carry_out(self, plan: UpdatePlan) -> None:
         try:
