@@ -137,9 +137,7 @@ async def open_shared(settings: Settings) -> AsyncIterator[SharedParts]:
         RefusedError: A diagnosis is required, and serial search has not converged.
     """
     check_diagnosed(settings)
-    named = settings.num_threads
-    most = named or (_ELASTIC if settings.executor.elastic else dspy.settings.num_threads or _START)
-    limit = Fixed(most) if named else Adaptive(min(dspy.settings.num_threads or _START, most), most)
+    most, limit = _limit_of(settings)
     listeners: list[Callable[[int, str], None]] = []
 
     def changed(level: int, reason: str) -> None:
@@ -166,6 +164,15 @@ async def open_shared(settings: Settings) -> AsyncIterator[SharedParts]:
         finally:
             with suppress(TimeoutError):
                 await asyncio.wait_for(slots.close(), within)
+
+
+def _limit_of(settings: Settings) -> tuple[int, Fixed | Adaptive]:
+    """Return how many effects may be in flight at most, and the limit that moves up to it."""
+    if settings.num_threads is not None:
+        return settings.num_threads, Fixed(settings.num_threads)
+    start = dspy.settings.num_threads or _START
+    most = _ELASTIC if settings.executor.elastic else start
+    return most, Adaptive(min(start, most), most)
 
 
 async def compile_task(task: Compilation, shared: SharedParts) -> dspy.Module:
