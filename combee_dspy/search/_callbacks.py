@@ -50,30 +50,38 @@ class Callbacks:
         if self.state is not None:
             self.notify(method, iteration=self.state.i + 1, **event)
 
-    def selected(self, member: Member, score: float) -> None:
+    def selected(self, member: Member) -> None:
         self.notify_of_iteration(
             "on_candidate_selected",
             candidate_idx=member.index,
             candidate=dict(member.candidate.texts),
-            score=score,
+            score=member.mean,
         )
 
-    def sampled(self, plan: UpdatePlan, parents: Sequence[int]) -> None:
+    def sampled(self, plan: UpdatePlan) -> None:
         """Call callbacks with a minibatch: the parent of the update runs on it."""
         self.notify_of_iteration(
             "on_minibatch_sampled",
             minibatch_ids=[row.index for row in plan.rows],
             trainset_size=len(self.loader),
         )
-        self._evaluation_began(plan.rows, plan.parent.index, parents)
+        self._evaluation_began(plan.rows, plan.parent.index, self._parents(plan))
 
-    def evaluated(self, learned: Learned, parents: Sequence[int]) -> None:
+    def evaluated(self, learned: Learned) -> None:
         """Call callbacks with the rollouts of an update's parent."""
         if self._callbacks:
             plan = learned.plan
             traced = trajectories(self._programs, plan, learned.rollouts)
             outputs = [trajectory["prediction"] for trajectory in traced]
-            self._evaluation_ended(learned.rollouts, outputs, plan.parent.index, parents, traced)
+            index, parents = plan.parent.index, self._parents(plan)
+            self._evaluation_ended(learned.rollouts, outputs, index, parents, traced)
+
+    def _parents(self, plan: UpdatePlan) -> list[int]:
+        """Return the parents of an update's parent."""
+        if self.state is None:
+            return []
+        parents = self.state.parent_program_for_candidate[plan.parent.index]
+        return [parent for parent in parents if parent is not None]
 
     def learned(self, learned: Learned) -> None:
         """Call callbacks with the records that proposers read, or why there are none."""

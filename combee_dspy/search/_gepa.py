@@ -73,7 +73,6 @@ class Gepa:
         self.callbacks = Callbacks(task, programs)
         self._settings = settings
         self._size, self._most = len(task.splits.validation), task.limits.rollouts
-        self._members: list[Member] = []
         self._best = 0
         self._iterates = False
 
@@ -101,7 +100,7 @@ class Gepa:
 
     def end_run(self, error: Exception | None) -> None:
         """Note how the run ended; an update that it has cut off proposed nothing."""
-        if not self._members:
+        if self.callbacks.state is None:
             return
         if error is not None:
             self.callbacks.notify_of_iteration("on_error", exception=error, will_continue=False)
@@ -136,25 +135,14 @@ class Gepa:
         """Return the position of the parent that the selector draws."""
         return self._selector.select_candidate_idx(self.state)
 
-    def selected(self, member: Member) -> None:
-        """Note the parent of an update."""
-        score = self.state.program_full_scores_val_set[member.index]
-        self.callbacks.selected(member, score)
-
-    def sampled(self, plan: UpdatePlan) -> None:
-        """Note the minibatch of an update."""
-        if self._members:
-            self.callbacks.sampled(plan, self._members[plan.parent.index].parents)
-
     def evaluated(self, learned: Learned) -> None:
         """Note the rollouts of an update's parent, and what proposers will read of them."""
-        plan, index = learned.plan, learned.plan.parent.index
         self.state.full_program_trace[-1] |= {
-            "selected_program_candidate": index,
-            "subsample_ids": [row.index for row in plan.rows],
+            "selected_program_candidate": learned.plan.parent.index,
+            "subsample_ids": [row.index for row in learned.plan.rows],
             "subsample_scores": [rollout.score for rollout in learned.rollouts],
         }
-        self.callbacks.evaluated(learned, self._members[index].parents)
+        self.callbacks.evaluated(learned)
         self.state.increment_evals(len(learned.rollouts))
         self.callbacks.learned(learned)
 
@@ -172,7 +160,6 @@ class Gepa:
             scores_by_val_id=dict(member.scores),
             objective_scores_by_val_id=_objectives(rollouts),
         )
-        self._members.append(member)
         self._best = best.index
         if member.parents:
             self._extend(member, evaluation)

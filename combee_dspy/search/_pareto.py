@@ -74,11 +74,11 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             restarts = WarningRaised(f"starting again from the seed: {reason}")
             self.effects.log.emit(restarts, step=step)
         member = self.pool.members[index]
-        self.gepa.selected(member)
+        self.gepa.callbacks.selected(member)
         return Parent(member.candidate, index, self._turns.take(index))
 
     def sampled(self, plan: UpdatePlan) -> None:
-        self.gepa.sampled(plan)
+        self.gepa.callbacks.sampled(plan)
 
     def select(self, plan: UpdatePlan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the user's selector chooses, by the rollouts and gepa's state."""
