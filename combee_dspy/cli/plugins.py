@@ -52,10 +52,9 @@ def plugins(
         bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")
     ] = False,
 ) -> None:
-    """Show every strategy and command that is installed, whose it is, and what failed to load; or
-    start a new one.
+    """Show every strategy and command that is installed, or start a new plugin.
 
-    A broken plugin is listed with its owner and the reason, and breaks nothing
+    A broken plugin is listed with its distribution and the reason, and breaks nothing
     else: the exit code is 0.
     """
     if context.invoked_subcommand is not None:
@@ -65,25 +64,21 @@ def plugins(
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
-    show_table(
-        [
-            {
-                "kind": entry.kind,
-                "name": entry.name,
-                "from": entry.distribution.removeprefix("combee-dspy-"),
-            }
-            | {"what it does": "cannot be loaded: see below" if entry.problem else entry.does}
-            for entry in entries
-        ],
-        folded="what it does",
-    )
+    show_table([_row(entry) for entry in entries], folded=("what it does",))
     # Reasons are sentences: in a table's column they would be cut.
     for entry in entries:
         if entry.problem:
-            owner = (
-                f"{entry.kind} {entry.name!r} from {entry.distribution} {entry.version}".rstrip()
-            )
-            typer.echo(plain(f"{owner}: {entry.problem}"))
+            owner = f"{entry.distribution} {entry.version}".rstrip()
+            typer.echo(plain(f"{entry.kind} {entry.name!r} from {owner}: {entry.problem}"))
+
+
+def _row(entry: registry.Entry) -> dict[str, str]:
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "from": entry.distribution.removeprefix("combee-dspy-"),
+        "what it does": "cannot be loaded: see below" if entry.problem else entry.does,
+    }
 
 
 @plugins_app.command("new")
@@ -124,10 +119,10 @@ def render_plugin(name: str, kind: str) -> dict[str, str]:
         )
         raise ArgumentValueError("name", name, "cannot name a strategy", remedy)
 
+    templates = resources.files("combee_dspy.cli") / "_templates"
+
     def read(source: str) -> str:
-        return (resources.files("combee_dspy.cli") / "_templates" / source).read_text(
-            encoding="utf-8"
-        )
+        return (templates / source).read_text(encoding="utf-8")
 
     values = {"name": name, "kind": kind, "distribution": f"combee-dspy-{name}", "package": package}
     values |= {
