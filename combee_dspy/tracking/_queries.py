@@ -21,7 +21,12 @@ from combee_dspy.journal import Reader, RunHistory, failure_counts, journal_file
 from combee_dspy.tracking._candidates import CandidateRow, candidate_named, read_candidates
 from combee_dspy.tracking._learned import compare_texts
 from combee_dspy.tracking._runs import RunFigures, figures_of, summarize_runs
-from combee_dspy.tracking._spending import budget_use, read_spending, spending_rows
+from combee_dspy.tracking._spending import (
+    Spending,
+    budget_use,
+    read_spending,
+    spending_rows,
+)
 from combee_dspy.tracking._sql import (
     COSTS_BY_ROLE,
     EVALUATOR,
@@ -71,16 +76,19 @@ def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
         rows = []
         for figures in every:
             history = RunHistory(reader, figures.record.id)
-            facts = facts_of(history, figures, read_candidates(history))
+            facts = facts_of(history, figures, read_candidates(history), read_spending(history))
             rows.append({**figures.columns(), **facts})
         return clean_rows(rows)
 
 
 def facts_of(
-    history: RunHistory, figures: RunFigures, candidates: Sequence[CandidateRow]
+    history: RunHistory,
+    figures: RunFigures,
+    candidates: Sequence[CandidateRow],
+    spending: Spending,
 ) -> dict[str, Any]:
     """Return what :func:`overview` adds to a run's figures."""
-    reader, run, spending = history.reader, figures.record.id, read_spending(history)
+    reader, run = history.reader, figures.record.id
     warnings = (entry.event.text for entry in history.entries(WarningRaised))
     failures = failure_counts(outcomes(reader, run))
     return {

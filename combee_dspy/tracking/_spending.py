@@ -14,18 +14,13 @@ from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.tracking._candidates import CandidateRow, chosen_of
 from combee_dspy.tracking._runs import RunFigures
 
-_AMOUNTS = """sum(rollout) {0}, sum(tokens) {0},
-    iif(sum(unpriced) {0} = 0, total(dollars) {0}, NULL), sum(gpu_seconds) {0}
-FROM (SELECT e.step, e.started, e.ended, e.kind = 'rollout' AS rollout,
-    coalesce(sum(u.prompt_tokens + u.completion_tokens), 0) AS tokens,
-    total(u.dollars) AS dollars, sum(u.gpu_seconds) AS gpu_seconds,
-    total(u.effect IS NOT NULL AND u.dollars IS NULL) AS unpriced
-    FROM effect e LEFT JOIN usage u ON u.effect = e.id
-    WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision' GROUP BY e.id)"""
-_BY_UPDATE = (
-    f"SELECT step, min(started), max(ended), {_AMOUNTS.format('')} GROUP BY step ORDER BY step"
-)
-_BY_TIME = f"SELECT ended, {_AMOUNTS.format('OVER (ORDER BY ended)')} ORDER BY ended"
+_EFFECTS = """SELECT e.step, e.started, e.ended, e.kind = 'rollout',
+    coalesce(sum(u.prompt_tokens + u.completion_tokens), 0),
+    iif(total(u.effect IS NOT NULL AND u.dollars IS NULL) = 0, total(u.dollars), NULL),
+    sum(u.gpu_seconds)
+FROM effect e LEFT JOIN usage u ON u.effect = e.id
+WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision'
+GROUP BY e.id ORDER BY e.ended"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +38,22 @@ class Amounts:
     tokens: int = 0
     dollars: float | None = 0.0
     gpu_seconds: float | None = None
+
+    def __add__(self, other: Amounts) -> Amounts:
+        """Return what two groups of effects have paid."""
+        gpu_seconds = self.gpu_seconds
+        if other.gpu_seconds is not None:
+            gpu_seconds = (gpu_seconds or 0.0) + other.gpu_seconds
+        return Amounts(
+            rollouts=self.rollouts + other.rollouts,
+            tokens=self.tokens + other.tokens,
+            dollars=(
+                None
+                if self.dollars is None or other.dollars is None
+                else self.dollars + other.dollars
+            ),
+            gpu_seconds=gpu_seconds,
+        )
 
 
 class UpdateSpending(NamedTuple):
@@ -80,17 +91,21 @@ class Spending:
 
 
 def read_spending(history: RunHistory) -> Spending:
-    """Return what a run's search has paid."""
-    updates = tuple(
-        UpdateSpending(step, started, ended, Amounts(*amounts))
-        for step, started, ended, *amounts in history.reader.stream(_BY_UPDATE, (history.run,))
-    )
+    """Return what a run's search has paid. Each effect is read once."""
+    updates: dict[int, UpdateSpending] = {}
     ends: list[float] = []
     sums: list[Amounts] = []
-    for ended, *amounts in history.reader.stream(_BY_TIME, (history.run,)):
+    total = Amounts()
+    for step, started, ended, *amounts in history.reader.stream(_EFFECTS, (history.run,)):
+        paid = Amounts(*amounts)
+        total += paid
         ends.append(ended)
-        sums.append(Amounts(*amounts))
-    return Spending(updates, tuple(ends), tuple(sums))
+        sums.append(total)
+        before = updates.get(step, UpdateSpending(step, started, ended, Amounts()))
+        updates[step] = UpdateSpending(
+            step, min(before.started, started), ended, before.paid + paid
+        )
+    return Spending(tuple(updates[step] for step in sorted(updates)), tuple(ends), tuple(sums))
 
 
 def spending_rows(

@@ -17,9 +17,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import dspy
 import pytest
@@ -34,25 +35,18 @@ from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, SECONDS, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 SITE = Path(__file__).parents[2] / os.environ.get("COMBEE_SITE", "")
-COMMANDS = (
-    "runs {parent}",
-    "candidates {run}",
-    "rollouts {run} --limit 12",
-    "show {run}",
-    "plugins",
-)
-TOLD = {"runs {parent}": "simulated", "show {run}": time.strftime("%Y-")}
 COMBEE = "from combee_dspy.cli import main; main()"
+# Commands, and what each has to write.
+COMMANDS = {
+    "runs {parent}": "simulated",
+    "candidates {run}": "insert",
+    "rollouts {run} --limit 12": "validation",
+    "show {run}": time.strftime("%Y-"),
+    "plugins": "aggregator",
+}
 PAGES = (
-    "index",
-    "quickstart",
-    "gallery",
-    "reading_the_report",
-    "results",
-    "results/speed",
-    "api/index",
-    "api/combee_dspy",
-    "cli",
+    *("index", "quickstart", "gallery", "reading_the_report", "results", "results/speed"),
+    *("api/index", "api/combee_dspy", "cli"),
 )
 
 
@@ -63,47 +57,40 @@ def shots(tmp_path: Path) -> Path:
     return folder
 
 
-def learned(folder: Path, **chosen: object) -> Path:
+def learned(folder: Path, **options: Any) -> Path:
     """Compile a program against the simulated service; returns the run's folder."""
-    rows = load_benchmark(
-        "formula-mini", task="compute", formulas=6, train=30, validation=12, heldout=20
-    )
+    sizes = {"train": 30, "validation": 12, "heldout": 20}
+    rows = load_benchmark("formula-mini", task="compute", formulas=6, **sizes)
     task = benchmark_task(rows, 0, params={"task": "compute", "formulas": 6})
     splits = {"trainset": rows.train, "valset": rows.validation, "heldout": rows.heldout}
     with (
         SimulatedService(SimulatedConfig(time_scale=0.0), task) as service,
         dspy.context(lm=service.lm()),
     ):
-        combee = Combee(
-            rows.metric,
-            reflection_lm=service.lm(),
-            budget=Budget(rollouts=120),
-            num_threads=8,
-            log_dir=folder / "run",
-            **chosen,
-        )
-        combee.compile(
-            rows.program(), **{name: list(split.examples) for name, split in splits.items()}
-        )
+        settings = {"budget": Budget(rollouts=120), "num_threads": 8, "log_dir": folder / "run"}
+        combee = Combee(rows.metric, reflection_lm=service.lm(), **settings, **options)
+        examples = {name: list(split.examples) for name, split in splits.items()}
+        combee.compile(rows.program(), **examples)
     return folder / "run"
 
 
-def typed(command: list[str], columns: int) -> str:
+def typed(words: Sequence[str], columns: int) -> str:
     """Return what a command writes to a terminal of some width, colours and all."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+    command = [sys.executable, "-c", COMBEE, *words]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:  # noqa: S603 - ours
         os.close(theirs)
         guard = threading.Timer(120, process.kill)
         guard.start()
-        said = b""
+        output = b""
         with suppress(OSError):  # a terminal whose other end is closed
             while part := os.read(ours, 65_536):
-                said += part
+                output += part
         os.close(ours)
-        assert process.wait() == 0, said
+        assert process.wait() == 0, output
         guard.cancel()
-    return said.decode()
+    return output.decode().replace("\r", "")
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +101,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("columns", slow_but((80,), [80, 100, 120]))
 def test_tables_in_a_terminal(finished: Path, tmp_path: Path, shots: Path, columns: int) -> None:
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True)
-    for command in COMMANDS:
+    for command, expected in COMMANDS.items():
         words = [word.format(parent=finished.parent, run=finished) for word in command.split()]
-        said = typed([sys.executable, "-c", COMBEE, *words], columns)
-        text = Text.from_ansi(said.replace("\r", ""))
-        if not command.startswith(
-            "show"
-        ):  # whose sentences the terminal wraps, so that they can be copied whole
+        text = Text.from_ansi(typed(words, columns))
+        assert expected in text.plain
+        # The terminal wraps the sentences of this one, so that they can be copied whole.
+        if command != "show {run}":
             assert max(map(len, text.plain.splitlines())) <= columns, command
-        assert TOLD.get(command, "") in text.plain
-        console.print(
-            Text(f"$ combee {command.format(parent='runs', run='runs/run')}", "bold"),
-            text,
-            sep="\n",
-        )
+        title = f"$ combee {command.format(parent='runs', run='runs/run')}"
+        console.print(Text(title, "bold"), text, sep="\n")
     page = tmp_path / "terminal.html"
     page.write_text(console.export_html(), encoding="utf-8")
 
@@ -141,32 +123,23 @@ def test_tables_in_a_terminal(finished: Path, tmp_path: Path, shots: Path, colum
 
 @contextmanager
 def served(store: str, folder: Path) -> Iterator[str]:
-    """Serve MLflow's pages of a store; gives their address."""
+    """Serve MLflow's pages of a store; yields their address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--backend-store-uri",
-        store,
-        "--port",
-        str(port),
-    ]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store]
+    command += ["--port", str(port), "--workers", "1"]
     # Eight processes for jobs that no page needs.
     env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     own = {"cwd": folder, "env": env, "start_new_session": True}
-    with (folder / "server.txt").open("wb") as said:
-        process = subprocess.Popen([*command, "--workers", "1"], stdout=said, stderr=said, **own)  # noqa: S603 - MLflow's
+    output = folder / "server.txt"
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, **own)  # noqa: S603 - MLflow's
     try:
         until = time.monotonic() + SECONDS
         while not answers(port):
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(
-                    f"MLflow's server does not start: {(folder / 'server.txt').read_text()}"
-                )
+                raise RuntimeError(f"MLflow's server does not start: {output.read_text()}")
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -190,21 +163,19 @@ def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # traces go nowhere else
     learned(tmp_path, tracker=[MLflowTracker()])
     client = mlflow.MlflowClient(store)
-    (experiment,) = [
-        search_experiment.experiment_id
-        for search_experiment in client.search_experiments()
-        if search_experiment.name == "combee_dspy"
-    ]
+    experiment = client.get_experiment_by_name("combee_dspy").experiment_id
     (run,) = client.search_runs([experiment])
     assert client.search_traces(locations=[experiment])
-    at = f"/#/experiments/{experiment}/runs/{run.info.run_id}"
+    of_experiment = f"/#/experiments/{experiment}"
+    of_run = f"{of_experiment}/runs/{run.info.run_id}"
+    text = "document.body.innerText.includes({!r})".format
     # What each page has to hold before its picture is taken.
     pages = {
-        "experiment": (f"/#/experiments/{experiment}/runs", said(run.info.run_name)),
-        "run": (at, said("heldout")),
-        "charts": (f"{at}/model-metrics", "document.querySelector('.js-plotly-plot svg')"),
-        "traces": (f"/#/experiments/{experiment}/traces", said("Simulated reasoning")),
-        "report": (f"{at}/artifacts/report.html", "document.querySelector('iframe')"),
+        "experiment": (f"{of_experiment}/runs", text(run.info.run_name)),
+        "run": (of_run, text("heldout")),
+        "charts": (f"{of_run}/model-metrics", "document.querySelector('.js-plotly-plot svg')"),
+        "traces": (f"{of_experiment}/traces", text("Simulated reasoning")),
+        "report": (f"{of_run}/artifacts/report.html", "document.querySelector('iframe')"),
     }
 
     async def look(address: str) -> None:
@@ -218,10 +189,6 @@ def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPa
 
     with served(store, tmp_path) as address:
         asyncio.run(look(address))
-
-
-def said(text: str) -> str:
-    return f"document.body.innerText.includes({text!r})"
 
 
 @pytest.mark.skipif(

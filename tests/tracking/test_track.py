@@ -113,10 +113,10 @@ def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, wher
     broken, sound = Watcher(where), Watcher()
     with caplog.at_level(logging.WARNING):
         followed(path, broken, sound)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert f"cannot {where}" in said
-    assert "'watcher'" in said
-    assert KEY not in said
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert f"cannot {where}" in message
+    assert "'watcher'" in message
+    assert KEY not in message
     assert broken.closed == (where != "open")
     assert sound.seen[-1] == "finished"
 
@@ -147,11 +147,11 @@ def test_by_default_a_run_says_a_line_an_update_to_logs_and_notebooks(
     assert default_trackers() == (Progress(),)
     with caplog.at_level(logging.INFO, "combee_dspy"):
         updates = world.compile(tracker=None, reflection_minibatch_size=6).combee_report.updates
-    said = [
+    lines = [
         record.getMessage() for record in caplog.records if record.name == "combee_dspy.progress"
     ]
-    assert sum("; best " in one and "update " in one for one in said) == updates > 0
-    assert len(said) <= updates + 6, "details are debug"
+    assert sum("; best " in line and "update " in line for line in lines) == updates > 0
+    assert len(lines) <= updates + 6
     # A notebook: standard error is no terminal, and nobody has set logging up.
     monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
     world.compile(tracker=None, reflection_minibatch_size=6)

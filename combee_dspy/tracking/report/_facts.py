@@ -57,7 +57,7 @@ def facts(history: RunHistory) -> dict[str, Any]:
         "best_score": max(scores, default=None) if best is None else best,
         **_heldout_facts(history, figures, candidates),
         "search": spending.total,
-        **facts_of(history, figures, candidates),
+        **facts_of(history, figures, candidates, spending),
         **_chosen_facts(history, candidates, scans),
         "candidates": candidate_facts(candidates, spending, created),
         "operators": operator_facts(history, candidates),

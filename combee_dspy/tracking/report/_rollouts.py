@@ -112,10 +112,10 @@ def table_of_rollouts(history: RunHistory) -> dict[str, Any]:
     The texts, many of them the same, are in a list of their own, once each. The held-out set is
     shown elsewhere, without texts.
     """
-    rollouts = f"{ROLLOUT} AND e.run = ? AND e.purpose <> 'heldout'"
-    total = history.reader.rows(f"SELECT count(*) FROM ({rollouts})", (history.run,))[0][0]  # noqa: S608 - constants
     # The plus keeps SQLite from an index that has all rollouts in another order.
-    newest = f"{rollouts} ORDER BY +e.id DESC LIMIT {_MOST_ROLLOUTS}"
+    rollouts = f"{ROLLOUT} AND +e.run = ? AND e.purpose <> 'heldout'"
+    total = history.reader.rows(f"SELECT count(*) FROM ({rollouts})", (history.run,))[0][0]  # noqa: S608 - constants
+    newest = f"{rollouts} ORDER BY e.id DESC LIMIT {_MOST_ROLLOUTS}"
     texts: dict[str, int] = {}
     rows = []
     for row in history.reader.stream(newest, (history.run,)):
