@@ -1,7 +1,14 @@
-"""Who reads a run's journal: a display, MLflow, queries, and a report on one page.
+"""Reads a run's journal: a display, MLflow, queries, and a report on one page.
 
-Nothing here is in the way of a run. Trackers read the journal from threads of
-their own; whatever they miss, they or anybody else can read there later.
+- ``_candidates``, ``_runs``, ``_costs``, ``_spending``, ``_lessons`` and ``_learned`` have the
+  facts of a run: functions from ``RunHistory`` to frozen records, which all readers share.
+- ``_progress``, with ``_news`` and ``_phases``, is the display of a run that goes on.
+- ``_mlflow``, with ``_mlflow_*``, ``_metrics`` and ``_params``, sends runs to MLflow.
+- ``_queries`` returns the rows of ``combee runs``, ``show``, ``candidates`` and ``rollouts``.
+- ``report`` writes the page.
+
+Nothing here is in the way of a run. Trackers read the journal from threads of their own; whatever
+they miss, anybody can read there later.
 """
 
 from __future__ import annotations

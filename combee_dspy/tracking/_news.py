@@ -43,7 +43,7 @@ _NEW = f"""SELECT step, {ACTIVITY}, candidate, example, kind = 'rollout' AND pur
 # The student's score, once all its validation rows are there.
 _STUDENT = (
     "SELECT candidate, avg(score) FROM effect WHERE run = ? AND purpose = 'validation' AND step < 0"
-    " GROUP BY candidate HAVING count(*) = count(DISTINCT replicate) * ?"
+    " GROUP BY candidate HAVING count(*) = count(DISTINCT replicate) * ? AND count(score) > 0"
 )
 # Before so many seconds and such a share of the budget a forecast is a guess.
 _LEAST_SECONDS, _LEAST_SHARE = 10.0, 0.05
@@ -134,9 +134,8 @@ class News:
     def _student_line(self) -> Line:
         """Return the line about the student's score; its event follows with the first update."""
         rows = self.history.about.sizes.get("validation")
-        for candidate, score in self.history.reader.rows(_STUDENT, (self.history.run, rows)):
-            return self._add_score(candidate, 0, score)
-        return Line()
+        scores = self.history.reader.rows(_STUDENT, (self.history.run, rows))
+        return self._add_score(scores[0][0], 0, scores[0][1]) if scores else Line()
 
     def _add_score(self, candidate: str, index: int, score: float | None) -> Line:
         """Take a score into account; return the line about the student's, once."""

@@ -104,6 +104,20 @@ def test_the_students_score_is_shown_once_its_last_row_is_there(tmp_path):
     assert counts == [0, 1, 1]
 
 
+def test_a_student_without_a_score_makes_no_line(tmp_path):
+    class Unscored(Story):
+        async def rows(self, log):
+            for row in range(4):
+                await self._roll(log, SEED, "validation", row, None, -1)
+
+    story = Unscored(tmp_path)
+    screen = Screen(story.write())
+    display = screen.display()
+    story.write("rows")
+    display.follow()
+    assert len(screen.lines) == 1
+
+
 def test_nothing_passes_what_it_is_a_part_of(tmp_path):
     story = Story(tmp_path, limits={"rollouts": 5, "tokens": 100, "updates": 1})
     screen = Screen(story.write("begin", "first", "second"))

@@ -20,7 +20,6 @@ from combee_dspy.tracking.report._facts import facts
 
 if TYPE_CHECKING:
     import jinja2
-    from jinja2.runtime import Context
 
 _logger = logging.getLogger(__name__)
 
@@ -32,8 +31,8 @@ _DRAWN = (
 
 
 def keep_report(journal: Path, run: int, name: str) -> None:
-    """Write the page of a run that has ended beside its journal. What goes wrong is told, and
-    breaks no run.
+    """Write the page of a run that has ended beside its journal. An error is logged, and breaks no
+    run.
     """
     try:
         with Reader(journal) as reader:
@@ -82,7 +81,16 @@ def render_report(history: RunHistory) -> str:
     # The template does not escape these four. "<" is all that could end a script of data.
     drawn = {name: page[name] for name in _DRAWN}
     data = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
-    return _template().render(d=page, hashes=hashes, css=_file("report.css"), data=data, **scripts)
+    score = functools.partial(_score, percent=page["percent"])
+    return _template().render(
+        d=page,
+        score=score,
+        gain=functools.partial(score, sign="+"),
+        hashes=hashes,
+        css=_file("report.css"),
+        data=data,
+        **scripts,
+    )
 
 
 def page_style() -> str:
@@ -104,15 +112,7 @@ def _template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )
 
-    @jinja2.pass_context
-    def score(context: Context, value: float | None) -> str:
-        return _score(value, context["d"]["percent"])
-
-    @jinja2.pass_context
-    def gain(context: Context, value: float | None) -> str:
-        return _score(value, context["d"]["percent"], "+")
-
-    environment.filters.update(score=score, gain=gain, thousands="{:,}".format, dollars=_dollars)
+    environment.filters.update(thousands="{:,}".format, dollars=_dollars)
     return environment.get_template("report.html.j2")
 
 
