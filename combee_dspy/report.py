@@ -1,4 +1,4 @@
-"""What a finished run says of itself."""
+"""The result of a finished run: scores, costs, texts, and what they support."""
 
 from __future__ import annotations
 
@@ -99,43 +99,42 @@ class CombeeReport:
         return self.heldout is not None and not self.warnings
 
     def facts(self) -> dict[str, str]:
-        """Return the result as people are told it, a line each, ten at most: the verdict first."""
-        facts = {} if self.validated else {"not validated": "no rows to validate on: a proposal"}
-        facts["held-out"] = self.unread or "no held-out set was given: this run supports no claim"
-        if (held := self.heldout) is not None:
-            interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}"
-            look = (
-                ""
-                if self.receipt is None
-                else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"
-            )
-            verdict = judge_difference(held.difference, held.low, held.high, held.n)
-            figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
-            facts["held-out"] = f"{verdict}: {figures}{look}"
-        # What the score has cost, and a point of it: seconds say little without the rollouts.
-        facts["spent"] = (
-            f"{_spent(self.costs.total)}, {self.rollouts} rollouts in {self.updates} updates,"
-            f" {self.seconds:.1f} s"
-        )
-        if self.traces:
-            facts["traces"] = f"{self.recorded} recorded rollouts, none bought: {self.traces}"
-        if self.heldout is not None:
-            facts["per held-out point"] = str(self.per_point or NO_BASELINE)
-        if math.isfinite(self.best_score):
-            facts["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"
-        facts["calls"] = "; ".join(f"{role} {sums}" for role, sums in self.costs.by_role.items())
-        facts["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
-        if "simulated" in facts["models"]:
-            facts["models"] += (
-                " (simulated: no language model answered, so no claim about one is supported)"
-            )
-        facts["failed"] = ", ".join(map(str, self.failures))
-        facts["warnings"] = " ".join(self.warnings)
-        return {
-            name: text
-            for name, text in {**facts, "stopped": self.reason, "report": self.page}.items()
-            if text
+        """Return the result as names and sentences, ten at most, the verdict first."""
+        models = ", ".join(f"{role} {model}" for role, model in self.models.items())
+        if "simulated" in models:
+            models += " (simulated: no language model answered, so no claim about one is supported)"
+        calls = "; ".join(f"{role} {sums}" for role, sums in self.costs.by_role.items())
+        recorded = f"{self.recorded} recorded rollouts, none bought: {self.traces}"
+        scores = f"{self.seed_score:.3f} → {self.best_score:.3f}"
+        facts = {
+            "not validated": "" if self.validated else "no rows to validate on: a proposal",
+            "held-out": self._heldout_fact(),
+            # What the score has cost, and a point of it: seconds say little without the rollouts.
+            "spent": (
+                f"{_spent(self.costs.total)}, {self.rollouts} rollouts in {self.updates} updates,"
+                f" {self.seconds:.1f} s"
+            ),
+            "traces": recorded if self.traces else "",
+            "per held-out point": str(self.per_point or NO_BASELINE) if self.heldout else "",
+            "validation": scores if math.isfinite(self.best_score) else "",
+            "calls": calls,
+            "models": models,
+            "failed": ", ".join(map(str, self.failures)),
+            "warnings": " ".join(self.warnings),
+            "stopped": self.reason,
+            "report": self.page,
         }
+        return {name: text for name, text in facts.items() if text}
+
+    def _heldout_fact(self) -> str:
+        held, receipt = self.heldout, self.receipt
+        if held is None:
+            return self.unread or "no held-out set was given: this run supports no claim"
+        verdict = judge_difference(held.difference, held.low, held.high, held.n)
+        interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}"
+        figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
+        look = f"; look {receipt.looks + 1}; {self.looks_recorded}" if receipt else ""
+        return f"{verdict}: {figures}{look}"
 
     def __str__(self) -> str:
         """Return the result in ten lines at most."""
