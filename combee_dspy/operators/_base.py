@@ -79,6 +79,13 @@ class Operator(Strategy):
     async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the edit, or why there is none."""
 
+    def fits(self, new: str, old: str) -> bool:
+        """Return whether an instruction may take another's place by the operator's own budget.
+
+        Asked where tests of lessons change a text that operators wrote; yes by default. Pure.
+        """
+        return True
+
 
 async def ask(
     context: StrategyContext,

@@ -11,6 +11,7 @@ from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_sec
 from combee_dspy.operators._base import Operator, OperatorInput, check_edit, lessons_at_hand
 from combee_dspy.operators._section import section_room, serve
 from combee_dspy.records import Edit, Refusal
+from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
 
 
@@ -63,6 +64,13 @@ class Insert(Operator):
         if isinstance(section, Refusal):
             return section
         return check_edit(Edit(instruction=write_section(own, section)), material, context)
+
+    def fits(self, new: str, old: str) -> bool:
+        """Return whether the section of lessons is within the budget, or no longer than before."""
+        tokens, before = (
+            estimate_tokens(write_section("", read_section(text)[1])) for text in (new, old)
+        )
+        return tokens <= max(self.max_tokens, before)
 
 
 def _book_of(present: Sequence[str], material: OperatorInput) -> Book:

@@ -109,6 +109,10 @@ class Rewrite(Operator):
             text = text if isinstance(lines, Refusal) else write_section(own, lines)
         return check_edit(Edit(instruction=text), material, context)
 
+    def fits(self, new: str, old: str) -> bool:
+        """Return whether the instruction is within the budget, or no longer than before."""
+        return estimate_tokens(new) <= max(self.max_tokens, estimate_tokens(old))
+
 
 def _by_support(material: OperatorInput) -> list[BookLesson]:
     """Return the lessons at hand, each once, those that most examples teach first."""

@@ -13,12 +13,9 @@ from combee_dspy.diversity import Archive
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import ChildRefused, CopiesRemoved
 from combee_dspy.guards import check, check_program
-from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators import (
-    Insert,
     Operator,
     OperatorInput,
-    Rewrite,
     decode_fields,
     edit_components,
     guard_input,
@@ -27,7 +24,6 @@ from combee_dspy.operators import (
     without_copies,
 )
 from combee_dspy.records import Edit, Lessons, Refusal, fields_key
-from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._plans import Child, Learned
@@ -127,7 +123,7 @@ class Proposer:
             judged = guard_input(material, component)
             if check(Edit(instruction=new), guards, judged, copies) is not None:
                 return False
-            if not all(_fits(operator, new, material.instruction) for operator in self._operators):
+            if not all(operator.fits(new, material.instruction) for operator in self._operators):
                 return False
         return True
 
@@ -223,15 +219,3 @@ def _labels(operators: Sequence[Operator]) -> tuple[str, ...]:
         seen[name] += 1
         labels.append(name if seen[name] == 1 else f"{name} {seen[name]}")
     return tuple(labels)
-
-
-def _fits(operator: Operator, new: str, old: str) -> bool:
-    """Return whether an operator's own budget has room for a text in the place of another."""
-    if isinstance(operator, Insert):
-        sections = (write_section("", read_section(text)[1]) for text in (new, old))
-        tokens, before = map(estimate_tokens, sections)
-    elif isinstance(operator, Rewrite):
-        tokens, before = map(estimate_tokens, (new, old))
-    else:
-        return True
-    return tokens <= max(operator.max_tokens, before)

@@ -35,7 +35,6 @@ from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._line_rules import compare
-from combee_dspy.search._propose import _fits
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_search import halved
 from combee_dspy.search._trials import Trials, Validated
@@ -289,8 +288,8 @@ def test_an_operators_own_budget_binds_what_grows(operator: Operator) -> None:
     small, large = (
         write_section(OWN, [f"Rule number {place}" for place in range(count)]) for count in (1, 20)
     )
-    assert _fits(operator, small, OWN) and not _fits(operator, large, small)
-    assert _fits(operator, large, large), "what is longer already may lose a line"
+    assert operator.fits(small, OWN) and not operator.fits(large, small)
+    assert operator.fits(large, large), "what is longer already may lose a line"
 
 
 def learned_texts(folder: Path, *lessons: str, **arguments: Any) -> list[str]:
