@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from combee_dspy.lessons import Book, BookLesson
-from combee_strategist.live._evidence import weighed
+from combee_dspy.traces import Trace
+from combee_strategist.live._evidence import drifted
 from combee_strategist.live._lines import Lines
+from combee_strategist.live._served import ServedRow
 from plugins.strategist.tests.test_live_learning import GOODS, served_lines, trial
 
 OLD, NEW = (
@@ -15,24 +15,26 @@ OLD, NEW = (
 )
 
 
-@pytest.mark.parametrize(("aged", "served"), [((), "old"), (("a", "b", "c", "d"), "new")])
-def test_what_recent_requests_teach_outvotes_what_old_ones_taught(aged, served):
-    book = weighed(Book((OLD, NEW)), (), aged)
-    assert [lesson.id for lesson in book.served] == [served]
-    assert [lesson.sources for lesson in book.lessons] == [OLD.sources, NEW.sources]
+def served(pattern):
+    """Return rows of one slice, right where the pattern has a 1."""
+    return [
+        ServedRow(Trace(f"r{n}", {}, {}, score=float(mark)), float(n), (), "all", False, True)
+        for n, mark in enumerate(pattern)
+    ]
 
 
-def test_old_evidence_holds_where_nothing_contradicts_it():
-    alone = BookLesson("alone", "Stop.", ("a", "b"))
-    assert weighed(Book((alone,)), ("a", "b"), ("a", "b")).served
+def test_a_slice_in_which_a_minority_goes_wrong_is_seen_as_drifted():
+    before = "1111101111" * 7
+    (drift,) = drifted(served(before + "1101" * 16), {})
+    assert (drift.slice, 70 <= drift.since < 90) == ("all", True)
+    assert drifted(served(before * 2), {}) == []
+    assert drifted(served(before + "0000"), {})[0].since == 70
 
 
 def test_a_line_takes_the_place_of_what_it_contradicts():
     lines = Lines({"self": ""}, {"self": Book((OLD, NEW))})
     old, new = ("self", "old"), ("self", "new")
     assert lines.swapped({old}, {new}) == {new}
-    assert lines.unreplaced({old}) == {old}
-    assert lines.unreplaced({old, new}) == set()
 
 
 def test_a_drift_within_a_slice_is_learned_and_the_rest_stays(desk):

@@ -11,13 +11,21 @@ import pytest
 
 from combee_dspy.exceptions import RegistryError
 from combee_dspy.journal import Reader
-from combee_dspy.testing import ScriptedLM
+from combee_dspy.records import CallUsage
+from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.traces import Selection
-from combee_strategist.canary import RequestLabelled, promote, propose_texts, withdraw
-from combee_strategist.live import Learning
+from combee_strategist.canary import RequestLabelled, promote, propose_texts, rollback, withdraw
+from combee_strategist.live import Learning, _served
+from combee_strategist.live._budget import DayBudget
 from combee_strategist.live._served import end_of_labels, is_behind, read_served
-from plugins.strategist.tests.lives import GOODS, desk_answer
-from plugins.strategist.tests.test_live_learning import actions, every_line, served_lines, trial
+from plugins.strategist.tests.lives import GOODS, desk_answer, metric
+from plugins.strategist.tests.test_live_learning import (
+    actions,
+    every_line,
+    moves,
+    served_lines,
+    trial,
+)
 
 
 def rows(here):
@@ -76,6 +84,56 @@ def test_a_removal_whose_decision_died_is_no_roll_back(desk, monkeypatch):
     assert "the code for ant is K0" in served_lines(here)
 
 
+def test_servers_may_take_back_what_was_shipped_without_a_line(desk):
+    here = desk()
+    promoted(here)
+    here.live.remove("The code for cup is K2.", who="ada")
+    here.live.tick()
+    rollback(here.live._setup.registry(), who="ops", why="pager")
+    back = here.live.tick()[0]
+    assert (back.action, back.version) == ("roll back", 3)
+    assert "pager" in back.why
+    assert here.live._setup.registry().at("production") == 2
+    assert "promote" not in actions(here.live.tick())
+
+
+def test_a_learner_that_died_while_it_took_a_version_back_retires_its_lines_once(desk, monkeypatch):
+    here = desk(approve="human")
+    here.label(*GOODS)
+    here.live.tick()
+    here.live.reject(2, who="bob", why="too early")
+    log = here.live._learner._log
+    decide = log.decide
+
+    def dies(decision):
+        if decision.action == "withdraw":
+            raise KeyboardInterrupt
+        decide(decision)
+
+    monkeypatch.setattr(log, "decide", dies)
+    with pytest.raises(KeyboardInterrupt):
+        here.live.tick()
+    retired = [lesson.decision for lesson in log.books["self"].lessons]
+    here.live.close()
+    here.live = here.remake()
+    assert "withdraw" in actions(here.live.tick())
+    book = here.live._learner._log.books["self"]
+    assert [lesson.decision for lesson in book.lessons] == retired
+
+
+def test_a_request_that_was_never_served_is_looked_up_once(desk, monkeypatch):
+    here = desk()
+    here.server.feedback("never served", code="K2")
+    setup, unknown = here.live._setup, set()
+    upto = end_of_labels(setup)
+    assert read_served(setup, lambda trace: trace, {}, upto, unknown) == []
+    assert unknown == {here.server._recorder.request("never served")}
+    looked_up = []
+    monkeypatch.setattr(_served, "_traces", lambda setup, labels: looked_up.extend(labels) or {})
+    read_served(setup, lambda trace: trace, {}, upto, unknown)
+    assert looked_up == []
+
+
 def test_what_a_session_came_to_is_shipped_before_the_next_begins(desk, monkeypatch):
     here = desk()
     here.label(*GOODS)
@@ -99,7 +157,7 @@ def test_what_a_session_came_to_is_shipped_before_the_next_begins(desk, monkeypa
     here.live = here.remake()
     here.label(*GOODS)
     here.label(*GOODS)
-    assert actions(here.live.tick()) == ["propose"]
+    assert moves(here.live.tick()) == ["propose"]
 
 
 def test_a_challenger_of_somebody_else_is_waited_for(desk):
@@ -193,7 +251,7 @@ def test_a_server_that_died_while_it_began_keeps_nobody_from_learning(desk):
     here.label(*GOODS)
     assert actions(here.live.tick()) == ["learn", "propose"]
     trial(here)
-    assert actions(here.live.tick()) == ["promote"]
+    assert moves(here.live.tick()) == ["promote"]
 
 
 def test_more_servers_than_files_may_be_open(desk):
@@ -263,3 +321,34 @@ def test_what_was_under_way_when_the_day_was_spent_is_booked(desk):
     with Reader(here.live._learner._log._journal.path) as reader:
         (booked,) = reader.rows("SELECT count(*) FROM effect WHERE purpose = 'gate'")
     assert booked[0] == len(lm.requests)
+
+
+def test_what_a_failed_rollout_has_cost_is_booked(desk):
+    here = desk()
+    here.live.tick()
+    log, setup = here.live._learner._log, here.live._setup
+    before = log.budget.left
+    log.budget.reserve(1_000)
+    log.budget.settle(
+        1_000, [CallUsage("task", "m", prompt_tokens=300, completion_tokens=50)], "failed"
+    )
+    log.run.wait()
+    again = DayBudget(setup.learning, 0.0, setup.clock, log.run)
+    assert (log.budget.left, again.left) == (before - 350, before - 350)
+
+
+def test_a_metric_that_asks_an_lm_stops_with_the_day(desk):
+    judge = ScriptedLM(lambda request: as_chat({"score": "1"}), cache=False)
+
+    def judged(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        with dspy.context(lm=judge):
+            dspy.Predict("answer -> score")(answer="x " * 4_000)
+        return metric(gold, pred)
+
+    here = desk(metric=judged, learning=Learning(least=4, tokens=20_000, num_threads=1))
+    here.label(*GOODS * 4)
+    here.live.tick()
+    (skipped,) = here.live.decisions()
+    assert "budget is spent" in skipped.why
+    assert here.live._learner._log.budget.left >= 0
+    assert len(judge.requests) < 8

@@ -21,7 +21,7 @@ from studies.weighing.scoring import Metric
 from studies.weighing.service import Service
 
 NAME, TICK = "fortnight", 3600.0
-PLAN = CanaryPlan(epsilon=0.05, pairs=40, hours=12)
+PLAN = CanaryPlan(epsilon=0.05, pairs=20, hours=2)
 SERVING = Serving(shadow=1.0, ttl=1e9, queue=1000, timeout=600)
 
 

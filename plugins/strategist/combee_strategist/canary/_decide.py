@@ -6,7 +6,7 @@ And moving the alias.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,20 +23,22 @@ from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPla
 
 __all__ = ["CanaryStatus", "interval", "promote", "rollback", "status", "withdraw"]
 
-# Stakes of the gambler. The best one for a mean μ and a variance v is near (μ − m) / v, and half or
-# double of it costs little. Below 0.5, capital stays positive for differences of −1 to 1 against
-# any mean. A stake λ decides after about 9 / (λ² v) pairs: smaller ones than these would need over
-# 90,000 where 10 % of pairs differ, and cost all others.
-_STAKES = 0.49 * 0.5 ** np.arange(5)
+# Stakes of the gambler against a mean m, as shares of the most that one may lose on a pair: capital
+# stays positive for differences of −1 to 1 where the stake is below 1 / (1 + m). The best stake for
+# a mean μ and a variance v is near (μ − m) / v, and half or double of it costs little. A stake λ
+# decides after about 9 / (λ² v) pairs: smaller ones than these would need over 90,000 where 10 % of
+# pairs differ, and cost all others.
+_STAKES = 0.98 * 0.4 ** np.arange(5)
 
 
 def interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
     """Return bounds of the mean of paired differences that hold at all times at once.
 
     Capital of a gambler who bets against a mean m is Π(1 + λ(dᵢ − m)), and the mean of this over
-    stakes λ is capital too. If the mean is m or less, it ever reaches 1/level with a probability of
-    at most ``level`` (Ville's inequality), however often it is looked at and for whatever reason
-    one stops. The lower bound is the largest m that is refuted, the upper one the same of −d.
+    stakes λ, each a share of 1 / (1 + m), is capital too. If the mean is m or less, it ever reaches
+    1/level with a probability of at most ``level`` (Ville's inequality), however often it is looked
+    at and for whatever reason one stops. The lower bound is the largest m that is refuted, the
+    upper one the same of −d.
     Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
     JRSS-B 86 (2024), sections 4 and 5; with a fixed mixture of stakes, so that order does not
     matter.
@@ -59,7 +61,7 @@ def _lower(values: Any, counts: Any, level: float) -> float:
     low, high = -1.0, 1.0
     for _ in range(30):
         middle = (low + high) / 2
-        capital = np.log1p(_STAKES[:, None] * (values - middle)) @ counts
+        capital = np.log1p(_STAKES[:, None] / (1 + middle) * (values - middle)) @ counts
         if np.logaddexp.reduce(capital) - math.log(len(_STAKES)) >= -math.log(level):
             low = middle
         else:
@@ -105,12 +107,16 @@ class CanaryStatus:
     audit: tuple[Mapping[str, Any], ...] = ()
 
 
-def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatus:
+def status(
+    registry: Registry, log_dir: Path | str | None = None, earlier: Sequence[float] = ()
+) -> CanaryStatus:
     """Return how a canary stands. Changes nothing; may be asked as often as one likes.
 
     Args:
         registry: Where the versions are.
         log_dir: Where the journals of the servers lie; ``combee_serving/NAME`` by default.
+        earlier: Differences on rows that neither taught nor chose the challenger: pairs too. With
+            them the hours count from the first shadow to the last, labelled or not.
 
     Raises:
         RegistryError: It does not answer, or the challenger is not as it was published.
@@ -129,9 +135,9 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
     plan = version.plan
     folder = Path("combee_serving") / file_name(registry.name) if log_dir is None else Path(log_dir)
     evidence = _Evidence(folder, registry.name, production, version.sha256)
-    differences = list(evidence.differences.values())
+    differences = [*earlier, *evidence.differences.values()]
     low, high = interval(differences, plan.level)
-    hours = (evidence.last - evidence.first) / 3600 if differences else 0.0
+    hours = evidence.hours(challenger if earlier else None)
     receipt = version.receipt or {}
     heldout = receipt["difference"]["after"] if receipt.get("stage") == "read" else None
     missing += _unready(plan, heldout, len(differences), hours)
@@ -204,8 +210,8 @@ class _Evidence:
 
     def __init__(self, folder: Path, name: str, production: int, challenger: str) -> None:
         self.differences: dict[str, float] = {}
-        self.first, self.last = math.inf, 0.0
         self.shadows: Counter[str] = Counter()
+        self.times: dict[str, list[float]] = defaultdict(list)
         sums: dict[str, Counter[str]] = {}
         for reader in open_journals(folder):
             if reader.rows("SELECT id FROM run WHERE name = ?", (name,)):
@@ -213,13 +219,18 @@ class _Evidence:
                 self._sums(reader, sums)
         self.versions = tuple({"version": name, **counts} for name, counts in sorted(sums.items()))
 
+    def hours(self, challenger: int | None) -> float:
+        """Return the hours from the first pair to the last; with a challenger, of its shadows."""
+        times = self.times["pairs" if challenger is None else f"v{challenger}"]
+        return (max(times) - min(times)) / 3600 if times else 0.0
+
     def _pairs(self, reader: Reader, production: int, challenger: str) -> None:
         history = RunHistory(reader)
         for entry in history.entries(PairScored):
             pair = entry.event
             if (pair.incumbent, pair.sha256) == (production, challenger):
                 self.differences.setdefault(pair.request, pair.after - pair.before)
-                self.first, self.last = min(self.first, pair.at), max(self.last, pair.at)
+                self.times["pairs"].append(pair.at)
         shadows = history.last(ShadowsCounted)
         self.shadows.update(shadows.counts if shadows else {})
 
@@ -234,6 +245,12 @@ class _Evidence:
             " total(u.dollars) AS dollars, sum(u.dollars IS NULL) AS unpriced"
             " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.kind = 'rollout' GROUP BY 1, 2"
         )
+        shadowed = (
+            "SELECT candidate, min(started), max(started) FROM effect WHERE purpose = 'shadow'"
+            " AND error IS NULL GROUP BY 1"
+        )
+        for version, *times in reader.rows(shadowed):
+            self.times[version] += times
         for row in (*reader.rows(sql), *reader.rows(spent)):
             into = sums.setdefault(f"{row['candidate']} {row['purpose']}", Counter())
             columns = dict(zip(row.keys(), row, strict=True))
@@ -241,7 +258,12 @@ class _Evidence:
 
 
 def promote(
-    registry: Registry, log_dir: Path | str | None = None, *, who: str | None = None, why: str = ""
+    registry: Registry,
+    log_dir: Path | str | None = None,
+    *,
+    who: str | None = None,
+    why: str = "",
+    earlier: Sequence[float] = (),
 ) -> CanaryStatus:
     """Put the challenger into production, if its plan allows it, and return how the canary stood.
 
@@ -249,7 +271,7 @@ def promote(
         PromotionRefusedError: Something is missing; it lists everything.
         RegistryError: The registry does not answer, or the challenger is not as it was published.
     """
-    standing = status(registry, log_dir)
+    standing = status(registry, log_dir, earlier)
     if standing.missing or standing.production is None or standing.challenger is None:
         raise PromotionRefusedError(registry.name, standing.missing)
     reason = (

@@ -1,25 +1,24 @@
 """An agent that improves while it serves: learn from what was served, ship what is proven.
 
-| module | what it is | it may touch |
+| module | what it does | it may touch |
 | --- | --- | --- |
-| ``_options``, ``_setup`` | when it learns, what a challenger must pass | canary |
-| ``_records`` | decisions and sessions, as the learner's journal keeps them | events |
-| ``_serving`` | :class:`LiveProgram`: a server whose requests and labels are kept | canary |
-| ``_people`` | what people approve, reject and remove | files |
-| ``_served``, ``_evidence`` | what was said of requests, and what it says of lessons | journals |
-| ``_allowance`` | what a day may cost | the learner's journal |
-| ``_lines``, ``_proving`` | which lines a text serves; which new ones earn their place | lessons |
-| ``_runs``, ``_verdict`` | rows of the gate: run once; whether a text passes | slots |
-| ``_session`` | one learning session: from labels to a text for trial | everything above |
-| ``_log`` | the learner's journal, and what stands open in it | journal |
-| ``_shipping``, ``_shipper`` | what becomes of a challenger | canary |
+| ``_options`` | when Live learns, what a challenger must pass | canary |
+| ``_records`` | decisions and sessions, as the learner's journal has them | events |
+| ``_serving`` | :class:`LiveProgram`: a server that records requests and labels | canary |
+| ``_served``, ``_evidence`` | labelled requests, and what they show | journals |
+| ``_budget`` | what a day may cost | the learner's journal |
+| ``_log`` | the learner's journal, and the file to which people write | journal |
+| ``_session``, ``_reading`` | what a session starts from; what readers learn | lessons |
+| ``_lines``, ``_proving`` | the lines of a text; which new ones mend a trusted row | lessons |
+| ``_runs``, ``_verdict``, ``_gating`` | the gate: rows are run once, a text passes | slots |
+| ``_shipping`` | a challenger is published, promoted, taken back | canary |
 | ``_learner`` | the one process that decides: a tick | everything above |
-| ``_page``, ``_prometheus`` | what people and monitors see | journals |
+| ``_page`` | a page, a file for review, counters | journals |
 | ``_live`` | :class:`Live`: the door | everything above |
 
 Servers write journals of their own. The learner reads them, and writes one. A crash loses nothing:
-what was begun is begun in the journal first, what was bought is looked up there, and the registry
-says what serves.
+the journal has what began before it begins and each answer that was paid for, and the registry says
+what serves.
 """
 
 from combee_strategist.live._live import Live

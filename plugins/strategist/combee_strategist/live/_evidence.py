@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from combee_dspy.lessons import Book, BookLesson, Retire, certainty, word_vectors
-from combee_dspy.weighers import Posterior
+from combee_dspy.lessons import BookLesson, certainty, word_vectors
 from combee_strategist.live._served import ServedRow
 
-__all__ = ["Drift", "contradicted", "drifted", "moved", "weighed"]
+__all__ = ["Drift", "by_lesson", "contradicted", "drifted", "moved"]
 
 # The latest requests about a lesson, or of a slice, by which it is judged; and how clearly.
 _LATEST, _CLEAR = 8, 0.95
-_AGED_PER_VOTE = 4
+_WINDOWS, _CHANCE = (4, 8, 16, 32, 64), 0.002
 _RIGHT = 0.5  # a score from which a request counts as right
 
 
-def contradicted(book: Book, rows: Sequence[ServedRow]) -> list[Retire]:
-    """Return the served lessons that live evidence speaks against, with what it weighs.
+def contradicted(lessons: Sequence[BookLesson], rows: Sequence[ServedRow]) -> dict[str, str]:
+    """Return the ids of the lessons that live evidence speaks against, each with the reason.
 
     A request speaks of the served lesson that shares most words with its inputs. A lesson's latest
     four to eight requests decide: of r right and w wrong ones, where P(θ > ½ | Beta(1 + w, 1 + r))
@@ -28,49 +27,22 @@ def contradicted(book: Book, rows: Sequence[ServedRow]) -> list[Retire]:
     and there takes nothing away.
 
     Args:
-        book: Of one predictor.
+        lessons: Those that are served.
         rows: Requests in the order of their labels, those of the gate left out.
     """
-    served = [lesson for lesson in book.served if not lesson.own]
-    edits = []
-    for lesson, about in _by_lesson(served, rows).items():
+    served = [lesson for lesson in lessons if not lesson.own]
+    reasons = {}
+    for lesson, about in by_lesson(served, rows).items():
         for size in range(4, min(_LATEST, len(about)) + 1):
             wrong = size - _right(about[-size:])
             if certainty(wrong, size - wrong) >= _CLEAR:
                 reason = f"of the last {size} requests about it {wrong} went wrong"
-                edits.append(Retire(served[lesson].id, reason, rows=wrong))
+                reasons[served[lesson].id] = reason
                 break
-    return edits
+    return reasons
 
 
-def weighed(book: Book, dated: Collection[str], aged: Collection[str]) -> Book:
-    """Return a book in which every lesson has the state that its evidence comes to.
-
-    Requests of before a slice's drift teach what was right: where lessons contradict each other
-    they have no vote. Four that are merely old have one: a line that is served and right is taught
-    no more, so how many taught it long ago does not say that it still holds. Of equals, what recent
-    requests teach comes first.
-
-    Args:
-        book: Of one predictor.
-        dated: Requests of before a drift of their slice.
-        aged: Requests that are old.
-    """
-    current = []
-    for lesson in book.lessons:
-        valid = [name for name in lesson.sources if name not in dated]
-        old = [name for name in valid if name in aged]
-        votes = {*valid} - {*old[len(old) // _AGED_PER_VOTE :]}
-        is_old = bool(lesson.rivals) and len(old) == len(valid)
-        sources = tuple(sorted(votes)) if lesson.rivals else lesson.sources
-        current.append((is_old, replace(lesson, sources=sources)))
-    current.sort(key=lambda item: item[0])
-    states = Posterior().applied(Book(tuple(lesson for _, lesson in current)))
-    by_id = {lesson.id: lesson for lesson in states.lessons}
-    return Book(tuple(replace(by_id[lesson.id], sources=lesson.sources) for lesson in book.lessons))
-
-
-def _by_lesson(
+def by_lesson(
     served: Sequence[BookLesson], rows: Sequence[ServedRow]
 ) -> Mapping[int, Sequence[ServedRow]]:
     """Return the latest rows about each lesson, by the lesson's position."""
@@ -88,11 +60,11 @@ def _by_lesson(
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A slice in which what was right is right no longer.
+    """A slice in which something that was right is right no longer.
 
     Attributes:
         slice: Its name.
-        since: When the first of its latest wrong answers was labelled; rows from before are dated.
+        since: When the first of its latest wrong answers was labelled.
         why: What speaks for it, in a sentence.
     """
 
@@ -101,37 +73,39 @@ class Drift:
     why: str
 
 
-def drifted(rows: Sequence[ServedRow], dated: Mapping[str, float]) -> list[Drift]:
+def drifted(rows: Sequence[ServedRow], known: Mapping[str, float]) -> list[Drift]:
     """Return the slices whose latest scores have clearly fallen.
 
-    Of a slice's latest requests w went wrong and r right; of the earlier ones since its last drift
-    a share p was right. It has drifted where a share as high as p is refuted: P(at most r of w + r
-    right | p) ≤ 0.01, and most of them went wrong.
+    Of a slice's latest n requests r are right; of the earlier ones since its last drift a share p
+    was. It has drifted where a share as high as p is refuted, P(at most r of n right | p) ≤ 0.002,
+    for one of n = 4, 8, 16, 32 and 64. A few show a fall of everything, many that of a minority.
 
     Args:
         rows: Requests in the order of their labels.
-        dated: When each slice last drifted.
+        known: When each slice last drifted.
     """
     from scipy import stats
 
     by_slice: dict[str, list[ServedRow]] = defaultdict(list)
     for row in rows:
-        if row.at >= dated.get(row.slice, 0.0):
+        if row.at >= known.get(row.slice, 0.0):
             by_slice[row.slice].append(row)
     drifts = []
     for name, members in sorted(by_slice.items()):
-        for size in range(3, _LATEST + 1):
+        looks = []
+        for size in _WINDOWS:
             latest, earlier = members[-size:], members[:-size]
+            if len(earlier) < size:
+                break
             right, before = _right(latest), _right(earlier)
-            if len(earlier) < size or 2 * right >= size:
-                continue
             # The rule of succession: a few right answers are no certainty.
             share = (before + 1) / (len(earlier) + 2)
-            if stats.binom.cdf(right, size, share) <= 0.01:
-                since = next(row.at for row in latest if _is_wrong(row))
-                why = f"{right} of the last {size} are right, {before} of {len(earlier)} before"
-                drifts.append(Drift(name, since, why))
-                break
+            why = f"{right} of the last {size} are right, {before} of {len(earlier)} before"
+            looks.append((float(stats.binom.cdf(right, size, share)), size, why))
+        chance, size, why = min(looks, default=(1.0, 0, ""))
+        if chance <= _CHANCE:
+            since = next(row.at for row in members[-size:] if _is_wrong(row))
+            drifts.append(Drift(name, since, why))
     return drifts
 
 

@@ -10,26 +10,26 @@ import dspy
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.traces import is_right
 from combee_strategist.canary import PRODUCTION, Registry
-from combee_strategist.live._allowance import DAY, DaySpentError, SessionAllowance, check_prices
+from combee_strategist.live._budget import DaySpentError, check_prices
 from combee_strategist.live._evidence import drifted, moved
-from combee_strategist.live._log import LearnerLog
-from combee_strategist.live._people import read_answers
-from combee_strategist.live._records import LiveDecision, SessionBegun
+from combee_strategist.live._gating import gate
+from combee_strategist.live._log import LearnerLog, read_answers
+from combee_strategist.live._options import DAY, HOUR, Setup
+from combee_strategist.live._reading import read_lessons
+from combee_strategist.live._records import LiveDecision, SessionBegun, open_trial
 from combee_strategist.live._runs import GateRuns
 from combee_strategist.live._served import (
+    Cursor,
     ServedRow,
     end_of_labels,
     failures_since,
     read_served,
 )
 from combee_strategist.live._session import Session
-from combee_strategist.live._setup import Setup
-from combee_strategist.live._shipper import Shipper
-from combee_strategist.live._shipping import open_trial
+from combee_strategist.live._shipping import Shipper
 
 __all__ = ["LiveLearner"]
 
-_HOUR = 3600.0
 # Requests from which on a share of failures says that the service is ill.
 _FEW = 8
 # Tokens that a session needs at least: readers of a few requests, and a few rows of the gate.
@@ -51,9 +51,9 @@ class LiveLearner:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         lms = [setup.reflection_lm, setup.lm or dspy.settings.lm]
-        self._rate = check_prices(setup.learning, lms)
-        self._log = LearnerLog(setup)
+        self._log = LearnerLog(setup, check_prices(setup.learning, lms))
         self._registry: Registry | None = None
+        self._unknown: set[str] = set()
 
     def tick(self) -> tuple[LiveDecision, ...]:
         """Do what is due; return what was decided."""
@@ -64,10 +64,7 @@ class LiveLearner:
         shipper = Shipper(self._setup, self._log, self._registry)
         shipper.look()
         shipper.conclude()  # of a session whose learner died behind its end
-        if not self._log.is_open and open_trial(self._log.decisions) is None:
-            self._begin(self._registry)
-        if self._log.is_open:
-            self._go_on(self._registry)
+        self._learn(self._registry)
         shipper.conclude()
         decided = tuple(self._log.decisions[before:])
         if decided:
@@ -86,12 +83,9 @@ class LiveLearner:
         heard = max((decision.line for decision in self._log.decisions), default=0)
         for line, answer in read_answers(self._setup.home, heard):
             if answer is None:
-                self._log.decide(
-                    LiveDecision("skip", "a line of people.jsonl cannot be read", line=line)
-                )
-                continue
-            self._log.decide(
-                LiveDecision(
+                decision = LiveDecision("skip", "a line of people.jsonl cannot be read", line=line)
+            else:
+                decision = LiveDecision(
                     answer.action,
                     answer.why,
                     version=answer.version,
@@ -99,88 +93,99 @@ class LiveLearner:
                     text=answer.text,
                     line=line,
                 )
-            )
+            self._log.decide(decision)
+
+    def _learn(self, registry: Registry) -> None:
+        """Begin a session where one is due, and carry out what is open as far as the day pays."""
+        log = self._log
+        try:
+            if not log.is_open:
+                self._begin(registry)
+            if log.begun is not None and log.is_open and not self._waits(log.begun):
+                self._go_on(registry, log.begun)
+        except DaySpentError as error:
+            number = log.begun.number if log.begun is not None and log.is_open else 0
+            self._skip(f"the day's budget is spent: {error}", number)
+        except InfrastructureError as error:
+            number = log.begun.number if log.begun is not None else 0
+            log.decide(LiveDecision("fail", str(error)[:500], session=number))
 
     def _begin(self, registry: Registry) -> None:
         """Begin a session where one is due and may be paid."""
         setup, log = self._setup, self._log
         after = log.begun.upto if log.begun else {}
-        upto = end_of_labels(setup)
-        if upto == after:
+        upto, production = end_of_labels(setup), registry.at(PRODUCTION)
+        if upto == after or production is None:
             return
-        new, production = read_served(setup, log.score, after, upto), registry.at(PRODUCTION)
-        if production is None:
-            return  # nobody has served yet
-        wrong = _count_wrong(new, production)
+        new = self._served(after, upto)
+        wrong = sum(not is_right(row.trace) for row in new)
         if not self._is_due(wrong):
             return
-        number = log.begun.number + 1 if log.begun else 1
-        served, failed = failures_since(setup, setup.clock() - _HOUR)
+        served, failed = failures_since(setup, setup.clock() - HOUR)
         if served >= _FEW and failed > setup.learning.errors * served:
             self._skip(f"the service is ill: {failed} of {served} requests of the last hour failed")
             return
-        left = self._allowance(number).left
+        left = log.budget.left
         if left < _LEAST_TOKENS:
             self._skip("the day's budget is spent")
             return
+        number = log.begun.number + 1 if log.begun else 1
         tokens = max(1_000, min(setup.learning.selection.tokens, left // 4))
-        why = f"{len(new)} new labelled requests, of which {wrong} ask for a lesson"
+        why = f"{len(new)} new labelled requests, of which {wrong} went wrong"
         log.begin(SessionBegun(setup.clock(), number, after, upto, production, tokens, why))
+
+    def _served(self, after: Cursor, upto: Cursor) -> list[ServedRow]:
+        return read_served(self._setup, self._log.score, after, upto, self._unknown)
 
     def _is_due(self, wrong: int) -> bool:
         learning, begun = self._setup.learning, self._log.begun
-        if begun is None:
-            return wrong >= learning.least
-        waited = self._setup.clock() - begun.at >= learning.hours * _HOUR
+        waited = begun is not None and self._setup.clock() - begun.at >= learning.hours * HOUR
         return wrong >= (1 if waited else learning.least)
 
-    def _skip(self, why: str) -> None:
+    def _skip(self, why: str, session: int = 0) -> None:
         """Say why nothing is learned, once for as long as it holds."""
         last = self._log.decisions[-1] if self._log.decisions else None
-        if last is None or last.action != "skip" or last.why.split(":")[0] != why.split(":")[0]:
-            self._log.decide(LiveDecision("skip", why))
+        said = last is not None and last.action == "skip" and last.session == session
+        if last is None or not said or last.why.split(":")[0] != why.split(":")[0]:
+            self._log.decide(LiveDecision("skip", why, session))
 
-    def _allowance(self, session: int) -> SessionAllowance:
-        setup = self._setup
-        return SessionAllowance(setup.learning, self._rate, setup.clock, self._log.run, session)
-
-    def _go_on(self, registry: Registry) -> None:
+    def _go_on(self, registry: Registry, begun: SessionBegun) -> None:
         """Carry out the session that is open, from where it was."""
-        setup, log, begun = self._setup, self._log, self._log.begun
-        if begun is None or self._waits(begun):
-            return
+        log = self._log
         if not any(item.session == begun.number for item in log.decisions):
             log.decide(LiveDecision("learn", begun.why, begun.number))
-        rows = read_served(setup, log.score, {}, begun.upto)
+        rows = self._served({}, begun.upto)
         self._tell_drift(rows, begun)
-        drifts = {item.text: item.since for item in log.decisions if item.action == "drift"}
+        session = self._session(registry, begun, rows)
         removed = [item.text for item in log.decisions if item.action == "remove"]
-        session = Session(setup, begun, rows, drifts, registry.version(begun.production))
-        allowance = self._allowance(begun.number)
-        try:
-            books, forgotten = session.learn(log.books, removed, allowance)
-            runs = GateRuns(setup, log.run, begun.number, allowance)
-            ended = session.gate(books, runs)
-        except DaySpentError as error:
-            self._log.decide(
-                LiveDecision("skip", f"the day's budget is spent: {error}", session=begun.number)
-            )
-            return
-        except InfrastructureError as error:
-            self._log.decide(LiveDecision("fail", str(error)[:500], session=begun.number))
-            return
-        for name, edit in forgotten:
-            lesson = books[name].find(edit.lesson)
-            text = lesson.text if lesson else edit.lesson
-            self._log.decide(LiveDecision("forget", edit.reason, session=begun.number, text=text))
+        books = read_lessons(session, log.books, removed, log.budget)
+        runs = GateRuns(self._setup, log.run, begun.number, log.budget)
+        ended = gate(session, books, runs)
+        for line in ended.lines if ended.texts else ():
+            if not line.new and line.why != "replaced":
+                log.decide(LiveDecision("forget", line.why, begun.number, text=line.text))
         log.end(ended, books)
+
+    def _session(self, registry: Registry, begun: SessionBegun, rows: list[ServedRow]) -> Session:
+        setup, decisions = self._setup, self._log.decisions
+        trial, serves = open_trial(decisions), registry.at(PRODUCTION)
+        return Session(
+            setup,
+            begun,
+            rows,
+            drift=max((item.since for item in decisions if item.action == "drift"), default=0.0),
+            production=registry.version(serves or begun.production),
+            challenger=registry.version(trial.version) if trial and trial.version else None,
+            trial_until=trial.at + setup.plan.hours * HOUR if trial else 0.0,
+            stale={row for ended in self._log.ended if ended.texts for row in ended.stale},
+        )
 
     def _waits(self, begun: SessionBegun) -> bool:
         """Return whether an open session waits: an hour after a failure, else for the next day."""
         now = self._setup.clock()
         for last in self._log.decisions[-1:]:
             if last.session == begun.number and last.action == "fail":
-                return now < last.at + _HOUR
+                return now < last.at + HOUR
             if last.session == begun.number and last.action == "skip":
                 return now // DAY == last.at // DAY
         return False
@@ -197,11 +202,3 @@ class LiveLearner:
         for why in moved(rows, begun.at - self._setup.gate.recent * DAY):
             if why not in said:
                 log.decide(LiveDecision("drift", why, number))
-
-
-def _count_wrong(rows: Sequence[ServedRow], production: int) -> int:
-    """Return how many requests teach something that what serves now does not know for sure."""
-    return sum(
-        row.teaches and row.trace.prompt == f"v{production}" and not is_right(row.trace)
-        for row in rows
-    )

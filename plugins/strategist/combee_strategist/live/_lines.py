@@ -37,47 +37,32 @@ class Lines:
         return lines
 
     @property
-    def served(self) -> set[Line]:
-        """The lines that the books would serve."""
-        return {(name, held.id) for name, book in self.books.items() for held in book.served}
-
-    @property
     def removed(self) -> set[Line]:
         """The lines that people have removed."""
         return {
-            (name, held.id)
+            (name, lesson.id)
             for name, book in self.books.items()
-            for held in book.lessons
-            if held.state == "removed_by_user"
+            for lesson in book.lessons
+            if lesson.state == "removed_by_user"
         }
 
     def lesson(self, line: Line) -> BookLesson:
         """Return a line's lesson."""
-        name, lesson = line
-        return next(held for held in self.books[name].lessons if held.id == lesson)
+        name, number = line
+        return next(lesson for lesson in self.books[name].lessons if lesson.id == number)
 
     def swapped(self, base: Collection[Line], new: Collection[Line]) -> set[Line]:
         """Return lines with new ones in the place of those that they contradict."""
         rivals = {(line[0], rival) for line in new for rival in self.lesson(line).rivals}
         return (set(base) - rivals) | set(new)
 
-    def unreplaced(self, lines: Collection[Line]) -> set[Line]:
-        """Return those of the lines that others outvote, none of which is among the lines."""
-        unreplaced = set()
-        for line in lines:
-            lesson = self.lesson(line)
-            rivals = {(line[0], rival) for rival in lesson.rivals}
-            if rivals and not lesson.decided and rivals.isdisjoint(lines):
-                unreplaced.add(line)
-        return unreplaced
-
     def texts(self, lines: Collection[Line]) -> dict[str, str]:
         """Return the program's texts with these lines and no others of the books."""
         texts = dict(self.own)
         for name, book in self.books.items():
             states: dict[str, tuple[State, str]] = {
-                held.id: ("served" if (name, held.id) in lines else "waiting", "")
-                for held in book.lessons
+                lesson.id: ("served" if (name, lesson.id) in lines else "waiting", "")
+                for lesson in book.lessons
             }
             texts[name] = Instruction().serve(self.own[name], book.with_states(states))
         return texts

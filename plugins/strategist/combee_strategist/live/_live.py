@@ -20,12 +20,11 @@ from combee_dspy.records import Metric
 from combee_dspy.search import user
 from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
 from combee_strategist.live._learner import LiveLearner
-from combee_strategist.live._options import Gate, Learning
-from combee_strategist.live._people import PersonAnswer, write_answer
-from combee_strategist.live._prometheus import LiveCollector
+from combee_strategist.live._log import PersonAnswer, write_answer
+from combee_strategist.live._options import Approve, Gate, Learning, Setup, Slices
+from combee_strategist.live._page import LiveCollector
 from combee_strategist.live._records import LiveDecision
 from combee_strategist.live._serving import LiveProgram
-from combee_strategist.live._setup import Approve, Setup, Slices
 
 __all__ = ["Live"]
 

@@ -1,30 +1,36 @@
-"""The learner's journal: what was decided, what was learned, and what stands open."""
+"""What the learner remembers: its journal, and a file to which any process appends for people."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import dspy
-from pydantic import JsonValue
+import orjson
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.events import BookChanged, Event
+from combee_dspy.files import append_plain, make_folder, read_plain
 from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Effect, Journal, Reader, RunHistory, RunLog
 from combee_dspy.lessons import Book
 from combee_dspy.lms.redact import scrub
 from combee_dspy.rollouts import await_here, read_score
 from combee_dspy.traces import Trace, as_example
+from combee_strategist.live._budget import DayBudget
+from combee_strategist.live._options import Setup
 from combee_strategist.live._page import write_live_page
 from combee_strategist.live._records import LiveDecision, SessionBegun, SessionEnded
-from combee_strategist.live._setup import Setup
 
-__all__ = ["LearnerLog"]
+__all__ = ["LearnerLog", "PersonAnswer", "read_answers", "write_answer"]
 
 logger = logging.getLogger("combee_dspy")
+
+_PEOPLE = "people.jsonl"
 
 
 class LearnerLog:
@@ -35,18 +41,21 @@ class LearnerLog:
         begun: The last session that began; ``None`` before the first.
         ended: All that ended, oldest first.
         books: By predictor, as the last of these left them.
+        budget: What a day may cost.
 
     Raises:
         JournalHeldError: Another process learns.
         JournalError: The journal cannot be written.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, rate: float = 0.0) -> None:
         self._setup, self._tariff = setup, Tariff()
         self._scores: dict[str, Mapping[str, JsonValue]] = {}
         self._journal = Journal(setup.journal)
         about = {"live": setup.name}
         self.run: RunLog = self._journal.run("live", setup.gate.seed, about, about)
+        self.budget = DayBudget(setup.learning, rate, setup.clock, self.run)
+        self._largest_score = 0
         with Reader(self._journal.path) as reader:
             history = RunHistory(reader)
             self.decisions = [entry.event for entry in history.entries(LiveDecision)]
@@ -93,6 +102,9 @@ class LearnerLog:
 
         The metric is asked once about an answer and its labels; of one that fails, what people
         said remains.
+
+        Raises:
+            DaySpentError: The metric calls an LM, and the day cannot pay for it.
         """
         if not trace.expected or trace.outputs is None:
             return replace(trace, score=0.0) if trace.outputs is None else trace
@@ -118,6 +130,9 @@ class LearnerLog:
 
     def _measure(self, key: str, trace: Trace) -> Mapping[str, JsonValue]:
         setup, now = self._setup, self._setup.clock()
+        # A metric may call an LM; what the first call costs is not known before.
+        reserved = self._largest_score
+        self.budget.reserve(reserved)
         prediction = dspy.Prediction(**trace.outputs or {})
         value: dict[str, JsonValue] = {}
         score: float | None = None
@@ -132,6 +147,9 @@ class LearnerLog:
                     "live %s: a label was not scored: %s", setup.name, scrub(repr(error))
                 )
         usage = meter.usage()
+        self.budget.give_back(reserved, usage)
+        tokens = sum(call.prompt_tokens + call.completion_tokens for call in usage)
+        self._largest_score = max(self._largest_score, tokens)
         effect = Effect(
             key,
             "feedback",
@@ -155,3 +173,44 @@ class LearnerLog:
     def _write(self, event: Event, session: int) -> None:
         self.run.emit(event, step=session)
         self.run.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAnswer:
+    """What a person said of a version, or of a lesson."""
+
+    action: Literal["approve", "reject", "remove"]
+    who: str
+    why: str = ""
+    version: int | None = None
+    text: str = ""
+
+
+_ANSWER = TypeAdapter(PersonAnswer)
+
+
+def write_answer(home: Path, answer: PersonAnswer) -> None:
+    """Append what a person said; the learner takes it up with its next tick.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    make_folder(home)
+    append_plain(home / _PEOPLE, orjson.dumps(asdict(answer)) + b"\n")
+
+
+def read_answers(home: Path, after: int) -> list[tuple[int, PersonAnswer | None]]:
+    """Return what came behind a line, with its number from 1; ``None`` for a line that cannot be
+    read. One that is still being written is left for later.
+    """
+    if not (home / _PEOPLE).exists():
+        return []
+    lines = read_plain(home / _PEOPLE).split(b"\n")[:-1]
+    return [(number, _read(line)) for number, line in enumerate(lines, 1) if number > after]
+
+
+def _read(line: bytes) -> PersonAnswer | None:
+    try:
+        return _ANSWER.validate_json(line)
+    except ValidationError:
+        return None

@@ -1,15 +1,30 @@
-"""When Live learns, and what a challenger must pass."""
+"""When Live learns, what a challenger must pass, and what all parts of a Live share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
+import dspy
 from pydantic import Field
 
+from combee_dspy.artifacts import Instruction
+from combee_dspy.options import Privacy
+from combee_dspy.records import Metric
 from combee_dspy.strategies import parameters
 from combee_dspy.traces import Selection
+from combee_strategist.canary import CanaryPlan, Clock, Registry, Serving
 
-__all__ = ["Gate", "Learning"]
+__all__ = ["DAY", "HOUR", "Approve", "Gate", "Learning", "Setup", "Slices"]
+
+HOUR, DAY = 3_600.0, 86_400.0
+"""Seconds."""
+
+Approve = Literal["rules", "human"]
+Slices = Callable[[Mapping[str, object]], str]
+"""Returns the slice of a request by its inputs."""
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -30,8 +45,8 @@ class Learning:
         num_threads: Calls and rollouts at once.
     """
 
-    least: Annotated[int, Field(ge=1)] = 20
-    hours: Annotated[float, Field(gt=0)] = 24.0
+    least: Annotated[int, Field(ge=1)] = 10
+    hours: Annotated[float, Field(gt=0)] = 8.0
     tokens: Annotated[int, Field(ge=10_000)] | None = 2_000_000
     dollars: Annotated[float, Field(gt=0)] | None = None
     errors: _Share = 0.2
@@ -61,3 +76,47 @@ class Gate:
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.1
     trial: Annotated[float, Field(gt=0)] = 7.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all parts of a Live share; see :class:`~combee_strategist.live.Live` for the fields.
+
+    ``home`` is the folder in which all journals lie.
+    """
+
+    name: str
+    program: dspy.Module
+    metric: Metric
+    reflection_lm: dspy.BaseLM
+    lm: dspy.BaseLM | None
+    judge: Metric | None
+    trusted: tuple[dspy.Example, ...]
+    slices: Slices
+    learning: Learning
+    gate: Gate
+    plan: CanaryPlan
+    serving: Serving
+    approve: Approve
+    home: Path
+    uri: str | None
+    privacy: Privacy
+    clock: Clock
+
+    @property
+    def requests(self) -> Path:
+        """Where the servers' journals lie."""
+        return self.home / "serving"
+
+    @property
+    def journal(self) -> Path:
+        """Where the learner's journal lies."""
+        return self.home / "learner"
+
+    def registry(self) -> Registry:
+        """Return the registry, newly asked."""
+        return Registry(self.name, self.uri)
+
+    def texts(self) -> dict[str, str]:
+        """Return the texts of the untouched program."""
+        return Instruction().seed(self.program)

@@ -1,13 +1,14 @@
-"""One page of all that was learned and shipped, and a file for review of each version."""
+"""What people and monitors see: a page, a file for review of each version, and counters."""
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from combee_dspy.events import PairScored
 from combee_dspy.files import make_folder
@@ -15,18 +16,19 @@ from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.lessons import Book
 from combee_strategist.canary import open_journals
 from combee_strategist.diagnosis.page import write_page
-from combee_strategist.live._allowance import DAY
-from combee_strategist.live._records import LineEvidence, LiveDecision, SessionEnded
-from combee_strategist.live._setup import Setup
-from combee_strategist.live._shipping import answers_to, open_trial
+from combee_strategist.live._budget import SPENT
+from combee_strategist.live._options import DAY, Setup
+from combee_strategist.live._records import (
+    LineEvidence,
+    LiveDecision,
+    SessionEnded,
+    answers_to,
+    open_trial,
+)
 
-__all__ = ["write_live_page", "write_review"]
+__all__ = ["LiveCollector", "write_live_page", "write_review"]
 
 _PACKAGE = "combee_strategist.live"
-_SPENT = (
-    "SELECT e.started, u.prompt_tokens + u.completion_tokens, u.dollars"
-    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.started IS NOT NULL"
-)
 _SCORED = "SELECT started, score FROM effect WHERE purpose = 'score' AND score IS NOT NULL"
 _SOURCES = 5
 
@@ -202,7 +204,7 @@ def _days(setup: Setup, journal: Path) -> list[_Day]:
         return days.setdefault(number, _Day(f"{datetime.fromtimestamp(number * DAY, UTC):%d %b}"))
 
     with Reader(journal) as reader:
-        for started, tokens, dollars in reader.rows(_SPENT):
+        for started, tokens, dollars in reader.rows(SPENT):
             day(started).tokens += tokens
             day(started).dollars += dollars or 0.0
         for started, score in reader.rows(_SCORED):
@@ -217,3 +219,33 @@ def _days(setup: Setup, journal: Path) -> list[_Day]:
 
 def _when(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+class LiveCollector:
+    """Counts decisions when somebody asks; any process with the journals may show them.
+
+    Args:
+        name: The program's name in the registry.
+        decisions: Returns all decisions so far.
+    """
+
+    def __init__(self, name: str, decisions: Callable[[], Sequence[LiveDecision]]) -> None:
+        self._name, self._decisions = name, decisions
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the counters, as ``prometheus_client`` asks for them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        decisions = self._decisions()
+        family = CounterMetricFamily(
+            "combee_live_decisions", "Decisions by action.", labels=("program", "action")
+        )
+        for action, count in sorted(Counter(item.action for item in decisions).items()):
+            family.add_metric((self._name, action), count)
+        yield family
+        moves = [item for item in decisions if item.action in ("propose", "promote", "withdraw")]
+        open_trials = GaugeMetricFamily(
+            "combee_live_open_trials", "Whether a version is on trial.", labels=("program",)
+        )
+        open_trials.add_metric((self._name,), bool(moves) and moves[-1].action == "propose")
+        yield open_trials

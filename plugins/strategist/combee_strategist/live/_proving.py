@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from combee_dspy.lessons import certainty, nearest
 from combee_strategist.live._lines import Line, Lines
@@ -11,92 +12,113 @@ from combee_strategist.live._records import LineEvidence
 from combee_strategist.live._runs import GateRuns
 from combee_strategist.live._verdict import GateRow
 
-__all__ = ["prove", "stale_rows"]
+__all__ = ["Prover", "ScoredRow"]
 
 ScoredRow = tuple[GateRow, float]
+"""A row, with the score of the base on it."""
 
-# Rows that a line may mend, and others that one which mends something may spoil: the nearest ones.
-_MENDED, _SPOILED = 6, 8
+# Lines that a row which goes wrong tries, and rows that a line which mends one may spoil.
+_TRIED, _SPOILED = 2, 4
+# Rows that go wrong and try lines: the newest.
+_WRONG = 24
 # One row better and none worse: as in the tests of lessons.
 _SURE = 0.75
 
 
-def prove(
-    lines: Lines,
-    new: Sequence[LineEvidence],
-    base: Collection[Line],
-    rows: Sequence[ScoredRow],
-    runs: GateRuns,
-) -> list[LineEvidence]:
-    """Return the new lines with what each does alone, on top of what is served.
+@dataclass(frozen=True, slots=True)
+class Prover:
+    """Tries lines alone, each on top of a base and in the place of what it contradicts.
 
-    However many requests teach a line, it goes nowhere without that: whoever can write requests can
-    teach. A line that contradicts others is tried in their place.
-
-    Args:
+    Attributes:
         lines: The books.
-        new: Lines that want to come in.
-        base: Lines that are served.
-        rows: Trusted rows, with what is served now scores on them.
-        runs: Buys the rollouts.
+        base: Lines of the text that is built on.
+        runs: Runs texts on rows.
     """
-    wrong = [(row, score) for row, score in rows if score < 1]
-    proven = []
-    for line in new:
-        texts = lines.texts(lines.swapped(base, [(line.component, line.lesson)]))
-        tried = _near(line, wrong)[:_MENDED]
-        scored = list(zip(tried, runs.score(texts, [row for row, _ in tried]), strict=True))
-        if any(after > before for (_, before), after in scored):
-            others = _near(line, [item for item in rows if item not in tried])[:_SPOILED]
-            scores = runs.score(texts, [row for row, _ in others])
-            scored += zip(others, scores, strict=True)
-        proven.append(_judged(line, scored))
-    return proven
 
+    lines: Lines
+    base: Collection[Line]
+    runs: GateRuns
 
-def stale_rows(
-    lines: Lines,
-    new: Sequence[LineEvidence],
-    base: Collection[Line],
-    rows: Sequence[ScoredRow],
-    runs: GateRuns,
-) -> set[str]:
-    """Return the ids of rows that say what was right before a proven line took an old one's place.
+    def prove(
+        self, new: Sequence[LineEvidence], rows: Sequence[ScoredRow]
+    ) -> tuple[list[LineEvidence], set[str]]:
+        """Return the new lines with what each does alone, and the id of a row that proves each.
 
-    They are older than the line's sources, and the line alone loses them. Of each such line the
-    nearest rows are tried.
+        Each row that goes wrong tries the lines that share most words with it. However many
+        requests teach a line, it goes nowhere without a row that it mends: whoever can write
+        requests can teach.
 
-    Args:
-        lines: The books.
-        new: Lines that were proven, or not.
-        base: Lines that are served.
-        rows: The gate's, with what is served now scores on them.
-        runs: Buys the rollouts.
-    """
-    stale = set()
-    for line in new:
-        old = [(row, score) for row, score in rows if row.at < line.since and score > 0]
-        if line.passed:
-            near = _near(line, old)[:_SPOILED]
-            texts = lines.texts(lines.swapped(base, [(line.component, line.lesson)]))
-            scores = runs.score(texts, [row for row, _ in near])
-            stale |= {
-                row.id for (row, before), after in zip(near, scores, strict=True) if after < before
+        Args:
+            new: Lines that want to come in.
+            rows: Rows that the team vouches for.
+        """
+        mended = self._mended(new, rows)
+        proven, proofs = [], set[str]()
+        for line in new:
+            wins = mended.get((line.component, line.lesson), set())
+            others = [item for item in rows if item[0].id not in wins]
+            losses = self._losses(line, others) if wins else 0
+            tested = _judged(line, len(wins), losses)
+            proven.append(tested)
+            if tested.passed:
+                proofs.add(min(wins))
+        return proven, proofs
+
+    def stale(self, passed: Sequence[LineEvidence], lost: Sequence[ScoredRow]) -> set[str]:
+        """Return the ids of lost rows that say what was right before a line replaced another.
+
+        They are older than the line's recent sources, and the line alone loses them.
+
+        Args:
+            passed: Lines that were proven.
+            lost: Rows on which a text with all of them is worse than the base.
+        """
+        stale = set()
+        for line in passed:
+            old = [item for item in lost if item[0].at < line.since]
+            if old:
+                scores = self._alone(line, old)
+                stale |= {
+                    row.id
+                    for (row, before), after in zip(old, scores, strict=True)
+                    if after < before
+                }
+        return stale
+
+    def _mended(
+        self, new: Sequence[LineEvidence], rows: Sequence[ScoredRow]
+    ) -> Mapping[Line, set[str]]:
+        """Return the rows that each line mends."""
+        wrong = sorted((item for item in rows if item[1] < 1), key=lambda item: -item[0].at)
+        tries: dict[int, list[ScoredRow]] = defaultdict(list)
+        for row, score in wrong[:_WRONG]:
+            fitting = [place for place, line in enumerate(new) if row.at >= line.newest]
+            near = nearest(row.words, [new[place].text for place in fitting], _TRIED)
+            for place in near:
+                tries[fitting[place]].append((row, score))
+        mended = {}
+        for place, tried in tries.items():
+            line, scores = new[place], self._alone(new[place], tried)
+            mended[line.component, line.lesson] = {
+                row.id for (row, before), after in zip(tried, scores, strict=True) if after > before
             }
-    return stale
+        return mended
+
+    def _losses(self, line: LineEvidence, rows: Sequence[ScoredRow]) -> int:
+        """Return how many of the nearest rows a line spoils, of those that may count against it."""
+        rows = [item for item in rows if item[0].at >= line.since]
+        newest = sorted(rows, key=lambda item: -item[0].at)
+        near = nearest(line.text, [row.words for row, _ in newest], _SPOILED)
+        chosen = [newest[place] for place in near]
+        scores = self._alone(line, chosen)
+        return sum(after < before for (_, before), after in zip(chosen, scores, strict=True))
+
+    def _alone(self, line: LineEvidence, rows: Sequence[ScoredRow]) -> list[float]:
+        swapped = self.lines.swapped(self.base, [(line.component, line.lesson)])
+        return self.runs.score(self.lines.texts(swapped), [row for row, _ in rows])
 
 
-def _near(line: LineEvidence, rows: Sequence[ScoredRow]) -> list[ScoredRow]:
-    """Return all rows, those that share most words with a line first, and then the newest."""
-    newest = sorted(rows, key=lambda item: -item[0].at)
-    places = nearest(line.text, [row.words for row, _ in newest], len(newest))
-    rest = (place for place in range(len(newest)) if place not in places)
-    return [newest[place] for place in (*places, *rest)]
-
-
-def _judged(line: LineEvidence, scored: Sequence[tuple[ScoredRow, float]]) -> LineEvidence:
-    wins = sum(after > before for (_, before), after in scored)
-    losses = sum(after < before and row.at >= line.since for (row, before), after in scored)
+def _judged(line: LineEvidence, wins: int, losses: int) -> LineEvidence:
     passed = wins > losses and certainty(wins, losses) >= _SURE
     why = "" if passed else f"alone it mends {wins} trusted rows and spoils {losses}"
     return replace(line, wins=wins, losses=losses, passed=passed, why=why)

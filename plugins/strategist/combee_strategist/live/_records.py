@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import ClassVar, Literal
 
 from combee_dspy.events import Event
+from combee_strategist.live._verdict import GateResult
 
-__all__ = ["Action", "LineEvidence", "LiveDecision", "SessionBegun", "SessionEnded", "SetScores"]
+__all__ = [
+    "Action",
+    "LineEvidence",
+    "LiveDecision",
+    "SessionBegun",
+    "SessionEnded",
+    "SetScores",
+    "answers_to",
+    "open_trial",
+]
 
 Action = Literal[
     "learn",
@@ -18,6 +29,7 @@ Action = Literal[
     "forget",
     "refuse",
     "propose",
+    "wait",
     "approve",
     "reject",
     "remove",
@@ -108,6 +120,7 @@ class LineEvidence:
     passed: bool = True
     why: str = ""
     since: float = 0.0
+    newest: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,14 @@ class SetScores:
     rows: int
     before: float
     after: float
+
+    @classmethod
+    def of(cls, results: Sequence[GateResult]) -> SetScores:
+        """Return the means of at least one row."""
+        before, after = (
+            fmean(getattr(item, side) for item in results) for side in ("before", "after")
+        )
+        return cls(len(results), before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +154,11 @@ class SessionEnded(Event):
         lines: What it wanted to change.
         sets: By name, scores on held-out rows and on the retain set.
         receipt: The held-out receipt as JSON; empty where nothing goes on trial.
+        production: The version that served, and which its text is compared with; 0 in journals of
+            before.
+        pairs: Differences from it on the gate's rows, but one for each line that a row proved: the
+            first pairs of the trial.
+        stale: Rows of the gate that say what was right before a line replaced another.
     """
 
     kind: ClassVar[str] = "live_ended"
@@ -146,3 +172,22 @@ class SessionEnded(Event):
     lines: tuple[LineEvidence, ...]
     sets: Mapping[str, SetScores]
     receipt: str = ""
+    production: int = 0
+    pairs: tuple[float, ...] = ()
+    stale: tuple[str, ...] = ()
+
+
+def open_trial(decisions: Sequence[LiveDecision]) -> LiveDecision | None:
+    """Return the proposal whose trial has not ended; ``None`` where there is none."""
+    for decision in reversed(decisions):
+        if decision.action in ("promote", "withdraw"):
+            return None
+        if decision.action == "propose":
+            return decision
+    return None
+
+
+def answers_to(proposal: LiveDecision, decisions: Sequence[LiveDecision]) -> list[LiveDecision]:
+    """Return what people have said of a proposed version since it was there to be read."""
+    later = decisions[decisions.index(proposal) :]
+    return [item for item in later if item.line and item.version == proposal.version]

@@ -11,11 +11,10 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
-from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import Fixed, RolloutJob, Slots, Threads
 from combee_dspy.search import Candidate, in_own_loop
-from combee_strategist.live._allowance import SessionAllowance
-from combee_strategist.live._setup import Setup
+from combee_strategist.live._budget import DayBudget
+from combee_strategist.live._options import Setup
 from combee_strategist.live._verdict import GateRow
 
 __all__ = ["GateRuns"]
@@ -27,11 +26,9 @@ _FIRST = 4_000
 class GateRuns:
     """Scores of texts on rows, each bought once in the life of a journal."""
 
-    def __init__(
-        self, setup: Setup, log: RunLog, session: int, allowance: SessionAllowance
-    ) -> None:
+    def __init__(self, setup: Setup, log: RunLog, session: int, budget: DayBudget) -> None:
         self._setup, self._log, self._session = setup, log, session
-        self._allowance, self._largest = allowance, 0
+        self._budget, self._largest = budget, 0
 
     def score(self, texts: Mapping[str, str], rows: Sequence[GateRow]) -> list[float]:
         """Return the score of each row.
@@ -93,18 +90,19 @@ class GateRuns:
             if failures:
                 raise failures[0]
             size = self._largest or _FIRST
-            self._allowance.reserve(size)
+            self._budget.reserve(size)
             reserved.append(size)
 
-        usage: tuple[CallUsage, ...] = ()
         try:
             rollout = await slots.rollout(job, (0,), reserve)
-            usage = rollout.usage
         except InfrastructureError as error:
-            usage = tuple(error.usage)
+            self._budget.settle(sum(reserved), error.usage, "failed")
             raise
-        finally:
-            self._allowance.give_back(sum(reserved), usage)
+        except BaseException:
+            self._budget.give_back(sum(reserved), ())
+            raise
+        usage = rollout.usage
+        self._budget.give_back(sum(reserved), usage)
         tokens = sum(call.prompt_tokens + call.completion_tokens for call in usage)
         self._largest = max(self._largest, tokens)
         now = self._setup.clock()

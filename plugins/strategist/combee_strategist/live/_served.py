@@ -13,7 +13,7 @@ from combee_dspy.journal import RunHistory
 from combee_dspy.rollouts import decode_value
 from combee_dspy.traces import ROLLOUTS, Trace, is_right, make_matcher, trace_of_rollout
 from combee_strategist.canary import RequestLabelled, open_journals
-from combee_strategist.live._setup import Setup
+from combee_strategist.live._options import Setup
 
 __all__ = [
     "Cursor",
@@ -87,7 +87,11 @@ def failures_since(setup: Setup, since: float) -> tuple[int, int]:
 
 
 def read_served(
-    setup: Setup, score: Callable[[Trace], Trace], after: Cursor, upto: Cursor
+    setup: Setup,
+    score: Callable[[Trace], Trace],
+    after: Cursor,
+    upto: Cursor,
+    unknown: set[str] | None = None,
 ) -> list[ServedRow]:
     """Return the requests whose labels all came behind a cursor, up to another, oldest first.
 
@@ -96,7 +100,9 @@ def read_served(
         score: Returns a trace with the metric's score, where it has expected answers.
         after: Requests with a label up to this one are not read.
         upto: Nor are labels behind this one.
+        unknown: Requests that no journal holds, which are not looked up again; grows.
     """
+    unknown = set() if unknown is None else unknown
     labels: dict[str, list[_Label]] = defaultdict(list)
     for reader in open_journals(setup.requests):
         folder = reader.path.parent.name
@@ -105,10 +111,11 @@ def read_served(
     new = {
         request: sorted(said, key=lambda item: item[1].at)
         for request, said in labels.items()
-        if _are_behind(after, [place for place, _ in said])
+        if request not in unknown and _are_behind(after, [place for place, _ in said])
     }
     traces = _traces(setup, new)
-    # Labels without a trace are of requests that were never served, or whose journal is gone.
+    # A request is on disk before its caller has the answer: what has none now never will.
+    unknown |= new.keys() - traces.keys()
     rows = [_row(setup, score, said, traces[name]) for name, said in new.items() if name in traces]
     return sorted(rows, key=lambda row: (row.at, row.places))
 

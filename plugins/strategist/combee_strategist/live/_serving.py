@@ -9,7 +9,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import encode_rollout
 from combee_strategist.canary import CanaryProgram, RequestLabelled
-from combee_strategist.live._setup import Setup
+from combee_strategist.live._options import Setup
 
 __all__ = ["LiveProgram"]
 

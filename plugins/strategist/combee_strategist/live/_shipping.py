@@ -1,11 +1,16 @@
-"""What becomes of a challenger, by the canary's rules and by what people say."""
+"""What becomes of what was learned: published, promoted, taken back. Each is one decision.
+
+The registry says what serves. Whoever was killed between a move and its decision finds the registry
+as it is, and decides what was carried out already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Literal
 
 from combee_dspy.evaluation import Receipt
+from combee_dspy.lessons import Retire
 from combee_dspy.search import Candidate
 from combee_strategist.canary import (
     CHALLENGER,
@@ -17,146 +22,236 @@ from combee_strategist.canary import (
     status,
     withdraw,
 )
-from combee_strategist.live._records import Action, LiveDecision, SessionEnded
-from combee_strategist.live._setup import Setup
+from combee_strategist.live._lines import Lines
+from combee_strategist.live._log import LearnerLog
+from combee_strategist.live._options import DAY, Setup
+from combee_strategist.live._page import write_review
+from combee_strategist.live._records import (
+    LiveDecision,
+    SessionEnded,
+    answers_to,
+    open_trial,
+)
 
-__all__ = [
-    "TrialOutcome",
-    "answers_to",
-    "judge_trial",
-    "last_move",
-    "last_reason",
-    "open_trial",
-    "other_challenger",
-    "propose",
-    "ship_removal",
-]
+__all__ = ["Shipper"]
 
 _WHO = "combee live"
 _REMOVED = "a person removed a line"
+# Rows that a decision of the canary or of a person weighs: eight later examples outweigh it.
+_WEIGHT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class TrialOutcome:
-    """What was decided of a challenger, and why."""
-
-    action: Action
-    why: str
-
-
-def open_trial(decisions: Sequence[LiveDecision]) -> LiveDecision | None:
-    """Return the proposal whose trial has not ended; ``None`` where there is none."""
-    ended = {"promote", "withdraw"}
-    for decision in reversed(decisions):
-        if decision.action in ended:
-            return None
-        if decision.action == "propose":
-            return decision
-    return None
-
-
-def answers_to(proposal: LiveDecision, decisions: Sequence[LiveDecision]) -> list[LiveDecision]:
-    """Return what people have said of a proposed version since it was there to be read."""
-    later = decisions[decisions.index(proposal) :]
-    return [item for item in later if item.line and item.version == proposal.version]
-
-
-def other_challenger(registry: Registry, ended: SessionEnded) -> int | None:
-    """Return the challenger on trial that is not what a session came to; ``None`` without one.
-
-    Raises:
-        RegistryError: The registry does not answer.
-    """
-    waiting = registry.at(CHALLENGER)
-    if waiting in (None, registry.at(PRODUCTION)):
-        return None
-    own = registry.version(waiting).candidate == Candidate(ended.texts).id
-    return None if own else waiting
-
-
-def propose(setup: Setup, registry: Registry, ended: SessionEnded) -> int:
-    """Publish what a session came to as the challenger, once; return its version.
-
-    Raises:
-        RegistryError: The registry does not answer.
-        ArgumentValueError: Another challenger waits.
-    """
-    receipt = Receipt.from_json(ended.receipt)
-    lines = sum(line.passed for line in ended.lines)
-    why = f"session {ended.number} changes {lines} lines, learned from {ended.taught} requests"
-    return propose_texts(registry, ended.texts, receipt, setup.plan, why)
-
-
-def ship_removal(
-    setup: Setup, registry: Registry, texts: Mapping[str, str], removal: LiveDecision
-) -> int:
-    """Put texts without a line that a person has removed into production; return their version.
-
-    No trial speaks against a person. What is on trial ends: it was learned beside that line.
-
-    Raises:
-        RegistryError: The registry does not answer.
-    """
-    production, challenger = registry.at(PRODUCTION), registry.at(CHALLENGER)
-    if challenger not in (None, production):
-        withdraw(registry, who=removal.who, why=_REMOVED, only=challenger)
-    version = propose_texts(registry, texts, None, setup.plan, _REMOVED)
-    registry.move("promote", production or version, version, removal.who, _REMOVED)
-    return version
-
-
-def judge_trial(
-    setup: Setup,
-    registry: Registry,
-    trial: LiveDecision,
-    said: Sequence[LiveDecision],
-    *,
-    person: bool,
-) -> TrialOutcome | None:
-    """Return what is decided of a trial now, and carry it out; ``None`` where it goes on.
-
-    Whoever was killed between the two finds the registry as it is: what is carried out already is
-    returned as decided.
+class Shipper:
+    """Carries out what follows from the registry, from people and from sessions that ended.
 
     Args:
-        setup: Its terms, and the clock.
+        setup: Of the Live.
+        log: The learner's journal. Borrowed.
         registry: Where the versions are.
-        trial: The proposal.
-        said: What people have said of this version, oldest first.
-        person: Whether one must approve.
-
-    Raises:
-        RegistryError: The registry does not answer.
     """
-    version = trial.version
-    if registry.at(PRODUCTION) == version:
-        return TrialOutcome("promote", last_reason(registry, version))
-    if registry.at(CHALLENGER) != version:
-        return TrialOutcome("withdraw", last_reason(registry, version))
-    approvals = [decision for decision in said if decision.action in ("approve", "reject")]
-    if approvals and approvals[-1].action == "reject":
-        why = f"{approvals[-1].who} rejected it: {approvals[-1].why}"
-        return _withdrawn(registry, version, why)
-    standing = status(registry, setup.requests)
-    plan = setup.plan
-    if standing.pairs and standing.high < -plan.epsilon:
-        return _withdrawn(registry, version, f"it is worse: {_evidence(standing)}")
-    if not standing.missing:
-        if person and not approvals:
-            return None
-        who = approvals[-1].who if person else _WHO
-        promote(registry, setup.requests, who=who, why=_evidence(standing))
-        return TrialOutcome("promote", _evidence(standing))
-    days = (setup.clock() - trial.at) / 86_400
-    if days > setup.gate.trial and not (person and not standing.missing):
-        why = f"undecided after {days:.1f} days: {_evidence(standing)}"
-        return _withdrawn(registry, version, why)
-    return None
+
+    def __init__(self, setup: Setup, log: LearnerLog, registry: Registry) -> None:
+        self._setup, self._log, self._registry = setup, log, registry
+
+    def look(self) -> None:
+        """See what servers and people have done, and whether a trial has ended.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        self._watch_production()
+        self._obey_removals()
+        self._judge_trial()
+
+    def conclude(self) -> None:
+        """Publish what the last session came to, or say why nothing is; once.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        log = self._log
+        if not log.ended or log.is_open:
+            return
+        ended = log.ended[-1]
+        if any(
+            item.session == ended.number and item.action in ("propose", "refuse")
+            for item in log.decisions
+        ):
+            return
+        refused = ended.refused or self._obstacle(ended)
+        if refused:
+            log.decide(LiveDecision("refuse", refused, ended.number))
+            return
+        trial = open_trial(log.decisions)
+        if trial is not None:
+            why = f"session {ended.number} goes further"
+            self._withdraw(trial, why)
+            log.decide(LiveDecision("withdraw", why, trial.session, trial.version))
+        self._propose(ended)
+
+    def _watch_production(self) -> None:
+        """See whether servers, or people, took back what was promoted last, or went on from it."""
+        moves = [item for item in self._log.decisions if item.action in ("promote", "roll back")]
+        if not moves or moves[-1].action == "roll back":
+            return
+        last, serves = moves[-1], self._registry.at(PRODUCTION)
+        trial = open_trial(self._log.decisions)
+        if serves == last.version or (trial is not None and serves == trial.version):
+            return
+        audit = [
+            line
+            for line in self._registry.audit()
+            if line["carried_out"] and line["action"] in ("promote", "rollback")
+        ]
+        if audit and audit[-1]["action"] == "promote":  # by hand, or by a learner that died then
+            self._log.decide(LiveDecision("promote", str(audit[-1]["why"]), version=serves))
+            return
+        why = f"version {serves} serves again: {self._last_reason(last.version)}"
+        self._retire(last.session, last.version, why)
+        self._log.decide(LiveDecision("roll back", why, last.session, last.version))
+
+    def _obey_removals(self) -> None:
+        """Put what serves into production again without the lines that people have removed.
+
+        No trial speaks against a person. What is on trial ends: it was learned beside that line.
+        """
+        log, registry = self._log, self._registry
+        number = registry.at(PRODUCTION)
+        removals = [item for item in log.decisions if item.action == "remove"]
+        if number is None or not removals or not log.ended:
+            return
+        back = [item for item in log.decisions if item.action == "roll back" and not item.session]
+        if back and log.decisions.index(back[-1]) > log.decisions.index(removals[-1]):
+            return  # servers took back what was shipped without the line: a person must look
+        books = {
+            name: book.without([item.text for item in removals]) for name, book in log.books.items()
+        }
+        lines = Lines(self._setup.texts(), books)
+        serves = lines.of(registry.version(number).texts)
+        if not serves & lines.removed:
+            return
+        log.change_books(books)
+        who, trial = removals[-1].who, open_trial(log.decisions)
+        challenger = registry.at(CHALLENGER)
+        if challenger not in (None, number):
+            withdraw(registry, who=who, why=_REMOVED, only=challenger)
+        texts = lines.texts(serves - lines.removed)
+        version = propose_texts(registry, texts, None, self._setup.plan, _REMOVED)
+        registry.move("promote", number, version, who, _REMOVED)
+        if trial is not None:
+            log.decide(LiveDecision("withdraw", _REMOVED, trial.session, trial.version))
+        log.decide(LiveDecision("promote", _REMOVED, version=version))
+
+    def _judge_trial(self) -> None:
+        log, registry, setup = self._log, self._registry, self._setup
+        trial = open_trial(log.decisions)
+        if trial is None:
+            return
+        version, serves = trial.version, registry.at(PRODUCTION)
+        if serves == version:
+            self._end(trial, "promote", self._last_reason(version))
+            return
+        if registry.at(CHALLENGER) != version:
+            self._take_back(trial, self._last_reason(version))
+            return
+        answers = [
+            item
+            for item in answers_to(trial, log.decisions)
+            if item.action in ("approve", "reject")
+        ]
+        if answers and answers[-1].action == "reject":
+            self._take_back(trial, f"{answers[-1].who} rejected it: {answers[-1].why}")
+            return
+        ended = next(item for item in log.ended if item.number == trial.session)
+        pairs = ended.pairs if ended.production == serves else ()
+        standing = status(registry, setup.requests, pairs)
+        days = (setup.clock() - trial.at) / DAY
+        if standing.pairs and standing.high < -setup.plan.epsilon:
+            self._take_back(trial, f"it is worse: {_evidence(standing)}")
+        elif standing.missing:
+            if days > setup.gate.trial:
+                why = f"undecided after {days:.1f} days: {_evidence(standing)}"
+                self._withdraw(trial, why)
+                self._end(trial, "withdraw", why)
+        elif not answers and (setup.approve == "human" or ended.person):
+            if not _waits(trial, log.decisions):
+                why = f"a person must approve it: {_evidence(standing)}"
+                self._end(trial, "wait", why)
+        else:
+            who, why = answers[-1].who if answers else _WHO, _evidence(standing)
+            promote(registry, setup.requests, who=who, why=why, earlier=pairs)
+            self._end(trial, "promote", why)
+
+    def _end(
+        self, trial: LiveDecision, action: Literal["promote", "withdraw", "wait"], why: str
+    ) -> None:
+        self._log.decide(LiveDecision(action, why, trial.session, trial.version))
+
+    def _take_back(self, trial: LiveDecision, why: str) -> None:
+        """End a trial, and retire what it would have brought."""
+        self._withdraw(trial, why)
+        self._retire(trial.session, trial.version, why)
+        self._end(trial, "withdraw", why)
+
+    def _withdraw(self, trial: LiveDecision, why: str) -> None:
+        if self._registry.at(CHALLENGER) == trial.version:
+            withdraw(self._registry, who=_WHO, why=why, only=trial.version)
+
+    def _retire(self, session: int, version: int | None, why: str) -> None:
+        """Retire the lines that a version brought, so that only more evidence brings them again."""
+        reason = f"version {version}: {why}"[:300]
+        books = dict(self._log.books)
+        for ended in self._log.ended:
+            for line in ended.lines if ended.number == session else ():
+                lesson = books[line.component].find(line.lesson)
+                # A learner that died behind this finds it done.
+                if line.new and line.passed and lesson and not lesson.decided:
+                    edit = Retire(line.lesson, reason, rows=_WEIGHT)
+                    books[line.component] = books[line.component].edit([edit]).book
+        self._log.change_books(books)
+
+    def _obstacle(self, ended: SessionEnded) -> str:
+        """Return why a text that passed the gate is not shipped; empty where it may be."""
+        log, registry = self._log, self._registry
+        candidate, serves = Candidate(ended.texts).id, registry.at(PRODUCTION)
+        tried = {item.session for item in log.decisions if item.action == "propose"}
+        if candidate in {Candidate(item.texts).id for item in log.ended if item.number in tried}:
+            return "the same text was on trial before"
+        if ended.production not in (0, serves):
+            return f"version {serves} serves now; it was compared with {ended.production}"
+        trial = open_trial(log.decisions)
+        if trial is not None and _waits(trial, log.decisions):
+            return f"version {trial.version} waits for a person"
+        return ""
+
+    def _propose(self, ended: SessionEnded) -> None:
+        """Publish what a session came to as the challenger, and write the file for review."""
+        log, registry = self._log, self._registry
+        waiting, production = registry.at(CHALLENGER), registry.at(PRODUCTION)
+        on_trial = None if waiting is None or waiting == production else registry.version(waiting)
+        # It is this one's own where the learner died behind the publication.
+        if on_trial is not None and on_trial.candidate != Candidate(ended.texts).id:
+            why = f"version {waiting}, which somebody else has published, is on trial"
+            if log.decisions[-1].why != why:
+                log.decide(LiveDecision("skip", why, ended.number))
+            return
+        count = sum(line.passed for line in ended.lines)
+        why = f"session {ended.number}: {count} lines change, {ended.taught} requests taught"
+        receipt = Receipt.from_json(ended.receipt)
+        version = propose_texts(registry, ended.texts, receipt, self._setup.plan, why)
+        write_review(self._setup, version, registry.version(production or 1).texts, ended)
+        log.decide(LiveDecision("propose", f"{count} lines change", ended.number, version))
+
+    def _last_reason(self, version: int | None) -> str:
+        """Return why a version was moved last, or published where it was not."""
+        lines = [line for line in self._registry.audit() if version in (line["from"], line["to"])]
+        moves = [line for line in lines if line["action"] in ("promote", "rollback")] or lines
+        return str(moves[-1]["why"]) if moves else "nobody said why"
 
 
-def _withdrawn(registry: Registry, version: int | None, why: str) -> TrialOutcome:
-    withdraw(registry, who=_WHO, why=why, only=version)
-    return TrialOutcome("withdraw", why)
+def _waits(trial: LiveDecision, decisions: Sequence[LiveDecision]) -> bool:
+    """Return whether a trial has ended well and waits for a person."""
+    return any(item.action == "wait" and item.version == trial.version for item in decisions)
 
 
 def _evidence(standing: CanaryStatus) -> str:
@@ -164,17 +259,3 @@ def _evidence(standing: CanaryStatus) -> str:
         f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f},"
         f" {standing.low:+.4f} to {standing.high:+.4f}"
     )
-
-
-def last_move(registry: Registry) -> tuple[str, str]:
-    """Return how ``production`` was moved last, ``"promote"`` or ``"rollback"``, and why."""
-    lines = [line for line in registry.audit() if line["carried_out"]]
-    moves = [line for line in lines if line["action"] in ("promote", "rollback")]
-    return (str(moves[-1]["action"]), str(moves[-1]["why"])) if moves else ("", "")
-
-
-def last_reason(registry: Registry, version: int | None) -> str:
-    """Return why a version was moved last, or published where it was not."""
-    lines = [line for line in registry.audit() if version in (line["from"], line["to"])]
-    lines = [line for line in lines if line["action"] in ("promote", "rollback")] or lines
-    return str(lines[-1]["why"]) if lines else "nobody said why"

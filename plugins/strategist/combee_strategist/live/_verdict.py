@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import dspy
 
 from combee_dspy.evaluation import PairedDifference, paired_difference
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.lessons import certainty
-from combee_strategist.live._options import Gate
+from combee_strategist.live._options import DAY, Gate
 
-__all__ = ["GateRow", "GateRows", "choose_rows", "compare", "refusal"]
+__all__ = ["GateResult", "GateRow", "choose_rows", "compare", "is_better", "refusal"]
 
 # A slice has few rows: two lost and none won are enough to refuse, one is not.
 _SLICE_CLEAR = 0.875
+_GAIN_CLEAR = 0.95
 _CONFIDENCE = 0.9  # two-sided: each end fails one time in twenty
 
 
@@ -48,63 +50,44 @@ class GateRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GateRows:
-    """The rows that a challenger must pass.
+class GateResult:
+    """Scores of a row before and after a change."""
 
-    Attributes:
-        heldout: Of the latest days.
-        retain: Of earlier weeks.
-        dated: How many earlier rows are set aside, since their slice has drifted.
-    """
-
-    heldout: tuple[GateRow, ...]
-    retain: tuple[GateRow, ...]
-    dated: int = 0
+    row: GateRow
+    before: float
+    after: float
 
     @property
-    def all(self) -> tuple[GateRow, ...]:
-        """Both sets."""
-        return (*self.heldout, *self.retain)
-
-    def without(self, rows: Collection[str]) -> GateRows:
-        """Return the rows but those of these ids, which count as dated."""
-        heldout, retain = (
-            tuple(row for row in part if row.id not in rows) for part in (self.heldout, self.retain)
-        )
-        return GateRows(heldout, retain, self.dated + len(rows))
+    def difference(self) -> float:
+        """What the change gains."""
+        return self.after - self.before
 
 
-def choose_rows(
-    rows: Iterable[GateRow], gate: Gate, now: float, drifts: Mapping[str, float]
-) -> GateRows:
-    """Return the rows of a gate: the newest held-out ones, and as many earlier ones of each slice.
+def choose_rows(rows: Iterable[GateRow], gate: Gate, now: float) -> dict[str, list[GateRow]]:
+    """Return the newest rows as ``"held-out"``, and as many earlier ones of each slice as
+    ``"retain"``.
 
     Args:
         rows: All that teach nothing.
         gate: How many, and how old.
         now: The time.
-        drifts: When each slice last drifted: its earlier rows say what is right no longer.
     """
     distinct = {row.id: row for row in rows}
-    current = [row for row in distinct.values() if row.at >= drifts.get(row.slice, 0.0)]
-    newest = sorted(current, key=lambda row: (-row.at, row.id))
-    recent = [row for row in newest if row.at >= now - gate.recent * 86_400]
-    heldout = recent[: gate.rows]
-    chosen = {row.id for row in heldout}
+    newest = sorted(distinct.values(), key=lambda row: (-row.at, row.id))
+    recent = [row for row in newest if row.at >= now - gate.recent * DAY]
+    heldout = {row.id: row for row in recent[: gate.rows]}
     by_slice: dict[str, list[GateRow]] = defaultdict(list)
-    earlier = [row for row in current if row.id not in chosen]
+    earlier = [row for row in newest if row.id not in heldout]
     for row in sorted(earlier, key=lambda row: digest_of([str(gate.seed), row.id])):
         by_slice[row.slice].append(row)
     ranked = sorted(
         (rank, name) for name, members in by_slice.items() for rank in range(len(members))
     )
-    retain = tuple(by_slice[name][rank] for rank, name in ranked[: gate.retain])
-    return GateRows(tuple(heldout), retain, len(distinct) - len(current))
+    retain = [by_slice[name][rank] for rank, name in ranked[: gate.retain]]
+    return {"held-out": list(heldout.values()), "retain": retain}
 
 
-def refusal(
-    sets: Mapping[str, tuple[Sequence[GateRow], Sequence[float], Sequence[float]]], gate: Gate
-) -> str:
+def refusal(sets: Mapping[str, Sequence[GateResult]], gate: Gate) -> str:
     """Return why a text is refused, the empty text where it is not.
 
     On each set the lower end of the paired difference must lie above the margin, or above what so
@@ -112,29 +95,42 @@ def refusal(
     both sets, it must not be clear that more rows are lost than won.
 
     Args:
-        sets: By name: rows, scores before and scores after.
+        sets: The results, by the name of their set.
         gate: The margin, and a seed.
     """
-    won: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for name, (rows, before, after) in sets.items():
-        if not rows:
+    for name, results in sets.items():
+        if not results:
             continue
-        paired = compare(before, after, gate)
-        unchanged = compare([0.0] * len(rows), [0.0] * len(rows), gate)
+        paired = compare(results, gate)
+        unchanged = paired_difference(
+            [0.0] * len(results), [0.0] * len(results), confidence=_CONFIDENCE, seed=gate.seed
+        )
         if paired.low < -max(gate.margin, -unchanged.low):
             return (
-                f"{name}: {paired.before:.3f} before and {paired.after:.3f} after on {len(rows)}"
-                f" rows, perhaps {paired.low:+.3f}"
+                f"{name}: {paired.before:.3f} before and {paired.after:.3f} after on"
+                f" {len(results)} rows, perhaps {paired.low:+.3f}"
             )
-        for row, old, new in zip(rows, before, after, strict=True):
-            won[row.slice][0] += new > old
-            won[row.slice][1] += new < old
-    for name, (wins, losses) in sorted(won.items()):
+    by_slice: dict[str, list[float]] = defaultdict(list)
+    for result in chain.from_iterable(sets.values()):
+        by_slice[result.row.slice].append(result.difference)
+    for name, differences in sorted(by_slice.items()):
+        wins = sum(difference > 0 for difference in differences)
+        losses = sum(difference < 0 for difference in differences)
         if certainty(losses, wins) >= _SLICE_CLEAR:
             return f"slice {name}: {losses} rows lost and {wins} won"
     return ""
 
 
-def compare(before: Sequence[float], after: Sequence[float], gate: Gate) -> PairedDifference:
+def is_better(results: Iterable[GateResult], *, clearly: bool) -> bool:
+    """Return whether more rows are won than lost; ``clearly``: so many that chance gives no such
+    gain.
+    """
+    differences = [result.difference for result in results]
+    wins, losses = sum(gain > 0 for gain in differences), sum(gain < 0 for gain in differences)
+    return wins > losses and certainty(wins, losses) >= (_GAIN_CLEAR if clearly else 0.0)
+
+
+def compare(results: Sequence[GateResult], gate: Gate) -> PairedDifference:
     """Return the paired difference of two texts on the same rows."""
+    before, after = ([getattr(item, side) for item in results] for side in ("before", "after"))
     return paired_difference(before, after, confidence=_CONFIDENCE, seed=gate.seed)

@@ -1,4 +1,4 @@
-"""What a day may cost: asked before each call, and booked after it."""
+"""The budget of a day: each call reserves its maximum cost first, and books what it has cost."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import dspy
 from combee_dspy.costs import price_of
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Effect, Reader, RunLog
-from combee_dspy.records import CallUsage
+from combee_dspy.records import CallUsage, Role
 from combee_strategist.canary import Clock
-from combee_strategist.live._options import Learning
+from combee_strategist.live._options import DAY, Learning
 
-__all__ = ["DAY", "DaySpentError", "SessionAllowance", "check_prices"]
+__all__ = ["SPENT", "DayBudget", "DaySpentError", "check_prices"]
 
-DAY = 86_400.0
-_SPENT = (
+SPENT = (
     "SELECT e.started, u.prompt_tokens + u.completion_tokens AS tokens, u.dollars"
     " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.started IS NOT NULL"
 )
@@ -47,27 +46,25 @@ def check_prices(learning: Learning, lms: Sequence[dspy.BaseLM]) -> float:
     return max(rates)
 
 
-class SessionAllowance:
-    """The budget of the day, for the calls of one session. Thread-safe.
+class DayBudget:
+    """The budget of each day, for all calls of one learner. Thread-safe.
 
-    What readers cost is booked in the learner's journal too, call by call, so that one file says
-    what a day has cost.
+    Args:
+        learning: The limits.
+        rate: The most dollars that a token may cost.
+        clock: Says which day it is.
+        log: The learner's journal, which says what each day has cost. Borrowed.
     """
 
-    def __init__(
-        self, learning: Learning, rate: float, clock: Clock, log: RunLog, session: int
-    ) -> None:
-        self._learning, self._rate, self._clock = learning, rate, clock
-        self._log, self._session = log, session
+    def __init__(self, learning: Learning, rate: float, clock: Clock, log: RunLog) -> None:
+        self._learning, self._rate, self._clock, self._log = learning, rate, clock, log
         self._reserved, self._lock = 0, threading.Lock()
         self._tokens: dict[int, int] = defaultdict(int)
         self._dollars: dict[int, float] = defaultdict(float)
-        self._calls = 0
         with Reader(log.journal.path) as reader:
-            for started, tokens, dollars in reader.rows(_SPENT):
+            for started, tokens, dollars in reader.rows(SPENT):
                 self._book(int(started // DAY), tokens, dollars or 0.0)
-            sql = "SELECT count(*) FROM effect WHERE step = ? AND purpose = 'reading'"
-            self._calls = reader.rows(sql, (session,))[0][0]
+            self._calls = reader.rows("SELECT count(*) FROM effect WHERE kind = 'call'")[0][0]
 
     @property
     def left(self) -> int:
@@ -92,29 +89,20 @@ class SessionAllowance:
                 raise DaySpentError(f"{self.left:,} tokens are left of today")
             self._reserved += tokens
 
-    def settle(self, tokens: int, usage: Sequence[CallUsage]) -> None:
-        """Give back what was set aside for a reader, and book what it has cost."""
+    def settle(self, tokens: int, usage: Sequence[CallUsage], purpose: str = "reading") -> None:
+        """Give back what was set aside for a call, and book what it has cost in the journal."""
         with self._lock:
             self._calls += 1
-            key = f"reading/{self._session}/{self._calls}"
+            key = f"{purpose}/{self._calls}"
         now = self._clock()
+        role: Role = "proposer" if purpose == "reading" else "task"
         self._log.put(
-            Effect(
-                key,
-                "call",
-                {},
-                "proposer",
-                "reading",
-                self._session,
-                started=now,
-                ended=now,
-                usage=tuple(usage),
-            )
+            Effect(key, "call", {}, role, purpose, started=now, ended=now, usage=tuple(usage))
         )
         self.give_back(tokens, usage)
 
     def give_back(self, tokens: int, usage: Sequence[CallUsage]) -> None:
-        """Give back what was set aside, and count what a call has cost that stands elsewhere."""
+        """Give back what was set aside, and count what a call has cost that is booked elsewhere."""
         spent = sum(call.prompt_tokens + call.completion_tokens for call in usage)
         with self._lock:
             self._reserved -= tokens
