@@ -12,11 +12,9 @@ from combee_dspy.diversity import UpdateView
 from combee_dspy.events import CandidateScreened, WarningRaised
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Compilation, EffectPlace, Member
+from combee_dspy.search._candidates import EffectPlace, Member
 from combee_dspy.search._choices import choose_best, draw_screen, passes_screen
 from combee_dspy.search._custom import CustomProposer
-from combee_dspy.search._effects import Effects
-from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._plans import Checked, Child, Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
@@ -30,17 +28,19 @@ __all__ = ["Pareto"]
 
 @dataclass(eq=False)
 class Pareto(Keeper[Sequence[Child], list[Checked]]):
-    """GEPA's search over our effects."""
+    """Searches as GEPA does.
 
-    task: Compilation
-    effects: Effects
+    Attributes:
+        custom: Makes the children in the place of the proposer, where there is one.
+    """
+
     pool: CandidatePool
-    gepa: Gepa
     proposer: Proposer
-    custom: CustomProposer | None  # in the proposer's place where there is one
+    custom: CustomProposer | None
 
     def __post_init__(self) -> None:
-        task, settings = self.task, self.task.settings
+        self._task, self._effects, self._gepa = self.pool.task, self.pool.effects, self.pool.gepa
+        task, settings = self._task, self._task.settings
         self._seed, self._settings = task.seed, settings
         self._selects, self._screen = settings.component_selector, settings.search.screen
         self._turns = Turns(visible(task.seed.texts), self._selects)
@@ -48,10 +48,10 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         self._restarted: set[int] = set()
 
     def begin(self) -> None:
-        self.gepa.begin_run(self._seed)
+        self._gepa.begin_run(self._seed)
 
     def ended(self, error: Exception | None) -> None:
-        self.gepa.end_run(error)
+        self._gepa.end_run(error)
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
@@ -61,40 +61,40 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws."""
-        if not self.task.is_serial and step <= self._settings.staleness:
+        if not self._task.is_serial and step <= self._settings.staleness:
             # There is one candidate yet: its validation need not be waited for.
             return Parent(self._seed, 0, self._turns.take(0))
-        if self.task.is_serial:
-            self.gepa.begin_iteration()
+        if self._task.is_serial:
+            self._gepa.begin_iteration()
         restart = self._settings.diversity.restart
         reason = None if restart is None else restart.due(self._progress)
-        index = 0 if reason else self.gepa.select()
+        index = 0 if reason else self._gepa.select()
         if reason:
             self._restarted.add(step)
             restarts = WarningRaised(f"starting again from the seed: {reason}")
-            self.effects.log.emit(restarts, step=step)
+            self._effects.log.emit(restarts, step=step)
         member = self.pool.members[index]
-        self.gepa.callbacks.selected(member)
+        self._gepa.callbacks.selected(member)
         return Parent(member.candidate, index, self._turns.take(index))
 
     def sampled(self, plan: UpdatePlan) -> None:
-        self.gepa.callbacks.sampled(plan)
+        self._gepa.callbacks.sampled(plan)
 
     def select(self, plan: UpdatePlan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the user's selector chooses, by the rollouts and gepa's state."""
         parent = plan.parent
         if isinstance(self._selects, str):
             return parent.components or ()
-        traced = trajectories(self.effects.programs, plan, rollouts)
+        traced = trajectories(self._effects.programs, plan, rollouts)
         scores = [rollout.score for rollout in rollouts]
         texts = dict(parent.candidate.texts)
-        return list(self._selects(self.gepa.state, traced, scores, parent.index, texts))
+        return list(self._selects(self._gepa.state, traced, scores, parent.index, texts))
 
     async def propose(self, learned: Learned) -> Sequence[Child]:
         """Return the children of what was learned; none where nothing was."""
         step, parent = learned.plan.step, learned.plan.parent
-        if self.task.is_serial:
-            self.gepa.evaluated(learned)
+        if self._task.is_serial:
+            self._gepa.evaluated(learned)
         if learned.skipped:
             if not self._settings.staleness:
                 self._turns.give_back(parent.index)  # in GEPA, nobody had a turn
@@ -110,9 +110,9 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             event = child.candidate.proposed(
                 (parent.candidate.id,), child.operator, child.components
             )
-            self.effects.log.emit(event, step=step)
+            self._effects.log.emit(event, step=step)
             self.proposed = True
-            self.gepa.callbacks.proposed(child)
+            self._gepa.callbacks.proposed(child)
         return children
 
     async def check(self, learned: Learned, proposed: Sequence[Child]) -> list[Checked]:
@@ -121,7 +121,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         stream = derive(self._settings.seed, "screen", plan.step)
         places = draw_screen(len(plan.rows), self._screen, stream)
         for _ in proposed:
-            self.gepa.callbacks.screening(plan, [plan.rows[place] for place in places])
+            self._gepa.callbacks.screening(plan, [plan.rows[place] for place in places])
         return await together(self._checked(learned, child, places) for child in proposed)
 
     async def _checked(self, learned: Learned, child: Child, places: Sequence[int]) -> Checked:
@@ -129,7 +129,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         step, place = plan.step, EffectPlace("screen", plan.step)
         before = [learned.rollouts[index] for index in places]
         after = await asyncio.gather(
-            *(self.effects.rollout(child.candidate, plan.rows[index], place) for index in places)
+            *(self._effects.rollout(child.candidate, plan.rows[index], place) for index in places)
         )
         old, new = [rollout.score for rollout in before], [rollout.score for rollout in after]
         accepted, reason = passes_screen(old, new, whole=len(places) == len(plan.rows))
@@ -142,7 +142,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             accepted=accepted,
             reason=reason,
         )
-        self.effects.log.emit(event, step=step)
+        self._effects.log.emit(event, step=step)
         validation = None
         if accepted:
             validation = await self.pool.validate(child.candidate, self.pool.validation, step)
@@ -151,10 +151,10 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
     async def commit(self, learned: Learned, checked: Sequence[Checked]) -> None:
         """Join the children that were validated, in order."""
         step, parent, accepted = learned.plan.step, learned.plan.parent, False
-        if not self.task.is_serial:
-            self.gepa.begin_iteration()
-            self.gepa.evaluated(learned)
-        self.gepa.screened(learned.plan, checked)
+        if not self._task.is_serial:
+            self._gepa.begin_iteration()
+            self._gepa.evaluated(learned)
+        self._gepa.screened(learned.plan, checked)
         for result in checked:
             if result.validation is not None:
                 member = self.pool.join(
@@ -162,9 +162,9 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
                 )
                 self._turns.add_child(parent.index)
                 accepted = True
-                self.gepa.callbacks.accepted(member, result)
+                self._gepa.callbacks.accepted(member, result)
         self._progress.append(UpdateView(self.pool.best.mean, step in self._restarted))
-        self.gepa.end_iteration(accepted=accepted)
+        self._gepa.end_iteration(accepted=accepted)
 
     async def result(self) -> Member:
         """Return the best candidate on validation."""

@@ -108,7 +108,7 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         settings.guards.removed,
     )
     contexts = Contexts(task, effects, pool, books)
-    keeper = _make_keeper(contexts, gepa)
+    keeper = _make_keeper(contexts)
     learner = UpdateLearner(task, effects, failures, contexts)
     batches = Minibatches(task, effects, pool, keeper.rollouts)
     ending = Ending(task, effects, pool, batches, gepa)
@@ -151,9 +151,9 @@ def _secrets(task: Compilation) -> frozenset[str]:
     return forms_of({*keys, *secret_variables()})
 
 
-def _make_keeper(contexts: Contexts, gepa: Gepa) -> Growing | Pareto:
+def _make_keeper(contexts: Contexts) -> Growing | Pareto:
     """Return what keeps what a run learns."""
-    task, effects, pool = contexts.task, contexts.effects, contexts.pool
+    task, pool = contexts.task, contexts.pool
     if task.is_trunk:
         proposer = Proposer(contexts) if task.edits_instructions else ServedBooks(contexts.books)
         return Growing(pool, contexts.books, proposer)
@@ -166,5 +166,5 @@ def _make_keeper(contexts: Contexts, gepa: Gepa) -> Growing | Pareto:
             custom_instruction_proposer=settings.instruction_proposer,
             custom_code_proposer=settings.code_proposer,
         )
-        custom = CustomProposer(adapter, effects)
-    return Pareto(task, effects, pool, gepa, Proposer(contexts), custom)
+        custom = CustomProposer(adapter, contexts.effects)
+    return Pareto(pool, Proposer(contexts), custom)
