@@ -69,7 +69,7 @@ def test_cached_prompt_tokens_have_their_own_price():
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make",
     [
         lambda: Price(-1.0, 1.0),
         lambda: Price(float("inf"), 1.0),
@@ -78,9 +78,9 @@ def test_cached_prompt_tokens_have_their_own_price():
         lambda: Costs(gpus={"nobody": 1}),
     ],
 )
-def test_costs_that_make_no_sense_are_refused(made):
+def test_costs_that_make_no_sense_are_refused(make):
     with pytest.raises(ArgumentError):
-        made()
+        make()
 
 
 def test_prices_may_stand_in_a_file():
@@ -103,13 +103,13 @@ def test_totals_are_sums_by_role_and_model_and_unknown_where_one_price_is():
         CallUsage("task", "b", calls=1, prompt_tokens=1, dollars=None),
         CallUsage("proposer", "a", calls=2, dollars=0.25, gpu_seconds=3.0),
     ]
-    found = totals(rows)
+    sums = totals(rows)
 
-    assert (found.total.calls, found.total.sent, found.total.tokens) == (6, 5, 13)
-    assert (found.total.dollars, found.total.known_dollars) == (None, 0.75)
-    assert found.by_role["proposer"].dollars == 0.25
-    assert (found.by_role["proposer"].gpu_seconds, found.by_role["task"].gpu_seconds) == (3.0, None)
-    assert found.by_model["task", "a"].errors == 1
+    assert (sums.total.calls, sums.total.sent, sums.total.tokens) == (6, 5, 13)
+    assert (sums.total.dollars, sums.total.known_dollars) == (None, 0.75)
+    assert sums.by_role["proposer"].dollars == 0.25
+    assert (sums.by_role["proposer"].gpu_seconds, sums.by_role["task"].gpu_seconds) == (3.0, None)
+    assert sums.by_model["task", "a"].errors == 1
     assert totals([]).total.dollars == 0.0
 
 

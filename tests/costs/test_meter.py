@@ -19,8 +19,8 @@ from combee_dspy.costs import Costs, Tariff, metered, role_scope
 
 def rows(meter: Any) -> list[tuple[Any, ...]]:
     return [
-        (one.role, one.calls, one.errors, one.cached, one.prompt_tokens, one.completion_tokens)
-        for one in meter.usage()
+        (row.role, row.calls, row.errors, row.cached, row.prompt_tokens, row.completion_tokens)
+        for row in meter.usage()
     ]
 
 
@@ -49,11 +49,11 @@ def test_meters_of_many_threads_hear_their_own_calls_only(scripted):
         futures = [
             pool.submit(contextvars.copy_context().run, work, number) for number in range(60)
         ]
-        found = [future.result() for future in futures]
+        counts = [future.result() for future in futures]
 
-    for number, heard in enumerate(found):
+    for number, events in enumerate(counts):
         good, failed = number % 3 + 1, number % 2
-        assert heard == [("task", good + failed, failed, 0, 5 * good, 2 * good)]
+        assert events == [("task", good + failed, failed, 0, 5 * good, 2 * good)]
     # Meters nest: the outer one has heard them all.
     assert rows(outer) == [("task", 150, 30, 0, 5 * 120, 2 * 120)]
 
@@ -113,20 +113,20 @@ def test_users_own_usage_trackers_get_what_they_would_get_without(scripted):
 def test_users_own_callbacks_hear_modules_and_lms_as_before_and_the_meter_hears_lms_alone(scripted):
     class Hears(BaseCallback):
         def __init__(self) -> None:
-            self.heard: list[str] = []
+            self.events: list[str] = []
 
         def on_module_start(self, call_id: str, instance: Any, inputs: Any) -> None:
-            self.heard.append("module")
+            self.events.append("module")
 
         def on_lm_start(self, call_id: str, instance: Any, inputs: Any) -> None:
-            self.heard.append("lm")
+            self.events.append("lm")
 
     users, seen = Hears(), []
     with dspy.context(lm=scripted(), callbacks=[users]), metered(Tariff()) as meter:
-        meter.on_module_start = lambda **given: seen.append(given)  # type: ignore[method-assign]
+        meter.on_module_start = lambda **event: seen.append(event)  # type: ignore[method-assign]
         ask()
 
-    assert users.heard == ["module", "lm"]
+    assert users.events == ["module", "lm"]
     # What keeps DSPy's callbacks from costing as much as the prediction; where DSPy moves it, this
     # says so.
     assert seen == []

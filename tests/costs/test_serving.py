@@ -37,9 +37,9 @@ def test_what_was_compiled_or_loaded_serves_and_its_student_does_not(
     better = world.compile(student, log_dir=tmp_path, **SMALL)
     loaded = load_candidate(student, tmp_path, "best")
     for program in (better, loaded, better.deepcopy()):
-        found = booked(world, program)
-        assert found.by_role.keys() == {"serving"}
-        assert found.by_role["serving"].dollars == pytest.approx(found.total.tokens / 1e6) != 0
+        costs = booked(world, program)
+        assert costs.by_role.keys() == {"serving"}
+        assert costs.by_role["serving"].dollars == pytest.approx(costs.total.tokens / 1e6) != 0
     assert booked(world, student).by_role.keys() == {"task"}
     # The search itself served nobody.
     assert {row["role"] for row in rows(tmp_path, "SELECT DISTINCT role FROM usage")} <= {
@@ -59,16 +59,16 @@ def test_a_program_from_a_saved_state_is_marked_by_its_user(world: World, tmp_pa
 def test_what_judges_an_answer_that_is_served_is_the_evaluator(world: World) -> None:
     better = world.compile(**SMALL)
 
-    def said(request: ScriptedRequest) -> str:
+    def answer(request: ScriptedRequest) -> str:
         return in_kind(request, {"reasoning": "r", "score": 1.0, "feedback": "f"})
 
-    judge = Judge("Is it right?", lm=ScriptedLM(said))
-    found = booked(
+    judge = Judge("Is it right?", lm=ScriptedLM(answer))
+    costs = booked(
         world,
         better,
         judge=lambda gold, pred, trace=None: judge(gold, pred, None, None, None).score,
     )
-    assert {role: sums.calls for role, sums in found.by_role.items()} == {
+    assert {role: sums.calls for role, sums in costs.by_role.items()} == {
         "evaluator": 6,
         "serving": 6,
     }
@@ -115,6 +115,6 @@ def test_a_playbook_that_learns_online_serves(world: World) -> None:
     )
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()), metered(PRICES) as meter:
         online.predict(examples(3))
-    assert {row.role for one in online.rollouts for row in one.usage} == {"serving"}
+    assert {row.role for rollout in online.rollouts for row in rollout.usage} == {"serving"}
     assert [(row.role, row.calls) for row in meter.usage()] == [("serving", 3)]
-    assert all(one.prompt_hash for one in online.rollouts)
+    assert all(rollout.prompt_hash for rollout in online.rollouts)

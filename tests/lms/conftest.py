@@ -32,7 +32,7 @@ class Service:
 
     def __init__(self) -> None:
         self.script: list[tuple[int, dict[str, str], Any]] = []
-        self.asked: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.answer = answer()
         self.connections = self.now = self.most = 0
         self.barrier: threading.Barrier | None = None
@@ -50,10 +50,10 @@ class Service:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 with lock:
-                    service.asked.append((self.path, dict(self.headers), body))
+                    service.requests.append((self.path, dict(self.headers), body))
                     service.now += 1
                     service.most = max(service.most, service.now)
-                    status, headers, said = (
+                    status, headers, reply = (
                         service.script.pop(0) if service.script else (200, {}, service.answer)
                     )
                     hang_up = (
@@ -63,7 +63,7 @@ class Service:
                     service.barrier.wait(20)
                 with lock:
                     service.now -= 1
-                data = said if isinstance(said, bytes) else json.dumps(said).encode()
+                data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
                 self.send_response(status)
                 for name, value in {"content-length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
@@ -83,7 +83,7 @@ class Service:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        return [body for _, _, body in self.asked]
+        return [body for _, _, body in self.requests]
 
     def close(self) -> None:
         self.server.shutdown()
@@ -101,6 +101,6 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
         "HTTP_PROXY",
     ):
         monkeypatch.delenv(name, raising=False)
-    made = Service()
-    yield made
-    made.close()
+    service = Service()
+    yield service
+    service.close()

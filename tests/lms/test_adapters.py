@@ -155,14 +155,14 @@ def test_dicts_end_unless_their_type_says_where() -> None:
     class Own(pydantic.BaseModel, extra="allow"):
         few: dict[str, int] = pydantic.Field(max_length=2)
 
-    asked = dspy.Signature(
+    signature = dspy.Signature(
         {
             "question": (str, dspy.InputField()),
             "free": (dict[str, int], dspy.OutputField()),
             "own": (Own, dspy.OutputField()),
         }
     )
-    answer, request = ask(asked, '{"free": {"a": 1}, "own": {"few": {}}}', question="q")
+    answer, request = ask(signature, '{"free": {"a": 1}, "own": {"few": {}}}', question="q")
     own = schema_of(request)["$defs"]["Own"]
     assert answer.free == {"a": 1}
     assert schema_of(request)["properties"]["free"]["maxProperties"] == 64

@@ -59,11 +59,11 @@ def test_a_call_is_written_as_openai_writes_it_and_read_as_dspy_reads_it(service
         {"type": "text", "text": "what?"},
         {"type": "image_url", "image_url": {"url": PICTURE}},
     ]
-    said = ask(
+    answers = ask(
         lm, messages=[{"role": "system", "content": "be kind"}, {"role": "user", "content": blocks}]
     )
-    assert said == [service.answer["choices"][0]["message"]["content"]]
-    path, headers, body = service.asked[0]
+    assert answers == [service.answer["choices"][0]["message"]["content"]]
+    path, headers, body = service.requests[0]
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == f"Bearer {KEY}"
     assert headers["X-Team"] == "a"
@@ -153,7 +153,7 @@ def test_the_key_is_in_no_repr_dump_pickle_history_log_or_error(service, ask, ca
         ask(lm, "hello")
     program = dspy.Predict("a -> b")
     program.lm = lm
-    shown = [
+    texts = [
         repr(lm),
         repr(lm.engine),
         str(lm.kwargs),
@@ -161,14 +161,14 @@ def test_the_key_is_in_no_repr_dump_pickle_history_log_or_error(service, ask, ca
         repr(lm.history),
         caplog.text,
     ]
-    shown += [
+    texts += [
         str(caught.value),
         repr(caught.value),
         str(program.dump_state()),
         repr(pickle.dumps(lm)),
     ]
-    shown += ["".join(traceback.format_exception(caught.value)), str(vars(caught.value))]
-    for text in shown:
+    texts += ["".join(traceback.format_exception(caught.value)), str(vars(caught.value))]
+    for text in texts:
         assert KEY not in text
         assert "open-sesame-77" not in text
     assert {KEY, "open-sesame-77"} <= set(secrets_of(lm))
@@ -182,7 +182,7 @@ def test_what_is_loaded_again_takes_its_key_from_the_environment(service, monkey
         assert other("hello") == lm("hello")
         assert other.engine.options == lm.engine.options
         assert other.kwargs["temperature"] == 0.25
-    keys = [headers["Authorization"] for _, headers, _ in service.asked]
+    keys = [headers["Authorization"] for _, headers, _ in service.requests]
     assert keys == ["Bearer sk-of-the-environment", f"Bearer {KEY}"] * 2
 
 
@@ -198,7 +198,7 @@ def test_a_service_of_ones_own_needs_no_key_and_openai_does(service, monkeypatch
 def test_copies_share_connections_and_nothing_else(service, ask):
     lm = lm_of(service, temperature=0.0)
     copies = [lm.copy(rollout_id=3, temperature=1.0), copy.deepcopy(lm), copy.copy(lm)]
-    assert all(one.engine is lm.engine for one in copies)
+    assert all(copied.engine is lm.engine for copied in copies)
     ask(copies[0], "hello")
     assert (lm.history, len(copies[0].history)) == ([], 1)
     assert service.bodies[0]["temperature"] == 1.0
@@ -288,11 +288,11 @@ def test_no_more_connections_than_allowed_are_in_use(service):
 
 def test_the_probe_asks_it(service):
     probe({"task": lm_of(service)})
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_it_has_the_abilities_that_dspy_knows_of_the_model(service):
-    known, unknown = (
+    listed, unknown = (
         pooled(name, api_base=service.base) for name in ("openai/gpt-4o", "openai/nobodys")
     )
     plain = dspy.LM("openai/gpt-4o", api_key="x")
@@ -302,7 +302,7 @@ def test_it_has_the_abilities_that_dspy_knows_of_the_model(service):
         "supports_response_schema",
         "supported_params",
     ):
-        assert getattr(known, name) == getattr(plain, name), name
+        assert getattr(listed, name) == getattr(plain, name), name
     assert not unknown.supports_response_schema
     assert not PooledEngine().supports_function_calling
 
@@ -322,7 +322,7 @@ def test_a_proxy_of_the_environment_is_asked_for_the_whole_address(service, monk
     monkeypatch.setenv("http_proxy", service.base.removesuffix("/v1"))
     monkeypatch.setenv("no_proxy", "")
     ask(pooled("m", api_base="http://nowhere.invalid/v1", cache=False, num_retries=0), "hello")
-    path, headers, _ = service.asked[-1]
+    path, headers, _ = service.requests[-1]
     assert path == "http://nowhere.invalid/v1/chat/completions"
     assert headers["Host"] == "nowhere.invalid"
 

@@ -79,7 +79,7 @@ def test_a_refusal_is_found_with_one_call_and_shows_no_key(service, status: int)
     assert KEY not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_a_service_that_fails_once_passes_and_twice_does_not(service) -> None:
@@ -88,13 +88,13 @@ def test_a_service_that_fails_once_passes_and_twice_does_not(service) -> None:
     service.script = refusals(500, 503)
     with pytest.raises(LMUnreachableError, match="503"):
         probe({"task": lm_of(service)})
-    assert len(service.asked) == 4
+    assert len(service.requests) == 4
 
 
 def test_too_many_requests_means_that_the_key_works(service) -> None:
     service.script = refusals(*[429] * 5)
     probe({"task": lm_of(service)})
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_nobody_listening() -> None:

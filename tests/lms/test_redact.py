@@ -91,8 +91,8 @@ def test_a_secret_is_known_as_text_as_json_and_without_white_space_around_it(
     bare = secret.strip()
     once = [json.dumps(bare), json.dumps(bare, ensure_ascii=False)]
     twice = [json.dumps(text, ensure_ascii=plain) for text in once for plain in (True, False)]
-    for shown in (bare, *once, *twice):
-        assert scrub(f"<{shown}>").replace('"', "").replace("\\", "") == "<[redacted]>"
+    for form in (bare, *once, *twice):
+        assert scrub(f"<{form}>").replace('"', "").replace("\\", "") == "<[redacted]>"
 
 
 def test_placeholders_are_no_secrets() -> None:

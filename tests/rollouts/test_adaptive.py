@@ -46,7 +46,7 @@ class World:
         self.events: list[tuple[float, int, str, int]] = []
         self.queue: list[int] = []
         self.flying: dict[int, object] = {}
-        self.serial = self.begun = self.peak = 0
+        self.serial = self.dispatched = self.peak = 0
         self.dispatch()
         while self.events:
             self.now, _, kind, task = heapq.heappop(self.events)
@@ -71,11 +71,11 @@ class World:
 
     def dispatch(self) -> None:
         held = self.limit.held_until > self.now
-        while self.begun < self.tasks and len(self.flying) < self.limit.current and not held:
-            self.begun += 1
-            self.flying[self.begun] = self.limit.started(self.lane(self.begun), self.now)
+        while self.dispatched < self.tasks and len(self.flying) < self.limit.current and not held:
+            self.dispatched += 1
+            self.flying[self.dispatched] = self.limit.started(self.lane(self.dispatched), self.now)
             self.peak = max(self.peak, len(self.flying))
-            self.later(0.05, "call", self.begun)
+            self.later(0.05, "call", self.dispatched)
         if held:
             self.later(self.limit.held_until - self.now + 1e-9, "wake")
 
@@ -210,10 +210,10 @@ def test_dispatch_is_held_until_the_latest_retry_after():
     assert limit.held_until == pytest.approx(104.0)
 
 
-@pytest.mark.parametrize("asked", [1e9, math.inf, math.nan, -5.0, 0.0, None])
-def test_absurd_retry_after_holds_for_two_minutes_at_most(asked):
+@pytest.mark.parametrize("retry_after", [1e9, math.inf, math.nan, -5.0, 0.0, None])
+def test_absurd_retry_after_holds_for_two_minutes_at_most(retry_after):
     limit = Adaptive(8, 8)
-    limit.rejected(asked, 100.0)
+    limit.rejected(retry_after, 100.0)
 
     assert limit.held_until <= 220.0
 
@@ -278,9 +278,9 @@ def test_answers_from_a_cache_neither_raise_nor_lower_the_limit():
 def test_limit_that_is_not_reached_and_effects_that_say_nothing_do_not_raise_it(flying, outcome):
     limit = Adaptive(8, 64)
     for _ in range(300):
-        begun = [limit.started("rollout", 0.0) for _ in range(flying)]
-        for one in begun:
-            limit.ended(one, outcome, 5.0)
+        dispatched = [limit.started("rollout", 0.0) for _ in range(flying)]
+        for dispatch in dispatched:
+            limit.ended(dispatch, outcome, 5.0)
 
     assert limit.current == 8
 

@@ -57,11 +57,11 @@ def test_programs_are_awaited_on_the_loop_and_metrics_run_in_threads(scripted):
         where.append(threading.current_thread())
         return float(pred.answer == "42")
 
-    found = rollouts(scripted, Program(), metric)
+    results = rollouts(scripted, Program(), metric)
 
-    assert [one.score for one in found] == [1.0] * 3
-    assert [one.example_id for one in found] == ["0", "1", "2"]
-    assert all(len(one.calls) == 1 and one.usage[0].calls == 1 for one in found)
+    assert [rollout.score for rollout in results] == [1.0] * 3
+    assert [rollout.example_id for rollout in results] == ["0", "1", "2"]
+    assert all(len(rollout.calls) == 1 and rollout.usage[0].calls == 1 for rollout in results)
     assert threading.main_thread() not in where
 
 
@@ -75,7 +75,7 @@ def test_many_rollouts_wait_together_with_few_threads(scripted):
                 await asyncio.sleep(0)
             return dspy.Prediction(answer="42")
 
-    async def metric(*given: Any) -> float:
+    async def metric(*_: Any) -> float:
         return 1.0
 
     assert len(rollouts(scripted, Together(), metric, 50, 64)) == 50

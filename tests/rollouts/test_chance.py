@@ -15,15 +15,15 @@ from combee_dspy.rollouts._chance import Chance
 
 def answer(chance: Chance, odds: float, limit: int, answers: int) -> list[str]:
     """Tell of answers, and of refusals evenly between them."""
-    found, due = [], 0.0
+    findings, due = [], 0.0
     for _ in range(answers):
         due += odds
         while due >= 1:
             due -= 1
             chance.refused()
         if finding := chance.answered(1, limit):
-            found.append(finding)
-    return found
+            findings.append(finding)
+    return findings
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_full_service_is_never_taken_for_chance_for_long(capacity, above, repe
 @pytest.mark.parametrize("limit", [4, 37, 200])
 def test_refusals_that_stay_as_many_lower_the_limit_hardly_ever(share, limit):
     """Of ten runs of 2,000 calls."""
-    lowered = known = 0
+    lowered = with_odds = 0
     for seed in range(10):
         stream, chance = random.Random(seed), Chance()
         chance.cut(limit)
@@ -55,9 +55,9 @@ def test_refusals_that_stay_as_many_lower_the_limit_hardly_ever(share, limit):
             if chance.answered(1, limit) == "too many":
                 lowered += 1
                 chance.cut(limit)
-            known += chance.odds is not None
+            with_odds += chance.odds is not None
     assert lowered <= 10
-    assert known > 0.8 * 20_000
+    assert with_odds > 0.8 * 20_000
 
 
 @given(st.integers(1, 400))

@@ -83,7 +83,7 @@ def test_a_reply_that_is_no_answer_is_repeated_and_cached_nowhere(
     assert (row.calls, row.errors) == (2, 1)
     assert row.prompt_tokens == 7 * (2 if body == "no choices" else 1), "its usage is booked"
     assert ask(lm, body) == [service.answer["choices"][0]["message"]["content"]]
-    assert len(service.asked) == 2, "DSPy's cache has the answer, and nothing else"
+    assert len(service.requests) == 2, "DSPy's cache has the answer, and nothing else"
 
 
 def test_it_is_waited_for_as_for_an_outage_and_never_scored(service: Service) -> None:
@@ -108,7 +108,7 @@ def test_an_empty_answer_and_a_refusal_are_answers_of_the_model(
 ) -> None:
     service.answer["choices"][0]["message"] = {"role": "assistant", **message}
     assert ask(patient(make(service, num_retries=3)), "q") in ([""], [None])
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_a_cached_reply_that_is_no_answer_is_asked_for_again(service: Service) -> None:
@@ -142,7 +142,7 @@ def test_the_end_of_an_endless_answer_is_cut_from_the_history_too(
     for _ in range(2):
         assert len(ask(lm, "endless")[0]) == 1_000_000
         assert len(str(lm.history[-1])) < 1_100_000
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 DEEP = '{"answer": ' + "[" * 127 + "]" * 127 + "}"

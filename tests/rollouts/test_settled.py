@@ -119,11 +119,11 @@ def by_default(weight: float = 1.0) -> Callable[..., float]:
 
 def cached(weight: float = 1.0) -> Callable[..., float]:
     @functools.lru_cache
-    def known(question: str) -> float:
+    def weigh(question: str) -> float:
         return weight
 
     def score(gold: Any, pred: Any, *rest: Any) -> float:
-        return known(gold.question)
+        return weigh(gold.question)
 
     return score
 
@@ -180,12 +180,12 @@ def cell(
     source: str, *, number: int = 1, lines: int = 0, module: str = "__main__"
 ) -> types.ModuleType:
     """Run the source as a notebook runs a cell."""
-    made = types.ModuleType(module)
+    namespace = types.ModuleType(module)
     if not module:
-        del made.__name__
+        del namespace.__name__
     code = compile("\n" * lines + source, f"<ipython-input-{number}>", "exec")
-    exec(code, vars(made))  # noqa: S102 - a cell
-    return made
+    exec(code, vars(namespace))  # noqa: S102 - a cell
+    return namespace
 
 
 @pytest.mark.parametrize("module", ["__main__", ""])

@@ -96,8 +96,8 @@ def in_slots(
 
 def fault(**options: Any) -> InfrastructureFaultError:
     usage = (CallUsage("task", "m", calls=1, errors=1),)
-    known = {"retryable": True, "outage": "rollout" not in options, "usage": usage}
-    return InfrastructureFaultError("down", **{**known, **options})
+    defaults = {"retryable": True, "outage": "rollout" not in options, "usage": usage}
+    return InfrastructureFaultError("down", **{**defaults, **options})
 
 
 @pytest.fixture(autouse=True)

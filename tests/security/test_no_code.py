@@ -21,27 +21,27 @@ SOURCES = [
     ),
 ]
 CODE_READERS = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-CALLED = {"eval", "exec", "compile", "__import__", "unsafe_load", "full_load"}
+CALLS = {"eval", "exec", "compile", "__import__", "unsafe_load", "full_load"}
 
 
-def _found(tree: ast.AST) -> set[str]:
-    found = set()
+def dangerous_names(tree: ast.AST) -> set[str]:
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {one.name.split(".")[0] for one in node.names} & CODE_READERS
+            names |= {item.name.split(".")[0] for item in node.names} & CODE_READERS
         elif isinstance(node, ast.ImportFrom):
-            found |= {(node.module or "").split(".")[0]} & CODE_READERS
+            names |= {(node.module or "").split(".")[0]} & CODE_READERS
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found |= {node.func.id} & CALLED
+            names |= {node.func.id} & CALLS
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_yaml = isinstance(node.func.value, ast.Name) and node.func.value.id == "yaml"
-            found |= {node.func.attr} & ({"load", *CALLED} if is_yaml else set())
-            found |= {
-                one.arg
-                for one in node.keywords
-                if one.arg == "shell" and getattr(one.value, "value", 0) is True
+            names |= {node.func.attr} & ({"load", *CALLS} if is_yaml else set())
+            names |= {
+                item.arg
+                for item in node.keywords
+                if item.arg == "shell" and getattr(item.value, "value", 0) is True
             }
-    return found
+    return names
 
 
 def test_no_source_of_ours_makes_code_of_data() -> None:
@@ -50,17 +50,19 @@ def test_no_source_of_ours_makes_code_of_data() -> None:
     ]
     assert len(files) > 200
     assert {
-        str(file): found for file in files if (found := _found(ast.parse(file.read_text())))
+        str(file): names
+        for file in files
+        if (names := dangerous_names(ast.parse(file.read_text())))
     } == {}
 
 
 RUN = """
 import sys
 seen = []
-def heard(event, arguments):
+def note(event, arguments):
     if event == "pickle.find_class":
         seen.append((event, arguments[:2]))
-sys.addaudithook(heard)
+sys.addaudithook(note)
 from pathlib import Path
 import dspy
 from combee_dspy.tracking import candidates, rollouts, runs, show, write_report
@@ -86,7 +88,7 @@ def test_a_run_its_resume_its_cache_mlflow_and_its_readers_unpickle_nothing(tmp_
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
         "DSPY_CACHEDIR": str(tmp_path / "dspy"),
     }
-    done = subprocess.run(  # noqa: S603 - the code above
+    process = subprocess.run(  # noqa: S603 - the code above
         [sys.executable, "-c", RUN, str(tmp_path)],
         capture_output=True,
         text=True,
@@ -94,5 +96,5 @@ def test_a_run_its_resume_its_cache_mlflow_and_its_readers_unpickle_nothing(tmp_
         cwd=ROOT,
         env=os.environ | environment,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "pickled: []"
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.splitlines()[-1] == "pickled: []"
