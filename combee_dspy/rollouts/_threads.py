@@ -16,6 +16,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+Deliver = Callable[[], None]
+Task = Callable[[], Deliver]
+"""Work for a thread. It raises nothing, and returns the call that delivers its result."""
+
+
 class DaemonPool(ThreadPoolExecutor):
     """Threads for blocking work, one more whenever none is idle.
 
@@ -26,32 +31,35 @@ class DaemonPool(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1)  # asyncio takes no other kind for a loop's own executor
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._idle = 0
         self._over = False
         self._lock = threading.Lock()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a call in a thread.
+        """Run a call in a thread; may raise as :meth:`start` does."""
+        future: Future[T] = Future()
+        self.start(partial(_settle, future, partial(fn, *args, **kwargs)))
+        return future
+
+    def start(self, task: Task) -> None:
+        """Run a task in a thread.
 
         Raises:
             RuntimeError: The pool has been shut down.
         """
-        future: Future[T] = Future()
         with self._lock:
             if self._over:
                 raise RuntimeError("this pool of threads is over: make another")
-            starts = self._idle == 0
-            self._idle -= 0 if starts else 1
-        self._tasks.put((future, partial(fn, *args, **kwargs)))
-        if starts:
+            needs_thread = self._idle == 0
+            self._idle -= 0 if needs_thread else 1
+        self._tasks.put(task)
+        if needs_thread:
             threading.Thread(target=self._work, name="combee-worker", daemon=True).start()
-        return future
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            future, call = task
-            deliver = _run(future, call)
+            deliver = task()
             # Idle before it delivers: who gets the result may have the next task.
             with self._lock:
                 over = self._over
@@ -59,7 +67,7 @@ class DaemonPool(ThreadPoolExecutor):
             deliver()
             if over:
                 return
-            del task, future, call, deliver  # an idle thread keeps nothing alive
+            del task, deliver  # an idle thread keeps nothing alive
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End idle threads now, and the others after their task. Waits for none of them."""
@@ -70,8 +78,7 @@ class DaemonPool(ThreadPoolExecutor):
             self._tasks.put(None)
 
 
-def _run(future: Future[T], call: Callable[[], T]) -> Callable[[], None]:
-    """Run a call, and return what delivers its result."""
+def _settle(future: Future[T], call: Callable[[], T]) -> Deliver:
     if not future.set_running_or_notify_cancel():
         return lambda: None
     try:
