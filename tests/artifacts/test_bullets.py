@@ -84,10 +84,10 @@ def test_what_is_learned_stands_beside_what_was_there(book, learned):
     artifact = Playbook(sections=book.sections)
     before = artifact.read(str(book))
     after = before.add([Taught(" ".join(text.split()), ("row",)) for text in learned], 0)
-    shown = read_text(artifact.serve(str(book), after))
-    assert sum(before.find(bullet.id) is not None for bullet in shown.bullets) == len(book.bullets)
-    assert {bullet.id for bullet in shown.bullets} == {lesson.id for lesson in after.lessons}
-    assert artifact.serve(str(shown), after) == str(shown)
+    read = read_text(artifact.serve(str(book), after))
+    assert sum(before.find(bullet.id) is not None for bullet in read.bullets) == len(book.bullets)
+    assert {bullet.id for bullet in read.bullets} == {lesson.id for lesson in after.lessons}
+    assert artifact.serve(str(read), after) == str(read)
 
 
 def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted():
@@ -102,18 +102,18 @@ def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted(
         [Taught("Round last.", ("row 1", "row 4"), "FORMULAS & CALCULATIONS")], 0
     ).edit(votes)
     assert len(edited.refused) == 1
-    found = {
+    bullets = {
         bullet.id: bullet for bullet in read_text(playbook.serve(ACE_LINES, edited.book)).bullets
     }
-    assert (found["cal-00003"].helpful, found["cal-00003"].harmful) == (10, 1)
-    (new,) = found.keys() - {bullet.id for bullet in read_text(ACE_LINES).bullets}
-    assert (found[new].helpful, found[new].section) == (2, "FORMULAS & CALCULATIONS")
+    assert (bullets["cal-00003"].helpful, bullets["cal-00003"].harmful) == (10, 1)
+    (new,) = bullets.keys() - {bullet.id for bullet in read_text(ACE_LINES).bullets}
+    assert (bullets[new].helpful, bullets[new].section) == (2, "FORMULAS & CALCULATIONS")
 
 
 def test_a_section_that_nobody_has_is_the_last():
     book = Book().add([Taught("Round.", ("a",), "ELSEWHERE"), Taught("Add units.", ("b",), "A")], 0)
-    shown = served(book, sections=("A", "REST"))
-    assert [(bullet.content, bullet.section) for bullet in shown.bullets] == [
+    read = served(book, sections=("A", "REST"))
+    assert [(bullet.content, bullet.section) for bullet in read.bullets] == [
         ("Add units.", "A"),
         ("Round.", "REST"),
     ]

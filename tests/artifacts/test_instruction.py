@@ -28,8 +28,8 @@ def _shown(artifact, record):
     context = StrategyContext("predict", "Answer.", _no_calls, lambda event: None)
     rollout = Rollout("a", 0.0, prediction=dspy.Prediction(answer="X1"))
     seen = Trajectory(3, dspy.Example(), rollout, record)
-    found = asyncio.run(artifact.reflect(seen, "predict", context))
-    return None if found is None else found.record
+    reflection = asyncio.run(artifact.reflect(seen, "predict", context))
+    return None if reflection is None else reflection.record
 
 
 class _Reader(Aggregator):
@@ -40,7 +40,7 @@ class _Reader(Aggregator):
     async def aggregate(self, reflections, context):
         return Lessons(
             context.component,
-            rewrite=repr([one and one.record for one in await arrived(reflections)]),
+            rewrite=repr([item and item.record for item in await arrived(reflections)]),
         )
 
 

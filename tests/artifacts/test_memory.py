@@ -57,9 +57,9 @@ def test_what_lookup_misses_for_most_examples_is_shown_to_every_call(k, budget, 
     text = arranged(memory, lessons, ASKED)
     assert read_memory(text, 1).always == always
     assert set(read_memory(text, 1).lessons) == {COMMON, *RULES}
-    for asked in ASKED.values():
-        shown = memory.shows(text, asked.record["Inputs"])
-        assert {lesson_id(line) for line in always} <= set(shown)
+    for examples in ASKED.values():
+        ids = memory.shows(text, examples.record["Inputs"])
+        assert {lesson_id(line) for line in always} <= set(ids)
     assert memory.arranged(text, lessons, ASKED) == text
     later = book("apples0")
     assert read_memory(arranged(memory, later, ASKED, text), 1).always == ()
@@ -94,19 +94,19 @@ def test_validation_may_choose_how_many_are_looked_up_unless_that_is_set():
 def test_a_lesson_is_found_by_the_words_of_the_examples_that_teach_it():
     rules = [Taught("Use formula nine.", ("a", "b")), Taught("Use formula ten.", ("c", "d"))]
     lessons = Book().add(rules, born=0)
-    asked = {
+    examples = {
         "a": example("What does the beta of Ada's stock say?"),
         "b": example("A stock has a beta of two."),
         "c": example("Yearly interest on a loan?"),
         "d": example("The loan of Bo bears interest."),
     }
     memory = Memory(k=1)
-    text = arranged(memory, lessons, asked)
-    shown = [
+    text = arranged(memory, lessons, examples)
+    ids = [
         memory.shows(text, {"question": question})
         for question in ("Which return, at this beta?", "What is the interest?")
     ]
-    assert shown == [(lesson.id,) for lesson in lessons.lessons]
+    assert ids == [(lesson.id,) for lesson in lessons.lessons]
     assert "ada" not in text.casefold(), "a word of one example alone may be a name"
     assert memory.read(text).lessons[0].text == "Use formula nine."
     assert memory.serve(text, lessons) == text
@@ -121,7 +121,7 @@ def test_words_of_the_form_of_inputs_hide_no_lesson():
         "I was charged twice for the {}.",
         "I want to return a {} that I never used.",
     )
-    asked = {
+    examples = {
         f"{thing} {form}": example(forms[(place + form) % 4].format(thing))
         for place, thing in enumerate(THINGS)
         for form in (0, 1)
@@ -129,7 +129,7 @@ def test_words_of_the_form_of_inputs_hide_no_lesson():
     rules = {thing: f"The code for a {thing} is {thing[:2]}7." for thing in THINGS}
     taught = [Taught(rule, (f"{thing} 0", f"{thing} 1")) for thing, rule in rules.items()]
     memory = Memory(k=2)
-    text = arranged(memory, Book().add(taught, born=0), asked)
+    text = arranged(memory, Book().add(taught, born=0), examples)
     for place, thing in enumerate(THINGS):
         for form in (2, 3):
             message = forms[(place + form) % 4].format(thing)
@@ -146,13 +146,13 @@ def test_what_every_input_lists_finds_no_lesson():
         )
         for label, part in zip(labels, parts, strict=True)
     ]
-    asked = {
+    examples = {
         f"{label}{number}": example(f"{thing} {number}. {listed}")
         for label, thing in zip(labels, things, strict=True)
         for number in range(2)
     }
     lessons, memory = Book().add(rules, born=0), Memory(k=1)
-    text = arranged(memory, lessons, asked)
+    text = arranged(memory, lessons, examples)
     for lesson, thing in zip(lessons.lessons, things, strict=True):
         assert memory.shows(text, {"text": f"One {thing}. {listed}"}) == (lesson.id,)
         assert lesson.text in text

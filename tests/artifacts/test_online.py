@@ -39,8 +39,8 @@ class Teller(dspy.Module):
     def forward(self, animal):
         if animal == "bug":
             raise ValueError("no bugs")
-        known = re.search(rf"the word for {animal} is (\w+)", self.say.signature.instructions)
-        return dspy.Prediction(word=known[1] if known else "unknown")
+        match = re.search(rf"the word for {animal} is (\w+)", self.say.signature.instructions)
+        return dspy.Prediction(word=match[1] if match else "unknown")
 
 
 class Keeper:
@@ -55,9 +55,9 @@ class Keeper:
         if self.failures:
             self.failures -= 1
             raise ConnectionError("nobody today")
-        said = str(request.messages[-1])
-        rules = list(dict.fromkeys(RULE.findall(said)))
-        if "key_insight" in said:
+        prompt = str(request.messages[-1])
+        rules = list(dict.fromkeys(RULE.findall(prompt)))
+        if "key_insight" in prompt:
             answer: dict[str, Any] = {
                 "bullet_tags": {},
                 "key_insight": rules[-1] if rules else "",
@@ -72,7 +72,7 @@ class Keeper:
 
 
 def examples(*animals):
-    return [dspy.Example(animal=one, word=one[::-1]).with_inputs("animal") for one in animals]
+    return [dspy.Example(animal=item, word=item[::-1]).with_inputs("animal") for item in animals]
 
 
 def metric(gold, pred, *_):
@@ -91,7 +91,7 @@ def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path
     path = tmp_path / "playbook.txt"
     first = serving(path=path)
     assert first.online_score is None
-    assert [one.word for one in first.predict(examples("lynx", "wolf"))] == ["unknown", "unknown"]
+    assert [item.word for item in first.predict(examples("lynx", "wolf"))] == ["unknown", "unknown"]
     assert not first.book.lessons
     learned = first.learn()
     assert {lesson.text for lesson in first.book.lessons} == {
@@ -99,7 +99,7 @@ def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path
         "the word for wolf is flow",
     }
     assert first.learn() == learned, "a batch is learned from once"
-    assert [one.word for one in first.predict(examples("wolf", "hare"))] == ["flow", "unknown"]
+    assert [item.word for item in first.predict(examples("wolf", "hare"))] == ["flow", "unknown"]
     assert first.online_score == pytest.approx(1 / 4)
     # Another server goes on with it, and so does a program that was made from it.
     assert serving(path=path).text == learned

@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from tests.search.test_interrupt import interrupted
+from tests.search.test_interrupt import run_interrupted
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="interrupts are sent as POSIX does")
 
 
 @pytest.mark.parametrize(("way", "answers"), [("predict", 0), ("learn", 6)])
 def test_an_interrupt_waits_for_no_service_that_hangs(way, answers):
-    code, out, _ = interrupted("-m", "tests.artifacts.hanging", way)
+    code, out, _ = run_interrupted("-m", "tests.artifacts.hanging", way)
 
     assert code == 0
     assert f"interrupted with {answers} answers" in out

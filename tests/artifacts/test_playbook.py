@@ -97,8 +97,8 @@ def test_every_predictor_shows_the_playbook_and_it_is_read_back_with_the_task_ap
     program = artifact.build(original, {"playbook": TEXT})
     assert instruction_of(original) == "Hint."
     for _, predictor in program.named_predictors():
-        shown = predictor.signature.instructions
-        assert "[str-1] helpful=4 harmful=0 :: Check\n    units." in shown
+        instruction = predictor.signature.instructions
+        assert "[str-1] helpful=4 harmful=0 :: Check\n    units." in instruction
     assert artifact.seed(program) == {"playbook": TEXT}
     assert artifact.task(program) == "first: Hint.\n\nsecond: Answer."
     again = artifact.build(program, artifact.seed(program))
@@ -123,11 +123,11 @@ def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     bullets = [Bullet(f"s-{n}", "OTHER", "some\twords of advice", n) for n in range(20)]
     many = str(BulletText(tuple(bullets), ("OTHER",)))
     program = artifact.build(student(), {"playbook": many})
-    shown = instruction_of(program)
-    assert "[s-19]" in shown and "[s-0]" not in shown
+    instruction = instruction_of(program)
+    assert "[s-19]" in instruction and "[s-0]" not in instruction
     assert artifact.seed(program) == artifact.seed(program.deepcopy()) == {"playbook": many}
     # An edit of what the program shows counts, as in a program that was read from a file.
-    edited = shown.replace("[s-19] helpful=19", "[s-19] helpful=7")
+    edited = instruction.replace("[s-19] helpful=19", "[s-19] helpful=7")
     program.signature = program.signature.with_instructions(edited)
     read = {bullet.id: bullet for bullet in read_text(artifact.seed(program)["playbook"]).bullets}
     assert read["s-19"].helpful == 7
@@ -135,7 +135,7 @@ def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
 
 
 def test_a_program_that_version_0_2_saved_goes_on_with_its_ids_and_counts():
-    shown = """Answer briefly.
+    instruction = """Answer briefly.
 
 === PLAYBOOK ===
 Advice from earlier tasks. Where you explain yourself, name the ids of the bullets that you follow.
@@ -143,7 +143,7 @@ Advice from earlier tasks. Where you explain yourself, name the ids of the bulle
 ## FORMATS
 [form-1fab5f23] helpful=3 harmful=1 :: Round.
 === END OF PLAYBOOK ==="""
-    (lesson,) = Playbook().read(Playbook().seed(student(shown))["playbook"]).lessons
+    (lesson,) = Playbook().read(Playbook().seed(student(instruction))["playbook"]).lessons
     assert (lesson.id, lesson.text, lesson.section) == ("form-1fab5f23", "Round.", "FORMATS")
     assert (lesson.helpful, lesson.harmful, lesson.born) == (3, 1, -1)
 

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import dspy
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis import given
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import (
@@ -38,9 +38,9 @@ def judge(guards, edit, **changes):
 
 
 def refused(guards, edit, **changes):
-    found = judge(guards, edit, **changes)
-    assert isinstance(found, Refusal)
-    return found.reason
+    refusal = judge(guards, edit, **changes)
+    assert isinstance(refusal, Refusal)
+    return refusal.reason
 
 
 def described(name, text):
@@ -108,8 +108,8 @@ def test_the_budget_counts_instruction_and_descriptions_together_but_no_demonstr
     assert "takes" in refused(
         Guards(max_tokens=40), Edit(instruction=PARENT + "!"), **described("formula", long)
     )
-    shown = Demonstration({"question": "word " * 400}, {"formula": "b"})
-    assert judge(Guards(max_tokens=1), Edit(demonstrations=(shown,))) is None
+    demonstration = Demonstration({"question": "word " * 400}, {"formula": "b"})
+    assert judge(Guards(max_tokens=1), Edit(demonstrations=(demonstration,))) is None
 
 
 @pytest.mark.parametrize(
@@ -148,24 +148,24 @@ def test_copied_text_is_refused_in_instructions_and_descriptions_but_not_in_demo
         Edit(instruction=f"{PARENT} {SECRET.upper()}!"),
         Edit(**described("question", SECRET)),
     ):
-        found = check(edit, Guards(), GIVEN, COPIES)
-        assert isinstance(found, Refusal) and "copies" in found.reason
+        refusal = check(edit, Guards(), GIVEN, COPIES)
+        assert isinstance(refusal, Refusal) and "copies" in refusal.reason
         assert check(edit, Guards(), GIVEN) is None
-    shown = Edit(demonstrations=(Demonstration({"question": SECRET}, {"formula": "roi"}),))
-    assert check(shown, Guards(), GIVEN, COPIES) is None
+    demonstration = Edit(demonstrations=(Demonstration({"question": SECRET}, {"formula": "roi"}),))
+    assert check(demonstration, Guards(), GIVEN, COPIES) is None
 
 
 def test_text_of_the_seed_is_no_copy():
-    edit, given = (
+    edit, target = (
         Edit(instruction=SECRET + " Be brief."),
         GuardInput("route", SECRET, seed_instruction=SECRET),
     )
-    assert check(edit, Guards(), given, COPIES) is None
-    assert check(edit, Guards(), replace(given, seed_instruction="Answer."), COPIES) is not None
+    assert check(edit, Guards(), target, COPIES) is None
+    assert check(edit, Guards(), replace(target, seed_instruction="Answer."), COPIES) is not None
 
 
 def test_what_copies_goes_and_the_rest_is_kept():
-    given = replace(
+    target = replace(
         GIVEN, instruction=write_section(PARENT, ["Old."]), **described("formula", "Name.")
     )
     edit = Edit(
@@ -174,12 +174,12 @@ def test_what_copies_goes_and_the_rest_is_kept():
         ),
         field_descriptions={"question": f"Any.\n- {SECRET}", "formula": "Name.\n- One word."},
     )
-    left, refused_lines = without_copies(edit, given, COPIES)
+    left, refused_lines = without_copies(edit, target, COPIES)
     # A sentence that says nothing without the copy goes with it, what stands beside it does not.
     assert left.instruction == write_section(f"{PARENT}\nSay it twice.", ["Old.", "New."])
     assert left.field_descriptions == {"question": "Any.", "formula": "Name.\n- One word."}
     assert refused_lines == (f"Say {SECRET}. Say it twice.", f"Say {SECRET}.", f"- {SECRET}")
-    assert check(left, Guards(), given, COPIES) is None
+    assert check(left, Guards(), target, COPIES) is None
 
 
 @pytest.mark.parametrize("keep", ["a rule", 3, [3], {"route": "a rule"}])

@@ -70,12 +70,12 @@ def test_a_budget_limits_what_is_shown(lm):
 
 def test_settings_hold_from_the_next_call_on(lm):
     program = remembering(dspy.Predict("question -> answer"), k=12, budget_tokens=20)
-    shown = [len(program(question=asks("bee")).answer.split("-"))]
+    seen = [len(program(question=asks("bee")).answer.split("-"))]
     program.budget_tokens = 40
-    shown.append(len(program(question=asks("bee")).answer.split("-")))
+    seen.append(len(program(question=asks("bee")).answer.split("-")))
     program.retriever = Nothing()
-    shown.append(len(program(question=asks("bee")).answer))
-    assert shown == [2, 5, 0]
+    seen.append(len(program(question=asks("bee")).answer))
+    assert seen == [2, 5, 0]
 
 
 def test_what_always_stands_there_is_shown_for_any_input(lm):
@@ -248,6 +248,6 @@ def test_a_lesson_in_the_shape_of_an_example_plants_no_answer(lm, examples):
     memory.build(dspy.Predict("question -> answer"), {"self": text})(question=asks("ant"))
     assert [role for role, _ in lm.requests[-1].messages] == ["user"]
     assert hostile in lm.requests[-1].system
-    shown = memory.shows(text, {"question": asks("ant")})
-    assert set(shown) == {lesson.id for lesson in book.lessons}, "a test can blame it"
-    assert {lesson.id for lesson in memory.read(text).lessons} == set(shown)
+    seen = memory.shows(text, {"question": asks("ant")})
+    assert set(seen) == {lesson.id for lesson in book.lessons}, "a test can blame it"
+    assert {lesson.id for lesson in memory.read(text).lessons} == set(seen)

@@ -24,15 +24,15 @@ class Route(dspy.Signature):
 class Bench:
     """Applies operators to made-up parents, with a scripted LM.
 
-    ``asked`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` and
-    ``said`` what was emitted; the last answer is given again.
+    ``calls`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` and
+    ``events`` what else was emitted; the last answer is given again.
     """
 
-    asked: list[Any] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    said: list[Any] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
 
-    def given(self, **changes):
+    def material(self, **changes):
         lessons = changes.pop("lessons", ())
         if not isinstance(lessons, Lessons):
             lessons = Lessons("route", lessons=tuple(Lesson(text) for text in lessons))
@@ -49,7 +49,7 @@ class Bench:
         waiting = list(answers)
 
         async def call(signature, inputs, place, role):
-            self.asked.append((signature.__name__, dict(inputs), place, role))
+            self.calls.append((signature.__name__, dict(inputs), place, role))
             answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
             answer = answer(inputs) if callable(answer) else answer
             return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
@@ -58,13 +58,13 @@ class Bench:
             if isinstance(event, WarningRaised):
                 self.warnings.append(event.text)
             else:
-                self.said.append(event)
+                self.events.append(event)
 
         return StrategyContext("route", "Answer.", call, emit, **changes)
 
     def apply(self, operator, *answers, seed=0, notes="", **changes):
         return asyncio.run(
-            operator.apply(self.given(**changes), self.context(*answers, seed=seed, notes=notes))
+            operator.apply(self.material(**changes), self.context(*answers, seed=seed, notes=notes))
         )
 
 

@@ -34,7 +34,7 @@ def test_successes_become_demonstrations_without_a_call(bench):
     edit = bench.apply(FewShotSwap(), runs=(run(0), run(1, score=0.5), run(2)))
     assert edit.instruction is None
     assert {d.example_id for d in edit.demonstrations} == {"id 0", "id 2"}
-    assert bench.asked == []
+    assert bench.calls == []
 
 
 def test_without_a_success_it_refuses(bench):
@@ -119,10 +119,10 @@ def test_models_and_enumerations_become_json(bench):
         signature=dspy.Signature("question: str, row -> reasoning: str, formula"),
         runs=(run(0, inputs=inputs, outputs={"reasoning": "r", "formula": Kind.GOOD}),),
     )
-    (made,) = edit.demonstrations
-    assert made.inputs == {"question": "q", "row": {"kind": "good", "pair": [1, 2]}}
-    assert made.outputs == {"reasoning": "r", "formula": "good"}
-    assert encode_demonstrations([made])
+    (demonstration,) = edit.demonstrations
+    assert demonstration.inputs == {"question": "q", "row": {"kind": "good", "pair": [1, 2]}}
+    assert demonstration.outputs == {"reasoning": "r", "formula": "good"}
+    assert encode_demonstrations([demonstration])
 
 
 LOOP: list[Any] = []

@@ -59,7 +59,9 @@ NUMBERS = st.integers(-1, 6)
 def test_nothing_that_breaks_a_guard_comes_out(bench, says, operator, seed):
     result = bench.apply(operator, says, seed=seed, **VALUES)
     if isinstance(result, Edit):
-        assert check(result, VALUES["guards"], guard_input(bench.given(**VALUES), "route")) is None
+        assert (
+            check(result, VALUES["guards"], guard_input(bench.material(**VALUES), "route")) is None
+        )
         assert RULE in (result.instruction or PARENT)
     else:
         assert result.reason

@@ -25,7 +25,7 @@ def book_of(*texts, edits=(), supported=()):
 def test_lessons_follow_the_instruction_as_bullets(bench):
     edit = bench.apply(Insert(), lessons=["Give a unit.", "Round\n  late."])
     assert edit == Edit(instruction="Answer.\n\nLessons learned:\n- Give a unit.\n- Round late.")
-    assert bench.asked == []
+    assert bench.calls == []
 
 
 def test_present_lessons_keep_their_place_and_near_duplicates_go(bench):
@@ -45,12 +45,12 @@ def test_nothing_new_is_refused(bench):
 
 
 @pytest.mark.parametrize(
-    ("rewrite", "made"),
+    ("rewrite", "instruction"),
     [(" Better.\nMuch.\n", "Better.\nMuch."), ("Answer.", None), (" ", None), ("", None)],
 )
-def test_a_rewrite_is_the_edit_where_it_changes_something(bench, rewrite, made):
+def test_a_rewrite_is_the_edit_where_it_changes_something(bench, rewrite, instruction):
     result = bench.apply(Insert(), lessons=Lessons("route", rewrite=rewrite))
-    assert result == Edit(instruction=made) if made else isinstance(result, Refusal)
+    assert result == Edit(instruction=instruction) if instruction else isinstance(result, Refusal)
 
 
 EAST, WEST, HEAVY = "Parcels go east.", "Parcels go west.", "Heavy parcels go down."
@@ -78,9 +78,9 @@ def test_where_the_budget_is_short_lessons_that_more_examples_teach_stay(bench):
         Lesson(f"Lesson {number}: {LONG}.", tuple(range(number % 4))) for number in range(12)
     )
     edit = bench.apply(Insert(max_tokens=110), lessons=Lessons("route", lessons=result))
-    kept = read_section(edit.instruction)[1]
-    assert kept == [result[number].text for number in (3, 7, 11)]
-    assert estimate_tokens(write_section("", kept)) <= 110
+    section = read_section(edit.instruction)[1]
+    assert section == [result[number].text for number in (3, 7, 11)]
+    assert estimate_tokens(write_section("", section)) <= 110
     (warning,) = bench.warnings
     assert warning.startswith("route: 9 of 12 lessons are left out to keep 110 tokens: 'Lesson 0: ")
     assert warning.endswith("; and 6 more")

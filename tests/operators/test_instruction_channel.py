@@ -31,7 +31,7 @@ def test_lessons_move_in_both_directions_word_for_word(bench):
             "formula": "Its name.\n- Write formula in lower case.",
         },
     )
-    assert bench.asked[0][1]["lessons"][2] == "3. (now: formula) One word."
+    assert bench.calls[0][1]["lessons"][2] == "3. (now: formula) One word."
 
 
 def test_lessons_that_all_stay_change_nothing_however_they_were_written(bench):
@@ -71,7 +71,7 @@ def test_an_answer_that_places_nothing_or_wrongly_is_refused_whole(bench, answer
 
 def test_protected_lessons_stay_where_they_are(bench):
     result = place(bench, ["formula", "formula"], guards=Guards(keep=["Look at the unit first."]))
-    assert len(bench.asked[0][1]["lessons"]) == 2
+    assert len(bench.calls[0][1]["lessons"]) == 2
     assert result.instruction == "Answer.\n\nLessons learned:\n- Look at the unit first."
 
 
@@ -96,7 +96,7 @@ def test_examples_become_demonstrations_by_code_and_join_those_that_are_there(be
     assert result.instruction == f"{left}\n\nLessons learned:\n- Be kind."
     worth = Demonstration({"question": "And what it is worth?"}, {"formula": "npv"})
     assert result.demonstrations == (old, CAME_BACK, worth)
-    assert bench.asked == []
+    assert bench.calls == []
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_one_demonstration_too_many_or_a_protected_line_keeps_examples_where_the
 def test_a_typed_value_is_shown_as_its_type(bench):
     signature = dspy.Signature("question, limit: int -> reasoning, labels: list[str]")
     text = 'Sort.\nQuestion: Which?\nLimit: 3\nLabels: ["a", "b"]'
-    (made,) = show(bench, text, signature=signature).demonstrations
-    assert (made.inputs, made.outputs) == (
+    (demonstration,) = show(bench, text, signature=signature).demonstrations
+    assert (demonstration.inputs, demonstration.outputs) == (
         {"question": "Which?", "limit": 3},
         {"labels": ["a", "b"]},
     )
@@ -136,7 +136,7 @@ def test_a_typed_value_is_shown_as_its_type(bench):
 
 def test_where_nothing_can_move_nobody_is_asked_and_a_failed_call_is_a_refusal(bench):
     assert isinstance(bench.apply(InstructionChannel()), Refusal)
-    assert bench.asked == []
+    assert bench.calls == []
     assert isinstance(
         bench.apply(InstructionChannel(), FailedCall("TimeoutError"), instruction=PARENT), Refusal
     )
@@ -150,7 +150,7 @@ def test_a_field_that_is_named_like_the_instruction_keeps_its_description_and_th
     result = place(
         bench, ["formula", "instruction"], signature=signature, field_descriptions=fields
     )
-    assert bench.asked[0][1]["lessons"] == [
+    assert bench.calls[0][1]["lessons"] == [
         "1. (now: instruction) Write formula in lower case.",
         "2. (now: instruction) Look at the unit first.",
     ]

@@ -46,6 +46,8 @@ def test_an_answer_in_text_becomes_an_edit(bench, operator, adapter, notes):
             return await dspy.Predict(signature).acall(**inputs)
 
     context = replace(bench.context(), call=call, notes=notes)
-    assert asyncio.run(operator.apply(bench.given(instruction=PARENT, runs=RUNS), context)) == edit
+    assert (
+        asyncio.run(operator.apply(bench.material(instruction=PARENT, runs=RUNS), context)) == edit
+    )
     prompt = lm.history[-1]["messages"][-1]["content"]
     assert ("At most 400 tokens." in prompt) == bool(notes)

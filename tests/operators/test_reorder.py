@@ -22,7 +22,7 @@ def order(bench, answer, parent=PARENT):
 def test_however_long_the_trajectories_the_prompt_is_not(bench):
     runs = tuple(run(number, number % 2, size=50_000) for number in range(10))
     bench.apply(Reorder(max_tokens=1_000), {"new_order": [2, 1]}, instruction=PARENT, runs=runs)
-    shown = bench.asked[0][1]["examples_with_scores"]
+    shown = bench.calls[0][1]["examples_with_scores"]
     assert len(repr(shown)) < 5_000
     assert {record["Score"] for record in shown} == {"0", "1"}
 
@@ -66,6 +66,6 @@ def test_a_failed_call_is_a_refusal_and_notes_reach_the_prompt_as_constraints(be
     )
     assert result == Refusal("the call failed: TimeoutError: late")
     bench.apply(Reorder(), FailedCall("x"), **values)
-    assert bench.asked[0][1]["constraints"] == "At most 90 tokens."
-    assert "constraints" not in bench.asked[1][1]
-    assert bench.asked[0][0] == bench.asked[1][0]
+    assert bench.calls[0][1]["constraints"] == "At most 90 tokens."
+    assert "constraints" not in bench.calls[1][1]
+    assert bench.calls[0][0] == bench.calls[1][0]

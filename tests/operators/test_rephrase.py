@@ -58,7 +58,7 @@ def test_labels_of_the_task_stay(bench):
 def test_a_protected_lesson_is_not_sent_and_a_protected_line_is_checked(bench):
     guards = Guards(keep=["Round to 2 digits.", "Answer {name}."])
     result = reword(bench, "Answer {name}. Please.", "Write ROI as `roi`.", guards=guards)
-    assert bench.asked[0][1]["passages"] == ["Answer {name}.", "Write `roi`, never ROI."]
+    assert bench.calls[0][1]["passages"] == ["Answer {name}.", "Write `roi`, never ROI."]
     assert isinstance(result, Edit) and "- Round to 2 digits.\n- Write ROI as `roi`." in (
         result.instruction or ""
     )

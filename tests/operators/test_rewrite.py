@@ -13,7 +13,7 @@ def test_one_call_writes_the_whole_instruction_from_the_old_one_and_the_lessons(
     answer = {"new_instruction": " Answer {name}.\nGive a unit. Show 2 digits.\nRound late. "}
     result = bench.apply(Rewrite(), answer, instruction=PARENT, lessons=LESSONS)
     assert result == Edit(instruction="Answer {name}.\nGive a unit. Show 2 digits.\nRound late.")
-    ((name, values, _, role),) = bench.asked
+    ((name, values, _, role),) = bench.calls
     assert (name, role) == ("RewriteWithLessons", "proposer")
     assert values == {
         "current_instruction": PARENT,
@@ -32,7 +32,7 @@ def test_what_the_call_leaves_out_follows_as_a_section(bench):
     own, section = read_section(result.instruction)
     assert own == answer["new_instruction"]
     assert section == [*rules[:20], *rules[32:]]
-    assert len(bench.asked) == 1
+    assert len(bench.calls) == 1
 
 
 def test_what_more_reflections_stand_behind_is_shown_first(bench):
@@ -43,7 +43,7 @@ def test_what_more_reflections_stand_behind_is_shown_first(bench):
     bench.apply(
         Rewrite(), {"new_instruction": "Answer {name}."}, instruction=PARENT, lessons=lessons
     )
-    assert bench.asked[0][1]["lessons"] == ["Round late.", "Use roi.", "Add."]
+    assert bench.calls[0][1]["lessons"] == ["Round late.", "Use roi.", "Add."]
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_guards_bound_the_text_and_keep_their_rules(bench):
     values = {"instruction": PARENT, "lessons": LESSONS}
     long = {"new_instruction": "Answer {name}." + " Then round." * 9}
     assert isinstance(bench.apply(Rewrite(), long, guards=Guards(max_tokens=20), **values), Refusal)
-    assert bench.asked[0][1]["most_words"] == 15
+    assert bench.calls[0][1]["most_words"] == 15
     short = {"new_instruction": "Answer {name}."}
-    kept = bench.apply(Rewrite(), short, guards=Guards(keep=["Give a unit."]), **values)
-    assert "Give a unit." in kept.instruction
+    edit = bench.apply(Rewrite(), short, guards=Guards(keep=["Give a unit."]), **values)
+    assert "Give a unit." in edit.instruction
     ruled = {**values, "instruction": "Give a unit. " + PARENT}
     lost = bench.apply(Rewrite(), short, guards=Guards(keep=["Give a unit. Answer"]), **ruled)
     assert isinstance(lost, Refusal) and "Give a unit. Answer" in lost.reason
@@ -81,11 +81,11 @@ def test_nothing_is_asked_without_lessons_or_where_the_aggregator_wrote_the_text
     assert bench.apply(Rewrite(), lessons=["  "]) == Refusal("there are no lessons to work in")
     written = Lessons("route", rewrite=" Answer better. ")
     assert bench.apply(Rewrite(), lessons=written) == Edit(instruction="Answer better.")
-    assert bench.asked == []
+    assert bench.calls == []
 
 
 def test_no_more_lessons_are_shown_than_one_call_takes_and_the_others_follow(bench):
     many = [f"{number} " + f"word{number} " * 1_000 for number in range(40)]
     result = bench.apply(Rewrite(max_tokens=10**6), {"new_instruction": "Answer it."}, lessons=many)
-    assert 0 < len(bench.asked[0][1]["lessons"]) < 40
+    assert 0 < len(bench.calls[0][1]["lessons"]) < 40
     assert len(read_section(result.instruction)[1]) == 40

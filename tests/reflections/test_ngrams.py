@@ -27,9 +27,9 @@ def _folded(text):
 
 
 def test_case_and_white_space_do_not_count_and_words_do():
-    one, same, other = ngram_counts(["Give  a\nUnit", "give a unit", "take a unit"], (3,), 2**18)
-    assert (one != same).nnz == 0
-    assert (one != other).nnz > 0
+    first, same, other = ngram_counts(["Give  a\nUnit", "give a unit", "take a unit"], (3,), 2**18)
+    assert (first != same).nnz == 0
+    assert (first != other).nnz > 0
     # A blank on both sides: "give" alone shares its beginning, not its end, with "given".
     give, given_ = ngram_counts(["give", "given"], (3,), 2**18)
     assert give.minimum(given_).sum() == 3

@@ -6,15 +6,15 @@ from combee_dspy.reflections import NearDuplicates, normalised
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("Round to two decimals.", "round to  two decimals"),
         ("**Always** give a unit!", "Always give a unit"),
         ("Don't guess", "don’t guess."),
     ],
 )
-def test_wording_alike_is_equal(one, other):
-    assert normalised(one) == normalised(other)
+def test_wording_alike_is_equal(first, second):
+    assert normalised(first) == normalised(second)
 
 
 LONG = (
@@ -24,7 +24,7 @@ LONG = (
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("ROI = (gain - cost) / cost", "ROI = gain - cost / cost"),
         (
@@ -39,26 +39,26 @@ LONG = (
         ("1.5 percent", "15 percent"),
     ],
 )
-def test_lessons_that_differ_in_what_counts_are_both_kept(one, other):
-    known = NearDuplicates(0.8)
-    assert [known.place(one), known.place(other)] == [0, 1]
+def test_lessons_that_differ_in_what_counts_are_both_kept(first, second):
+    texts_so_far = NearDuplicates(0.8)
+    assert [texts_so_far.place(first), texts_so_far.place(second)] == [0, 1]
 
 
 @pytest.mark.parametrize(
-    "other", [LONG.lower() + ".", LONG + " please", LONG.replace("result", "outcome")]
+    "second", [LONG.lower() + ".", LONG + " please", LONG.replace("result", "outcome")]
 )
-def test_near_duplicates_are_found(other):
-    known = NearDuplicates(0.8)
-    assert [known.place(LONG), known.place(other)] == [0, 0]
+def test_near_duplicates_are_found(second):
+    texts_so_far = NearDuplicates(0.8)
+    assert [texts_so_far.place(LONG), texts_so_far.place(second)] == [0, 0]
 
 
 def test_threshold_one_drops_equal_lessons_only():
-    known = NearDuplicates(1.0)
-    assert [known.place(LONG + end) for end in ("", " please", "!")] == [0, 1, 0]
+    texts_so_far = NearDuplicates(1.0)
+    assert [texts_so_far.place(LONG + end) for end in ("", " please", "!")] == [0, 1, 0]
 
 
 def test_a_repeated_text_has_the_number_of_its_first_one():
-    known = NearDuplicates(0.8)
+    texts_so_far = NearDuplicates(0.8)
     words = (
         "give the growth rate as a percentage with two decimals and no sign when a rate is"
         " asked for"
@@ -71,6 +71,6 @@ def test_a_repeated_text_has_the_number_of_its_first_one():
         "Divide b / a.",
         "divide a / b",
     ]
-    assert [known.place(text) for text in texts] == [0, 1, 0, 0, 2, 1]
-    assert known.place(words) == 0
-    assert known.place("Something else.") == 3
+    assert [texts_so_far.place(text) for text in texts] == [0, 1, 0, 0, 2, 1]
+    assert texts_so_far.place(words) == 0
+    assert texts_so_far.place("Something else.") == 3

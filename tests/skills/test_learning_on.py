@@ -22,8 +22,8 @@ RULES = [f"Rule: the word for {animal} is {code_word(animal)}" for animal in ANI
 
 
 def run(folder, **more):
-    given = {"artifact": "skill", "reflection_minibatch_size": 8, "log_dir": folder, **more}
-    return World.made().compile(**given)
+    options = {"artifact": "skill", "reflection_minibatch_size": 8, "log_dir": folder, **more}
+    return World.made().compile(**options)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def test_a_run_is_written_as_a_skill_by_one_command(finished, shell):  # noqa: F
     page.write_text(page.read_text().replace(RULES[5], "Rule: ask Ann about foxes"))
     code, _, err = shell("skill", finished, "--out", "skills/code-words")
     assert (code, err) == (0, "")
-    kept = read_skill("skills/code-words").book
-    assert [lesson.text for lesson in kept.served if lesson.own] == ["Rule: ask Ann about foxes"]
+    later = read_skill("skills/code-words").book
+    assert [lesson.text for lesson in later.served if lesson.own] == ["Rule: ask Ann about foxes"]
     assert RULES[5] not in page.read_text()
 
 
@@ -63,15 +63,15 @@ def test_a_run_goes_on_from_a_skill(finished, tmp_path):
     book = read_skill(tmp_path / "words").book
     before = {lesson.id: lesson for lesson in book.lessons}
     # The first half alone, as if the run had been about fewer animals.
-    known = Book(tuple(lesson for lesson in book.lessons if lesson.text in RULES[:6]))
-    program = run(tmp_path / "run", artifact=Skill(book=encode_book(known)))
-    shown = program.signature.instructions
-    assert all(rule in shown for rule in RULES[2:])
+    half = Book(tuple(lesson for lesson in book.lessons if lesson.text in RULES[:6]))
+    program = run(tmp_path / "run", artifact=Skill(book=encode_book(half)))
+    instruction = program.signature.instructions
+    assert all(rule in instruction for rule in RULES[2:])
     start = rows(tmp_path / "run", "SELECT data FROM event WHERE kind = 'candidate' ORDER BY id")[0]
     assert RULES[4] in json.dumps(start["data"])
     assert RULES[8] not in json.dumps(start["data"])
     learned = load_skill(tmp_path / "run").book
-    earlier = learned.find(known.lessons[-1].id)
+    earlier = learned.find(half.lessons[-1].id)
     assert earlier is not None
     assert set(before[earlier.id].sources) <= set(earlier.sources)
 
@@ -83,9 +83,9 @@ def test_what_people_decided_stays_so_in_the_next_run(finished, tmp_path):
     program = run(tmp_path, artifact=Skill(book=encode_book(book)))
     assert RULES[5] not in program.signature.instructions
     assert RULES[6] in program.signature.instructions
-    kept = load_skill(tmp_path).book
-    assert [lesson.text for lesson in kept.served if lesson.own] == ["Ask Ann about foxes."]
-    again = kept.find(removed.id)
+    later = load_skill(tmp_path).book
+    assert [lesson.text for lesson in later.served if lesson.own] == ["Ask Ann about foxes."]
+    again = later.find(removed.id)
     assert again is not None
     assert again.state == "removed_by_user"
 
