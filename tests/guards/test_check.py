@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import dspy
 import pytest
-from hypothesis import strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import (
