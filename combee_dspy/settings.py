@@ -78,9 +78,9 @@ def _named(kind: str) -> BeforeValidator:
 
 
 def _to_diversity(value: object) -> object:
-    if isinstance(value, bool):
-        return Diversity() if value else Diversity.off()
-    return value
+    if value is None or value is True:
+        return Diversity()
+    return Diversity.off() if value is False else value
 
 
 def _to_text(place: object) -> object:

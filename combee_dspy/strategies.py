@@ -73,6 +73,19 @@ def parameters(cls: type[T]) -> type[T]:
     return cast("type[T]", checked_class)
 
 
+_EXAMPLES: Mapping[str, str] = {
+    "BaseLM": "an LM, such as dspy.LM('openai/gpt-5')",
+    "StoppingRule": "combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule",
+    "bool_parsing": "True or False",
+    "bool_type": "True or False",
+    "finite_number": "a finite number, such as 0.5",
+    "float_type": "a number, such as 0.5",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "a text",
+}
+
+
 def argument_error(
     owner: str, names: Sequence[str], error: ValidationError, *, prefix: str = ""
 ) -> ArgumentError:
@@ -98,8 +111,21 @@ def argument_error(
         prefix + ".".join(map(str, (head, *rest))),
         None if what.startswith("missing") else first["input"],
         f"is refused: {message[:1].lower()}{message[1:]}",
-        f"{close}See help({owner}).",
+        f"{close}{_remedy(what, first.get('ctx') or {}) or f'See help({owner}).'}",
     )
+
+
+def _remedy(what: str, context: Mapping[str, object]) -> str:
+    """Return what to give instead, by pydantic's type of error; empty where only help can tell."""
+    if what == "is_instance_of":
+        name = str(context["class"])
+        return f"Give {_EXAMPLES.get(name, f'{name}(…), or leave it out')}."
+    if what == "literal_error":
+        return f"Give one of {context['expected']}."
+    if what in ("greater_than_equal", "less_than_equal"):
+        most = "at most" if what == "less_than_equal" else "at least"
+        return f"Give {most} {context.get('ge', context.get('le'))}."
+    return _EXAMPLES.get(what, "") and f"Give {_EXAMPLES[what]}."
 
 
 class Strategy(ABC):

@@ -86,6 +86,29 @@ def test_a_misspelt_name_gets_the_nearest_one(make: Callable[[], object], name: 
         make()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"num_threads": 4.0}, "Give a whole number."),
+        ({"max_metric_calls": 0}, "Give at least 1."),
+        ({"failure_score": "low"}, "Give a number, such as 0.5."),
+        ({"perfect_score": float("nan")}, "Give a finite number, such as 0.5."),
+        ({"auto": "lite"}, "Give one of 'light', 'medium' or 'heavy'."),
+        ({"budget": 100}, "Give combee_dspy.Budget(rollouts=…, dollars=…)"),
+        ({"guards": {"keep": ("a",)}}, "Give Guards(…), or leave it out."),
+        ({"reflection_lm": lambda prompt: [prompt]}, "such as dspy.LM('openai/gpt-5')"),
+        ({"track_stats": "perhaps"}, "Give True or False."),
+    ],
+    ids=str,
+)
+def test_an_argument_that_cannot_be_used_says_what_to_give(
+    arguments: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(CombeeError) as caught:
+        Combee(metric, **arguments)
+    assert remedy in str(caught.value)
+
+
 @pytest.mark.parametrize("name", _ELSEWHERE)
 def test_an_argument_of_a_group_or_of_the_past_names_its_place(name: str) -> None:
     with pytest.raises(ArgumentTypeError, match=f"{name} has a place of its own") as caught:
