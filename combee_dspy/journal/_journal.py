@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -52,6 +53,10 @@ def _insert(table: str) -> str:
         f"INSERT OR IGNORE INTO {table}({SUMMED[table]}, crc) VALUES ({places}, row_sum({places}))"  # noqa: S608 - constants
     )
 
+
+# Defaults of parameters that strategies have no longer: an earlier run that was written with them
+# does the same without.
+_GONE = re.compile(r", (merge_fan_in=None|balance=True)|(?<=SingleCall\()max_call_tokens=None")
 
 _EFFECT, _EVENT = _insert("effect"), _insert("event")
 _USAGE = (
@@ -179,7 +184,7 @@ class Journal:
         return RunLog(self, number, resumed=True, keys=keys)
 
     def _differs(self, written: str, identity: Identity) -> list[str]:
-        before = orjson.loads(written)
+        before = {what: _GONE.sub("", text) for what, text in orjson.loads(written).items()}
         return [
             f"{what} was {before.get(what, 'not given')} and is {identity.get(what, 'not given')}"
             for what in sorted({*before, *identity})

@@ -192,6 +192,25 @@ def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
     assert "Compile with what it was written with" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("ParallelScan(copies=2, merge_fan_in=None)", "ParallelScan(copies=2)"),
+        ("SingleCall(max_call_tokens=None)", "SingleCall()"),
+        ("(FewShotSwap(max_tokens=9, balance=True, x=1),)", "(FewShotSwap(max_tokens=9, x=1),)"),
+    ],
+)
+def test_a_run_goes_on_whose_strategy_had_a_parameter_that_is_gone(
+    before: str, now: str, tmp_path: Path
+) -> None:
+    within(tmp_path, keep(effect("a")), aggregator=before)
+    assert within(tmp_path, lambda log: log.find("a"), aggregator=now) is not None
+    set_before = before.replace("None", "8").replace("True", "False")
+    within(tmp_path, keep(effect("a")), name="set", aggregator=set_before)
+    with pytest.raises(JournalMismatchError, match="aggregator was"):
+        within(tmp_path, lambda log: None, name="set", aggregator=now)
+
+
 def test_runs_of_other_names_stand_beside_each_other(tmp_path: Path) -> None:
     within(tmp_path, keep(effect("a", {"n": 1})), name="one")
     within(tmp_path, keep(effect("a", {"n": 2})), name="two", program="another")
