@@ -187,10 +187,12 @@ class Growing(Keeper[Candidate, Draws | None]):
         return None if validation is None else await asyncio.shield(validation)
 
     async def commit(self, learned: Learned, checked: Draws | None) -> None:
-        """Join the new text to the pool."""
+        """Join the new text to the pool, once its tests have ended: they count for this update."""
+        step = learned.plan.step
+        await ended_well(self._versions[step].tests)
         if checked is not None:
-            step, last = learned.plan.step, self.pool.members[-1]
-            self.pool.join(self._versions[step].text, (last.index,), step, checked)
+            parents = (self.pool.members[-1].index,)
+            self.pool.join(self._versions[step].text, parents, step, checked)
 
     async def result(self) -> Member:
         """Return the text that validation speaks for, once its lines are tested."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from combee_dspy.records import Edit, Lesson, Lessons
 from combee_dspy.search._blame import BLAMED
 from combee_dspy.search._candidates import Row
 from combee_dspy.search._row_scores import RowScores
+from combee_dspy.stopping import RunView, StoppingRule
 from tests.slow import slow_but
 from tests.worlds import World, animal_of, code_word, events, in_kind, rows, task_answer
 
@@ -125,6 +128,29 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
     assert poison["state"] == "retired" and "are right without it" in poison["reason"]
     assert poison["effect"]["difference"] < 0 and poison["effect"]["rows"] >= 1
     assert [rule in text for rule in RULES] == [True, False, True, True]
+
+
+def test_a_rule_sees_the_tests_of_committed_updates_however_long_they_take(tmp_path: Path) -> None:
+    seen: dict[int, int] = {}
+
+    class Seen(StoppingRule):
+        name = "seen"
+
+        def check(self, view: RunView) -> str | None:
+            seen[view.updates] = view.rollouts
+            return "enough" if view.updates == 9 else None
+
+    def slow_in_tests(request: Any) -> str:
+        if "Rule one" in request.system and not re.search("Poison|Rule two", request.system):
+            time.sleep(0.3)
+        return spoiled(request)
+
+    texts = ("Rule zero", "Rule one\nPoison the answer", "Rule two", "Rule three")
+    search = Search(keep="trunk", staleness=2)
+    grow(tmp_path, *texts, answer=slow_in_tests, search=search, budget=Seen(), num_threads=8)
+    steps = [row["step"] for row in rows(tmp_path, "SELECT step FROM effect WHERE kind='rollout'")]
+    assert rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'proof' AND step = 1")
+    assert seen == {update: sum(step <= update - 5 for step in steps) for update in seen}
 
 
 def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> None:
