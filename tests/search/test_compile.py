@@ -16,6 +16,8 @@ import pytest
 
 from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
+from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._programs import Programs
 from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
@@ -49,6 +51,17 @@ def test_it_learns_what_the_service_can_know(service: Any, keep: Any, staleness:
     assert report.best_score > report.seed_score
     assert report.heldout.after - report.heldout.before > 0.3
     assert (report.reason, report.updates) == ("1 epoch is done", 3)
+
+
+def test_a_program_that_a_run_keeps_remembers_its_last_calls_and_no_more(world: World) -> None:
+    student = dspy.Predict("question -> answer")
+    programs = Programs(lambda texts: student.deepcopy(), metric, failure_score=0.0)
+    program = programs.of(Candidate({"self": "Answer."}))
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        for number in range(110):
+            program(question=f"Number {number}: word for ant?")
+    assert len(program.history) == 100
+    assert "Number 109" in str(program.history[-1]["messages"])
 
 
 def test_a_result_carries_its_report_and_the_student_stays_as_it_was(

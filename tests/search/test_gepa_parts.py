@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import sys
 import types
@@ -15,7 +16,7 @@ import pytest
 from gepa.core.state import GEPAState
 from gepa.utils import MaxMetricCallsStopper
 
-from combee_dspy import Budget, Combee, Search
+from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from tests.worlds import World, examples, gepa_metric, in_kind, metric
 
@@ -193,6 +194,26 @@ def test_frontier_types(world: World, frontier: str) -> None:
     )
     assert program.combee_report.best_score == 1.0
     assert program.detailed_results.best_idx > 0
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_draw_that_failed_counts_as_none_of_an_objective(failing: int) -> None:
+    draws = itertools.count(1)
+
+    @gepa_metric
+    def measuring(gold: Any, pred: Any, pred_name: str | None) -> Any:
+        if gold.question.startswith("Number 100:") and next(draws) == failing:
+            raise RuntimeError("no score")
+        return dspy.Prediction(**metric(gold, pred).toDict(), objective_scores={"short": 1.0})
+
+    program = World.made(temperature=1.0).compile(
+        metric=measuring,
+        validation=4,
+        validation_options=Validation(draws=2, probe=False),
+        track_stats=True,
+        num_threads=1,
+    )
+    assert program.detailed_results.val_aggregate_subscores[0] == {"short": 0.875}
 
 
 def test_weights_and_biases_get_candidates(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
