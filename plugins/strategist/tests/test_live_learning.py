@@ -16,7 +16,7 @@ def actions(decisions):
 
 def moves(decisions):
     """Return what was decided of versions, apart from sessions that came to nothing."""
-    apart = ("learn", "refuse", "forget", "drift", "skip")
+    apart = ("learn", "refuse", "drift", "skip")
     return [each.action for each in decisions if each.action not in apart]
 
 

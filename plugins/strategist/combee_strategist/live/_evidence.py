@@ -7,39 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from combee_dspy.lessons import BookLesson, certainty, word_vectors
+from combee_dspy.lessons import BookLesson, word_vectors
 from combee_strategist.live._served import ServedRow
 
-__all__ = ["Drift", "by_lesson", "contradicted", "drifted", "moved"]
+__all__ = ["Drift", "by_lesson", "drifted", "moved"]
 
-# The latest requests about a lesson, or of a slice, by which it is judged; and how clearly.
-_LATEST, _CLEAR = 8, 0.95
-_WINDOWS, _CHANCE = (4, 8, 16, 32, 64), 0.002
+# The latest requests about a lesson.
+_LATEST = 8
+_WINDOWS, _CHANCE, _CHANCE_WHOLE = (4, 8, 16, 32, 64), 0.002, 0.01
 _RIGHT = 0.5  # a score from which a request counts as right
-
-
-def contradicted(lessons: Sequence[BookLesson], rows: Sequence[ServedRow]) -> dict[str, str]:
-    """Return the ids of the lessons that live evidence speaks against, each with the reason.
-
-    A request speaks of the served lesson that shares most words with its inputs. A lesson's latest
-    four to eight requests decide: of r right and w wrong ones, where P(θ > ½ | Beta(1 + w, 1 + r))
-    ≥ 0.95. So what was right for months and is wrong since Monday leaves, and a wrong label here
-    and there takes nothing away.
-
-    Args:
-        lessons: Those that are served.
-        rows: Requests in the order of their labels, those of the gate left out.
-    """
-    served = [lesson for lesson in lessons if not lesson.own]
-    reasons = {}
-    for lesson, about in by_lesson(served, rows).items():
-        for size in range(4, min(_LATEST, len(about)) + 1):
-            wrong = size - _right(about[-size:])
-            if certainty(wrong, size - wrong) >= _CLEAR:
-                reason = f"of the last {size} requests about it {wrong} went wrong"
-                reasons[served[lesson].id] = reason
-                break
-    return reasons
 
 
 def by_lesson(
@@ -66,11 +42,13 @@ class Drift:
         slice: Its name.
         since: When the first of its latest wrong answers was labelled.
         why: What speaks for it, in a sentence.
+        whole: Whether most that was right is wrong: rows from before say nothing any more.
     """
 
     slice: str
     since: float
     why: str
+    whole: bool
 
 
 def drifted(rows: Sequence[ServedRow], known: Mapping[str, float]) -> list[Drift]:
@@ -79,6 +57,7 @@ def drifted(rows: Sequence[ServedRow], known: Mapping[str, float]) -> list[Drift
     Of a slice's latest n requests r are right; of the earlier ones since its last drift a share p
     was. It has drifted where a share as high as p is refuted, P(at most r of n right | p) ≤ 0.002,
     for one of n = 4, 8, 16, 32 and 64. A few show a fall of everything, many that of a minority.
+    The whole slice has drifted where p is above ½ and ½ is refuted at 0.01 in one of these windows.
 
     Args:
         rows: Requests in the order of their labels.
@@ -92,7 +71,7 @@ def drifted(rows: Sequence[ServedRow], known: Mapping[str, float]) -> list[Drift
             by_slice[row.slice].append(row)
     drifts = []
     for name, members in sorted(by_slice.items()):
-        looks = []
+        looks, whole = [], False
         for size in _WINDOWS:
             latest, earlier = members[-size:], members[:-size]
             if len(earlier) < size:
@@ -102,10 +81,11 @@ def drifted(rows: Sequence[ServedRow], known: Mapping[str, float]) -> list[Drift
             share = (before + 1) / (len(earlier) + 2)
             why = f"{right} of the last {size} are right, {before} of {len(earlier)} before"
             looks.append((float(stats.binom.cdf(right, size, share)), size, why))
+            whole |= share > 0.5 and float(stats.binom.cdf(right, size, 0.5)) <= _CHANCE_WHOLE
         chance, size, why = min(looks, default=(1.0, 0, ""))
         if chance <= _CHANCE:
             since = next(row.at for row in members[-size:] if _is_wrong(row))
-            drifts.append(Drift(name, since, why))
+            drifts.append(Drift(name, since, why, whole))
     return drifts
 
 

@@ -49,9 +49,9 @@ class _Gating:
     def verdict(self) -> SessionEnded:
         lines, session = self.lines, self.session
         serves = session.served(lines)
-        base, outdated = serves - lines.removed, session.outdated(lines)
+        base = serves - lines.removed
         new = [self._evidence(line) for line in sorted(self._candidates() - base)]
-        if not new and not outdated and base == serves:
+        if not new and base == serves:
             return self._ended("nothing new was learned")
         sets = self._rows()
         rows = [row for part in sets.values() for row in part]
@@ -62,16 +62,11 @@ class _Gating:
         prover = Prover(lines, base, self.runs)
         new, proofs = prover.prove(new, trusted or scored)
         passed = [line for line in new if line.passed]
-        # What live evidence speaks against leaves by itself: it may have been something else.
-        text = (
-            lines.swapped(base, [(line.component, line.lesson) for line in passed])
-            if passed
-            else base - outdated.keys()
-        )
+        text = lines.swapped(base, [(line.component, line.lesson) for line in passed])
         if text == serves:
-            return self._ended("no new line mends a trusted row, and none leaves", new)
+            return self._ended("no new line mends a trusted row", new)
         gone = [
-            replace(self._evidence(line), new=False, why=outdated.get(line, "replaced"))
+            replace(self._evidence(line), new=False, why="replaced")
             for line in sorted(serves - text)
         ]
         texts = lines.texts(text)
@@ -134,7 +129,11 @@ class _Gating:
             for row in session.rows
             if not row.teaches and row.trace.expected
         ]
-        current = [row for row in rows if row.id not in session.stale]
+        current = [
+            row
+            for row in rows
+            if row.id not in session.stale and row.at >= session.dated.get(row.slice, 0.0)
+        ]
         return choose_rows(current, setup.gate, session.begun.at)
 
     def _evidence(self, line: Line) -> LineEvidence:

@@ -161,19 +161,18 @@ class LiveLearner:
         books = read_lessons(session, log.books, removed, log.budget)
         runs = GateRuns(self._setup, log.run, begun.number, log.budget)
         ended = gate(session, books, runs)
-        for line in ended.lines if ended.texts else ():
-            if not line.new and line.why != "replaced":
-                log.decide(LiveDecision("forget", line.why, begun.number, text=line.text))
         log.end(ended, books)
 
     def _session(self, registry: Registry, begun: SessionBegun, rows: list[ServedRow]) -> Session:
         setup, decisions = self._setup, self._log.decisions
         trial, serves = open_trial(decisions), registry.at(PRODUCTION)
+        drifts = [item for item in decisions if item.action == "drift" and item.text]
         return Session(
             setup,
             begun,
             rows,
-            drift=max((item.since for item in decisions if item.action == "drift"), default=0.0),
+            drift=max((item.since for item in drifts), default=0.0),
+            dated={item.text: item.since for item in drifts if item.entire},
             production=registry.version(serves or begun.production),
             challenger=registry.version(trial.version) if trial and trial.version else None,
             trial_until=trial.at + setup.plan.hours * HOUR if trial else 0.0,
@@ -196,7 +195,14 @@ class LiveLearner:
         drifts = [item for item in log.decisions if item.action == "drift"]
         for drift in drifted(rows, {item.text: item.since for item in drifts}):
             log.decide(
-                LiveDecision("drift", drift.why, number, text=drift.slice, since=drift.since)
+                LiveDecision(
+                    "drift",
+                    drift.why,
+                    number,
+                    text=drift.slice,
+                    since=drift.since,
+                    entire=drift.whole,
+                )
             )
         said = {item.why for item in drifts if item.session == number}
         for why in moved(rows, begun.at - self._setup.gate.recent * DAY):

@@ -93,8 +93,11 @@ class Prover:
         tries: dict[int, list[ScoredRow]] = defaultdict(list)
         for row, score in wrong[:_WRONG]:
             fitting = [place for place, line in enumerate(new) if row.at >= line.newest]
+            # Of lines that share no word with it, those that most requests teach.
+            fitting.sort(key=lambda place: -len(new[place].sources))
             near = nearest(row.words, [new[place].text for place in fitting], _TRIED)
-            for place in near:
+            rest = (place for place in range(len(fitting)) if place not in near)
+            for place in [*near, *rest][:_TRIED]:
                 tries[fitting[place]].append((row, score))
         mended = {}
         for place, tried in tries.items():

@@ -51,8 +51,9 @@ class LiveDecision(Event):
         who: Who decided, where it was a person; else empty.
         text: The lesson that it is about; empty for none.
         line: The line of ``people.jsonl`` that it carries out; 0 for none.
-        since: From when on it holds: rows of a slice that drifted are dated before.
+        since: When a slice drifted.
         at: Unix time by the clock, which the learner fills in.
+        entire: Whether all of the slice drifted, so that its rows from before are set aside.
     """
 
     kind: ClassVar[str] = "live"
@@ -65,6 +66,7 @@ class LiveDecision(Event):
     line: int = 0
     since: float = 0.0
     at: float = 0.0
+    entire: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 from combee_dspy.lessons import Book, BookLesson
 from combee_dspy.traces import is_right
 from combee_strategist.canary import Version
-from combee_strategist.live._evidence import by_lesson, contradicted
+from combee_strategist.live._evidence import by_lesson
 from combee_strategist.live._lines import Line, Lines
 from combee_strategist.live._options import DAY, Setup
 from combee_strategist.live._records import SessionBegun
@@ -33,6 +33,7 @@ class Session:
         begun: When it began, and which labels it reads.
         rows: Every labelled request up to its cursor, oldest label first.
         drift: When a slice drifted last; 0 for never.
+        dated: When each slice drifted as a whole: its rows from before are set aside.
         production: The version that serves.
         challenger: The version on trial; ``None`` for none.
         trial_until: Until when only a clearly better text takes the place of what is on trial.
@@ -43,6 +44,7 @@ class Session:
     begun: SessionBegun
     rows: Sequence[ServedRow]
     drift: float
+    dated: Mapping[str, float]
     production: Version
     challenger: Version | None
     trial_until: float
@@ -75,16 +77,6 @@ class Session:
             (name, lessons[place].id): rows
             for name, lessons in self._served_lessons(lines).items()
             for place, rows in by_lesson(lessons, wrong).items()
-        }
-
-    def outdated(self, lines: Lines) -> dict[Line, str]:
-        """Return the served lines that live evidence speaks against, with the reason."""
-        version = f"v{self.production.number}"
-        answered = [row for row in self.rows if row.teaches and row.trace.prompt == version]
-        return {
-            (name, lesson): reason
-            for name, lessons in self._served_lessons(lines).items()
-            for lesson, reason in contradicted(lessons, answered).items()
         }
 
     def _served_lessons(self, lines: Lines) -> dict[str, list[BookLesson]]:
