@@ -1,4 +1,4 @@
-"""What compiled code reads and assigns, and whose it is. Pure."""
+"""What compiled code reads and assigns, whose it is, and what objects hold. Pure."""
 
 from __future__ import annotations
 
@@ -95,6 +95,15 @@ def assigned_by_class(kind: type) -> frozenset[str]:
         if isinstance(part, types.FunctionType)
         for name in assigned_by(part)
     )
+
+
+def attributes_of(value: object) -> dict[str, object]:
+    """Return an object's attributes by name, those in slots too except for private ones."""
+    declared = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+    public = [name for name in names if not name.startswith("__") and hasattr(value, name)]
+    own = getattr(value, "__dict__", None)
+    return {name: getattr(value, name) for name in public} | (own if isinstance(own, dict) else {})
 
 
 def name_of(kind: type | types.FunctionType) -> str:

@@ -23,6 +23,7 @@ from combee_dspy.lms.redact import SECRET_NAME, mask
 from combee_dspy.rollouts._code import (
     assigned_by,
     assigned_by_class,
+    attributes_of,
     is_installed,
     name_of,
     names_read,
@@ -154,8 +155,8 @@ class Describer:
 
     def _once(self, value: Any) -> Any:
         if isinstance(value, functools.partial):
-            arguments = [self.describe(value.args), self._by_name(value.keywords)]
-            return [self.describe(value.func), *arguments]
+            function = self.describe(value.func)  # first: what follows may refer to it
+            return [function, self.describe(value.args), self._by_name(value.keywords)]
         if isinstance(value, types.MethodType):
             return [self.describe(value.__func__), self.describe(value.__self__)]
         if id(value) in self._seen:
@@ -182,7 +183,7 @@ class Describer:
         if isinstance(value, _CONSTANTS):
             return [name_of(kind), repr(value)]
         left_out = _NO_EFFECT | self._left_out_names | assigned_by_class(kind)
-        return [self.describe(kind), self._by_name(_without(_state(value), left_out))]
+        return [self.describe(kind), self._by_name(_without(attributes_of(value), left_out))]
 
     def _class(self, kind: type) -> Any:
         parts = {}
@@ -236,13 +237,6 @@ def describe_lm(lm: Any) -> dict[str, Any]:
 
 def _without(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: item for name, item in values.items() if name not in names}
-
-
-def _state(value: object) -> dict[str, Any]:
-    """Return the attributes of an object by name, those in slots too."""
-    state = object.__getstate__(value)
-    own, slots = state if isinstance(state, tuple) else (state, None)
-    return {**(slots or {}), **(own or {})}
 
 
 def _code(code: types.CodeType) -> str:

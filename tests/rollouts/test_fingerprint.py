@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from typing import Any
 import dspy
 
 from combee_dspy.rollouts import fingerprint, fingerprints
+from combee_dspy.rollouts._describer import Describer
 
 
 def coded(source: str) -> Any:
@@ -21,6 +24,20 @@ def coded(source: str) -> Any:
 
 def of_metric(metric: Any) -> str:
     return fingerprints(dspy.Predict("question -> answer"), metric)["metric"]
+
+
+class PrivateSlot:
+    __slots__ = ("__cache", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.__cache = limit, 0
+
+
+def test_descriptions_are_those_of_earlier_versions():
+    settled = Describer(data=False)
+    twice = functools.partial(json.dumps, json.dumps)
+    assert settled.describe(twice) == ["json.dumps", [{"$again": 0}], {}]
+    assert settled.describe(PrivateSlot(3))[1] == {"limit": "3"}
 
 
 def of_program(program: dspy.Module) -> str:
