@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import dspy
 from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
 from dspy.adapters.types.base_type import Type
 from dspy.clients import execution, model_metadata
+from dspy.clients.engines.lm15_engine import AsyncLM15Engine, LM15Engine
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
 from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
@@ -29,6 +31,7 @@ __all__ = [
     "AUTO_CANDIDATES",
     "GEPA_MINIBATCH",
     "DspyAdapter",
+    "Engines",
     "FailedPrediction",
     "GEPAState",
     "InstructionProposer",
@@ -71,6 +74,40 @@ prepare, execute, aexecute, finalize = (
     execution.finalize,
 )
 cached, store = execution._cached, execution._store
+
+
+class Engines(UserDict[Any, Any]):
+    """The native clients that an LM and its copies share, with transports of other classes.
+
+    DSPy holds the LM's lock while it reads or writes.
+
+    Args:
+        engines: The LM's own store.
+        threads: The class that DSPy's transport for threads becomes.
+        loops: The class that its transport for event loops becomes.
+    """
+
+    def __init__(
+        self,
+        engines: dict[Any, Any],
+        threads: type[StdlibTransport],
+        loops: type[StdlibAsyncTransport],
+    ) -> None:
+        self.data = engines
+        self._classes: dict[type, type] = {StdlibTransport: threads, StdlibAsyncTransport: loops}
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._changed(self.data[key])
+
+    def __setitem__(self, key: Any, engine: Any) -> None:
+        self.data[key] = self._changed(engine)
+
+    def _changed(self, engine: Any) -> Any:
+        if isinstance(engine, (LM15Engine, AsyncLM15Engine)):
+            transport = engine.router._shared_transport()
+            # In place: the user's own LM has these connections, too.
+            transport.__class__ = self._classes.get(type(transport), type(transport))
+        return engine
 
 
 @functools.cache

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from combee_dspy.lms._adapters import ChoiceAdapter, ConstrainedJSONAdapter
     from combee_dspy.lms._asking import adapter_for
+    from combee_dspy.lms._deadlines import (
+        AsyncDeadlineTransport,
+        DeadlineTransport,
+        reply_within,
+        reply_within_on_loop,
+    )
     from combee_dspy.lms._embedded import EmbeddedEngine, embedded
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
@@ -20,6 +26,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
     "_asking": ("adapter_for",),
+    "_deadlines": (
+        "AsyncDeadlineTransport",
+        "DeadlineTransport",
+        "reply_within",
+        "reply_within_on_loop",
+    ),
     "_embedded": ("EmbeddedEngine", "embedded"),
     "_pool": ("PooledEngine", "PooledOptions", "pooled"),
     "_probe": ("probe",),
@@ -27,8 +39,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncDeadlineTransport",
     "ChoiceAdapter",
     "ConstrainedJSONAdapter",
+    "DeadlineTransport",
     "EmbeddedEngine",
     "EmbeddedOptions",
     "PooledEngine",
@@ -37,6 +51,8 @@ __all__ = [
     "embedded",
     "pooled",
     "probe",
+    "reply_within",
+    "reply_within_on_loop",
 ]
 
 

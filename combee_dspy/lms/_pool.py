@@ -24,8 +24,8 @@ from dspy.lm15 import (
 )
 from pydantic import Field
 
-from combee_dspy._private import StdlibAsyncTransport, StdlibTransport
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms._deadlines import AsyncDeadlineTransport, DeadlineTransport
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
@@ -145,7 +145,7 @@ class _Client(Shared):
         key = self._key or os.environ.get(_KEY_VARIABLE)
         if not key and base == _DEFAULT_BASE:
             raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
-        transport = StdlibTransport if kind is LMRouter else StdlibAsyncTransport
+        transport = DeadlineTransport if kind is LMRouter else AsyncDeadlineTransport
         config = RouterConfig(
             env={},
             # A service on one's own machine asks for no key, and ignores this one.

@@ -1,4 +1,4 @@
-"""Asks an LM once, and refuses replies that are no answer of its API."""
+"""Asks an LM once, and refuses replies that take too long or are no answer of its API."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import LMProviderError, LMUnexpectedError
 
-from combee_dspy._private import aexecute, cached, execute, finalize, prepare, store
-from combee_dspy.lms import PooledEngine
+from combee_dspy._private import Engines, aexecute, cached, execute, finalize, prepare, store
+from combee_dspy.lms import (
+    AsyncDeadlineTransport,
+    DeadlineTransport,
+    PooledEngine,
+    reply_within,
+    reply_within_on_loop,
+)
 
 _logger = logging.getLogger("combee_dspy")
+
+_DEFAULT_TIMEOUT = 600.0  # of DSPy and of LiteLLM, in seconds
 
 # Bounds of a text that an adapter may have to repair: characters; brackets and quotes; nesting;
 # ``{{`` outside of nested objects.
@@ -34,14 +42,19 @@ def ask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> A
     DSPy takes a reply without choices for an empty answer, and keeps it in its cache. Here it is
     the service's failure, and is not kept.
 
+    A reply may take twice the LM's ``timeout``, which itself bounds each wait alone. The wait for a
+    free connection does not count. LiteLLM is held to this on an event loop, from the start of the
+    call, and not in a thread.
+
     Raises:
+        LMTimeoutError: The reply was not whole in time. Its connection is closed.
         LMProviderError: The reply is no answer of the API, such as ``{}``.
         LMError: DSPy's own.
     """
     call = prepare(lm, prompt, messages, kwargs)
     result = cached(lm, call, False)
     if result is None or not _is_answer(lm, result):
-        with _unreadable_is_no_answer(lm.model):
+        with _unreadable_is_no_answer(lm.model), reply_within(_longest_reply(lm, kwargs)):
             result = execute(_without_retries(lm), replace(call, cache=False))
         _check(lm, result)
         store(lm, call, result, False)
@@ -54,7 +67,8 @@ async def aask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any
     result = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
     if result is None or not _is_answer(lm, result):
         with _unreadable_is_no_answer(lm.model):
-            result = await aexecute(_without_retries(lm), replace(call, cache=False))
+            async with reply_within_on_loop(_longest_reply(lm, kwargs)):
+                result = await aexecute(_without_retries(lm), replace(call, cache=False))
         _check(lm, result)
         if call.cache:
             await asyncio.to_thread(store, lm, call, result, True)
@@ -62,10 +76,25 @@ async def aask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any
 
 
 def _without_retries(lm: dspy.LM) -> dspy.LM:
-    """Return an LM that shares everything with another, its clients too, and makes one attempt."""
+    """Return an LM with the clients of another, which makes one attempt, with a deadline."""
     copied = object.__new__(dspy.LM)
-    copied.__dict__.update(vars(lm), num_retries=0)
+    engines = Engines(lm._engine_store, DeadlineTransport, AsyncDeadlineTransport)
+    copied.__dict__.update(vars(lm), num_retries=0, _engine_store=engines)
     return copied
+
+
+def _longest_reply(lm: dspy.LM, kwargs: Mapping[str, Any]) -> float | None:
+    """Return how many seconds a reply may take as a whole.
+
+    ``None`` for an engine of the user's own, which has limits of its own.
+    """
+    if isinstance(lm.engine, PooledEngine):
+        return 2 * lm.engine.options.timeout
+    if not isinstance(lm.engine, str):
+        return None
+    timeout = {**lm.kwargs, **kwargs}.get("timeout")
+    timeout = getattr(timeout, "read", timeout)  # of an httpx.Timeout
+    return 2 * (timeout if isinstance(timeout, (int, float)) else _DEFAULT_TIMEOUT)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -37,6 +37,9 @@ class Service:
         self.connections = self.now = self.most = 0
         self.barrier: threading.Barrier | None = None
         self.hang_up = False
+        self.drip = 0.0  # seconds between two bytes
+        self.drips_head = False  # or the body alone
+        self.was_given_up = threading.Event()
         lock = threading.Lock()
         service = self
 
@@ -67,9 +70,17 @@ class Service:
                 self.send_response(status)
                 for name, value in {"content-length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
-                self.end_headers()
-                with suppress(ConnectionError):
-                    self.wfile.write(data)
+                if service.drips_head:
+                    data = b"".join([*self._headers_buffer, b"\r\n", data])
+                else:
+                    self.end_headers()
+                try:
+                    for byte in data if service.drip else ():
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(service.drip)
+                    self.wfile.write(b"" if service.drip else data)
+                except ConnectionError:
+                    service.was_given_up.set()
                 self.close_connection = self.close_connection or hang_up
 
             def log_message(self, *_: Any) -> None:

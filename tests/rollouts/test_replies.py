@@ -1,21 +1,25 @@
-"""A reply that is no answer of the API is the service's failure, and no text takes minutes to
-read.
+"""A reply that is no answer of the API is the service's failure; none takes longer than its
+deadline, and no text takes minutes to read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
 import pytest
+from dspy._vendor.lm15.transports._async import _AsyncConnectionPool
+from dspy._vendor.lm15.transports._sync import _ConnectionPool
 from dspy.clients.cache import Cache
-from dspy.utils.exceptions import AdapterParseError, LMProviderError
+from dspy.utils.exceptions import AdapterParseError, LMProviderError, LMTimeoutError
 
 from combee_dspy.costs import Tariff, metered
-from combee_dspy.lms import pooled
+from combee_dspy.lms import _deadlines, pooled
 from combee_dspy.rollouts import (
     InfrastructureFaultError,
     RolloutJob,
@@ -24,7 +28,7 @@ from combee_dspy.rollouts import (
     patient,
     run_rollout,
 )
-from tests.lms.conftest import Service
+from tests.lms.conftest import Service, answer
 
 NO_ANSWERS: dict[str, Any] = {
     "empty object": {},
@@ -143,6 +147,85 @@ def test_the_end_of_an_endless_answer_is_cut_from_the_history_too(
         assert len(ask(lm, "endless")[0]) == 1_000_000
         assert len(str(lm.history[-1])) < 1_100_000
     assert len(service.requests) == 1
+
+
+def unpickled_lm(service: Service, **kwargs: Any) -> dspy.LM:
+    """A patient LM that comes from another process."""
+    lm: dspy.LM = pickle.loads(pickle.dumps(patient(plain_lm(service, **kwargs))))  # noqa: S301 - these very bytes
+    return lm
+
+
+def used_lm(service: Service, **kwargs: Any) -> dspy.LM:
+    """An LM whose client the user has asked before."""
+    lm = plain_lm(service, **kwargs)
+    drip, service.drip = service.drip, 0.0
+    lm("before")
+    service.drip = drip
+    return lm
+
+
+@in_threads_and_on_loops
+@pytest.mark.parametrize("drips_head", [False, True], ids=["body", "headers"])
+@pytest.mark.parametrize("make", [pooled_lm, plain_lm, unpickled_lm, used_lm])
+def test_a_reply_that_comes_byte_by_byte_is_given_up_and_its_connection_closed(
+    service: Service, make: Callable[..., dspy.LM], ask: Ask, drips_head: bool
+) -> None:
+    # The answer is whole after three seconds. No byte is half a second late.
+    service.answer, service.drip = answer("42" * 50), 0.01
+    lm = patient(make(service, timeout=0.5))
+    service.drips_head = drips_head
+    with pytest.raises(LMTimeoutError, match="within 1 seconds"):
+        ask(lm, "q")
+    assert service.was_given_up.wait(30)
+
+
+def test_an_lm_and_its_copies_share_their_connections(service: Service) -> None:
+    lm = plain_lm(service)
+    copies = [lm.copy(temperature=0.5) for _ in range(3)]
+    for copied in copies:
+        patient(copied)("q")
+    assert lm("q") == copies[0]("q")
+    assert service.connections == 1
+    copies[0].close()
+    lm("q")
+    assert service.connections == 2, "to close one closes what all share"
+
+
+def test_the_wait_for_a_connection_does_not_count_in_threads(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def wait(pool: Any, timeout: float | None = None) -> None:
+        clock[0] += 100
+
+    monkeypatch.setattr(_deadlines, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(_ConnectionPool, "acquire_slot", wait)
+    assert patient(pooled_lm(service, timeout=30.0))("q")
+
+
+@with_both_clients
+def test_the_wait_for_a_connection_does_not_count_on_loops(
+    service: Service, make: Callable[..., dspy.LM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, acquire = [0.0], _AsyncConnectionPool.acquire_slot
+
+    async def wait(pool: Any, timeout: float | None = None) -> None:
+        clock[0] += 100  # as the loop sees it
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await acquire(pool, timeout)
+
+    monkeypatch.setattr(_AsyncConnectionPool, "acquire_slot", wait)
+
+    async def call() -> Any:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        monkeypatch.setattr(loop, "time", lambda: real() + clock[0], raising=False)
+        return await patient(make(service, timeout=30.0)).acall("q")
+
+    assert asyncio.run(call())
+    assert clock == [100]
 
 
 DEEP = '{"answer": ' + "[" * 127 + "]" * 127 + "}"

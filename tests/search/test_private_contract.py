@@ -21,6 +21,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from combee_dspy._private import (
+    StdlibAsyncTransport,
+    StdlibTransport,
     detailed_results,
     list_prices,
     new_state,
@@ -92,6 +94,18 @@ def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> No
     )
     assert {"cache", "kwargs"} <= {one.name for one in dataclasses.fields(execution.PreparedCall)}
     assert {"responses", "outputs", "usage"} <= {one.name for one in dataclasses.fields(CallResult)}
+
+
+def test_a_connection_is_held_when_its_request_is_sent_and_read_by_its_socket() -> None:
+    source = inspect.getsource(StdlibTransport.stream)
+    places = [source.index(part) for part in ("acquire_slot(", "_send_request(", "_read_head(")]
+    assert places == sorted(places)
+    for part in (StdlibTransport._read_head, StdlibTransport._iter_body):
+        assert "conn.sock.settimeout(" in inspect.getsource(part)
+        assert "conn.sock.recv(" in inspect.getsource(part)
+    on_a_loop = inspect.getsource(StdlibAsyncTransport._do_stream)
+    assert on_a_loop.index("acquire_slot(") < on_a_loop.index("_send_request(")
+    assert "_engine_store" in inspect.getsource(execution)
 
 
 def test_every_event_that_gepa_tells_of_is_told() -> None:

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from combee_simulator.laws import uniform
 Spoil = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 """Answers a request whose right reply is known."""
 
+_DRIP = 0.5
 # Bytes of a request whose prompt a model of a short context still takes: half of what a shard is
 # read by.
 _LONGEST = 9_000
@@ -146,14 +148,33 @@ async def _short(http: web.Request, right: dict[str, Any]) -> web.StreamResponse
     return web.json_response({"error": error}, status=400)
 
 
+def _send_part(
+    data: bytes, seconds: float = 0.0, most: int | None = None
+) -> Callable[[web.Request], Any]:
+    async def sent(http: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"content-length": str(len(data)), "content-type": "application/json"}
+        )
+        await response.prepare(http)
+        with suppress(ConnectionError):  # whoever asked has given up
+            for byte in data[:most] if seconds else ():
+                await response.write(bytes([byte]))
+                await asyncio.sleep(seconds)
+            await response.write(data[:most])
+        return await _reset(http, {})
+
+    return sent
+
+
 async def _half(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
     data = json.dumps(right).encode()
-    response = web.StreamResponse(
-        headers={"content-length": str(len(data)), "content-type": "application/json"}
-    )
-    await response.prepare(http)
-    await response.write(data[: len(data) // 2])
-    return await _reset(http, {})
+    response: web.StreamResponse = await _send_part(data, most=len(data) // 2)(http)
+    return response
+
+
+async def _drip(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    response: web.StreamResponse = await _send_part(json.dumps(right).encode(), _DRIP)(http)
+    return response
 
 
 def _body(data: bytes, kind: str = "application/json") -> Spoil:
@@ -243,6 +264,7 @@ FAULTS: dict[str, Fault] = {
     "reset": Fault("service", _reset),
     "hang": Fault("service", _hang),
     "half-body": Fault("service", _half),
+    "drip": Fault("service", _drip),
     "html": Fault("service", _body(b"<html><body>Welcome</body></html>", "text/html")),
     "broken-json": Fault("service", _body(b'{"choices": [{"index": 0,')),
     "empty-object": Fault("service", _body(b"{}")),
