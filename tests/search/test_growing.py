@@ -301,6 +301,18 @@ def hopeless(request: Any) -> str:
     return in_kind(request, {"answer": "unknown"}) if is_ant else task_answer(request)
 
 
+def test_a_few_updates_that_teach_nothing_do_not_end_a_run(tmp_path: Path) -> None:
+    report = grow(
+        tmp_path,
+        *5 * ("",),
+        "Rule zero",
+        search=Search(keep="trunk", staleness=0),
+        train=6,
+        budget=Budget(updates=12),
+    ).combee_report
+    assert "Rule zero" in str(report.texts), "epochs 2 to 4 took no new rollout"
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
