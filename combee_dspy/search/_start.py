@@ -37,7 +37,7 @@ class Start:
         Raises:
             Exception: What the probe raised, else the attempt, else the work.
         """
-        # The attempt has two.
+        # The two rows of the attempt always may.
         self._few = max(2, min(_FEW, capacity))
         self._opened = asyncio.get_running_loop().create_future()
         trial = asyncio.ensure_future(self._open_after(probe, attempt))

@@ -18,6 +18,7 @@ from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._programs import Programs
+from combee_dspy.search._turns import Turns
 from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
@@ -185,6 +186,15 @@ def test_components_take_turns_while_updates_overlap(world: World, tmp_path: Pat
     )
     components = [event["components"] for event in events(tmp_path, "update")]
     assert components[:4] == [["first"], ["second"], ["first"], ["second"]]
+
+
+def test_a_child_goes_on_with_the_component_whose_turn_it_is_for_its_parent() -> None:
+    turns = Turns(("first", "second"), "round_robin")
+    assert turns.take(0) == ("first",)
+    turns.add_child(0)
+    assert turns.take(1) == turns.take(0) == ("second",)
+    turns.give_back(1)
+    assert turns.take(1) == ("second",), "an update that learned nothing had no turn"
 
 
 def test_react_with_tools(world: World) -> None:
