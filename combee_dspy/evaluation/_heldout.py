@@ -36,7 +36,8 @@ class Heldout:
     - With a ``log_dir`` and no name, all such runs of a project folder are recorded there too, and
       are one study as far as they share rows. Without a project folder the journal is the study:
       nothing outside it is known.
-    - With neither, nothing is refused and no look is recorded. Give one of them for a claim.
+    - With neither, nothing is refused and no look is recorded, and the report says so. Give one of
+      them for a claim.
 
     The file holds hashes, times and scores. With ``COMBEE_RECEIPTS=off`` in the environment only
     named studies are recorded outside the journal.

@@ -34,7 +34,8 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_effects`` | the one way to the world: look up, else do, commit, use | all below |
 | ``_rollouts``, ``_calls`` | a rollout, an LM call, a function of the user's | buyer, slots |
 | ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |
-| ``_budget``, ``_rollout_budget``, ``_amounts`` | the budget; costs as vectors | nothing |
+| ``_budget``, ``_rollout_budget`` | the budget | nothing |
+| ``_amounts``, ``_lost`` | costs as vectors; costs that nobody knows | nothing |
 | ``_preflight``, ``_start`` | checks of a run; few effects begin before them | effects |
 | ``_clock`` | ends a run with its time | effects, purse |
 | ``_judging``, ``_failures`` | what to distrust | effects |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
 
-__all__ = ["COUNTED", "Amounts", "KindCosts", "Lost", "LostCosts", "cost_of", "largest_call"]
+__all__ = ["COUNTED", "UNITS", "Amounts", "KindCosts", "cost_of", "largest_call"]
 
 COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
 """What a limit can be on, in the order of :data:`Amounts`."""
+
+UNITS = ("calls", "tokens", "dollars", "GPU-seconds")
+"""The same, in words."""
 
 Amounts = NDArray[np.float64]
 """A number for each of :data:`COUNTED`; NaN where nobody knows it, so that it passes no limit."""
 
 _CALLS = 0
-# What is not known of a call without an answer: its tokens and dollars.
-_UNCOUNTED = np.array([0.0, 1.0, 1.0, 0.0])
 # Tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200.
 _FRAME = 256
 
@@ -116,55 +117,3 @@ class KindCosts:
         most = np.where(bound > 0, np.maximum(bound, self.dearest), dearest * growth)
         most[_CALLS] = calls
         return most
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """An effect, or calls of one, whose cost nobody knows: a service may have charged for them.
-
-    Attributes:
-        key: The effect's key.
-        most: What they may have cost at most, of what is limited.
-        answers: How many calls got no answer that could be read; 0 for a whole effect that was in
-            flight when a run was killed.
-    """
-
-    key: str
-    most: Mapping[str, float]
-    answers: int = 0
-
-    @property
-    def is_rollout(self) -> bool:
-        """Whether it costs what rollouts cost, or what all else does: more no key says."""
-        return self.key.startswith("rollout/")
-
-
-@dataclass(slots=True)
-class LostCosts:
-    """The sum of :class:`Lost` effects and calls that cost alike.
-
-    Attributes:
-        killed: Effects that were in flight when a run was killed.
-        answers: Calls without an answer that could be read.
-        most: What they may have cost at most.
-    """
-
-    killed: int = 0
-    answers: int = 0
-    most: Amounts = field(default_factory=_zeros)
-
-    def add(self, most: Mapping[str, float], answers: int) -> None:
-        """Add an effect, or so many calls."""
-        self.killed += not answers
-        self.answers += answers
-        self.most = self.most + [most.get(name, 0.0) for name in COUNTED]
-
-    def likely(self, alike: Sequence[KindCosts]) -> Amounts:
-        """Return what they cost by the mean of those that ended; the most where none has."""
-        total = sum((kind.total for kind in alike), _zeros())
-        ended, answered = sum(kind.ended for kind in alike), sum(kind.answered for kind in alike)
-        if not (ended if self.killed else answered):
-            return self.most
-        # A call without an answer is counted as a call already.
-        calls = _UNCOUNTED * self.answers / max(answered, 1)
-        return total * (self.killed / max(ended, 1) + calls)

@@ -13,7 +13,8 @@ from math import inf, isnan
 import numpy as np
 
 from combee_dspy.records import CallUsage
-from combee_dspy.search._amounts import COUNTED, Amounts, KindCosts, Lost, LostCosts, cost_of
+from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts, cost_of
+from combee_dspy.search._lost import Lost, LostCosts
 from combee_dspy.search._rollout_budget import RolloutBudget
 from combee_dspy.stopping import Limits
 
@@ -23,7 +24,6 @@ __all__ = ["BudgetReached", "Purse", "Spent"]
 _READING = 2
 # Texts grow as they learn: what is in flight may cost this multiple of the dearest before it.
 _GROWTH = 2
-_UNITS = ("calls", "tokens", "dollars", "GPU-seconds")
 
 
 class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
@@ -60,8 +60,9 @@ class Purse(RolloutBudget):
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
       most one more than have ended are in flight.
     - A call that is sent again asks first: :meth:`send_again`.
-    - An effect in flight at a kill, and a call whose answer was lost, count with the mean of their
-      kind. :meth:`doubts` says by how much they may pass a limit.
+    - An effect that was in flight at a kill counts with its maximum while a service may be working
+      on it, and then with the mean of its kind: a kill must not eat a budget. A call whose answer
+      was lost counts with that mean at once. :meth:`doubts` says by how much they may pass a limit.
 
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the kind
     has made, what tools and images add to a prompt, and without ``max_tokens`` an effect dearer
@@ -101,8 +102,7 @@ class Purse(RolloutBudget):
         self.reserve = 0.0
         self._began = time.monotonic() - seconds
         self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
-        # Of rollouts, and of all else: a key of another effect does not say its kind.
-        self._lost = {True: LostCosts(), False: LostCosts()}
+        self._lost = LostCosts()
         self._booked = np.zeros(len(COUNTED))
         self._counts_gpus = False
         self._sent_again = 0  # calls that failed, were sent again, and are not booked yet
@@ -113,7 +113,7 @@ class Purse(RolloutBudget):
             self._kinds[kind].add(usage)
             self.book(usage)
         for effect in lost:
-            self._lost[effect.is_rollout].add(effect.most, effect.answers)
+            self._lost.add(effect)
 
     async def reserve_cost(self, kind: str, bound: Amounts | None = None) -> Mapping[str, float]:
         """Reserve the maximum cost of one effect, as soon as what is in flight leaves room for it.
@@ -190,7 +190,7 @@ class Purse(RolloutBudget):
             dearest = own.dearest if own.answered or own.is_free else self._most(kind)
             bound = np.where(own.bound > 0, own.bound, inf)
             most = self._limited(np.minimum(bound, _GROWTH * dearest))
-            self._lost[kind == "rollout"].add(most, answers=1)
+            self._lost.add(Lost(kind == "rollout", most, answers=1))
         return most
 
     def book(self, usage: Sequence[CallUsage], sent_again: int = 0) -> None:
@@ -247,11 +247,9 @@ class Purse(RolloutBudget):
         return bool(self._passed_by(used, coming * each))
 
     def _used(self, sent_again: int = 0) -> Amounts:
-        """Return what is booked and likely lost, and calls that are sent again."""
-        used = self._booked.copy()
-        for rollouts, lost in self._lost.items():
-            kinds = self._kinds.items()
-            used += lost.likely([state for kind, state in kinds if (kind == "rollout") == rollouts])
+        """Return what is booked, held or likely lost, and calls that are sent again."""
+        held, likely = self._lost.cost(self._kinds)
+        used = self._booked + held + likely
         used[0] += sent_again
         return used
 
@@ -276,8 +274,9 @@ class Purse(RolloutBudget):
         passed = np.flatnonzero(used + more > self._limits)
         if not passed.size:
             return ""
-        spent, limit, unit = used[passed[0]], self._limits[passed[0]], _UNITS[passed[0]]
-        return f"{spent:g} of {limit:g} {unit} are spent, and the next may take {more[passed[0]]:g}"
+        first = int(passed[0])
+        text = f"{used[first]:g} of {self._limits[first]:g} {UNITS[first]} are spent"
+        return f"{text}, and the next may take {more[first]:g}{self._lost.describe_held(first)}"
 
     @property
     def seconds(self) -> float:
@@ -312,7 +311,7 @@ class Purse(RolloutBudget):
 
     def passed(self) -> list[str]:
         """Return by how much limits were passed, a sentence each."""
-        over = zip(_UNITS, self._limits, self._used() - self._limits, strict=True)
+        over = zip(UNITS, self._limits, self._used() - self._limits, strict=True)
         return [
             f"The budget of {limit:g} {unit} was passed by {amount:g}: something cost more than was"
             " known beforehand."
@@ -322,17 +321,4 @@ class Purse(RolloutBudget):
 
     def doubts(self) -> list[str]:
         """Return by how much costs that nobody knows may pass limits, a sentence each."""
-        most = sum((lost.most for lost in self._lost.values()), np.zeros(len(COUNTED)))
-        likely = self._used() - self._booked
-        over = np.maximum(0.0, self._booked + np.maximum(most, likely) - self._limits)
-        killed = sum(lost.killed for lost in self._lost.values())
-        answers = sum(lost.answers for lost in self._lost.values())
-        causes = [f"{killed} effects were in flight when the run was killed"] if killed else []
-        causes += [f"{answers} calls got no answer that could be read"] if answers else []
-        doubtful = zip(_UNITS, self._limits, likely, over, strict=True)
-        return [
-            f"{', and '.join(causes)}. Of the {unit} spent, {cost:g} are their likely cost. The"
-            f" limit of {limit:g} {unit} may be passed by {amount:g}."
-            for unit, limit, cost, amount in doubtful
-            if limit < inf and cost > 0
-        ]
+        return self._lost.doubts(self._booked, self._limits, self._kinds)

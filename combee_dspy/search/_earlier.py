@@ -6,17 +6,22 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import dspy
 import orjson
 
 from combee_dspy.events import AnswersLost, CostReserved
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunHistory, RunLog, journal_file
 from combee_dspy.records import CallUsage
-from combee_dspy.search._amounts import Lost
+from combee_dspy.rollouts import lms_of
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
+from combee_dspy.search._describe import lms_by_role
+from combee_dspy.search._lost import Lost
 
 __all__ = ["earlier_costs", "lost_effects", "make_purse", "replayed_decisions"]
+
+_TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
 
 
 def make_purse(task: Compilation, log: RunLog) -> Purse:
@@ -25,10 +30,18 @@ def make_purse(task: Compilation, log: RunLog) -> Purse:
         return Purse(
             task.limits,
             earlier_costs(reader, log.number),
-            lost_effects(reader, log.number),
+            lost_effects(reader, log.number, _longest_call(task)),
             _earlier_seconds(reader, log.number),
             charged=task.settings.search.replay is None,
         )
+
+
+def _longest_call(task: Compilation) -> float:
+    """Return for how many seconds a service may work on a call: twice the longest ``timeout``."""
+    lms = [*lms_by_role(task.settings).values(), dspy.settings.lm, *lms_of(task.student)]
+    timeouts = [getattr(lm, "kwargs", {}).get("timeout") for lm in lms if lm is not None]
+    seconds = [value if isinstance(value, int | float) else _TIMEOUT for value in timeouts]
+    return 2 * max(seconds, default=_TIMEOUT)
 
 
 def _earlier_seconds(reader: Reader, run: int) -> float:
@@ -61,9 +74,11 @@ def earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]
     return [(kind, usage) for (_, kind), usage in costs.items()]
 
 
-def lost_effects(reader: Reader, run: int) -> list[Lost]:
+def lost_effects(reader: Reader, run: int, longest_call: float) -> list[Lost]:
     """Return the effects that were in flight when earlier parts of a run were killed, and calls
     whose answers were lost: nobody knows what they have cost.
+
+    ``longest_call`` is for how many seconds a service may work on an effect that was sent.
     """
     ended: Counter[str] = Counter()
     history = RunHistory(reader, run)
@@ -75,13 +90,18 @@ def lost_effects(reader: Reader, run: int) -> list[Lost]:
     for kind, key in reader.rows(sql, (run,)):
         ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
     answers = (entry.event for entry in history.entries(AnswersLost))
-    lost = [Lost(event.effect, event.most, event.answers) for event in answers]
+    lost = [Lost(_is_rollout(event.effect), event.most, answers=event.answers) for event in answers]
     for reserved in history.entries(CostReserved, newest_first=True):
         key = reserved.event.effect
         ended[key] -= 1
         if ended[key] < 0:
-            lost.append(Lost(key, reserved.event.most))
+            until = reserved.at + longest_call
+            lost.append(Lost(_is_rollout(key), reserved.event.most, until))
     return lost
+
+
+def _is_rollout(key: str) -> bool:
+    return key.startswith("rollout/")
 
 
 def replayed_decisions(place: str | None, name: str) -> Mapping[str, Any]:

@@ -66,7 +66,8 @@ class Receipts:
                 " were held out before is not known"
             )
         if self._file is None:
-            return f"no study name and no project folder: looks outside {log_dir} may not be known"
+            why = "COMBEE_RECEIPTS=off" if _is_off() else "no project folder"
+            return f"no study name and {why}: looks outside {log_dir} may not be known"
         return f"{f'study {self._study!r}, ' if self._study else ''}recorded in {self._file}"
 
     def check(self, identity: HeldoutIdentity) -> list[str]:
@@ -159,10 +160,18 @@ class Receipts:
 
 def _project_file(study: str, log_dir: str | None) -> Path | None:
     """Return the file of the project folder that the user works in, else of the ``log_dir``'s."""
-    if not study and os.environ.get("COMBEE_RECEIPTS", "").lower() == "off":
+    if not study and _is_off():
         return None
     for start in (Path.cwd(), *([] if log_dir is None else [Path(log_dir).absolute()])):
         for folder in (start, *start.parents):
             if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
                 return folder / _FILE
     return Path.cwd() / _FILE if study else None
+
+
+def _is_off() -> bool:
+    """Return whether the user wants looks of runs without a study recorded in journals alone."""
+    value = os.environ.get("COMBEE_RECEIPTS", "")
+    if value and value.lower() != "off":
+        logger.warning("COMBEE_RECEIPTS=%r has no effect: it can be 'off' or unset.", value)
+    return value.lower() == "off"

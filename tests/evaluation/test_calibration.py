@@ -143,6 +143,17 @@ def test_a_run_that_has_not_told_yet_goes_on_and_has_not_passed_at_the_end() -> 
     assert calibrator.decide(final=True) == last
 
 
+def test_a_judge_of_six_tenths_hardly_ever_passes() -> None:
+    """By the correlation itself 31 % passed at 20 pairs."""
+    generator, strength = np.random.default_rng(4), 2 * math.sin(math.pi * 0.6 / 6)
+    passed = 0
+    for _ in range(200):
+        judge = generator.normal(size=20)
+        reference = strength * judge + math.sqrt(1 - strength**2) * generator.normal(size=20)
+        passed += calibrate(list(zip(judge, reference, strict=True))).passed
+    assert passed <= 5
+
+
 def test_too_few_pairs_are_no_calibration() -> None:
     assert fed([(1, 1), (2, 2)]).decide() is None
     last = fed([(1, 1), (2, 2)]).decide(final=True)

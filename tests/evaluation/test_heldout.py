@@ -97,8 +97,12 @@ def test_a_receipt_comes_back_from_json_as_it_was() -> None:
 def test_what_is_no_receipt_is_refused(change) -> None:
     with pytest.raises(ArgumentValueError, match=rf"receipt\.{next(iter(change))}"):
         Receipt.from_json(json.dumps({**reading()[-1].to_dict(), **change}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"stage": "read"', "{}"])
+def test_what_is_no_json_of_a_receipt_is_refused(text: str) -> None:
     with pytest.raises(ArgumentValueError, match="receipt"):
-        Receipt.from_json('{"stage": "read"')
+        Receipt.from_json(text)
 
 
 def test_one_program_is_no_different_from_itself() -> None:

@@ -392,6 +392,24 @@ def _die_holding(folder: str) -> None:
     os._exit(3)
 
 
+def test_a_run_that_cannot_begin_names_the_file_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+    with (
+        closing(connect(tmp_path / "journal.sqlite")) as other,
+        pytest.raises(
+            JournalError, match=r"journal\.sqlite could not be written: database is locked"
+        ),
+        closing(Journal(tmp_path)) as journal,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(
+            sqlite3, "connect", lambda *args, **kwargs: connect(*args, **{**kwargs, "timeout": 0})
+        )
+        journal.run("main", 0, {}, {})
+
+
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(
         target=_die_holding, args=(str(tmp_path),)
@@ -413,6 +431,14 @@ def test_a_disk_that_fails_is_said_and_nothing_after_it_is_kept(tmp_path: Path) 
     with pytest.raises(JournalError, match="could not be written"):
         within(tmp_path, work)
     assert within(tmp_path, lambda log: (log.find("a") is None, log.find("b"))) == (False, None)
+
+
+def test_a_row_that_sqlite_does_not_take_ends_in_an_error(tmp_path: Path) -> None:
+    async def work(log: RunLog) -> None:
+        await asyncio.wait_for(log.keep(effect("a", replicate=2**70)), 10)
+
+    with pytest.raises(JournalError):
+        within(tmp_path, work)
 
 
 def test_half_a_character_in_an_answer_does_not_end_a_run(tmp_path: Path) -> None:

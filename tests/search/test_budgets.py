@@ -19,9 +19,10 @@ import dspy
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from combee_dspy import Budget, Costs, Price, Search, Validation
+from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
+from combee_dspy.events import CostReserved
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Reader, RunLog
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
 from combee_dspy.search._budget import Purse
@@ -609,7 +610,7 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     assert len(failed) > 1, "each attempt"
     with Reader(tmp_path / "journal.sqlite") as reader:
         earlier = earlier_costs(reader, 1)
-        assert lost_effects(reader, 1) == []
+        assert lost_effects(reader, 1, 60.0) == []
     assert {kind for kind, _ in earlier} == {"rollout"}
     purse = Purse(Limits(calls=1000), earlier)
     assert purse.spent.calls == sum(row["calls"] for row in failed)
@@ -621,7 +622,7 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
         )
         connection.commit()
     with Reader(tmp_path / "journal.sqlite") as reader:
-        assert lost_effects(reader, 1)
+        assert lost_effects(reader, 1, 60.0)
 
 
 def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: World) -> None:
@@ -638,11 +639,59 @@ def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: 
         (key,) = connection.execute(last).fetchone()
         connection.commit()
     with Reader(tmp_path / "journal.sqlite") as reader:
-        lost = lost_effects(reader, 1)
+        lost = lost_effects(reader, 1, 60.0)
         (granted,) = rows(
             tmp_path, "SELECT data FROM event WHERE kind = 'granted' AND data LIKE ?", f'%"{key}"%'
         )
     assert [effect.most for effect in lost] == [{"calls": 1.0}]
     assert [effect.most for effect in lost] == [json.loads(granted["data"])["most"]]
+    assert 0 < lost[0].until - time.time() <= 60
     purse = Purse(Limits(calls=60), lost=lost)
     assert purse.spent.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ago", "held"),
+    [(None, 0, True), (None, 1_300, False), (1_000, 1_300, True), (100, 300, True)],
+)
+def test_a_run_that_goes_on_holds_the_maximum_for_twice_the_timeout_of_its_lms(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: int | None,
+    ago: int,
+    held: bool,
+) -> None:
+    world, program = World.made(), dspy.Predict("question -> answer")
+    program.set_lm(world.task_lm)  # it sets no timeout, so DSPy's own holds: 600 seconds
+    promise, now = RunLog.promise, time.time
+
+    async def promise_of_the_killed(log: RunLog, event: CostReserved) -> None:
+        await promise(log, replace(event, effect="rollout/killed/at/0", most={"tokens": 900.0}))
+        monkeypatch.setattr(RunLog, "promise", promise)
+
+    def run(tokens: int) -> Any:
+        own = dspy.LM("openai/unused", timeout=timeout)
+        with dspy.context(lm=own, adapter=dspy.ChatAdapter()):
+            return world.combee(
+                budget=Budget(tokens=tokens),
+                log_dir=str(tmp_path),
+                validation=Validation(probe=False),
+            ).compile(program, trainset=examples(12), valset=examples(6, 100))
+
+    monkeypatch.setattr(RunLog, "promise", promise_of_the_killed)
+    run(9_000)
+    monkeypatch.setattr(time, "time", lambda: now() + ago)
+    run(12_000)
+    warnings = [event["text"] for event in events(tmp_path, "warning")]
+    (doubt,) = [text for text in warnings if "in flight when the run was killed" in text]
+    assert ("900 the maximum of what may still run" in doubt) == held
+
+
+def test_without_a_limit_that_can_be_held_nothing_begins(world: World) -> None:
+    with pytest.raises(ArgumentValueError, match="the run would never stop"):
+        world.compile(max_metric_calls=None)
+    with pytest.raises(ArgumentValueError, match="cannot be given together"):
+        Combee(metric, reflection_lm=world.proposer_lm, auto="light", max_metric_calls=5)
+    with pytest.raises(ArgumentValueError, match="no price is known for 'scripted/task'"):
+        world.compile(budget=Budget(dollars=1.0))
+    assert not world.asked

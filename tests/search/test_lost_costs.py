@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +29,8 @@ from combee_dspy import Budget, Combee, Costs, Price, Search
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
-from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._lost import Lost
 from combee_dspy.stopping import Limits
 from combee_dspy.testing import ScriptedRequest
 from tests.scripted import Engine
@@ -43,29 +44,56 @@ def cost(tokens: int) -> list[CallUsage]:
     return [CallUsage("task", "m", 1, 0, 0, tokens, 0, 0.0, None, 0.1)]
 
 
-def test_a_kill_costs_the_mean_of_its_kind_and_the_run_says_what_it_may_be_at_most() -> None:
+def reserve(purse: Purse, kind: str, tokens: float | None = None) -> Mapping[str, float]:
+    bound = None if tokens is None else np.array([0.0, tokens, 0.0, 0.0])
+    return asyncio.run(purse.reserve_cost(kind, bound))
+
+
+def test_a_kill_costs_its_maximum_while_it_may_run_and_then_the_mean_of_its_kind() -> None:
     earlier = [("rollout", cost(100)), ("rollout", cost(140)), ("call/Read", cost(700))]
-    killed = [Lost("rollout/a/b/0", MOST), Lost("rollout/a/c/0", MOST)]
+    killed = [Lost(True, MOST), Lost(True, MOST, until=time.time() + 60)]
     purse = Purse(Limits(tokens=2_500), earlier, killed)
 
-    assert purse.spent.tokens == 940 + 2 * 120
+    assert purse.spent.tokens == 940 + 120 + 1_000
     (doubt,) = purse.doubts()
     assert "2 effects were in flight" in doubt
-    assert "240 are their likely cost" in doubt
+    assert "120 are their likely cost" in doubt
+    assert "1000 the maximum of what may still run" in doubt
     assert "may be passed by 440" in doubt
 
 
-def test_what_was_never_seen_to_end_costs_its_maximum() -> None:
-    assert Purse(Limits(tokens=5_000), (), [Lost("call/0/x", MOST)]).spent.tokens == 1_000
+def test_what_is_held_for_a_kill_is_free_once_no_service_works_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until = time.time() + 60
+    limits, ended = Limits(tokens=1_500), [("rollout", cost(600))]
+    purse = Purse(limits, ended, [Lost(True, MOST, until)])
+
+    with pytest.raises(BudgetReached, match=r"1000 are held until \d\d:\d\d .* at a kill"):
+        reserve(purse, "rollout")
+    monkeypatch.setattr(time, "time", lambda: until)
+    assert purse.spent.tokens == 1_200
+    with pytest.raises(BudgetReached, match=r"1200 of 1500 tokens .* may take 600$"):
+        reserve(purse, "rollout")
+    assert reserve(Purse(Limits(tokens=1_800), ended, [Lost(True, MOST, until)]), "rollout")
+
+
+@pytest.mark.parametrize("until", [0.0, 9e9])
+def test_what_was_never_seen_to_end_costs_its_maximum(until: float) -> None:
+    purse = Purse(Limits(tokens=5_000), (), [Lost(False, MOST, until)])
+    assert purse.spent.tokens == 1_000
+
+
+@pytest.mark.parametrize("name", ["calls", "dollars", "gpu_seconds"])
+def test_a_kill_is_held_against_each_limit(name: str) -> None:
+    ended = [CallUsage("task", "m", 1, 0, 0, 100, 0, 1.0, 1.0, 0.1)]
+    purse = Purse(Limits(**{name: 9}), [("rollout", ended)], [Lost(True, {name: 9}, 9e9)])
+    with pytest.raises(BudgetReached, match=r"(10|9) of 9 .* \(9 are held until"):
+        reserve(purse, "rollout")
 
 
 def test_without_a_kill_there_is_no_doubt() -> None:
     assert Purse(Limits(tokens=10), [("rollout", cost(5))]).doubts() == []
-
-
-def reserve(purse: Purse, kind: str, tokens: float | None = None) -> Mapping[str, float]:
-    bound = None if tokens is None else np.array([0.0, tokens, 0.0, 0.0])
-    return asyncio.run(purse.reserve_cost(kind, bound))
 
 
 def test_the_first_of_a_kind_reserves_what_the_dearest_of_any_has_cost() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Heldout, Privacy
+from combee_dspy import Heldout, Privacy, Task, compile_many
 from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
 from tests.search.test_heldout import MOVES
 from tests.slow import slow_but
@@ -92,6 +92,25 @@ def test_better_feedback_is_no_leak_and_the_second_look_is_warned_of(
     (warning,) = second.warnings
     assert "had been read once before, by 1 run" in warning
     assert not second.supports_claims
+
+
+def test_several_tasks_of_a_study_read_each_look_once(world: World) -> None:
+    tasks = [
+        Task(
+            str(seed),
+            dspy.Predict("question -> answer"),
+            examples(12),
+            examples(6, 100),
+            Heldout(examples(8, 200), study="refunds"),
+            seed=seed,
+        )
+        for seed in (0, 1)
+    ]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(max_metric_calls=40, reflection_minibatch_size=4)
+        results = compile_many(tasks, combee=combee, at_once=1)
+    assert [result.report.receipt.looks for result in results] == [0, 1]
+    assert len(lines_of(Path(PROJECT_FILE))) == 4
 
 
 def test_a_metric_that_scores_otherwise_shows_in_the_untouched_programs_scores(
@@ -246,5 +265,19 @@ def test_off_writes_no_file_for_runs_without_a_name(
     world: World, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     monkeypatch.setenv("COMBEE_RECEIPTS", "off")
-    run(world, log_dir="runs/a")
+    report = run(world, log_dir="runs/a").combee_report
+    assert "COMBEE_RECEIPTS=off: looks outside runs/a may not be known" in str(report)
     assert not (project / PROJECT_FILE).exists()
+
+
+def test_a_folder_for_receipts_that_is_used_no_more_is_warned_of(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    project: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("COMBEE_RECEIPTS", "/data/receipts")
+    with caplog.at_level(logging.WARNING, "combee_dspy"):
+        run(world, log_dir="runs/a")
+    assert "COMBEE_RECEIPTS='/data/receipts' has no effect" in caplog.text
+    assert len(lines_of(project / PROJECT_FILE)) == 2
