@@ -14,7 +14,7 @@ from combee_dspy import Budget, Diversity, Search, Validation
 from combee_dspy.diversity import Restart
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Refusal
-from tests.worlds import World, events, in_kind, rows, task_answer
+from tests.worlds import World, events, in_kind, proposer_answer, rows, task_answer
 
 
 class Scripted(Operator):
@@ -136,6 +136,30 @@ def test_children_are_made_while_the_student_is_validated() -> None:
     )
     assert report.seed_score == pytest.approx(2 / 12)
     assert all(before), "nothing was tried before the student's scores were there"
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+def test_the_student_is_validated_while_the_first_updates_learn(keep: Any) -> None:
+    validated = threading.Event()
+    beside: list[bool] = []
+
+    def answer(request: Any) -> str:
+        if int(re.findall(r"Number (\d+)", request.last)[-1]) >= 100:
+            validated.set()
+        return task_answer(request)
+
+    def proposer(request: Any) -> str:
+        beside.append(validated.wait(2))
+        return proposer_answer(request)
+
+    World.made(answer, proposer=proposer).compile(
+        num_threads=24,
+        reflection_minibatch_size=6,
+        budget=Budget(updates=4),
+        search=Search(keep=keep, staleness=1),
+        validation_options=Validation(probe=False),
+    )
+    assert beside and all(beside)
 
 
 class Listener:
