@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Combee, Search
+from combee_dspy import Budget, Combee, Search
 from combee_dspy.cli._plan import plan_run
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.costs import Costs
@@ -127,6 +127,23 @@ def test_a_controller_is_told_of_queue_prompts_variance_and_hardware():
     assert last.score_variance is not None and last.score_variance > 0
     assert {view.capacity for view in controller.views} == {2}, "as stated"
     assert all(view.queued >= 0 for view in controller.views)
+
+
+def test_a_controller_sees_seconds_as_they_were_measured_when_a_run_goes_on(tmp_path):
+    def measured(updates: int) -> Any:
+        controller = Told()
+        World.made().compile(
+            controller=controller,
+            budget=Budget(updates=updates),
+            search=Search(keep="pareto", staleness=0),
+            skip_perfect_score=False,
+            log_dir=tmp_path,
+        )
+        return controller.views[-1].measurements
+
+    before, later = measured(3), measured(5)
+    assert (len(before), len(later)) == (2, 4)
+    assert later[:2] == before
 
 
 def test_what_waits_for_a_slot_is_counted():
