@@ -162,6 +162,25 @@ def test_the_student_is_validated_while_the_first_updates_learn(keep: Any) -> No
     assert beside and all(beside)
 
 
+def test_each_epoch_draws_every_row_once_in_an_order_of_its_own(world: World) -> None:
+    minibatches: list[list[int]] = []
+
+    class Sampled:
+        def on_minibatch_sampled(self, event: Any) -> None:
+            minibatches.append(event["minibatch_ids"])
+
+    world.compile(
+        gepa_kwargs={"callbacks": [Sampled()]},
+        budget=Budget(epochs=2),
+        reflection_minibatch_size=6,
+        skip_perfect_score=False,
+        train=12,
+    )
+    first, second = minibatches[0] + minibatches[1], minibatches[2] + minibatches[3]
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert first != second
+
+
 class Listener:
     """Notes gepa's iterations by what happened in them."""
 
