@@ -80,16 +80,20 @@ _SPACES = re.compile(r"\s+")
 
 def row_sum(*values: object) -> int:
     """Return a row's checksum, the same for what is written and for what SQLite makes of it."""
-    return zlib.crc32("".join(map(_as_text, values)).encode("utf-8", "surrogatepass"))
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, str):
-        return f"t{value}\0"
-    # SQLite keeps what is no number as NULL.
-    if isinstance(value, (int, float)) and value == value:
-        return f"r{float(value)!r}\0"
-    return f"b{value!r}\0" if isinstance(value, bytes) else "n\0"
+    # In one expression, not by a function for each value: every reader checks every row, and this
+    # halves it.
+    parts = [
+        f"t{value}\0"
+        if isinstance(value, str)
+        # SQLite keeps what is no number as NULL.
+        else "n\0"
+        if value is None or value != value
+        else f"r{float(value)!r}\0"
+        if isinstance(value, (int, float))
+        else f"b{value!r}\0"
+        for value in values
+    ]
+    return zlib.crc32("".join(parts).encode("utf-8", "surrogatepass"))
 
 
 def check(connection: sqlite3.Connection, path: Path, counts: Sequence[int] = ()) -> bool:
