@@ -163,6 +163,8 @@ class Shipper(Follower):
         if not over and not any(self._history.entries(UpdateEnded, after=self._cursor.event)):
             return None
         ((event, effect, ended),) = self._history.reader.rows(_NEWEST, (self._history.run,))
+        # MLflow may know more than an older copy of the journal holds.
+        event, effect = max(event, self._cursor.event), max(effect, self._cursor.effect)
         newest = _Cursor(event, effect, ended if over else 0.0)
         return None if newest == self._cursor else newest
 

@@ -76,7 +76,9 @@ def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
         rows = []
         for figures in every:
             history = RunHistory(reader, figures.record.id)
-            facts = facts_of(history, figures, read_candidates(history), read_spending(history))
+            rows_of_candidates = read_candidates(history)
+            spending = read_spending(history, rows_of_candidates)
+            facts = facts_of(history, figures, rows_of_candidates, spending)
             rows.append({**figures.columns(), **facts})
         return clean_rows(rows)
 

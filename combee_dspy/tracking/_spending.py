@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ _EFFECTS = """SELECT e.step, e.started, e.ended, e.kind = 'rollout',
 FROM effect e LEFT JOIN usage u ON u.effect = e.id
 WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision'
 GROUP BY e.id ORDER BY e.ended"""
+_Sums = tuple[int, int, float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +41,6 @@ class Amounts:
     dollars: float | None = 0.0
     gpu_seconds: float | None = None
 
-    def __add__(self, other: Amounts) -> Amounts:
-        """Return what two groups of effects have paid."""
-        gpu_seconds = self.gpu_seconds
-        if other.gpu_seconds is not None:
-            gpu_seconds = (gpu_seconds or 0.0) + other.gpu_seconds
-        return Amounts(
-            rollouts=self.rollouts + other.rollouts,
-            tokens=self.tokens + other.tokens,
-            dollars=(
-                None
-                if self.dollars is None or other.dollars is None
-                else self.dollars + other.dollars
-            ),
-            gpu_seconds=gpu_seconds,
-        )
-
 
 class UpdateSpending(NamedTuple):
     """What one update alone has paid, from its first effect to its last, in Unix time."""
@@ -72,40 +58,55 @@ class Spending:
     Attributes:
         updates: By update; −1 for what came before the first.
         ends: When each effect ended, ascending, in Unix time.
-        sums: All that had been paid by then, in the order of ``ends``.
+        total: All of it.
+        by_time: All that had been paid by the times at which candidates were validated.
     """
 
     updates: tuple[UpdateSpending, ...]
-    ends: tuple[float, ...]
-    sums: tuple[Amounts, ...]
-
-    @property
-    def total(self) -> Amounts:
-        """All of it."""
-        return self.paid_by(math.inf)
-
-    def paid_by(self, at: float) -> Amounts:
-        """Return all that had been paid by a Unix time."""
-        number = bisect.bisect_right(self.ends, at)
-        return self.sums[number - 1] if number else Amounts()
+    ends: Sequence[float]
+    total: Amounts
+    by_time: Mapping[float, Amounts]
 
 
-def read_spending(history: RunHistory) -> Spending:
-    """Return what a run's search has paid. Each effect is read once."""
-    updates: dict[int, UpdateSpending] = {}
-    ends: list[float] = []
-    sums: list[Amounts] = []
-    total = Amounts()
-    for step, started, ended, *amounts in history.reader.stream(_EFFECTS, (history.run,)):
-        paid = Amounts(*amounts)
-        total += paid
+def read_spending(history: RunHistory, candidates: Sequence[CandidateRow] = ()) -> Spending:
+    """Return what a run's search has paid, also by the times at which candidates were validated.
+
+    Each effect is read once, and of each only its end is held.
+    """
+    times = {row.validated_at for row in candidates if row.validated_at is not None}
+    waiting = sorted(times, reverse=True)
+    by_time: dict[float, Amounts] = {}
+    updates: dict[int, tuple[float, float, _Sums]] = {}
+    ends = array("d")
+    total: _Sums = (0, 0, 0.0, None)
+    for step, started, ended, *paid in history.reader.stream(_EFFECTS, (history.run,)):
+        while waiting and waiting[-1] < ended:
+            by_time[waiting.pop()] = Amounts(*total)
         ends.append(ended)
-        sums.append(total)
-        before = updates.get(step, UpdateSpending(step, started, ended, Amounts()))
-        updates[step] = UpdateSpending(
-            step, min(before.started, started), ended, before.paid + paid
-        )
-    return Spending(tuple(updates[step] for step in sorted(updates)), tuple(ends), tuple(sums))
+        total = _add(total, paid)
+        first, _, before = updates.get(step, (started, ended, (0, 0, 0.0, None)))
+        updates[step] = min(first, started), ended, _add(before, paid)
+    by_time |= {at: Amounts(*total) for at in waiting}
+    by_step = tuple(
+        UpdateSpending(step, started, ended, Amounts(*paid))
+        for step, (started, ended, paid) in sorted(updates.items())
+    )
+    return Spending(by_step, ends, Amounts(*total), by_time)
+
+
+def _add(sums: _Sums, paid: Sequence[Any]) -> _Sums:
+    """Add what one effect has paid, in the order of :class:`Amounts`, to what others have.
+
+    On tuples: a record for each effect of a long run takes a fifth of ``combee show``.
+    """
+    rollouts, tokens, dollars, gpu_seconds = sums
+    of_effect = paid[3]
+    return (
+        rollouts + paid[0],
+        tokens + paid[1],
+        None if dollars is None or paid[2] is None else dollars + paid[2],
+        gpu_seconds if of_effect is None else (gpu_seconds or 0.0) + of_effect,
+    )
 
 
 def spending_rows(
@@ -134,7 +135,7 @@ def spending_rows(
             "validation": candidate.score,
             "heldout": _heldout_score(candidate, figures.heldout),
         }
-        name, paid = f"prompt {candidate.candidate[:8]}", spending.paid_by(at)
+        name, paid = f"prompt {candidate.candidate[:8]}", spending.by_time[at]
         rows.append({"of": name, **asdict(paid), **row})
     return rows
 
@@ -152,7 +153,7 @@ def budget_use(spending: Spending, candidates: Sequence[CandidateRow], figures: 
     chosen, limits = chosen_of(candidates), figures.about.limits
     if chosen is None or chosen.validated_at is None:
         return ""
-    amounts = spending.total, spending.paid_by(chosen.validated_at)
+    amounts = spending.total, spending.by_time[chosen.validated_at]
     if limits.get("tokens"):
         measure, (total, reached) = "tokens", (paid.tokens for paid in amounts)
     else:

@@ -405,6 +405,20 @@ def test_a_copy_of_a_journal_is_replayed_and_no_journal_is_made_beside_it(tmp_pa
     assert [file.name for file in copy.parent.glob("*.sqlite")] == [copy.name]
 
 
+def test_a_replay_of_an_older_copy_makes_no_row_arrive_twice(tmp_path, store):
+    story = Story(tmp_path / "run")
+    copy = tmp_path / "yesterday.sqlite"
+    shutil.copy(journal_file(story.write("begin", "first")), copy)
+    story.write("second")
+    replay(story.folder)
+    replay(copy)
+    story.write("end")
+    replay(story.folder)
+    ids = [row["id"] for row in rollouts(story.folder, limit=None)]
+    assert [row["id"] for row in store.rows()] == ids
+    assert store.only().info.status == "FINISHED"
+
+
 def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
     for name in ("first", "second"):
         Story(tmp_path, name).whole()

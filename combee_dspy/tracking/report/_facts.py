@@ -37,7 +37,8 @@ _VERSIONS = (
 def facts(history: RunHistory) -> dict[str, Any]:
     """Return the facts of one run, as records and JSON values. A run that goes on has fewer."""
     figures, created = figures_of(history), history.record.created
-    candidates, spending = read_candidates(history), read_spending(history)
+    candidates = read_candidates(history)
+    spending = read_spending(history, candidates)
     updates = list(history.entries(UpdateEnded))
     scans = sorted(history.entries(ScanEnded), key=lambda scan: scan.step)
     scores = [row.score for row in candidates if row.score is not None]

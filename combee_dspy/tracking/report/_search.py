@@ -45,7 +45,7 @@ def candidate_facts(
             "chosen": bool(row.selected),
         }
         if row.validated_at is not None:
-            paid = spending.paid_by(row.validated_at)
+            paid = spending.by_time[row.validated_at]
             facts |= {"rollouts": paid.rollouts, "tokens": paid.tokens}
             facts["seconds"] = row.validated_at - created
         rows.append(facts)
