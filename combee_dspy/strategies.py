@@ -106,12 +106,14 @@ def argument_error(
         head = names[head]
     is_type = what.endswith("_type") or what in _NOT_ITS_TYPE
     kind = ArgumentTypeError if is_type else ArgumentValueError
-    close = did_you_mean(str(head), names) if what == "unexpected_keyword_argument" else ""
+    known = ""
+    if what == "unexpected_keyword_argument":
+        known = did_you_mean(str(head), names) or f"It takes {', '.join(names)}. "
     return kind(
         prefix + ".".join(map(str, (head, *rest))),
         None if what.startswith("missing") else first["input"],
         f"is refused: {message[:1].lower()}{message[1:]}",
-        f"{close}{_remedy(what, first.get('ctx') or {}) or f'See help({owner}).'}",
+        f"{known}{_remedy(what, first.get('ctx') or {}) or f'See help({owner}).'}",
     )
 
 

@@ -231,12 +231,14 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(folder, change, argu
     assert caught.value.remedy.startswith(f"Did you mean {guess}? Known keys: ")
 
 
-def test_an_unknown_parameter_of_a_strategy_is_named_with_the_nearest_known_one(folder):
-    text = "{aggregator: {name: parallel-scan, params: {copys: 2}}}"
-    with pytest.raises(ArgumentError, match=r"ParallelScan.copys .* Did you mean 'copies'\?"):
-        planned(folder, yaml.safe_dump({**LEAST, "strategies": yaml.safe_load(text)})).combee(
-            DummyLM([])
-        )
+@pytest.mark.parametrize(
+    ("parameter", "remedy"),
+    [("copys", r"Did you mean 'copies'\?"), ("zzz", "It takes copies, placement, .*window")],
+)
+def test_an_unknown_parameter_of_a_strategy_is_named_with_known_ones(folder, parameter, remedy):
+    strategies = {"aggregator": {"name": "parallel-scan", "params": {parameter: 2}}}
+    with pytest.raises(ArgumentError, match=rf"ParallelScan.{parameter} .* {remedy}"):
+        planned(folder, yaml.safe_dump({**LEAST, "strategies": strategies})).combee(DummyLM([]))
 
 
 def test_an_unknown_key_comes_first_with_the_number_of_other_problems(folder):
