@@ -196,8 +196,12 @@ def test_a_text_that_no_line_spoils_is_made_anew_from_the_best(tmp_path: Path) -
         diversity=False,
         budget=Budget(updates=6),
     )
+    best = "Answer. Rule 0. Rule 1."
+    texts = texts_by_update(tmp_path)
+    assert "Poison 2" in texts[4], "update 4 does not know of the validation of update 2"
+    assert texts[5] == f"{best} Rule 5."
     text = program.signature.instructions
-    assert text.startswith("Answer. Rule 0. Rule 1.") and "Poison" not in text
+    assert text.startswith(best) and "Poison" not in text
 
 
 @pytest.mark.parametrize("keep", ["trunk", "pareto"])
