@@ -130,6 +130,7 @@ def test_hashes_alone_hold_no_text_of_a_rollout(tmp_path):
     assert all(rollout["score"] is not None for rollout in tracking.rollouts(tmp_path, limit=None))
     assert "code word" not in str([rollout["feedback"] for rollout in tracking.rollouts(tmp_path)])
     assert tracking.candidates(tmp_path)[-1]["texts"]
+    assert not events(tmp_path, "program"), "its demonstrations are rows"
 
 
 def test_hashes_alone_hold_no_text_of_an_error(tmp_path, caplog):
