@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import dspy
 import pytest
@@ -16,7 +17,7 @@ from combee_dspy.cli._config import RunConfig
 from combee_dspy.exceptions import ArgumentError, JournalMismatchError
 from combee_dspy.search._privacy import Texts
 from combee_dspy.tracking import write_report
-from tests.worlds import World, animal_of, events, in_kind, metric, rows, task_answer
+from tests.worlds import World, animal_of, events, gepa_metric, in_kind, metric, rows, task_answer
 
 MAIL, PHONE, CARD, TICKET = (
     "ana.lopez@example.com",
@@ -113,6 +114,18 @@ def test_a_redacted_run_goes_on_and_buys_nothing_again(tmp_path):
     assert again.combee_report.texts == first.combee_report.texts
     with pytest.raises(JournalMismatchError, match="privacy was"):
         compiled(tmp_path, world)
+
+
+def test_no_metric_reads_redacted_answers() -> None:
+    asked: list[str | None] = []
+
+    @gepa_metric
+    def noted(gold: Any, pred: Any, pred_name: str | None) -> Any:
+        asked.append(pred_name)
+        return metric(gold, pred)
+
+    World.made().compile(metric=noted, privacy=Privacy(texts="redacted"), max_metric_calls=40)
+    assert set(asked) == {None}, "feedback on one predictor would be on marks"
 
 
 def test_hashes_alone_hold_no_text_of_a_rollout(tmp_path):
