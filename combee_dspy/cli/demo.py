@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from combee_dspy.cli._tables import show_facts
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError
 
 if TYPE_CHECKING:
     import dspy
@@ -132,22 +132,30 @@ def demo(  # noqa: PLR0913 - one parameter an option
     }
     is_tuned = lm is None and benchmark == "formula-mini"
     params = {**QUESTIONS, "seed": seed} if is_tuned else {}
-    _run(
-        {
-            **run,
-            "data": {
-                "benchmark": {
-                    "name": benchmark,
-                    "params": params | ({"path": str(path)} if path else {}),
-                }
-            },
-            "lms": {"task": {"model": lm or "embedded", **(remote if lm else embedded)}},
-            "budget": {**run["budget"], **_chosen(limits)},
-            "seed": seed,
-            **_chosen({"log_dir": log_dir and str(log_dir)}),
-            **({"tracker": ["progress", "mlflow"]} if mlflow else {}),
-        }
-    )
+    file = {
+        **run,
+        "data": {
+            "benchmark": {
+                "name": benchmark,
+                "params": params | ({"path": str(path)} if path else {}),
+            }
+        },
+        "lms": {"task": {"model": lm or "embedded", **(remote if lm else embedded)}},
+        "budget": {**run["budget"], **_chosen(limits)},
+        "seed": seed,
+        **_chosen({"log_dir": log_dir and str(log_dir)}),
+        **({"tracker": ["progress", "mlflow"]} if mlflow else {}),
+    }
+    try:
+        _run(file)
+    except ArgumentError as error:
+        *section, name = error.argument.split(".")
+        if section not in (["budget"], ["lms", "task"]):
+            raise
+        # The person has written an option, and no file.
+        remedy = error.remedy.replace("combee run --help, and --schema", "combee demo --help")
+        option = f"--{name.replace('_', '-')}"
+        raise ArgumentValueError(option, error.value, error.problem, remedy) from None
 
 
 def _chosen(options: Mapping[str, object]) -> dict[str, object]:

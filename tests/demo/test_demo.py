@@ -60,7 +60,9 @@ def test_its_held_out_questions_tell_the_gain_that_it_shows():
         ("--api-base http://h/v1", "Add --lm"),
         ("--model-file none.gguf", "--model-file is no file"),
         ("--model-file none.gguf --lm openai/m", "--model-file is given beside --lm"),
-        ("--lm openai/x --api-key-env NO_SUCH_KEY", "NO_SUCH_KEY"),
+        ("--lm openai/x --api-key-env NO_SUCH_KEY", "--api-key-env is not set"),
+        ("--rollouts 0", "--rollouts cannot be used: Input should be greater than 0 (got 0)"),
+        ("--seconds -1", "See combee demo --help."),
     ],
 )
 def test_options_that_cannot_be_used_are_named(shell, options, words):  # noqa: F811 - the fixture
