@@ -1,4 +1,8 @@
-"""How values of each type become JSON and come back: a table that users may extend."""
+"""How values of each type become JSON and come back: a table that users may extend.
+
+The packages of pictures (PIL) and tables (pandas) are used where a program has loaded them. Nothing
+here imports them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import datetime
 import decimal
 import io
 import json
+import sys
 import uuid
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +65,72 @@ def _to_array(data: Any) -> Any:
     return array.reshape(data["shape"])
 
 
+def _picture(picture: Any) -> Any:
+    palette = picture.getpalette("RGB") if picture.mode in ("P", "PA") else None
+    if "transparency" in picture.info or (palette and picture.palette.mode != "RGB"):
+        raise ValueError("the picture's transparent colours would be lost")
+    pixels = zlib.compress(picture.tobytes(), 1)
+    return {"mode": picture.mode, "size": list(picture.size), "pixels": pixels, "palette": palette}
+
+
+def _to_picture(data: Any) -> Any:
+    width, height = data["size"]
+    # A pixel has 16 bytes at most, so the size bounds what a hostile file unpacks to. A bound of 0
+    # would be none.
+    longest = max(1, 16 * width * height)
+    pixels = zlib.decompressobj().decompress(data["pixels"], longest)
+    picture = sys.modules["PIL.Image"].frombytes(data["mode"], (width, height), pixels)
+    if data["palette"] is not None:
+        picture.putpalette(data["palette"])
+    return picture
+
+
+def _column(values: Any) -> Any:
+    if isinstance(values.dtype, np.dtype):
+        return {"array": values.to_numpy()}
+    cells = zip(values, values.isna(), strict=True)
+    texts = [None if is_missing else str(item) for item, is_missing in cells]
+    return {"dtype": str(values.dtype), "texts": texts}
+
+
+def _to_column(data: Any) -> Any:
+    if "array" in data:
+        return data["array"]
+    return sys.modules["pandas"].array(data["texts"], dtype=data["dtype"])
+
+
+def _table(table: Any) -> Any:
+    if table.attrs:
+        raise ValueError("the table's attrs would be lost")
+    data = [_column(table.iloc[:, number]) for number in range(table.shape[1])]
+    parts = {"columns": _column(table.columns), "index": _column(table.index), "data": data}
+    sys.modules["pandas"].testing.assert_frame_equal(_to_table(parts), table, check_exact=True)
+    return parts
+
+
+def _to_table(data: Any) -> Any:
+    pandas = sys.modules["pandas"]
+    # Columns by number first: two may have one name.
+    columns = {number: _to_column(column) for number, column in enumerate(data["data"])}
+    table = pandas.DataFrame(columns, index=pandas.Index(_to_column(data["index"])))
+    table.columns = pandas.Index(_to_column(data["columns"]))
+    return table
+
+
+def _series(series: Any) -> Any:
+    if series.attrs:
+        raise ValueError("the series' attrs would be lost")
+    parts = {"index": _column(series.index), "values": _column(series), "name": series.name}
+    sys.modules["pandas"].testing.assert_series_equal(_to_series(parts), series, check_exact=True)
+    return parts
+
+
+def _to_series(data: Any) -> Any:
+    pandas = sys.modules["pandas"]
+    index = pandas.Index(_to_column(data["index"]))
+    return pandas.Series(_to_column(data["values"]), index=index, name=data["name"])
+
+
 AS_TEXT = {
     codec.name: codec
     for codec in (
@@ -90,6 +162,12 @@ _NAMED = {
     "numpy.ndarray": Codec("numpy.ndarray", np.ndarray, _array, _to_array),
     "numpy.generic": _NUMPY_SCALAR,
 }
+# By name in journals: the module, the class in it, how to encode and how to decode.
+_LOADED_LATER = {
+    "PIL.Image": ("PIL.Image", "Image", _picture, _to_picture),
+    "pandas.DataFrame": ("pandas", "DataFrame", _table, _to_table),
+    "pandas.Series": ("pandas", "Series", _series, _to_series),
+}
 
 
 def add_codec(codec: Codec) -> None:
@@ -104,9 +182,18 @@ def codec_of(kind: type) -> Codec | None:
     """Return the codec for values of a class of a package's or the user's, if there is one."""
     if issubclass(kind, np.generic):
         return _NUMPY_SCALAR
-    return next((codec for codec in reversed(tuple(_NAMED.values())) if codec.kind is kind), None)
+    own = (codec for codec in reversed(tuple(_NAMED.values())) if codec.kind is kind)
+    package = kind.__module__.partition(".")[0]
+    name = f"{package}.{kind.__qualname__}"
+    if package == "PIL" and any(base.__qualname__ == "Image" for base in kind.__mro__):
+        name = "PIL.Image"  # a picture of a file has a class by the file's format
+    return next(own, None) or codec_named(name)
 
 
 def codec_named(name: str) -> Codec | None:
-    """Return such a codec by its name, if there is one."""
-    return _NAMED.get(name)
+    """Return such a codec by its name, if there is one and its package is loaded."""
+    if name in _NAMED or name not in _LOADED_LATER:
+        return _NAMED.get(name)
+    module, class_name, encode, decode = _LOADED_LATER[name]
+    package = sys.modules.get(module)
+    return Codec(name, getattr(package, class_name), encode, decode) if package else None

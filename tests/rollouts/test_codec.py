@@ -7,14 +7,17 @@ import datetime
 import decimal
 import enum
 import math
+import sys
 import uuid
 from typing import Any
 
 import dspy
 import numpy as np
 import orjson
+import pandas as pd
 import pydantic
 import pytest
+from PIL import Image
 
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts import (
@@ -141,6 +144,63 @@ def test_arrays_come_back(array):
     arrived = again(array)
     assert arrived.dtype == array.dtype
     np.testing.assert_array_equal(arrived, array)
+
+
+PICTURE = Image.linear_gradient("L").resize((5, 3)).convert("RGB")
+TABLE = pd.DataFrame(
+    {
+        "n": [1, 2],
+        "text": ["a", None],
+        "kind": pd.Categorical(["x", "y"]),
+        "at": pd.to_datetime(["2026-01-02", None], utc=True),
+        "whole": pd.array([1, None], dtype="Int64"),
+    },
+    index=["first", "second"],
+)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "PA", "RGB", "RGBA", "CMYK", "F", "I;16"])
+def test_pictures_come_back(mode):
+    picture = PICTURE.convert("L").convert("LA" if mode == "PA" else "L").convert(mode)
+    assert again(picture) == picture
+
+
+def test_a_picture_of_a_file_comes_back_with_its_pixels(tmp_path):
+    PICTURE.save(tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert again(picture) == PICTURE
+
+
+@pytest.mark.parametrize("table", [TABLE, TABLE["whole"], TABLE.set_axis(list("aabcd"), axis=1)])
+def test_tables_come_back(table):
+    arrived = again(table)
+    assert arrived.equals(table)
+    assert str(arrived.dtypes) == str(table.dtypes)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        PICTURE.convert("RGBA").quantize(method=Image.Quantize.FASTOCTREE),
+        TABLE.set_index(["n", "text"]),
+        TABLE.rename_axis("names"),
+        pd.DataFrame({"x": pd.Categorical([1, 2])}),
+        pd.Series(pd.Categorical(["x", "y"], categories=["y", "x"])),
+        pd.Series([1, 2], index=pd.date_range("2026-01-02", periods=2, freq="D")),
+    ],
+    ids=["transparency", "two indexes", "named index", "categories", "their order", "frequency"],
+)
+def test_pictures_and_tables_that_would_lose_something_are_refused(value):
+    with pytest.raises((NotStorableError, ValueError, AssertionError)):
+        encode_value(value)
+
+
+def test_a_table_is_read_only_where_the_program_has_loaded_its_package(monkeypatch):
+    data = encode_value(TABLE)
+    monkeypatch.delitem(sys.modules, "pandas")
+    with pytest.raises(NotStorableError, match="no codec"):
+        decode_value(data)
+    assert "pandas" not in sys.modules
 
 
 def test_local_classes_of_signatures_come_back():
