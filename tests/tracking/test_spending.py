@@ -4,12 +4,17 @@ in one update.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import dspy
 import pytest
 
 from combee_dspy import Costs, Heldout, Price, tracking
+from combee_dspy.journal import Reader, RunHistory, journal_file
+from combee_dspy.tracking._candidates import read_candidates
+from combee_dspy.tracking._spending import read_spending
+from tests.tracking.journals import Story
 from tests.worlds import World, examples, rows
 
 
@@ -28,6 +33,21 @@ def place(world: World, tmp_path: Any) -> Any:
             heldout=Heldout(examples(10, 200)),
         )
     return tmp_path
+
+
+def test_what_was_spent_when_a_candidate_was_validated(tmp_path: Any) -> None:
+    story = Story(tmp_path)
+    with Reader(journal_file(story.whole())) as reader:
+        history = RunHistory(reader, 1)
+        times = (story.clock - 100, 0.0, 1e12)
+        candidates = [
+            replace(row, validated_at=at)
+            for row, at in zip(read_candidates(history), times, strict=True)
+        ]
+        spent = read_spending(history, candidates)
+    paid = [(spent.by_time[at].rollouts, spent.by_time[at].tokens) for at in times]
+    # The reading of the held-out set is no part.
+    assert paid == [(0, 0), (0, 0), (18, 18 * 15 + 240)]
 
 
 def test_updates_add_up_to_the_search_and_prompts_say_what_was_paid_by_then(place: Any) -> None:
