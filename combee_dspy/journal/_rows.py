@@ -7,9 +7,9 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
@@ -183,7 +183,8 @@ class Reader:
         self.close()
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """How many effects of a kind ended alike for one candidate.
 
     Attributes:
@@ -238,7 +239,7 @@ def outcomes(
         cause = None if error is None else _cause_of(error, blamed, failed_in)
         key = (name, candidate, blamed, cause)
         first = alike.get(key, Outcome(*key, 0, error))
-        alike[key] = first._replace(number=first.number + number)
+        alike[key] = replace(first, number=first.number + number)
     return list(alike.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from combee_dspy.events import (
@@ -124,8 +125,8 @@ class News:
                 self._limited.update(spent)
         for outcome in outcomes(reader, run, after=last, upto=newest):
             key = outcome.kind, outcome.role, str(outcome.cause)
-            before = self._outcomes.setdefault(key, outcome._replace(number=0))
-            self._outcomes[key] = before._replace(number=before.number + outcome.number)
+            before = self._outcomes.setdefault(key, replace(outcome, number=0))
+            self._outcomes[key] = replace(before, number=before.number + outcome.number)
         for step, activity, candidate, example, bought in reader.stream(_NEW, (run, last, newest)):
             self.bought += bought or 0
             self.doing.add_effect(step, activity, candidate, example)
