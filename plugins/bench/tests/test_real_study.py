@@ -112,6 +112,22 @@ def test_the_plan_names_each_cell_once() -> None:
     assert {cell.tokens for cell in planned("wide")} == {90_000}
 
 
+def test_a_fifth_of_the_training_labels_is_wrong_and_feedback_agrees() -> None:
+    clean = cells.load_study_rows(Cell("decide", "combee", 6, 671), StudyOptions())
+    wrong = cells.load_study_rows(Cell("wrong", "combee", 6, 671), StudyOptions())
+    differ = [
+        (before, after)
+        for before, after in zip(clean.train.examples, wrong.train.examples, strict=True)
+        if before.answer != after.answer
+    ]
+    assert len(differ) == 5
+    for before, after in differ:
+        assert after.message == before.message
+        assert after.rule == before.rule.replace(before.answer, after.answer)
+    assert wrong.heldout.examples == clean.heldout.examples
+    assert wrong.validation.examples == clean.validation.examples
+
+
 def test_unusable_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentValueError, match="no part of the study"):
         list(study.run(options(tmp_path, parts=("nothing",))))

@@ -23,11 +23,12 @@ from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.lessons import Book, Taught
 from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.strategies import parameters
+from combee_dspy.streams import derive
 from combee_dspy.traces import Trace
 from studies.real.labels import load_labels
 from studies.real.plan import PARTS, Cell
 
-__all__ = ["Finished", "Learning", "StudyOptions", "measure"]
+__all__ = ["Finished", "Learning", "StudyOptions", "load_study_rows", "measure"]
 
 
 @parameters
@@ -124,7 +125,7 @@ def _where(options: ModelOptions) -> dict[str, Any]:
 
 
 def _learned(cell: Cell, options: StudyOptions) -> Learning:
-    rows = _rows(cell, options)
+    rows = load_study_rows(cell, options)
     endpoint = _endpoint(cell, options)
     tokens = options.tokens or cell.tokens
     chosen = RealOptions(methods=("gepa",), tokens=tokens, **_where(options))
@@ -147,7 +148,12 @@ def _learned(cell: Cell, options: StudyOptions) -> Learning:
     )
 
 
-def _rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
+def load_study_rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
+    """Return the rows of a cell's task.
+
+    Raises:
+        OSError: The rows of ``labels`` cannot be read.
+    """
     if cell.part == "labels":
         return load_labels(options.labels or Path(), cell.number, 24, 12, 28)
     wide = cell.part == "wide"
@@ -157,7 +163,21 @@ def _rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
         "heldout": max(cell.size, 48) if wide else 24,
     }
     own = {"rules": cell.size, "choices": True, "seed": cell.number, **sizes}
-    return load_rows("house-rules", own, **sizes)
+    rows = load_rows("house-rules", own, **sizes)
+    return _mislabelled(rows, cell.number) if cell.part == "wrong" else rows
+
+
+def _mislabelled(rows: LoadedBenchmark, number: int) -> LoadedBenchmark:
+    """Return the rows with a fifth of the training labels wrong; their feedback says the same."""
+    draw = derive(number, "wrong labels")
+    examples = list(rows.train.examples)
+    codes = sorted({example.answer for example in examples})
+    for place in draw.sample(range(len(examples)), round(len(examples) / 5)):
+        example = examples[place]
+        wrong = draw.choice([code for code in codes if code != example.answer])
+        rule = example.rule.replace(example.answer, wrong)
+        examples[place] = example.copy(answer=wrong, rule=rule)
+    return replace(rows, train=replace(rows.train, examples=tuple(examples)))
 
 
 def _endpoint(cell: Cell, options: StudyOptions) -> Endpoint:

@@ -10,6 +10,8 @@ __all__ = ["PARTS", "Cell", "planned"]
 
 _SETS = range(611, 627)
 _WIDE_SETS = range(641, 644)
+_NEW_SETS = range(651, 659)
+_WRONG_SETS = range(671, 675)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
@@ -20,8 +22,17 @@ _BESIDE = {
     "beside": ("memory", "traces", "traces-validated", "paper", "pxn"),
     "parts": ("trunk", "reference-pareto", "gepa-sampling"),
 }
+_LED = ("gepa", "combee", "union", *_FLOORS)
+_AGGREGATORS = ("combee", "trunk")
+# Rules or labels, numbers and methods of the parts that are run set by set.
+_SET_BY_SET = {
+    "sets": (6, _SETS, _LED),
+    "labels": (4, _DRAWS, _LED),
+    "decide": (6, _NEW_SETS, _AGGREGATORS),
+    "wrong": (6, _WRONG_SETS, _AGGREGATORS),
+}
 
-PARTS = ("sets", "beside", "retention", "parts", "wide", "labels")
+PARTS = ("sets", "beside", "retention", "parts", "wide", "labels", "decide", "wrong")
 """Parts of the study, the most important first."""
 
 
@@ -54,10 +65,10 @@ class Cell:
 
 def planned(part: str) -> Iterator[Cell]:
     """Yield the cells of a part in their order."""
-    if part == "sets":
-        # The primary comparison first, set by set.
-        for number, method in product(_SETS, ("gepa", "combee", "union", *_FLOORS)):
-            yield Cell(part, method, 6, number)
+    if part in _SET_BY_SET:
+        size, numbers, names = _SET_BY_SET[part]
+        for number, method in product(numbers, names):
+            yield Cell(part, method, size, number)
     elif part in _BESIDE:
         for method, number in product(_BESIDE[part], _SETS[:8]):
             yield Cell(part, method, 6, number)
@@ -65,10 +76,7 @@ def planned(part: str) -> Iterator[Cell]:
         names = ("reference-scan", "parallel-scan", "union")
         for seed, size, method in product(range(5), _SIZES, names):
             yield Cell(part, method, size, seed)
-    elif part == "wide":
+    else:
         methods = ("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest")
         for rules, number, method in product((24, 40), _WIDE_SETS, methods):
             yield Cell(part, method, rules, number)
-    else:
-        for number, method in product(_DRAWS, ("gepa", "combee", "union", *_FLOORS)):
-            yield Cell(part, method, 4, number)

@@ -93,6 +93,8 @@ def tables(finished: Sequence[Finished]) -> str:
         ("24 rules", _by_method(finished, "wide", 24)),
         ("40 rules", _by_method(finished, "wide", 40)),
         ("Labels from filings", _by_method(finished, "labels", 4)),
+        ("The aggregator: clean labels", _by_method(finished, "decide", 6)),
+        ("The aggregator: a fifth of the labels wrong", _by_method(finished, "wrong", 6)),
     ]
     parts = []
     for title, methods in sections:
