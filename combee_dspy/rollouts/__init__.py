@@ -28,6 +28,7 @@ from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
 from combee_dspy.rollouts._patient import (
     PATIENCE,
     lms_of,
+    may_pass,
     patient,
     patient_program,
 )
@@ -45,6 +46,7 @@ from combee_dspy.rollouts._run import (
     arun_rollout,
     await_here,
     output_of,
+    raise_fault,
     read_score,
     run_rollout,
     takes_trace,
@@ -98,6 +100,7 @@ __all__ = [
     "hashed",
     "is_late",
     "lms_of",
+    "may_pass",
     "note_classes",
     "note_meter",
     "open_slots",
@@ -105,6 +108,7 @@ __all__ = [
     "patient",
     "patient_program",
     "predictors_of",
+    "raise_fault",
     "read_score",
     "rollout_with_texts",
     "run_in_daemon",

@@ -14,6 +14,7 @@ import json
 import sys
 import uuid
 import zlib
+import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,21 @@ class Codec:
     decode: Callable[[Any], Any]
 
 
+def _moment(value: Any) -> str:
+    zone = value.tzinfo
+    if zone is None or type(zone) is datetime.timezone:
+        return str(value)
+    if type(zone) is not zoneinfo.ZoneInfo or zone.key is None:
+        raise ValueError("the rules of its time zone would be lost")
+    return f"{value}[{zone.key}]"  # as in RFC 9557
+
+
+def _to_moment(text: str) -> datetime.datetime:
+    moment, _, zone = text.rstrip("]").partition("[")
+    value = datetime.datetime.fromisoformat(moment)
+    return value.astimezone(zoneinfo.ZoneInfo(zone)) if zone else value
+
+
 def _array(value: Any) -> Any:
     if value.dtype == object:
         return {"shape": list(value.shape), "items": list(value.flat)}
@@ -66,6 +82,8 @@ def _to_array(data: Any) -> Any:
 
 
 def _picture(picture: Any) -> Any:
+    if getattr(picture, "n_frames", 1) > 1:
+        raise ValueError("all but one of the picture's frames would be lost")
     palette = picture.getpalette("RGB") if picture.mode in ("P", "PA") else None
     if "transparency" in picture.info or (palette and picture.palette.mode != "RGB"):
         raise ValueError("the picture's transparent colours would be lost")
@@ -135,7 +153,7 @@ AS_TEXT = {
     codec.name: codec
     for codec in (
         Codec("date", datetime.date, str, datetime.date.fromisoformat),
-        Codec("datetime", datetime.datetime, str, datetime.datetime.fromisoformat),
+        Codec("datetime", datetime.datetime, _moment, _to_moment),
         Codec("decimal", decimal.Decimal, str, decimal.Decimal),
         Codec("uuid", uuid.UUID, str, uuid.UUID),
         Codec("bytes", bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -39,8 +39,11 @@ from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit, Outcome
 from combee_dspy.rollouts._patient import PATIENCE, Patience, seconds_after
 
 T = TypeVar("T")
-R = TypeVar("R", Rollout, Answer)
+R = TypeVar("R")
 
+# Further attempts at an effect where nobody can tell whom to blame; a service that is full or down
+# is waited for.
+_REPEATED = 2
 # In flight at first and at most, outside of a search, where the user names no number.
 _START, _MOST = 16, 256
 
@@ -58,8 +61,6 @@ class Slots:
         session: Runs effects. Owned: closed by :meth:`close`.
         limit: How many may be in flight.
         batching: When they go; ``None`` for as soon as a slot is free.
-        attempts: Most attempts at an effect where nobody can tell whom to blame; a service that is
-            full or down is waited for.
         patience: Seconds that an effect waits for such a service, from its last answer on.
         on_change: Called with the new limit and the reason after each change of it, on the loop.
     """
@@ -70,14 +71,13 @@ class Slots:
         limit: Limit,
         batching: Batching | None = None,
         *,
-        attempts: int = 3,
         patience: float = PATIENCE,
         on_change: Callable[[int, str], None] | None = None,
     ) -> None:
         self.session = session
         self._limit = limit
         limit.on_change = on_change
-        self._attempts, self._patience = attempts, patience
+        self._patience = patience
         self._alarm = Alarm(patience)
         self._queue = Queue(batching or Batching())
         self._direct = batching is None
@@ -133,13 +133,14 @@ class Slots:
         check: Check | None = None,
         seconds: float | None = None,
     ) -> T:
-        """Run any synchronous work in a worker thread, in a slot, once.
+        """Run any synchronous work in a worker thread, again where a service failed for a while.
 
         Raises:
             RolloutTimeoutError: It took longer than ``seconds``.
+            InfrastructureError: The service is to blame.
         """
         send = partial(run_within, seconds, partial(self.session.run, work))
-        return (await self._attempt(send, priority, None, check))[0]
+        return await self._repeat(send, priority, None, check)
 
     @contextmanager
     def refusing(self, search: int) -> Iterator[None]:
@@ -175,12 +176,12 @@ class Slots:
         self,
         send: Callable[[], Awaitable[R]],
         priority: Priority,
-        job: RolloutJob | CallJob,
+        job: RolloutJob | CallJob | None,
         check: Check | None,
     ) -> R:
         """Make attempts at an effect until one ends well or no other is worth it."""
         started, deadline, repeats = time.monotonic(), Deadline(self._patience), REPEATS.get()
-        patience, halt = Patience(self._attempts - 1, deadline), self._halts[priority[-1]]
+        patience, halt = Patience(_REPEATED, deadline), self._halts[priority[-1]]
         spent: list[tuple[CallUsage, ...]] = []  # by failed attempts, and not booked
         attempts, pause = 0, 0.0
         while True:
@@ -210,9 +211,8 @@ class Slots:
                     break
                 raise AbandonedError(merged(*spent, usage)) from None
             else:
-                usage = merged(*spent, result.usage)
-                return replace(result, usage=usage, queue_seconds=began - started)
-        is_late = fault.retryable and not halt.is_set()
+                return _with_costs(result, spent, began - started)
+        is_late = (fault.rejected or fault.outage) and not halt.is_set()
         late = f" (Search(patience={self._patience:g}) seconds have passed)" if is_late else ""
         raise InfrastructureError(1, attempts, f"{fault}{late}", merged(*spent)) from fault
 
@@ -318,6 +318,13 @@ class Slots:
     def _rejected(self, number: int, retry_after: float | None) -> None:
         self._alarm.failed("too many requests (HTTP 429 or 503)")
         self._limit.rejected(retry_after, time.monotonic(), number)
+
+
+def _with_costs(result: R, spent: Sequence[tuple[CallUsage, ...]], queued: float) -> R:
+    """Return a result with what failed attempts have spent; other work books that by itself."""
+    if not isinstance(result, (Rollout, Answer)):
+        return result
+    return replace(result, usage=merged(*spent, result.usage), queue_seconds=queued)
 
 
 def _calls(usage: tuple[CallUsage, ...]) -> int:

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, TypeVar
 
 import dspy
@@ -92,6 +93,9 @@ def _encode_object(value: Any) -> dict[str, Any]:
         return {MARK: "enum", "class": name, "value": value.name}
     if dataclasses.is_dataclass(value):
         fields = {it.name: _encode(getattr(value, it.name)) for it in dataclasses.fields(value)}
+        for attribute in getattr(value, "__dict__", {}).keys() - fields.keys():
+            if not isinstance(getattr(kind, attribute, None), cached_property):
+                raise NotStorableError(f"{attribute!r} of {name} is no field, and would be lost")
         return {MARK: "dataclass", "class": name, "fields": fields}
     if not isinstance(value, pydantic.BaseModel):
         raise NotStorableError(f"{name} has no JSON form")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import LMError
 
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.journal import Effect
@@ -20,7 +21,9 @@ from combee_dspy.rollouts import (
     Slots,
     decode_answer,
     encode_answer,
+    may_pass,
     note_meter,
+    raise_fault,
 )
 from combee_dspy.search._amounts import largest_call
 from combee_dspy.search._buyer import Buyer, WorkError
@@ -92,6 +95,7 @@ class UserWork:
         """Call it in this thread, and count its LM calls.
 
         Raises:
+            InfrastructureFaultError: A service that failed may work later.
             WorkError: It raised.
         """
         with metered(self.tariff, self.role) as meter:
@@ -99,6 +103,8 @@ class UserWork:
             try:
                 return WorkResult(self.scrub(self.make()), meter.usage())
             except Exception as error:
+                if isinstance(error, LMError) and may_pass(error):
+                    raise_fault(error, meter)
                 raise WorkError(error, meter.usage()) from error
             except BaseException as error:
                 # No exit of the user's code ends a worker.

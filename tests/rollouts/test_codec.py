@@ -9,6 +9,8 @@ import enum
 import math
 import sys
 import uuid
+import zoneinfo
+from functools import cached_property
 from typing import Any
 
 import dspy
@@ -44,6 +46,28 @@ class Colour(enum.Enum):
 class Point:
     x: int
     tags: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class Counted:
+    words: list[str]
+
+    def __post_init__(self) -> None:
+        self.count = len(self.words)
+
+
+@dataclasses.dataclass
+class Measured:
+    words: list[str]
+
+    @cached_property
+    def count(self) -> int:
+        return len(self.words)
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, when: datetime.datetime | None) -> datetime.timedelta:
+        return datetime.timedelta(hours=1)
 
 
 class Inner(pydantic.BaseModel):
@@ -86,6 +110,7 @@ VALUES = [
     frozenset({"a"}),
     b"\x00\xff",
     datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC),
+    datetime.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
     datetime.date(2026, 1, 2),
     decimal.Decimal("1.10"),
     uuid.UUID(int=7),
@@ -118,6 +143,21 @@ def test_what_equality_does_not_show():
     assert str(again(dspy.Image("https://example.org/a.png"))) == str(
         dspy.Image("https://example.org/a.png")
     )
+    late = datetime.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    assert (again(late).tzinfo, again(late).fold) == (late.tzinfo, 1)
+
+
+def test_an_object_with_more_than_its_fields_is_refused_and_a_cached_property_made_again():
+    with pytest.raises(NotStorableError, match="'count'"):
+        encode_value(Counted(["a"]))
+    measured = Measured(["a"])
+    assert measured.count == 1
+    assert again(measured).count == 1
+
+
+def test_a_time_zone_of_the_users_own_is_refused():
+    with pytest.raises(ValueError, match="time zone"):
+        encode_value(datetime.datetime(2026, 1, 2, tzinfo=Zone()))
 
 
 def test_local_classes_of_no_signature_and_unknown_types_are_refused():
@@ -169,6 +209,13 @@ def test_a_picture_of_a_file_comes_back_with_its_pixels(tmp_path):
     PICTURE.save(tmp_path / "picture.png")
     with Image.open(tmp_path / "picture.png") as picture:
         assert again(picture) == PICTURE
+
+
+def test_a_picture_of_several_frames_is_refused(tmp_path):
+    place = tmp_path / "pages.tiff"
+    PICTURE.save(place, save_all=True, append_images=[PICTURE.rotate(180)])
+    with Image.open(place) as pages, pytest.raises(ValueError, match="frames"):
+        encode_value(pages)
 
 
 @pytest.mark.parametrize("table", [TABLE, TABLE["whole"], TABLE.set_axis(list("aabcd"), axis=1)])

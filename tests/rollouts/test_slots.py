@@ -273,6 +273,15 @@ def test_an_outage_ends_after_all_attempts_and_a_fatal_fault_after_one():
     in_slots(test, fault(), fault(), fault(), fault(retryable=False), patience=0.0)
 
 
+def test_a_few_attempts_are_not_said_to_have_taken_the_patience_of_a_search():
+    async def test(slots: Slots, session: Steps) -> None:
+        with pytest.raises(InfrastructureError) as caught:
+            await slots.rollout(job(), (0,))
+        assert (caught.value.attempts, caught.value.reason) == (3, "down")
+
+    in_slots(test, *(fault(outage=False) for _ in range(3)), patience=0.0)
+
+
 def test_a_failure_that_nobody_can_assign_is_scored_in_the_end():
     failed = Rollout("id", -1.0, error="LMUnexpectedError: what", failed_in="service")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy.utils.exceptions import LMServerError
 
 from combee_dspy import Budget, Validation
 from combee_dspy.evaluation import (
@@ -50,6 +51,25 @@ def test_a_metric_that_is_awaited_scores_and_gives_feedback(executor: str, tmp_p
     feedback = rows(tmp_path, "SELECT value FROM effect WHERE kind = 'feedback'")
     assert feedback
     assert all("For self." in row["value"] for row in feedback)
+
+
+def test_feedback_waits_for_a_service_that_is_down_for_a_while(tmp_path: Path) -> None:
+    failures = iter([True, True, False, True])
+
+    def asks(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> Any:
+        if pred_name and next(failures, False):
+            raise LMServerError("the judge is down", status=503)
+        return metric(gold, pred)
+
+    options = {"budget": Budget(updates=1), "reflection_minibatch_size": 4, "num_threads": 1}
+    report = World.made().compile(metric=asks, log_dir=tmp_path, **options).combee_report
+    assert report.updates == 1
+    assert next(failures, None) is None
+    feedback = rows(tmp_path, "SELECT error FROM effect WHERE kind = 'feedback'")
+    assert feedback
+    assert not any(row["error"] for row in feedback)
 
 
 class Counting:
