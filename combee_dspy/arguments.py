@@ -27,6 +27,7 @@ from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.options import Privacy, Search, Validation
 from combee_dspy.settings import GepaOptions, Keep, Settings, resolve_all, to_settings
+from combee_dspy.stopping import Budget
 
 __all__ = [
     "check_arguments",
@@ -42,6 +43,7 @@ __all__ = [
 _GIVE_A_LIMIT = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
 
 _GROUPS: Mapping[str, type[object]] = {
+    "budget": Budget,
     "validation": Validation,
     "guards": Guards,
     "diversity": Diversity,
@@ -56,6 +58,15 @@ _ELSEWHERE: Mapping[str, str] = {
         for group, options in _GROUPS.items()
         for name in inspect.signature(options).parameters
     },
+    **{
+        name: f"compile(program, {name}=…)"
+        for name in ("trainset", "valset", "heldout", "traces", "selection")
+    },
+    "patience": (
+        "budget=Budget(…) | Patience(updates=…) to end a run that stands still, or"
+        " search=Search(patience=…), seconds that a call waits for its service"
+    ),
+    "target": "budget=Budget(…) | Target(score=…)",
     "ceiling": "budget=Budget(dollars=…): no proxy takes over in the middle of a run any more",
     "fallback": "aggregator=…: a scan's node does not stand in for its root any more",
     "heldout_terms": "compile(heldout=Heldout(rows, target=…))",

@@ -84,11 +84,22 @@ def test_an_argument_that_cannot_be_used_is_refused_by_name(
         (lambda: Combee(metric, auto="light", aggregator="unoin"), "union"),
         (lambda: Budget(roll=3), "rollouts"),
         (lambda: Search(stalenes=1), "staleness"),
+        (lambda: Combee(metric, auto="light", threads=4), "num_threads"),
+        (lambda: Combee(metric, auto="light", batch_size=8), "reflection_minibatch_size"),
+        (lambda: Combee(metric, auto="light", random_seed=4), "seed"),
+        (lambda: Combee(metric, auto="light", reflection_model="m"), "reflection_lm"),
     ],
 )
 def test_a_misspelt_name_gets_the_nearest_one(make: Callable[[], object], name: str) -> None:
     with pytest.raises(CombeeError, match=f"Did you mean '{name}'"):
         make()
+
+
+@pytest.mark.parametrize("name", ["model", "teacher", "verbose", "max_steps", "num_candidates"])
+def test_a_name_that_shares_letters_alone_is_no_suggestion(name: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"{name} is no argument of Combee") as caught:
+        Combee(metric, auto="light", **{name: 1})
+    assert "Did you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
