@@ -23,6 +23,12 @@ def test_a_plateau_above_the_student_is_a_go_with_its_numbers():
     assert f"target is {found.score + 0.01:.3f}" in found.advice
 
 
+def test_a_search_without_a_point_left_to_gain_is_told_so():
+    advice = diagnose(search([0.4, *[1.0] * 10])).advice
+    assert "the target is 1.000, all there is" in advice
+    assert "validate on harder ones" in advice
+
+
 def test_a_search_that_still_learns_gets_more_serial_rollouts():
     found = diagnose(search([0.4 + 0.02 * step for step in range(15)]))
     assert (found.verdict, found.go, found.to_plateau) == ("rising", False, None)

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from dspy.utils import DummyLM
 
-from combee_dspy import Budget, Combee, Diversity, tracking
+from combee_dspy import Budget, Combee, Diversity, Search, tracking
 from combee_dspy.diversity import Temperature
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.rollouts import Batching, Threads
-from combee_dspy.stopping import Patience
+from combee_dspy.stopping import Patience, Target
 from combee_strategist.planning import (
     Choices,
     Curve,
@@ -145,13 +145,15 @@ def test_how_many_were_under_way_at_once(spans, most):
 
 
 def test_what_the_search_sets_otherwise_stands_in_the_plan(place, tmp_path):
-    planned = make_plan(spec(place)).choices
+    plan = make_plan(spec(place))
+    planned, target = plan.choices, plan.diagnosis.score + 0.01
     kept = {
         "num_threads": 8,
         "diversity": Diversity(temperature=Temperature()),
         "executor": Threads(Batching("target", 0.2, 0.01)),
         "operators": planned.operators,
-        "budget": Budget(rollouts=planned.rollouts) | Patience(updates=3),
+        "budget": Budget(rollouts=planned.rollouts) | Patience(updates=3) | Target(target),
+        "search": Search(keep="pareto", children=1),
     }
 
     def text(**given):
@@ -163,16 +165,24 @@ def test_what_the_search_sets_otherwise_stands_in_the_plan(place, tmp_path):
     assert text() == ((), text()[1])
     assert "sets what is planned" in text()[1]
     found, page = text(
-        num_threads=None, budget=Budget(rollouts=9), operators=["insert"], diversity=False
+        num_threads=None,
+        budget=Budget(rollouts=9),
+        operators=["insert"],
+        diversity=False,
+        search=Search(staleness=1),
     )
     assert [row[0] for row in found] == [
         "workers",
         "rollouts",
         "operators",
+        "keep",
         "similarity",
         "patience",
+        "target",
         "temperature",
     ]
+    found, _ = text(search=None)
+    assert found == (("children an update", "1", "5"),), "one for each operator, each validated"
     assert "rollouts: " in page
     assert "9 in the file" in page
     found, page = text(budget=Budget(rollouts=9) & Patience(2))

@@ -51,7 +51,8 @@ def test_each_section_holds_what_the_mission_asks(place, tmp_path):
         "calibration is decided | after 20 rollouts that both judged",
         "the hash of the row and the number of the draw",
         "It is evaluated again only as another draw",
-        "of equals the newest",
+        "The result is the best on validation, of equals the newest; the program as it is where",
+        "taken back by itself where its failures pass the incumbent's by | 20% of the requests",
         "combee canary rollback formula",
         "Hooks: the tracker",
         "tokens an update |",
@@ -61,6 +62,7 @@ def test_each_section_holds_what_the_mission_asks(place, tmp_path):
     ):
         assert part in text, part
     assert "after 5 updates" in page(make_plan(spec(place, {"patience": 9})), tmp_path)
+    assert "finalist" not in text
     code = page(make_plan(spec(place)), tmp_path)
     assert "calibration | none: code scores" in code
 
@@ -71,6 +73,12 @@ def test_the_published_command_has_the_target_and_the_reason(place, tmp_path):
     assert command in page(make_plan(spec(place)), tmp_path)
     hurried = make_plan(spec(place, {"canary_hours": 0.1})).publish_command()
     assert hurried.endswith(f"--hours 0.1 --why '{WHY}'")
+
+
+def test_no_target_lies_above_the_highest_score(place):
+    rows = make_plan(spec(place, serial={"score": 1.0})).tables["canary"]
+    (target,) = (value for label, value, _ in rows if label == "least held-out score")
+    assert target == "1.000, the highest there is: serial search has 1.000"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ __all__ = [
     "MARGIN",
     "POINT",
     "Diagnosis",
+    "add_points",
     "diagnose",
     "diagnosis_now",
     "read_diagnosis",
@@ -48,8 +49,7 @@ Verdict = Literal["converged", "rising", "flat", "undecided"]
 
 _ALTERNATIVE: Mapping[Verdict, str] = {
     "converged": (
-        "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, "
-        "serial + 1 point."
+        "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, {aim}."
     ),
     "rising": (
         "No go: buy more serial rollouts first, {more}. Another {rollouts} would bring "
@@ -123,7 +123,10 @@ class Diagnosis:
         more = "until the curve is flat"
         if self.saturates is not None and self.saturates > self.rollouts:
             more = f"up to about {self.saturates} by the saturating fit"
-        target = max(self.score, min(self.score + POINT, 1.0))
+        target = add_points(self.score, 1)
+        aim = "serial + 1 point"
+        if target < self.score + POINT / 2:
+            aim = "all there is: these rows have no point left to gain, so validate on harder ones"
         # An interval around 0 would end below the margin; its width falls with the root of the
         # rows.
         rows = math.ceil(self.gain.n * ((self.gain.high - self.gain.low) / 2 / self.margin) ** 2)
@@ -135,6 +138,7 @@ class Diagnosis:
         return _ALTERNATIVE[self.verdict].format(
             wide=_WIDER * (self.to_plateau or 0),
             target=target,
+            aim=aim,
             more=more,
             rollouts=self.rollouts // 2,
             low=self.gain.low / POINT,
@@ -149,6 +153,11 @@ class Diagnosis:
         write_plain(folder / DIAGNOSIS, json.dumps(asdict(self), indent=2) + "\n")
         charts = {"curve": curve(self.curve, "rollouts", "score on the other half")}
         write_page(folder / "diagnosis", __package__, "diagnosis.md.j2", charts, d=self)
+
+
+def add_points(score: float, points: float) -> float:
+    """Return a score and so many points more, no more than 1 where the score is not."""
+    return max(score, min(score + points * POINT, 1.0))
 
 
 def read_diagnosis(place: Path | str) -> Diagnosis | None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from combee_dspy.diversity import CharNgrams
 from combee_dspy.exceptions import PlanGapsError
 from combee_dspy.registry import names
+from combee_dspy.rollouts import Batching
 from combee_strategist.diagnosis import MARGIN, Diagnosis
 from combee_strategist.planning.spec import Spec
 
@@ -54,6 +55,11 @@ class Choices(BaseModel):
     canary_share: Annotated[float, Field(ge=0.001, le=1)] = 0.05
     canary_hours: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] = 24.0
     canary_points: Annotated[float, Field(gt=0, le=_MARGIN)] = 0.5
+
+    @property
+    def batching(self) -> Batching:
+        """When waiting rollouts go."""
+        return Batching("target", self.flush_seconds, self.variance)
 
     @field_validator("operators")
     @classmethod

@@ -18,10 +18,10 @@ from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.rollouts import Batching
-from combee_dspy.stopping import Patience
+from combee_dspy.stopping import Patience, Target
 from combee_dspy.tracking import run_number, spent_of
 from combee_strategist.canary import LEAST_HOURS
-from combee_strategist.diagnosis import POINT, Curve, Diagnosis, diagnose
+from combee_strategist.diagnosis import POINT, Curve, Diagnosis, add_points, diagnose
 from combee_strategist.diagnosis.charts import bars
 from combee_strategist.diagnosis.page import beside, write_page
 from combee_strategist.planning.batching import (
@@ -40,12 +40,15 @@ from combee_strategist.planning.shapes import (
     spans_of,
 )
 from combee_strategist.planning.spec import Spec
-from combee_strategist.planning.tables import Row, Tables, add_points
+from combee_strategist.planning.tables import Row, Tables
 
 if TYPE_CHECKING:
     from combee_dspy.combee import Combee
 
 __all__ = ["Plan", "make_plan"]
+
+_KEEP, _CHILDREN = "pareto", 1
+_DIGITS = 4  # of the target, in the file that a plan prints
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,9 @@ class Plan:
             "threshold": choices.similarity,
             "temperature": {"start": Temperature().start},
         }
-        if choices.patience > Restart().patience:
-            diversity["restart"] = {"patience": Restart().patience}
-        target = add_points(self.diagnosis.score, choices.target_points)
+        if (restart := _restart_of(choices)) is not None:
+            diversity["restart"] = {"patience": restart.patience}
+        target = _target_of(choices, self.diagnosis)
         return {
             "num_threads": choices.workers,
             "budget": {"rollouts": choices.rollouts},
@@ -122,10 +125,10 @@ class Plan:
                 "executor": {"name": "threads", "params": {"batching": rule}},
                 "stopping": [
                     {"name": "patience", "params": {"updates": choices.patience}},
-                    {"name": "target", "params": {"score": round(target, 4)}},
+                    {"name": "target", "params": {"score": target}},
                 ],
             },
-            "search": {"keep": "pareto", "children": 1},
+            "search": {"keep": _KEEP, "children": _CHILDREN},
             "diversity": diversity,
         }
 
@@ -173,7 +176,7 @@ def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None
         growth = grow_workers(Path(folder) / spec.wide, choices.workers, spec.hardware.slots)
     choices = choose(spec, measured, None if growth is None else growth.workers)
     check_wide(choices.workers, Diversity(threshold=choices.similarity))
-    planned = Batching("target", choices.flush_seconds, choices.variance)
+    planned = choices.batching
     runs = planned if combee is None else combee.settings.executor.batching or Batching()
     batches = simulate_batches(measured.seconds, choices.workers, spec.hardware.slots, runs)
     shape = choose_shape(batches.utilisation, spec.task.count)
@@ -187,7 +190,7 @@ def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None
         batches,
         tables.all(),
         list_risks(spec, choices, measured, batches, judge),
-        None if combee is None else tuple(_departures(choices, planned, combee)),
+        None if combee is None else tuple(_departures(choices, measured.diagnosis, combee)),
     )
 
 
@@ -246,7 +249,7 @@ def _measure(place: Path, spec: Spec, choices: Choices) -> Measured:
 _UPDATES = "SELECT count(DISTINCT step) FROM effect WHERE run = ? AND step >= 0"
 
 
-def _departures(choices: Choices, planned: Batching, combee: Combee) -> Iterator[Row]:
+def _departures(choices: Choices, diagnosis: Diagnosis, combee: Combee) -> Iterator[Row]:
     """Give what a search sets otherwise than the plan.
 
     What it leaves to the package is measured as it runs.
@@ -255,23 +258,34 @@ def _departures(choices: Choices, planned: Batching, combee: Combee) -> Iterator
     limit = None if budget is None else budget.limits().rollouts
     rules = () if budget is None else budget.parts()
     patience = [rule.updates for rule in rules if isinstance(rule, Patience)]
+    targets = [round(rule.score, _DIGITS) for rule in rules if isinstance(rule, Target)]
     compared = settings.diversity.build_embedder()
-    theirs: dict[str, Any] = {
-        "workers": settings.num_threads or "as many as the service takes",
-        "rollouts": "no limit of its own" if limit is None else limit,
-        "operators": tuple(rule.name for rule in settings.operators),
-        "similarity": "off" if compared is None else compared[1],
-        "patience": min(patience, default="none"),
+    operators = [rule.name for rule in settings.operators]
+    pairs: dict[str, tuple[object, object]] = {
+        "workers": (choices.workers, settings.num_threads or "as many as the service takes"),
+        "rollouts": (choices.rollouts, "no limit of its own" if limit is None else limit),
+        "operators": (", ".join(choices.operators), ", ".join(operators)),
+        "keep": (_KEEP, settings.keep),
+        "children an update": (_CHILDREN, settings.search.children or len(operators)),
+        "similarity": (choices.similarity, "off" if compared is None else compared[1]),
+        "patience": (choices.patience, min(patience, default="none")),
+        "target": (_target_of(choices, diagnosis), min(targets, default="none")),
+        "batching": (
+            describe_batching(choices.batching),
+            describe_batching(settings.executor.batching or Batching()),
+        ),
+        "temperature": (Temperature(), settings.diversity.temperature or "none"),
+        "restart": (_restart_of(choices) or "none", settings.diversity.restart or "none"),
     }
-    for name, value in theirs.items():
-        if (ours := getattr(choices, name)) != value:
-            yield name, _listed(ours), _listed(value)
-    if (runs := settings.executor.batching or Batching()) != planned:
-        yield "batching", describe_batching(planned), describe_batching(runs)
-    if settings.diversity.temperature != Temperature():
-        course = settings.diversity.temperature
-        yield "temperature", "the default schedule", "none" if course is None else str(course)
+    for name, (ours, theirs) in pairs.items():
+        if ours != theirs:
+            yield name, str(ours), str(theirs)
 
 
-def _listed(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _target_of(choices: Choices, diagnosis: Diagnosis) -> float:
+    return round(add_points(diagnosis.score, choices.target_points), _DIGITS)
+
+
+def _restart_of(choices: Choices) -> Restart | None:
+    # Patience would end the run before a restart.
+    return Restart() if choices.patience > Restart().patience else None

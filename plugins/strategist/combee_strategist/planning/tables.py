@@ -9,7 +9,8 @@ from typing import Any
 from combee_dspy.diversity import Restart, Temperature
 from combee_dspy.evaluation import Calibration, SizeComparison
 from combee_dspy.rollouts import Batching
-from combee_strategist.diagnosis import POINT
+from combee_strategist.canary import CanaryPlan
+from combee_strategist.diagnosis import POINT, add_points
 from combee_strategist.planning.batching import BatchSimulation
 from combee_strategist.planning.choices import Choices, Measured
 from combee_strategist.planning.shapes import Growth, Shape
@@ -202,7 +203,7 @@ class Tables:
             self._choice(
                 "soft target",
                 "target_points",
-                lambda n: f"{add_points(diagnosis.score, n):.3f}, serial + {n:g} in points",
+                lambda points: _target(diagnosis.score, points),
             ),
             ("deadline", budget.deadline.isoformat(), ASSUMED),
             ("binds first", budget.binds, ASSUMED),
@@ -214,12 +215,19 @@ class Tables:
             self._choice("share of the requests", "canary_share", "{:.0%}".format, decides),
             self._choice("hours", "canary_hours", "{:g}".format, decides),
             self._choice(
-                "rolled back where more than so many points worse", "canary_points", "{:g}".format
+                "promoted where shown to be worse by less than, in points",
+                "canary_points",
+                "{:g}".format,
+            ),
+            (
+                "taken back by itself where its failures pass the incumbent's by",
+                f"{CanaryPlan().errors:.0%} of the requests",
+                "default of combee publish: --errors",
             ),
             self._choice(
                 "least held-out score",
                 "target_points",
-                lambda n: f"{add_points(self.spec.serial.score, n):.3f}, serial + {n:g} in points",
+                lambda points: _target(self.spec.serial.score, points),
             ),
         ]
 
@@ -276,6 +284,8 @@ def _figure(amount: float) -> str:
     return f"{amount:,.{0 if amount >= 100 else 2}f}"
 
 
-def add_points(score: float, points: float) -> float:
-    """Return a score and so many points more, no more than 1 where the score is not."""
-    return max(score, min(score + points * POINT, 1.0))
+def _target(score: float, points: float) -> str:
+    target = add_points(score, points)
+    if target < score + points * POINT / 2:
+        return f"{target:.3f}, the highest there is: serial search has {score:.3f}"
+    return f"{target:.3f}, serial + {points:g} in points"
