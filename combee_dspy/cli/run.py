@@ -202,6 +202,7 @@ def _show_plan(plan: Plan) -> None:
 
 def _task_facts(plan: Plan, planned: TaskPlan, settings: Settings) -> dict[str, object]:
     """Return what a task would run, and what that will cost."""
+    from combee_dspy.artifacts import Playbook
     from combee_dspy.cli._estimate import Model, estimate
     from combee_dspy.evaluation import evaluator_lms
     from combee_dspy.search import make_compilation
@@ -236,7 +237,7 @@ def _task_facts(plan: Plan, planned: TaskPlan, settings: Settings) -> dict[str, 
         models,
         settings.costs,
         call_tokens,
-        each_read=not settings.edits_instructions,
+        each_read=isinstance(settings.artifact, Playbook),
     )
     return facts | ({"output": planned.output} if planned.output else {})
 

@@ -86,6 +86,17 @@ def test_a_dry_run_reckons_a_judge_and_what_of_the_budget_ends_first(shell, monk
     assert "; budget.tokens ends it" in estimate("{rollouts: 200, tokens: 50000}")[0]
 
 
+def test_a_dry_run_reckons_a_call_for_each_trajectory_of_a_playbook_alone(shell):
+    def proposer(artifact):
+        code, out, err = shell(
+            "run", written(f"{SIMULATED}strategies: {{artifact: {artifact}}}\n"), "--dry-run"
+        )
+        assert code == 0, err
+        return re.search(r"proposer ([\d,]+) in, ([\d,]+) out", " ".join(out.split())).groups()
+
+    assert proposer("memory") == proposer("instruction") != proposer("playbook")
+
+
 def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
     code, out, err = shell("run", written(SIMULATED + "output: out/learned.json\nlog_dir: log\n"))
     assert code == 0, err
