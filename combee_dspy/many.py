@@ -90,11 +90,12 @@ class TaskResult:
 def compile_many(
     tasks: Sequence[Task], *, combee: Combee, at_once: int | None = None
 ) -> list[TaskResult]:
-    """Compile several programs, each as it would be compiled alone with the same seed.
+    """Compile several programs over the slots of one service.
 
-    All of them share the slots of one service and one journal, which is one held-out
-    study; each has a search, a budget and books of its own. The most urgent effect of
-    any of them goes first. A task that fails leaves the others alone.
+    All of them share one journal, which is one held-out study; each has a search, a budget and
+    books of its own. The most urgent effect of any of them goes first. With a fixed size, or with
+    replayed decisions, each learns what it would learn alone with the same seed. A task that fails
+    leaves the others alone.
 
     Args:
         tasks: With distinct names.

@@ -47,7 +47,7 @@ def brief(
       ms, or when the latest scores are alike.
     - ``insert``, which takes in what the scan taught, beside four operators that edit what is
       there: ``rephrase``, ``reorder``, ``few-shot-swap``, ``instruction-channel``. One child each
-      update, drawn alike at first, and by what they have brought from the fifth update on.
+      update, by the operator whose turn it is in an order that the seed draws.
     - Refused are near copies, above what 0.92 is in the embedder's own scale, its measured
       threshold; the temperature follows a schedule.
     - A judge of its own, refused where it is known to be no smaller than the proposer, and held to

@@ -47,7 +47,9 @@ class Signed(Aggregator):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"search": Search(keep="trunk")}, {"artifact": "playbook"}], ids=str
+    "options",
+    [{}, {"search": Search(keep="pareto")}, {"artifact": "playbook"}, {"artifact": "memory"}],
+    ids=str,
 )
 def test_its_aggregate_is_what_decides_and_what_is_named(
     service: Any, tmp_path: Path, options: dict[str, Any]
@@ -76,7 +78,7 @@ def test_its_aggregate_is_what_decides_and_what_is_named(
         row["role"]
         for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")
     }
-    assert roles == ({"reflector"} if "artifact" in options else set()), (
+    assert roles == ({"reflector"} if options.get("artifact") == "playbook" else set()), (
         "nobody else reads or writes"
     )
     assert report.specs["aggregator"]["name"] == "signed"
