@@ -146,7 +146,7 @@ def test_init_without_a_terminal_leaves_what_nobody_answers_empty(shell, tmp_pat
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         code, out, err = shell("plan", "init", "spec.yaml")
         assert code == 0, err
-        assert f"Wrote spec.yaml: {empty} fields are empty" in out
+        assert f"\nWrote spec.yaml: {empty} fields are empty" in out, "a line of its own"
         text = (tmp_path / "spec.yaml").read_text(encoding="utf-8")
         assert "  slots:  # calls answered at once" in text
         code, _, err = shell("plan", "spec.yaml")

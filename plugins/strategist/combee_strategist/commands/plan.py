@@ -172,7 +172,8 @@ def _init(target: Path, run: Path | None) -> None:
         except typer.Abort:
             if sys.stdin.isatty():
                 raise
-            empty.append(name)  # nobody is there to ask
+            typer.echo()  # nobody is there to ask, and the question ends its line
+            empty.append(name)
             return None
 
     text = yaml.safe_dump(planning.ask(answers, answer), sort_keys=False, allow_unicode=True)
