@@ -9,7 +9,8 @@
 | ``_matching`` | which predictors made its calls | DSPy's signatures |
 | ``_json_lines``, ``_hugging_face``, ``_otlp``, ``_journal``, ``_mlflow`` | sources | stores |
 | ``_opening`` | whatever holds traces | sources |
-| ``_reading`` | what a reader sees of a trace | ``combee_dspy.reflections`` |
+| ``_steps`` | the steps of a trajectory, cut by what decides | ``combee_dspy.reflections`` |
+| ``_reading`` | what a reader sees of a trace | ``_steps`` |
 | ``_selection`` | from a flood the informative few | ``_reading`` |
 | ``_splitting`` | the newest days, held out | ``_opening`` |
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from combee_dspy.lms.redact import personal
 from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import estimate_record_tokens
-from combee_dspy.traces import Selection, Trace, is_right, read_trace
+from combee_dspy.traces import Selection, Trace, is_right, read_call, read_trace
 from combee_dspy.traces._selection import _Pool
 
 
@@ -197,20 +198,72 @@ def test_a_long_trajectory_is_cut_by_what_decides():
     assert left_out + sum(query is not None for query in seen) == 300
 
 
-def test_what_an_agent_hands_on_stands_there_once():
-    history = "I looked. "
-    calls = tuple(
-        PredictorCall("react", {"task": "Find it.", "history": history * number}, {"next": "look"})
-        for number in (1, 2, 3)
-    )
-    record = read_trace(
-        Trace("a", {"task": "Find it."}, {"answer": "no"}, calls, 0.0), 4_000
+def coder(steps):
+    """An agent that hands on a text, or messages, of all that it did and was answered."""
+    told, messages, calls = "(nothing yet)", [{"role": "system", "content": "Act."}], []
+    for number, printed in enumerate(steps):
+        inputs = {"task": "Find it.", "trajectory": told, "messages": list(messages)}
+        calls.append(PredictorCall("act", inputs, {"code": f"look({number})", "finished": False}))
+        turn = f"[{number}] code:\nlook({number})\n[{number}] printed:\n{printed}"
+        told = f"{told}\n\n{turn}" if number else turn
+        messages.append({"role": "tool", "content": f"{number}: {printed}"})
+    outputs = {"outcome": "Done.", "count": 0, "trajectory": told}
+    return Trace("a", {"task": "Find it."}, outputs, tuple(calls), 0.0, "It was not found.")
+
+
+READINGS = (
+    lambda trace, tokens: read_trace(trace, tokens),
+    lambda trace, tokens: read_call(trace, "act", tokens),
+)
+
+
+@pytest.mark.parametrize("read", READINGS)
+def test_what_an_agent_hands_on_is_cut_by_what_decides(read):
+    steps = [f"nothing of use, {number}. " * 12 for number in range(100)]
+    steps[40] = "PermissionError: the safe stays closed"
+    record = read(coder(steps), 2_000).record
+    assert estimate_record_tokens(record) <= 2_000
+    text = json.dumps(record)
+    assert "the safe stays closed" in text
+    assert "look(40)" in text, "what led to it"
+    assert "nothing of use, 99." in text, "what the last step was answered"
+
+
+@pytest.mark.parametrize("read", READINGS)
+def test_what_an_agent_hands_on_stands_there_once(read):
+    record = read(
+        coder([f"thing number {number} of many, " * 4 for number in range(6)]), 8_000
     ).record
-    assert [step.get("Inputs") for step in record["Steps"]] == [
-        None,
-        None,
-        {"history": history * 3},
+    text = json.dumps(record)
+    for number in range(6):
+        # In the text, and in the messages.
+        assert text.count(f"thing number {number} of many") == 4 * (1 + (number < 5))
+    result = record.get("Result of the Whole Program") or record["Generated Outputs"]
+    assert (result["outcome"], result["count"]) == ("Done.", 0)
+
+
+def test_what_a_tool_returned_stands_there_once():
+    trajectory = (
+        "[[ ## thought_0 ## ]]\nI look for it in the drawer.\n\n[[ ## observation_0 ## ]]\n"
+    )
+    seen = [f"{trajectory}a key", f"{trajectory}a key\n\n[[ ## observation_1 ## ]]\na ring"]
+    tools = [PredictorCall("Tool.look", {"place": "desk"}, {"output": what}) for what in seen]
+    calls = [PredictorCall("react", {"trajectory": text}, {"next": "look"}) for text in ("", *seen)]
+    calls = (calls[0], tools[0], calls[1], tools[1], calls[2])
+    outputs = {
+        "trajectory": {"thought_0": "I look for it in the drawer.", "observation_1": "a ring"}
+    }
+    trace = Trace("a", {"task": "Find it."}, outputs, calls, 0.0)
+    steps = read_trace(trace, 4_000).record
+    assert "trajectory" not in steps["Generated Outputs"]
+    assert [list(step.get("Inputs", {})) for step in steps["Steps"]] == [
+        ["trajectory"],
+        ["place"],
+        ["trajectory"],
+        ["place"],
+        [],
     ]
+    assert read_call(trace, "react", 4_000).record["Inputs"]["trajectory"].endswith("a ring")
 
 
 def test_records_of_any_size_in_any_order_give_the_same_choice():
