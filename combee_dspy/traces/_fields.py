@@ -25,15 +25,18 @@ FieldPaths: TypeAlias = Mapping[str, str | tuple[str, ...] | list[str] | Mapping
 
 A path is the name of a field, or names joined by dots. ``inputs``, ``outputs``, ``expected`` and
 ``tags`` take a path to an object, or to a value, several paths, or paths by the names that their
-values get. What is left out stands under its own name.
+values get. ``calls`` takes a path to a list of calls, or to the messages of a chat. What is left
+out stands under its own name.
 """
 
 _OBJECTS = ("inputs", "outputs", "expected", "tags")
 _VALUES = ("id", "score", "feedback", "error", "time", "prompt", "model")
-_OPTIONAL = ("error", "feedback", "score", "calls", "tags", "expected")
-# A field of a sparse record may be missing; one that so many records lack is named wrongly, but for
-# an optional one, of which a warning is enough.
+_REQUIRED = ("inputs", "outputs", "id", "time", "prompt", "model")
+# A field of a sparse record may be missing. One that no record has is named wrongly, and of one
+# that every record should have so many are enough to tell.
 _PATIENCE = 1_000
+# Who said what in a chat: OpenAI's messages, and ShareGPT's.
+_SPEAKERS = ("role", "from")
 _EXCERPT = 400
 _SAMPLE = 80
 _MISSING = object()
@@ -131,15 +134,24 @@ class RecordReader:
         )
 
     def finish(self) -> None:
-        """Refuse a mapping of which no record had a path, now that all or many were read.
+        """Refuse a mapping of which no record had a path, now that all were read.
+
+        A log without errors is no mistake: a warning says so.
 
         Raises:
             TraceFieldError: There is such a path; it shows the first record.
         """
         for wanted in self._wanted.values():
-            if wanted.record is not None:
-                problem = f"is in none of {self._records} records"
-                raise self._error(wanted.name, wanted.record, wanted.place, problem, wanted.path)
+            if wanted.name == "error":
+                text = "%s: error, looked for at %r, is in none of %d records"
+                logger.warning(text, self._source, wanted.path, self._records)
+            else:
+                self._refuse(wanted)
+
+    def _refuse(self, wanted: _Wanted) -> None:
+        if wanted.record is not None:
+            problem = f"is in none of {self._records} records"
+            raise self._error(wanted.name, wanted.record, wanted.place, problem, wanted.path)
 
     def _note_missing(self, record: Mapping[str, object], place: str) -> None:
         self._records += 1
@@ -149,16 +161,9 @@ class RecordReader:
             elif wanted.record is None:
                 wanted.record, wanted.place = record, place
         if self._records == _PATIENCE:
-            self._give_up_optional()
-            self.finish()
-
-    def _give_up_optional(self) -> None:
-        """Wait no longer for what many records may lack, such as errors of a log without any."""
-        for path, wanted in list(self._wanted.items()):
-            if wanted.name in _OPTIONAL:
-                del self._wanted[path]
-                text = "%s: %s, looked for at %r, is in none of the first %d records"
-                logger.warning(text, self._source, wanted.name, path, self._records)
+            for wanted in self._wanted.values():
+                if wanted.name in _REQUIRED:
+                    self._refuse(wanted)
 
     def _path(self, name: str) -> str:
         path = self._fields.get(name, name)
@@ -190,19 +195,13 @@ class RecordReader:
             return ()
         if not isinstance(steps, (list, tuple)):
             raise self._error("calls", record, place, "is no list of calls")
-        calls = []
+        calls: list[PredictorCall] = []
         for step in steps:
-            if not isinstance(step, Mapping):
-                raise self._error("calls", record, place, f"holds no call: {_sample(step)}")
-            outputs = step.get("outputs")
-            calls.append(
-                PredictorCall(
-                    _text(step.get("predictor")),
-                    as_fields(step.get("inputs"), "input"),
-                    None if outputs is None else as_fields(outputs, "output"),
-                    _text(step.get("completion")),
-                )
-            )
+            call = _read_call(step)
+            if call is None:
+                problem = f"holds no call, which has inputs or outputs: {_sample(step)}"
+                raise self._error("calls", record, place, problem)
+            calls.append(call)
         return tuple(calls)
 
     def _error(
@@ -213,8 +212,26 @@ class RecordReader:
         field = f"{name}, looked for at {where}," if where != repr(name) else name
         text = scrub(_text(dict(record)))
         excerpt = text if len(text) <= _EXCERPT else text[:_EXCERPT] + "…"
-        remedy = "Name where it stands in fields=."
+        remedy = "Name where it stands in fields=, as sources and records_as_traces take it."
         return TraceFieldError(f"{self._source}, {place}", problem, remedy, field, excerpt)
+
+
+def _read_call(step: object) -> PredictorCall | None:
+    """Return a step of a record, or a message of a chat, as a call; ``None`` for neither."""
+    if not isinstance(step, Mapping):
+        return None
+    if speaker := next((name for name in _SPEAKERS if name in step), None):
+        said = {name: value for name, value in step.items() if name != speaker and value}
+        return PredictorCall(_text(step[speaker]), {}, as_fields(said, ""))
+    if not {"inputs", "outputs", "completion"} & step.keys():
+        return None
+    outputs = step.get("outputs")
+    return PredictorCall(
+        _text(step.get("predictor")),
+        as_fields(step.get("inputs"), "input"),
+        None if outputs is None else as_fields(outputs, "output"),
+        _text(step.get("completion")),
+    )
 
 
 def _paths(paths: str | tuple[str, ...] | list[str] | Mapping[str, str]) -> tuple[str, ...]:

@@ -56,16 +56,17 @@ def make_matcher(program: dspy.Module) -> Callable[[Trace], Trace]:
 
     A call that the source stamped with a path in the program keeps it. Another belongs to every
     predictor whose input and output fields it has; the first is its ``predictor``, the others are
-    in ``also``. A trace without calls is taken for a call of the predictor with its own fields.
+    in ``also``. A trace none of whose calls is a predictor's, whoever answered, ends with a call of
+    the predictor that has its own fields.
     """
     signatures = {path: predictor.signature for path, predictor in program.named_predictors()}
 
     def match(trace: Trace) -> Trace:
-        calls = trace.calls or (PredictorCall("", trace.inputs, trace.outputs),)
-        matched = [_match_call(call, signatures) for call in calls]
-        if not trace.calls:
-            matched = [call for call in matched if call.predictor]
-        return replace(trace, calls=tuple(matched))
+        calls = [_match_call(call, signatures) for call in trace.calls]
+        if not any(call.predictor in signatures for call in calls):
+            own = _match_call(PredictorCall("", trace.inputs, trace.outputs), signatures)
+            calls += [own] if own.predictor else []
+        return replace(trace, calls=tuple(calls))
 
     return match
 

@@ -46,4 +46,9 @@ def open_traces(traces: Traces) -> Iterator[Trace]:
             if recorded is not None:
                 yield recorded
         else:
+            if isinstance(item, str):  # iterating a data frame yields the names of its columns
+                remedy += (
+                    " Of a data frame give frame.to_dict('records'); of MLflow's,"
+                    " mlflow.search_traces(return_type='list')."
+                )
             raise ArgumentTypeError("traces", item, "is no trace and no record", remedy)

@@ -45,17 +45,22 @@ def test_a_row_without_a_label_has_none(tmp_path):
     assert [trace.expected for trace in traces] == [{"expected": "yes"}, {}, {}]
 
 
-def test_an_optional_field_may_come_late(caplog):
-    records = [{"q": str(number)} for number in range(1_200)] + [{"q": "z", "stars": 1, "why": "x"}]
-    fields = {"inputs": "q", "score": "stars", "error": "why"}
-    *_, last = records_as_traces(records, fields)
-    assert (last.score, last.error) == (1.0, "x")
-    assert [record.getMessage() for record in caplog.records] == [
-        "records: score, looked for at 'stars', is in none of the first 1000 records",
-        "records: error, looked for at 'why', is in none of the first 1000 records",
-    ]
+def test_an_optional_field_may_come_late_but_not_never():
+    records = [{"q": str(number)} for number in range(1_200)] + [{"q": "z", "stars": 1}]
+    *_, last = records_as_traces(records, {"inputs": "q", "score": "stars"})
+    assert last.score == 1.0
+    with pytest.raises(TraceFieldError, match="'star', is in none of 1201 records"):
+        list(records_as_traces(records, {"inputs": "q", "score": "star"}))
     with pytest.raises(TraceFieldError, match="in none of 1000 records"):
         list(records_as_traces(records, {"inputs": ["q", "wrong"]}))
+
+
+def test_a_log_without_errors_is_no_mistake(caplog):
+    (trace,) = records_as_traces([{"q": "x"}], {"inputs": "q", "error": "why"})
+    assert trace.error == ""
+    assert [record.getMessage() for record in caplog.records] == [
+        "records: error, looked for at 'why', is in none of 1 records"
+    ]
 
 
 def test_a_single_line_may_begin_with_a_mark_and_lack_its_end(tmp_path):

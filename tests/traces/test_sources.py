@@ -18,7 +18,12 @@ import dspy
 import numpy as np
 import pytest
 
-from combee_dspy.exceptions import ArgumentValueError, TraceFieldError, TraceSourceError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    TraceFieldError,
+    TraceSourceError,
+)
 from combee_dspy.records import PredictorCall
 from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.traces import (
@@ -29,7 +34,10 @@ from combee_dspy.traces import (
     OtlpFile,
     Selection,
     Trace,
+    make_matcher,
     measure_coverage,
+    open_traces,
+    read_call,
     records_as_traces,
 )
 from tests.traces.material import (
@@ -106,15 +114,36 @@ def test_lines_of_somebody_elses_are_mapped(tmp_path):
             "score, looked for at 'stars', is in none of 2 records",
         ),
         ({"inputs": "q", "score": "q"}, "score, looked for at 'q', is no score: 'How?'"),
+        ({"inputs": "q", "calls": "log"}, "calls, looked for at 'log', holds no call, which"),
     ],
 )
 def test_a_wrong_mapping_shows_a_record_and_the_field(fields, named):
-    records = [{"q": "How?", "api_key": "sk-abcdefghijkl"}, {"q": "Why?"}]
+    records = [{"q": "How?", "api_key": "sk-abcdefghijkl", "log": [{"did": "x"}]}, {"q": "Why?"}]
     with pytest.raises(TraceFieldError) as error:
         list(records_as_traces(records, fields))
     assert named in str(error.value)
     assert '"q":"How?"' in str(error.value)
     assert "sk-abc" not in str(error.value)
+
+
+@pytest.mark.parametrize("speaker", ["role", "from"])
+def test_messages_of_a_chat_are_steps(speaker, tmp_path):
+    messages = [
+        {speaker: "assistant", "content": None, "tool_calls": [{"name": "look"}]},
+        {speaker: "tool", "content": "FileNotFoundError: no such drawer"},
+    ]
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"q": "Where?", "a": "No", "chat": messages, "stars": 0}) + "\n")
+    fields = {"inputs": {"question": "q"}, "outputs": {"answer": "a"}, "score": "stars"}
+    (trace,) = JsonLines(str(path), {**fields, "calls": "chat"}).read()
+    assert trace.calls == (
+        PredictorCall("assistant", {}, {"tool_calls": [{"name": "look"}]}),
+        PredictorCall("tool", {}, {"content": "FileNotFoundError: no such drawer"}),
+    )
+    program = dspy.Predict("question -> answer")
+    assert measure_coverage([trace], program).matched == 1, "by what was asked and answered"
+    record = read_call(make_matcher(program)(trace), "self", 2_000).record
+    assert [step["Step"] for step in record["Other Steps"]] == ["assistant", "tool"]
 
 
 def test_values_of_data_frames_are_read():
@@ -145,6 +174,11 @@ def test_values_of_data_frames_are_read():
 def test_scores_of_numpy_are_scores(value, score):
     (trace,) = records_as_traces([{"inputs": {"q": 1}, "score": value}])
     assert trace.score == score
+
+
+def test_a_data_frame_says_how_to_hand_it_over():
+    with pytest.raises(ArgumentTypeError, match=r"return_type='list'"):
+        list(open_traces(dict.fromkeys(["trace_id", "trace"]).keys()))
 
 
 def test_fields_that_no_trace_has_are_refused():
