@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from studies.weighing.flood import make_flood
 from studies.weighing.records import make_records
 from studies.weighing.traces import learn, write_source
 
@@ -27,3 +28,12 @@ def test_records_of_eight_rules_teach_them_from_each_source(task, tmp_path):
         assert outcome.right == len(task.heldout)
         assert outcome.wrong_lines == 0
     assert books[0] == books[1]
+
+
+def test_a_flood_has_what_selection_is_for():
+    records = list(make_flood(0, 4_000))
+    ids = [record["id"] for record in records]
+    assert len(ids) == len(set(ids))
+    assert 0.1 < sum(record["score"] == 0 for record in records) / len(records) < 0.3
+    assert any(str(name).endswith("again") for name in ids)
+    assert any(record["tags"] == {"caller": "cron-4"} for record in records)

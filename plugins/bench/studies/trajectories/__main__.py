@@ -1,22 +1,18 @@
 """A playbook from 60 long trajectories of an agent, beside serial ACE on the same ones.
 
-From plugins/bench, beside plugins/appworld (its README says how to set it up):
-``PYTHONPATH=../appworld python -m studies.trajectories``. The world is the miniature AppWorld,
-whose apps and checks are real. The agent and the readers are scripted: no language model.
+From plugins/bench, beside plugins/appworld or plugins/terminal-bench, whose READMEs say how to set
+them up: ``PYTHONPATH=$PYTHONPATH:../appworld python -m studies.trajectories appworld``, or
+``terminal-bench``. The agent and the readers are scripted: no language model.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import re
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 import dspy
@@ -28,55 +24,11 @@ from combee_dspy.records import Rollout
 from combee_dspy.rollouts import RolloutJob, run_rollout
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat, as_json
 from combee_dspy.traces import Trace
+from studies.trajectories.appworld import APPWORLD
+from studies.trajectories.terminal import TERMINAL
+from studies.trajectories.worlds import Scene, World
 
-FINISH = (
-    "When the work is done, call apis.supervisor.complete_task, with answer= where the task is a"
-    " question."
-)
-PAGES = "Ask for page_limit=20 where you search or list: a page holds five otherwise."
-RULES = (FINISH, PAGES)
-
-_LOGIN = """
-passwords = {{row["account_name"]: row["password"] for row in apis.supervisor.show_account_passwords()}}
-email = apis.supervisor.show_profile()["email"]
-token = apis.{app}.login(username=email, password=passwords["{app}"])["access_token"]
-print("logged in to {app}")
-"""  # noqa: E501 - the agent's own code
-_LOOKS = (
-    "print(apis.api_docs.show_app_descriptions())",
-    "print(apis.api_docs.show_api_descriptions(app_name='simple_note'))",
-    "print(apis.api_docs.show_api_descriptions(app_name='todoist'))",
-    "print(apis.api_docs.show_api_doc(app_name='simple_note', api_name='search_notes'))",
-    "print(apis.api_docs.show_api_doc(app_name='todoist', api_name='show_projects'))",
-    "print(apis.supervisor.show_profile())",
-    "print(apis.simple_note.list_everything())",
-    "print(apis.todoist.show_projects())",
-)
-_MOST_STEPS = 50
-
-
-def plan_steps(task: str, advice: str, draw: int) -> list[str]:
-    """Return what the scripted agent carries out: a long way around, then the work."""
-    stream = random.Random(f"{task}/{draw}")  # noqa: S311 - a seed
-    steps = [stream.choice(_LOOKS) for _ in range(stream.randint(25, 40))]
-    app, work = _work(task, ", page_limit=20" if PAGES in advice else "")
-    steps += [_LOGIN.format(app=app), work]
-    if FINISH in advice:
-        steps.append("apis.supervisor.complete_task(answer=answer)")
-    return steps
-
-
-def _work(task: str, pages: str) -> tuple[str, str]:
-    if match := re.search(r"titled '(.+?)' with the content '(.+?)'", task):
-        fields = f"title={match[1]!r}, content={match[2]!r}"
-        note = f"apis.simple_note.create_note(access_token=token, {fields})"
-        return "simple_note", f"print({note})\nanswer = None"
-    if match := re.search(r"the tag '(.+?)'", task):
-        notes = f"apis.simple_note.search_notes(access_token=token, tags=[{match[1]!r}]{pages})"
-        return "simple_note", f"answer = len({notes})\nprint(answer)"
-    projects = f"apis.todoist.show_projects(access_token=token{pages})"
-    counted = f"[item for item in {projects} if not item['is_inbox']]"
-    return "todoist", f"answer = len({counted})\nprint(answer)"
+WORLDS = {"appworld": APPWORLD, "terminal-bench": TERMINAL}
 
 
 def _answer(request: ScriptedRequest, fields: dict[str, object]) -> str:
@@ -87,15 +39,18 @@ def _answer(request: ScriptedRequest, fields: dict[str, object]) -> str:
 class Actor:
     """The scripted agent; another draw goes another way around, and may have a habit."""
 
+    world: World
     draw: int = 0
     habit: str = ""
 
     def __call__(self, request: ScriptedRequest) -> str:
         """Return the next step."""
         advice = f"{request.system} {self.habit}"
-        steps = plan_steps(request.last.partition("trajectory")[0], advice, self.draw)
+        steps = self.world.plan(request.last.partition("trajectory")[0], advice, self.draw)
         done = request.last.count("] printed:")
-        fields = {"code": steps[done], "finished": str(done == len(steps) - 1), "outcome": "Done."}
+        finished = str(done == len(steps) - 1)
+        # A world asks for one of the two beside the code.
+        fields = {"code": steps[done], "finished": finished, "outcome": "Done.", "summary": "Done."}
         return _answer(request, fields)
 
 
@@ -103,6 +58,7 @@ class Actor:
 class Reader:
     """The scripted readers: they see what feedback says, take their time, and are counted."""
 
+    world: World
     seconds: float
     calls: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
@@ -111,11 +67,9 @@ class Reader:
         """Return lessons, an insight, or that nothing is to be compared."""
         time.sleep(self.seconds)
         text = request.text.replace("\\n", "\n")
-        lessons = [rule for rule in RULES if rule in text]
-        if re.search(r"Not met:\s*- assert the task was marked complete", text):
-            lessons.append(FINISH)
-        if re.search(r"- assert answers match\.\s+'\d", text):
-            lessons.append(PAGES)
+        rules = self.world.rules
+        lessons = [rule for rule in rules.values() if rule in text]
+        lessons += [rule for check, rule in rules.items() if re.search(check, text)]
         lessons = list(dict.fromkeys(lessons))
         if "`contradictory`" in request.text or "[[ ## contradictory ## ]]" in request.text:
             names = ("same", "contradictory", "narrower", "empty")
@@ -130,60 +84,28 @@ class Reader:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """The miniature world: a program that acts in it, and its tasks."""
-
-    program: dspy.Module
-    metric: object
-    train: Sequence[dspy.Example]
-    heldout: Sequence[dspy.Example]
-
-
-@contextmanager
-def open_scene(workers: int) -> Iterator[Scene]:
-    """Make a miniature world and start its servers."""
-    from combee_appworld import AppWorld, install, make_miniature
-
-    with tempfile.TemporaryDirectory() as folder:
-        root = make_miniature(Path(folder) / "root", install())
-        appworld = AppWorld(
-            root, heldout="test", agent="code", workers=workers, max_iters=_MOST_STEPS
-        ).load()
-        program = appworld.program()
-        try:
-            yield Scene(
-                program, appworld.metric, appworld.train.examples, appworld.heldout.examples
-            )
-        finally:
-            program.pool.close()
-
-
-def run(
-    scene: Scene, program: dspy.Module, example: dspy.Example, draw: int, habit: str = ""
-) -> Rollout:
+def run(scene: Scene, program: dspy.Module, example: dspy.Example, actor: Actor) -> Rollout:
     """Let an agent act on one task."""
     job = RolloutJob(program, example, example.task_id, scene.metric, 0.0, Tariff(None), False)
-    lm = ScriptedLM(Actor(draw, habit), model="scripted/agent")
+    lm = ScriptedLM(actor, model="scripted/agent")
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
         return run_rollout(job)
 
 
-def record(scene: Scene, count: int) -> list[Trace]:
+def record(world: World, scene: Scene, count: int) -> list[Trace]:
     """Return trajectories of an agent that lacks both rules; every second one had one of them.
 
-    Who never says that the work is done gets no verdict on the answer: only those can teach that it
-    is wrong.
+    Who breaks the first rule gets no verdict on the second: only the others can teach it.
     """
     traces = []
     for number in range(count):
         example = scene.train[number % len(scene.train)]
-        habit = FINISH if number // len(scene.train) % 2 else ""
-        rollout = run(scene, scene.program, example, number, habit)
+        habit = world.habit if number // len(scene.train) % 2 else ""
+        rollout = run(scene, scene.program, example, Actor(world, number, habit))
         inputs = dict(example.inputs().items())
         calls = rollout.calls
-        outcome = {"outcome": "Done."}
-        traces.append(Trace(f"s{number}", inputs, outcome, calls, rollout.score, rollout.feedback))
+        outputs = rollout.prediction
+        traces.append(Trace(f"s{number}", inputs, outputs, calls, rollout.score, rollout.feedback))
     return traces
 
 
@@ -214,13 +136,15 @@ def learn(
 
 
 def main(
+    name: Annotated[str, typer.Argument(help="appworld or terminal-bench.")] = "appworld",
     count: Annotated[int, typer.Option(help="Trajectories.")] = 60,
     seconds: Annotated[float, typer.Option(help="What one answer of a reader takes.")] = 2.0,
     workers: Annotated[int, typer.Option(help="Worlds.")] = 2,
 ) -> None:
     """Print what each way learned, and what it took."""
-    with open_scene(workers) as scene:
-        traces = record(scene, count)
+    world = WORLDS[name]
+    with world.open(workers) as scene:
+        traces = record(world, scene, count)
         sizes = [len(json.dumps(trace.calls[-1].inputs)) // 4 for trace in traces]
         steps = sorted(len(trace.calls) for trace in traces)
         typer.echo(
@@ -230,17 +154,17 @@ def main(
         )
         typer.echo("| | held-out tasks done | seconds | calls | tokens read | tokens written |")
         typer.echo("| --- | ---: | ---: | ---: | ---: | ---: |")
-        typer.echo(f"| untouched | {_score(scene, scene.program)} | | | | |")
-        for name, serial in (("serial ACE", True), ("Combee", False)):
-            reader = Reader(seconds)
+        typer.echo(f"| untouched | {_score(world, scene, scene.program)} | | | | |")
+        for way, serial in (("serial ACE", True), ("Combee", False)):
+            reader = Reader(world, seconds)
             program, took = learn(scene, traces, reader, serial=serial)
             cells = f"{took:.1f} | {reader.calls} | {reader.tokens['read']:,}"
             written = f"{reader.tokens['written']:,}"
-            typer.echo(f"| {name} | {_score(scene, program)} | {cells} | {written} |")
+            typer.echo(f"| {way} | {_score(world, scene, program)} | {cells} | {written} |")
 
 
-def _score(scene: Scene, program: dspy.Module) -> str:
-    done = sum(run(scene, program, example, 0).score for example in scene.heldout)
+def _score(world: World, scene: Scene, program: dspy.Module) -> str:
+    done = sum(run(scene, program, example, Actor(world)).score for example in scene.heldout)
     return f"{done:.0f} of {len(scene.heldout)}"
 
 
