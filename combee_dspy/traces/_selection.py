@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from heapq import heappush, heappushpop
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -161,37 +160,45 @@ class Selected:
         )
 
 
-@dataclass(order=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
-    """A trace in a kind's heap: the largest draw lies on top, and leaves first."""
+    """A trace that may still be chosen: the smallest draws of a kind are read first."""
 
-    order: float
-    recording: Recording = field(compare=False)
-    reflection: Reflection = field(compare=False)
-    size: int = field(compare=False)
+    draw: int
+    recording: Recording
+    reflection: Reflection
+    size: int
+
+
+class _Place(NamedTuple):
+    """Where an entry stands in the order of reading: failures first, each kind in its turn."""
+
+    tier: int  # 0 for failures, 1 for what went right
+    rank: int  # among its kind
+    draw: int
+    kind: str
 
 
 class _Pool:
     """Traces so far, as many as may still be chosen. Not thread-safe.
 
-    A kind holds its smallest draws. The place of a trace in the order of reading only grows while
-    others come in, and each record takes at least as much as the smallest one so far. So what lies
-    behind as many records of that size as the budget has room for is never chosen, and is dropped:
-    by ranks, whenever twice as many are held. Only a record that is smaller than all before, after
-    such a cut, can make the order of arrival matter.
+    The place of a trace in the order of reading only grows while others come in, and each record
+    takes at least as much as the smallest one so far. So what lies behind as many records of that
+    size as the budget has room for is never chosen, nor is a later trace of its kind with a larger
+    draw: both are dropped, whenever twice as many are held. Only a record that is smaller than all
+    before, after such a cut, can make the order of arrival matter.
     """
 
     def __init__(self, selection: Selection, scrub: Callable[[str], str] | None) -> None:
         self._selection, self._scrub = selection, scrub
-        self._heaps: dict[tuple[int, str], list[_Entry]] = {}
+        self._entries: dict[tuple[int, str], list[_Entry]] = {}
+        # By kind: the smallest draw that was dropped.
+        self._limits: dict[tuple[int, str], int] = {}
+        self._held = 0
+        self._least = selection.tokens  # tokens of the smallest record
         self._digests: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
-        self._held = 0  # traces
-        self._least = selection.tokens  # tokens of the smallest record
-        self._most = 0  # traces that are held without a cut
-        # By tier: failures, then what went right.
-        self._depth: list[int | None] = [None, None]
         self._cursor = ""
 
     def take(self, trace: Trace) -> None:
@@ -216,7 +223,7 @@ class _Pool:
             if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
                 kind = f"others {_hash(kind) % _SHARED_KINDS}"
             self._kinds[kind] += 1
-        elif (tier, kind) not in self._heaps and len(self._heaps) >= 2 * _MOST_KINDS:
+        elif (tier, kind) not in self._entries and len(self._entries) >= 2 * _MOST_KINDS:
             kind = f"others {_hash(kind) % _SHARED_KINDS}"
         self._hold(tier, kind, trace, digest)
 
@@ -230,25 +237,18 @@ class _Pool:
 
     def _hold(self, tier: int, kind: str, trace: Trace, digest: int) -> None:
         # The content draws, not the id or the place: every source gives the same order.
-        order = -float(_hash(f"{self._selection.seed}/{digest}"))
-        heap = self._heaps.setdefault((tier, kind), [])
-        depth = self._depth[tier]
-        if depth is not None and len(heap) >= depth and (not heap or order < heap[0].order):
+        draw = _hash(f"{self._selection.seed}/{digest}")
+        if draw >= self._limits.get((tier, kind), draw + 1):
             return
         redacted = redact_trace(trace, self._scrub) if self._scrub else trace
         most = min(self._selection.trace_tokens, self._selection.tokens)
         reflection = read_trace(redacted, most, perfect=self._selection.perfect)
-        size = estimate_record_tokens(reflection.record)
-        entry = _Entry(order, Recording(redacted, trace), reflection, size)
-        if size < self._least:
-            self._least = max(1, size)
-            self._most = max(self._most, 2 * self._reach)
-        if depth is not None and len(heap) >= depth:
-            heappushpop(heap, entry)
-            return
-        heappush(heap, entry)
+        size = max(1, estimate_record_tokens(reflection.record))
+        entry = _Entry(draw, Recording(redacted, trace), reflection, size)
+        self._entries.setdefault((tier, kind), []).append(entry)
         self._held += 1
-        if self._held > self._most:
+        self._least = min(self._least, size)
+        if self._held > 2 * self._reach:
             self._cut()
 
     @property
@@ -258,37 +258,31 @@ class _Pool:
 
     def _cut(self) -> None:
         """Drop what the budget cannot reach."""
-        reached = self._in_order()[: self._reach]
-        self._depth = [
-            max((rank + 1 for level, rank, *_ in reached if level == tier), default=0)
-            for tier in (0, 1)
-        ]
-        for (tier, kind), heap in list(self._heaps.items()):
-            depth = self._depth[tier] or 0
-            self._heaps[tier, kind] = sorted(heap)[-depth:] if depth else []
-        self._held = sum(map(len, self._heaps.values()))
-        # Of many kinds a cut leaves much: it sorts all, so the next one waits until that doubles.
-        self._most = 2 * max(self._held, self._reach)
+        ordered = self._in_order()
+        for place, _ in reversed(ordered[self._reach :]):
+            self._limits[place.tier, place.kind] = place.draw
+        self._entries = {kind: [] for kind in self._entries}
+        for place, entry in ordered[: self._reach]:
+            self._entries[place.tier, place.kind].append(entry)
+        self._held = len(ordered[: self._reach])
 
-    def _in_order(self) -> list[tuple[int, int, float, _Entry]]:
-        """Return tier, rank, draw and entry of all that is held, in the order of reading."""
-        ranked = [
-            (tier, rank, -entry.order, entry)
-            for (tier, _), heap in self._heaps.items()
-            for rank, entry in enumerate(sorted(heap, reverse=True))
+    def _in_order(self) -> list[tuple[_Place, _Entry]]:
+        """Return all that is held in the order of reading."""
+        places = [
+            (_Place(tier, rank, entry.draw, kind), entry)
+            for (tier, kind), entries in self._entries.items()
+            for rank, entry in enumerate(sorted(entries, key=lambda entry: entry.draw))
         ]
-        return sorted(ranked, key=lambda item: item[:3])
+        return sorted(places, key=lambda item: item[0])
 
     def selected(self) -> Selected:
         ordered = self._in_order()
-        sizes = accumulate(entry.size for *_, entry in ordered)
+        sizes = accumulate(entry.size for _, entry in ordered)
         ordered = ordered[: sum(size <= self._selection.tokens for size in sizes)]
-        entries = [entry for *_, entry in ordered]
+        entries = [entry for _, entry in ordered]
         reflections = tuple(
-            Reflection(
-                place, entry.reflection.record, entry.recording.redacted.id, perfect=bool(tier)
-            )
-            for place, (tier, _, _, entry) in enumerate(ordered)
+            replace(entry.reflection, index=number, perfect=bool(place.tier))
+            for number, (place, entry) in enumerate(ordered)
         )
         return Selected(
             tuple(entry.recording for entry in entries),
