@@ -221,8 +221,8 @@ def _read_call(step: object) -> PredictorCall | None:
     if not isinstance(step, Mapping):
         return None
     if speaker := next((name for name in _SPEAKERS if name in step), None):
-        said = {name: value for name, value in step.items() if name != speaker and value}
-        return PredictorCall(_text(step[speaker]), {}, as_fields(said, ""))
+        fields = {name: value for name, value in step.items() if name != speaker and value}
+        return PredictorCall(_text(step[speaker]), {}, as_fields(fields, ""))
     if not {"inputs", "outputs", "completion"} & step.keys():
         return None
     outputs = step.get("outputs")

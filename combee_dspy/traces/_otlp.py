@@ -143,12 +143,12 @@ def _read_trace(name: str, raw: Iterable[Mapping[str, object]], cursor: str) -> 
             tags = {key: str(value) for key, value in texts_of_root.items() if key not in skipped}
         for event in _maps(item, "events"):
             if event.get("name") == _EVALUATION:
-                said = _attributes(event)
-                score = parse_score(said.get("gen_ai.evaluation.score.value"))
+                result = _attributes(event)
+                score = parse_score(result.get("gen_ai.evaluation.score.value"))
                 if score is not None:
                     scores.append(score)
-                label = _word(said.get("gen_ai.evaluation.score.label"))
-                reason = _word(said.get("gen_ai.evaluation.explanation"))
+                label = _word(result.get("gen_ai.evaluation.score.label"))
+                reason = _word(result.get("gen_ai.evaluation.explanation"))
                 texts.append(": ".join(filter(None, (label, reason))))
     mean = sum(scores) / len(scores) if scores else None
     judgement = Judgement(mean, "\n".join(filter(None, texts)))

@@ -156,14 +156,14 @@ def read_call(trace: Trace, predictor: str, tokens: int, perfect: float = 1.0) -
     places = [place for place, call in enumerate(trace.calls) if call.is_of(predictor)]
     if not places:
         return None
-    shown = places[-1]
+    subject = places[-1]
     record: dict[str, object] = {
-        INPUTS: read_inputs(trace.calls, shown),
-        ANSWER: answer_of(trace.calls[shown]),
+        INPUTS: read_inputs(trace.calls, subject),
+        ANSWER: answer_of(trace.calls[subject]),
     }
     if trace.error:
         record[ERROR] = trace.error
-    if others := read_steps(trace, shown):
+    if others := read_steps(trace, subject):
         room = tokens - estimate_record_tokens(record)
         record[OTHER_STEPS] = cut_steps(others, room, tokens)
         record[RESULT] = untold(trace.outputs or {}, trace.calls)

@@ -31,7 +31,7 @@ _LONG = 80
 _NOTHING = object()
 
 
-def read_steps(trace: Trace, shown: int | None = None) -> list[Mapping[str, object]]:
+def read_steps(trace: Trace, subject: int | None = None) -> list[Mapping[str, object]]:
     """Return the calls of a trace as steps, without inputs that stand elsewhere in the record.
 
     Agents hand on all that happened so far. Of such an input a step has what was added since a call
@@ -39,13 +39,13 @@ def read_steps(trace: Trace, shown: int | None = None) -> list[Mapping[str, obje
 
     Args:
         trace: The trace.
-        shown: Position of the call that the record is about, and which is no step; ``None`` for
+        subject: Position of the call that the record is about, and which is no step; ``None`` for
             none.
     """
-    about = trace.inputs if shown is None else {**trace.inputs, **trace.calls[shown].inputs}
+    about = trace.inputs if subject is None else {**trace.inputs, **trace.calls[subject].inputs}
     steps: list[Mapping[str, object]] = []
     for place, call in enumerate(trace.calls):
-        if place == shown:
+        if place == subject:
             continue
         inputs: dict[str, object] = {}
         for name, value in call.inputs.items():

@@ -205,14 +205,14 @@ def test_a_long_trajectory_is_cut_by_what_decides():
 
 def coder(steps):
     """An agent that hands on a text, or messages, of all that it did and was answered."""
-    told, messages, calls = "(nothing yet)", [{"role": "system", "content": "Act."}], []
+    history, messages, calls = "(nothing yet)", [{"role": "system", "content": "Act."}], []
     for number, printed in enumerate(steps):
-        inputs = {"task": "Find it.", "trajectory": told, "messages": list(messages)}
+        inputs = {"task": "Find it.", "trajectory": history, "messages": list(messages)}
         calls.append(PredictorCall("act", inputs, {"code": f"look({number})", "finished": False}))
         turn = f"[{number}] code:\nlook({number})\n[{number}] printed:\n{printed}"
-        told = f"{told}\n\n{turn}" if number else turn
+        history = f"{history}\n\n{turn}" if number else turn
         messages.append({"role": "tool", "content": f"{number}: {printed}"})
-    outputs = {"outcome": "Done.", "count": 0, "trajectory": told}
+    outputs = {"outcome": "Done.", "count": 0, "trajectory": history}
     return Trace("a", {"task": "Find it."}, outputs, tuple(calls), 0.0, "It was not found.")
 
 
