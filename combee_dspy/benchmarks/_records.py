@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
+_ENDS = {"train": 0.6, "validation": 0.8, "heldout": 1.0}
+"""Where each split of one file ends, as a share of all hashes."""
+
 PUBLISHED = (
     "these have ACE's names and numbers of rows, whole, scored as in ACE; no row hashes of ACE's"
     " are known here"
@@ -60,9 +63,9 @@ class RecordBenchmark(Benchmark):
     Attributes:
         path: A directory or HTTP address holding ``train.jsonl``, ``validation.jsonl`` and
             ``test.jsonl``; a directory with the benchmark's published files under their own names,
-            which are run as they are (a row of held-out is in no other split all the same); a zip
-            file of the three; one ``.jsonl`` file or address, cut 60/20/20 by hash; or a hub id
-            ``owner/name`` with the three splits. ``test`` becomes held-out.
+            which are run as they are (a row of held-out is in no other split all the same); one
+            ``.jsonl`` file or address, cut 60/20/20 by hash; or a hub id ``owner/name`` with the
+            three splits. ``test`` becomes held-out.
         revision: The 40-digit commit to read; required for a hub id, and only there.
         train: Rows to learn from, those whose hashes come first. ``None``: all.
         validation: … to select on.
@@ -104,10 +107,6 @@ class RecordBenchmark(Benchmark):
         """
         return ()
 
-    def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
-        """Yield the rows to use of those that the source holds. By default, all."""
-        return rows
-
     def read(self) -> Reading:
         """Read, check, cut, slice and pin the rows.
 
@@ -123,11 +122,7 @@ class RecordBenchmark(Benchmark):
         }
         how = ""
         if place.layout == "single":
-            ends = {"train": 0.6, "validation": 0.8, "heldout": 1.0}
-            rows_by_split, how = self._cut(rows_by_split["all"], ends), ", cut 60/20/20 by hash"
-        elif place.layout == "nested":
-            rows_by_split |= self._cut(rows_by_split["train"], {"train": 0.75, "validation": 1.0})
-            how = ", its training rows cut 75/25 by hash"
+            rows_by_split, how = self._cut(rows_by_split["all"]), ", cut 60/20/20 by hash"
         if empty := [split for split in SPLITS if not rows_by_split[split]]:
             raise source.error(f"the {empty[0]} split is empty")
         every: Mapping[str, Sequence[Row]] = rows_by_split
@@ -166,7 +161,7 @@ class RecordBenchmark(Benchmark):
         return ""
 
     def _checked(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
-        for number, row in enumerate(self.records(rows, split), 1):
+        for number, row in enumerate(rows, 1):
             if problem := self.problem(row):
                 source = self.source
                 raise source.error(
@@ -174,13 +169,12 @@ class RecordBenchmark(Benchmark):
                 )
             yield row
 
-    def _cut(self, rows: Sequence[Row], ends: Mapping[str, float]) -> dict[str, list[Row]]:
-        """Cut rows into parts by their hashes alone, so that their order does not count and equal
+    def _cut(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
+        """Cut rows into splits by their hashes alone, so that their order does not count and equal
         rows stay together.
 
-        ``ends`` says where each part ends in [0, 1], ascending. Rows that share what
-        :meth:`together` returns (such as a sentence), directly or through others, go where the
-        smallest of their hashes goes.
+        Rows that share what :meth:`together` returns (such as a sentence), directly or through
+        others, go where the smallest of their hashes goes.
         """
         from scipy.cluster.hierarchy import DisjointSet
 
@@ -193,11 +187,11 @@ class RecordBenchmark(Benchmark):
         smallest: dict[int, str] = {}
         for group in groups.subsets():
             smallest |= dict.fromkeys(group, min(hashes[place] for place in group))
-        parts: dict[str, list[Row]] = {name: [] for name in ends}
+        parts: dict[str, list[Row]] = {name: [] for name in SPLITS}
         for place, row in enumerate(rows):
             key = hashlib.sha256(canonical_json([self.name, smallest[place]]).encode()).hexdigest()
             where = int(key[:8], 16) / 2**32
-            parts[next(name for name, end in ends.items() if where < end)].append(row)
+            parts[next(name for name, end in _ENDS.items() if where < end)].append(row)
         return parts
 
 

@@ -1,15 +1,14 @@
-"""From what a user names (folder, file, zip archive, address, hub data set) to raw rows."""
+"""From what a user names (folder, file, address, hub data set) to raw rows."""
 
 from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from combee_dspy.benchmarks._base import Availability, Row
@@ -17,7 +16,7 @@ from combee_dspy.benchmarks._network import within_reach
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.files import check_plain
 
-_FILES = (".jsonl", ".json", ".zip")
+_FILES = (".jsonl", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +25,14 @@ class Place:
 
     Attributes:
         layout: How its rows lie. ``"splits"``: ``train.jsonl`` and its sisters in one folder;
-            ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
-            ``"published"``: the files of the published benchmark, by their names; ``"archive"``: a
-            zip file that holds the three; ``"hub"``: a data set with the three splits.
+            ``"single"``: one file; ``"published"``: the files of the published benchmark, by their
+            names; ``"hub"``: a data set with the three splits.
         name: What a log calls it.
-        files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to
-            an archive.
+        files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut.
         revision: The commit of a hub data set.
     """
 
-    layout: Literal["splits", "single", "nested", "published", "archive", "hub"]
+    layout: Literal["splits", "single", "published", "hub"]
     name: str
     files: Mapping[str, str]
     revision: str | None = None
@@ -48,17 +45,14 @@ class RowSource:
     Attributes:
         benchmark: Its name, for errors.
         path: What the user named: a folder or HTTP address with one JSON Lines file a split, one
-            ``.jsonl``, ``.json`` or ``.zip`` file or its address, or a hub id ``owner/name``.
+            ``.jsonl`` or ``.json`` file or its address, or a hub id ``owner/name``.
         revision: The 40-digit commit to read of a hub data set.
         remedy: How to name a source, for errors.
         names: Our splits to what the source calls them. Of a hub data set these are any expressions
             that ``datasets.load_dataset`` takes as ``split``, such as ``"train[:80%]"``.
         subset: The configuration of a hub data set that has several.
-        nested: Split to its file's place below ``path``, for a known layout of another kind.
         published: Split to the name of its file as the benchmark was published, and the rows that
             it holds.
-        archive: Name of the zip file that holds the rows in a repository of the data set.
-        pinned: Hub id of a data set whose rows lie in ``archive``, to its pinned commit.
         hub: Whether a local folder is a data set in the hub's layout, which ``datasets`` reads.
     """
 
@@ -70,10 +64,7 @@ class RowSource:
         default_factory=lambda: {"train": "train", "validation": "validation", "heldout": "test"}
     )
     subset: str | None = None
-    nested: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    archive: str | None = None
-    pinned: Mapping[str, str] = field(default_factory=dict)
     hub: bool = False
 
     def error(self, reason: str, where: str = "", remedy: str = "") -> DataSourceError:
@@ -103,7 +94,9 @@ class RowSource:
             )
         if self.hub:
             return Place("hub", source, dict.fromkeys(self.names, source))
-        return _file(source) if source.endswith(_FILES) else self._folder(source.rstrip("/"))
+        if source.endswith(_FILES):
+            return Place("single", source, {"all": source})
+        return self._folder(source.rstrip("/"))
 
     def _folder(self, folder: str) -> Place:
         # Where nothing is known, reading will name the first file that is missing.
@@ -114,36 +107,21 @@ class RowSource:
         )
         if _is_url(folder) or Path(splits.files["train"]).exists():
             return splits
-        if (
-            all(Path(folder, name).is_file() for name, _ in self.published.values())
-            and self.published
-        ):
-            named = {split: f"{folder}/{name}" for split, (name, _) in self.published.items()}
+        named = {split: f"{folder}/{name}" for split, (name, _) in self.published.items()}
+        if named and all(Path(file).is_file() for file in named.values()):
             return Place("published", folder, named)
-        for base in (folder, f"{folder}/data") if self.nested else ():
-            if Path(base, self.nested["train"]).is_file():
-                return Place(
-                    "nested",
-                    folder,
-                    {split: f"{base}/{file}" for split, file in self.nested.items()},
-                )
-        archive = f"{folder}/{self.archive}"
-        return _file(archive) if Path(archive).is_file() else splits
+        return splits
 
     def _hub(self, source: str) -> Place:
-        commit = self.revision or self.pinned.get(source, "")
-        if not re.fullmatch(r"[0-9a-f]{40}", commit):
+        commit = self.revision
+        if commit is None or not re.fullmatch(r"[0-9a-f]{40}", commit):
             remedy = (
                 "Give the 40-digit commit of the data set: a branch moves, and results with it."
             )
             raise ArgumentValueError(
                 "revision", self.revision, f"does not pin the hub id {source}", remedy
             )
-        name = f"hub {source}@{commit}"
-        if source in self.pinned:
-            address = f"hf://datasets/{source}@{commit}/{self.archive}"
-            return Place("archive", f"{name}/{self.archive}", {"all": address}, commit)
-        return Place("hub", name, dict.fromkeys(self.names, source), commit)
+        return Place("hub", f"hub {source}@{commit}", dict.fromkeys(self.names, source), commit)
 
     def availability(self) -> Availability:
         """Tell whether the rows are on this machine."""
@@ -165,8 +143,6 @@ class RowSource:
             DataSourceError: They cannot be read; raised while reading too.
         """
         place = self.locate()
-        if place.layout == "archive":
-            return self._unzipped(place.files["all"])
         if place.layout == "hub":
             return {
                 split: self._read(place.name, self._hub_rows(place, split)) for split in place.files
@@ -212,31 +188,13 @@ class RowSource:
                 for name, value in dict(row).items()
             }
 
-    def _unzipped(self, archive: str) -> dict[str, Iterator[Row]]:
-        try:
-            fetched = self._fetched(archive)
-            with zipfile.ZipFile(fetched) as zipped:
-                members = zipped.namelist()
-        except (OSError, zipfile.BadZipFile) as error:
-            raise self.error(f"it is no readable zip file: {error}", archive) from error
-        rows_by_split: dict[str, Iterator[Row]] = {}
-        for split, stem in self.names.items():
-            mine = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
-            if len(mine) != 1:
-                raise self.error(f"it holds {len(mine) or 'no'} files named {stem}.jsonl", archive)
-            rows_by_split[split] = self._read(
-                f"{archive}, {mine[0]}", _json_rows(zipfile.Path(fetched, mine[0]))
-            )
-        return rows_by_split
-
     def _fetched(self, file: str) -> str:
         """Return the local copy of a file, fetched into the cache of ``datasets`` where it has an
         address.
         """
         if "://" not in file:
             return file
-        with within_reach() if file.startswith("hf://") else nullcontext():
-            return str(self._datasets().DownloadManager().download(file))
+        return str(self._datasets().DownloadManager().download(file))
 
     def _datasets(self) -> Any:
         try:
@@ -251,14 +209,9 @@ def _is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def _file(source: str) -> Place:
-    return Place("archive" if source.endswith(".zip") else "single", source, {"all": source})
-
-
-def _json_rows(file: Path | zipfile.Path) -> Iterator[Row]:
+def _json_rows(file: Path) -> Iterator[Row]:
     """Yield the objects of a JSON Lines file, or of a file that holds one list of objects."""
-    if isinstance(file, Path):
-        check_plain(file.resolve())  # a pipe would be waited for
+    check_plain(file.resolve())  # a pipe would be waited for
     with file.open(encoding="utf-8-sig") as lines:
         filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         start, first = next(filled, (1, "[]"))

@@ -45,8 +45,8 @@ _ORIGIN = (
 _REMEDY = (
     "Formula is on no hub and is not bundled. Give path= ACE's eval/finance/data, a directory"
     ' with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: {"context": "…",'
-    ' "target": "2.0"}. FinLoRA\'s data folder, one .jsonl file, an HTTP address or a hub id with'
-    f" revision= work too. Origin: {_ORIGIN}."
+    ' "target": "2.0"}. One .jsonl file, an HTTP address or a hub id with revision= work too.'
+    f" Origin: {_ORIGIN}."
 )
 _ASKED = re.compile(
     r"Use formula .+? to answer this question:\s*(.+?)\s*with a numerical answer\b.*\Z", re.DOTALL
@@ -70,7 +70,6 @@ _CARD = Card(
     sources=(
         "path ACE/eval/finance/data (ACE's files by their names, as they are)",
         "path DIR/{train,validation,test}.jsonl (rows of your own cut)",
-        "path FinLoRA/data (train/ and test/formula_*.jsonl)",
         "url https://… (the folder or file of the same form)",
         "hub owner/name (with revision=; no public one is known)",
     ),
@@ -82,8 +81,7 @@ _CARD = Card(
 class Formula(RecordBenchmark):
     """The Formula benchmark, from a source that the caller names.
 
-    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder,
-    whose training rows are cut 75/25. :data:`PINS` has the digests of this project's figures.
+    :data:`PINS` has the digests of this project's figures.
 
     Attributes:
         formula_text: ``True`` gives the whole context, with the formula and its explanation.
@@ -99,7 +97,6 @@ class Formula(RecordBenchmark):
     rows: ClassVar[RowSource] = RowSource(
         "formula",
         remedy=_REMEDY,
-        nested={"train": "train/formula_train.jsonl", "heldout": "test/formula_test.jsonl"},
         published={
             "train": ("formula_train_subset_500.jsonl", 500),
             "validation": ("formula_val_subset_300.jsonl", 300),

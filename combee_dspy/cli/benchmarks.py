@@ -35,7 +35,7 @@ def benchmarks(
     \b
         combee benchmarks                       all of them; reads no rows, uses no network
         combee benchmarks formula --path DIR    read these rows: splits, digests and known noise
-        combee benchmarks finer --path finer139.zip --param heldout=99
+        combee benchmarks finer --path DIR --param heldout=99
 
     Digests are what pin= takes: the same digests are the same rows in the same order.
     """  # noqa: D301 - the backspace keeps lines apart on the help page

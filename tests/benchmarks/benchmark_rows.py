@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +49,6 @@ def formula_row(number: int) -> dict[str, str]:
     return {"context": context, "target": f"{number}.0"}
 
 
-def sentence(number: int, tags: int = 2) -> dict[str, Any]:
-    """A tagged sentence, as FiNER-139's zip file holds it."""
-    words = [
-        "Filing",
-        str(number),
-        "reports",
-        *(f"{number}.{place}" for place in range(tags)),
-        "million",
-        ".",
-    ]
-    marks = ["O", "O", "O", *(f"B-{label(number + place)}" for place in range(tags)), "O", "O"]
-    return {"id": number, "tokens": words, "ner_tags": marks}
-
-
 def write(folder: Path, **splits: list[dict[str, Any]]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in splits.items():
@@ -71,10 +56,3 @@ def write(folder: Path, **splits: list[dict[str, Any]]) -> Path:
             "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
         )
     return folder
-
-
-def pack(path: Path, under: str = "", **splits: list[dict[str, Any]]) -> Path:
-    with zipfile.ZipFile(path, "w") as opened:
-        for name, rows in splits.items():
-            opened.writestr(f"{under}{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    return path

@@ -4,11 +4,11 @@ import pickle
 
 import dspy
 import pytest
-from benchmark_rows import REAL, label, pack, record, sentence, write
+from benchmark_rows import REAL, record, write
 
 from combee_dspy.benchmarks import Finer, load_benchmark
 from combee_dspy.benchmarks.finer import LABELS, PINS
-from combee_dspy.benchmarks.finer.records import batches, parse
+from combee_dspy.benchmarks.finer.records import parse
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.hashing import row_hash
 
@@ -49,82 +49,6 @@ def test_the_raw_form_is_kept_and_the_pins_are_the_same(folder):
     assert raw.pins == shared.pins
     hidden = Finer(folder, label_list="hidden").load()
     assert LABELS[0] not in str(hidden.signature.output_fields["tags"].json_schema_extra)
-
-
-def test_finloras_folder_is_cut_and_its_test_is_held_out(tmp_path):
-    root = tmp_path / "FinLoRA"
-    write(root / "data" / "train", finer_train_batched=[record(number) for number in range(60)])
-    write(root / "data" / "test", finer_test_batched=[record(number) for number in range(100, 110)])
-    loaded = load_benchmark("finer", path=root)
-    assert load_benchmark("finer", path=root / "data").pins == loaded.pins
-    assert len(loaded.heldout) == 10
-    assert len(loaded.train) + len(loaded.validation) == 60
-    assert len(loaded.validation) > 3
-    assert "75/25" in loaded.source
-
-
-def test_the_zip_file_beside_the_loading_script_is_read(tmp_path, closed):
-    rows = {
-        "train": [sentence(number) for number in range(10)],
-        "validation": [sentence(number) for number in range(20, 24)],
-        "test": [sentence(number, tags=5) for number in range(30, 34)],
-    }
-    odd = tmp_path / "a[b] c"
-    odd.mkdir()
-    loaded = load_benchmark("finer", path=pack(odd / "finer139.zip", **rows))
-    # Ten sentences of two numbers make five records of four; of five numbers in a sentence three
-    # are used.
-    assert [len(split) for split in loaded.splits] == [5, 2, 3]
-    assert loaded.train.examples[0].tags == ",".join(label(number) for number in (0, 1, 1, 2))
-    assert loaded.train.examples[0].entities == ["0.0", "0.1", "1.0", "1.1"]
-    assert "finer139.zip" in loaded.source
-    # A clone of the data set's repository, the unpacked files, and an archive with a folder in it
-    # hold the same rows.
-    write(tmp_path / "unpacked", **rows)
-    nested = pack(tmp_path / "nested.zip", under="finer139/", **rows)
-    for path in (odd, tmp_path / "unpacked", nested):
-        assert load_benchmark("finer", path=path).pins == loaded.pins
-    assert len(load_benchmark("finer", path=odd, train=2).train) == 2
-
-
-def test_archives_that_are_none_are_refused(tmp_path):
-    bad = tmp_path / "bad.zip"
-    bad.write_bytes(b"PK no")
-    with pytest.raises(DataSourceError, match="no readable zip"):
-        load_benchmark("finer", path=bad)
-    with pytest.raises(DataSourceError, match=r"no files named validation\.jsonl"):
-        load_benchmark("finer", path=pack(tmp_path / "half.zip", train=[sentence(1)]))
-    numbered = {**sentence(1), "ner_tags": [0, 0, 0, 5, 6, 0, 0]}
-    with pytest.raises(DataSourceError, match="numbers without names"):
-        load_benchmark(
-            "finer",
-            path=pack(tmp_path / "n.zip", train=[numbered], validation=[numbered], test=[numbered]),
-        )
-
-
-@pytest.mark.slow
-def test_the_hub_id_means_its_zip_file_at_the_pinned_commit(monkeypatch, tmp_path):
-    asked = []
-    rows = {
-        name: [sentence(10 * at + n) for n in range(4)]
-        for at, name in enumerate(("train", "validation", "test"))
-    }
-    here = pack(tmp_path / "finer139.zip", **rows)
-
-    def download(manager, address):
-        asked.append(address)
-        return str(here)
-
-    monkeypatch.setattr("datasets.DownloadManager.download", download)
-    loaded = load_benchmark("finer", path="nlpaueb/finer-139")
-    commit = "100fd7b3f61c8c38c575e80c18f784a89bb604f3"
-    assert asked == [f"hf://datasets/nlpaueb/finer-139@{commit}/finer139.zip"]
-    assert loaded.pins == load_benchmark("finer", path=here).pins
-    assert f"nlpaueb/finer-139@{commit}" in loaded.source
-    with pytest.raises(ArgumentValueError, match="40-digit"):
-        load_benchmark("finer", path="nlpaueb/finer-139", revision="main")
-    with pytest.raises(ArgumentValueError, match="40-digit"):
-        load_benchmark("finer", path="someone/finer")
 
 
 def test_one_file_is_cut_so_that_no_sentence_is_in_two_parts(tmp_path):
@@ -209,8 +133,8 @@ def test_parameters_and_absence_are_said(folder, closed):
     assert Finer(folder).availability().here is True
     assert Finer().availability().here is False
     assert Finer(folder / "absent").availability().here is False
-    assert Finer("nlpaueb/finer-139").availability().here is None
-    assert Finer("https://example.org/finer139.zip").availability().here is None
+    assert Finer("someone/finer", "0" * 40).availability().here is None
+    assert Finer("https://example.org/finer").availability().here is None
 
 
 def test_slices_depend_on_the_rows_alone_and_are_said(tmp_path):
@@ -231,12 +155,6 @@ def test_a_sentence_that_quotes_a_question_starts_none():
     result = parse(row)
     assert not isinstance(result, str)
     assert len(result.questions) == 4
-
-
-def test_batches_keep_a_smaller_last_one():
-    made = list(batches([sentence(1, tags=3), sentence(2, tags=3)]))
-    assert [row["target"].count(",") + 1 for row in made] == [4, 2]
-    assert all(not isinstance(parse(row), str) for row in made)
 
 
 def test_the_benchmarks_parts_survive_a_pickle(folder):

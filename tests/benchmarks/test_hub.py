@@ -12,7 +12,7 @@ import dspy
 import pytest
 import yaml
 
-from combee_dspy.benchmarks import Finer, Hub, _network, load_benchmark
+from combee_dspy.benchmarks import Hub, _network, load_benchmark
 from combee_dspy.cli._config import RunConfig
 from combee_dspy.exceptions import ArgumentError, DataSourceError
 
@@ -246,11 +246,9 @@ def _answers(host: str) -> bool:
 @pytest.mark.network
 def test_the_hub_itself():
     if not _answers("huggingface.co"):
-        pytest.skip("huggingface.co does not answer: FiNER and GSM8K were not read from the hub")
+        pytest.skip("huggingface.co does not answer: GSM8K was not read from the hub")
     params = yaml.safe_load((EXAMPLES / "run_hub_gsm8k.yaml").read_text())["data"]["benchmark"][
         "params"
     ]
     gsm8k = load_benchmark("hub", **params)
     assert [len(split) for split in gsm8k.splits] == [240, 60, 1_319]
-    finer = Finer("nlpaueb/finer-139", train=20, validation=10, heldout=10).load()
-    assert [len(split) for split in finer.splits] == [20, 10, 10]

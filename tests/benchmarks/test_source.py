@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import dspy
 import pytest
-from benchmark_rows import formula_row, pack, write
+from benchmark_rows import formula_row, write
 
 from combee_dspy.benchmarks import Card, LoadedBenchmark, RecordBenchmark, RowSource, load_benchmark
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric
@@ -36,7 +36,6 @@ def address(tmp_path, monkeypatch):
     for name in ("HF_DATASETS_CACHE", "DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH"):
         monkeypatch.setattr(datasets.config, name, str(tmp_path / "cache"))
     write(tmp_path / "served", **ROWS)
-    pack(tmp_path / "served" / "rows.zip", **ROWS)
     handler = functools.partial(QuietHandler, directory=str(tmp_path / "served"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -55,12 +54,9 @@ class HubRows(list):
 def test_rows_come_over_http(tmp_path, address):
     loaded = load_benchmark("formula", path=address)
     assert address in loaded.source
-    assert loaded.pins == load_benchmark("formula", path=f"{address}/rows.zip").pins
     assert loaded.pins == load_benchmark("formula", path=tmp_path / "served").pins
     with pytest.raises(DataSourceError, match=f"{address}/absent"):
         load_benchmark("formula", path=f"{address}/absent")
-    with pytest.raises(DataSourceError, match=r"absent\.zip"):
-        load_benchmark("formula", path=f"{address}/absent.zip")
 
 
 def test_a_hub_id_is_read_at_its_commit(monkeypatch):

@@ -1,14 +1,13 @@
 """The FiNER benchmark: four numbers of a filing, one of 139 US GAAP tags for each.
 
 Origin: FiNER-139 (``nlpaueb/finer-139``, CC-BY-SA-4.0), put into batches of four
-questions in FinLoRA; ACE published files of them. The data set's loading script no longer
-runs with ``datasets``; the rows in the zip file beside it are read instead.
+questions in FinLoRA; ACE published files of them. It is on no hub in this form, so the caller names
+the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Literal
 
 import dspy
@@ -16,7 +15,7 @@ import dspy
 from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Row
 from combee_dspy.benchmarks._records import PUBLISHED, RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks.finer.records import LABELS, Record, ambiguities, batches, parse
+from combee_dspy.benchmarks.finer.records import LABELS, Record, ambiguities, parse
 from combee_dspy.benchmarks.finer.scoring import TagMetric
 from combee_dspy.hashing import row_hash
 from combee_dspy.strategies import parameters
@@ -30,13 +29,6 @@ PINS: Mapping[str, str] = {
 own cut.
 """
 
-_HUB = "nlpaueb/finer-139"
-_COMMIT = "100fd7b3f61c8c38c575e80c18f784a89bb604f3"
-_MOST = 10_000
-"""Records a split that are made of FiNER-139's sentences where no number is given, as in
-FinLoRA.
-"""
-
 _ORIGIN = (
     "FiNER-139 (nlpaueb/finer-139, CC-BY-SA-4.0), batched by four in FinLoRA, in files of ACE"
     " (Apache-2.0)"
@@ -44,9 +36,8 @@ _ORIGIN = (
 _REMEDY = (
     "FiNER is not bundled. Give path= ACE's eval/finance/data, a directory with train.jsonl,"
     ' validation.jsonl and test.jsonl of ACE\'s records, one JSON object a line: {"context": "…",'
-    ' "target": "Tag,Tag,Tag,Tag"}; FinLoRA\'s data folder; FiNER-139\'s finer139.zip or the'
-    f" folder it unpacks to; an HTTP address of any of them; or the hub id {_HUB}. Origin:"
-    f" {_ORIGIN}."
+    ' "target": "Tag,Tag,Tag,Tag"}. One .jsonl file, an HTTP address or a hub id with revision='
+    f" work too. Origin: {_ORIGIN}."
 )
 _OTHER_TASK = (
     "ACE gives each record with its labels and scores tags (label_list='record', unit='tag')"
@@ -62,15 +53,13 @@ _CARD = Card(
     size=(
         "1,000 train, 500 validation, 441 held-out (ACE's files); 300, 100, 99 (this project's own"
         " cut of ACE's validation file, which its figures are measured on: not comparable with the"
-        " paper), about 3 MB; FiNER-139 itself 103 MB zipped"
+        " paper), about 3 MB"
     ),
     sources=(
         "path ACE/eval/finance/data (ACE's files by their names, as they are)",
         "path DIR/{train,validation,test}.jsonl (rows of your own cut)",
-        "path FinLoRA/data (train/ and test/finer_*_batched.jsonl)",
-        "path finer139.zip (FiNER-139, or the folder it unpacks to)",
-        f"hub {_HUB}@{_COMMIT[:12]} (its zip file; the loading script is not run)",
-        "url https://… (any of these)",
+        "url https://… (the folder or file of the same form)",
+        "hub owner/name (with revision=; no public one is known)",
     ),
     scoring="labels by position, case ignored: the share of right tags; a tolerant score beside it",
 )
@@ -80,16 +69,9 @@ _CARD = Card(
 class Finer(RecordBenchmark):
     """The FiNER benchmark, from a source that the caller names.
 
-    Records come as they are, or are made of FiNER-139's tagged sentences as FinLoRA makes them.
-    Those of train and validation that share a sentence with held-out are taken out, and the notes
+    Records of train and validation that share a sentence with held-out are taken out, and the notes
     say how many. A record with a question that the data answers in two ways is listed as known
-    noise and kept.
-
-    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder,
-    whose training records are cut 75/25; FiNER-139's ``finer139.zip`` or the folder it unpacks to;
-    or the hub id ``nlpaueb/finer-139``, of which a revision is pinned. Of FiNER-139's sentences the
-    first records in their order are made, 10,000 a split unless the split's size is given.
-    :data:`PINS` has the digests of this project's figures.
+    noise and kept. :data:`PINS` has the digests of this project's figures.
 
     Attributes:
         label_list: Where the labels stand. ``"shared"``: once, in the output field's description,
@@ -106,17 +88,11 @@ class Finer(RecordBenchmark):
     rows: ClassVar[RowSource] = RowSource(
         "finer",
         remedy=_REMEDY,
-        nested={
-            "train": "train/finer_train_batched.jsonl",
-            "heldout": "test/finer_test_batched.jsonl",
-        },
         published={
             "train": ("finer_train_batched_1000_samples.jsonl", 1_000),
             "validation": ("finer_val_batched_500_samples.jsonl", 500),
             "heldout": ("finer_test_subset_006_seed42.jsonl", 441),
         },
-        archive="finer139.zip",
-        pinned={_HUB: _COMMIT},
     )
 
     own: ClassVar[Mapping[str, str]] = PINS
@@ -154,17 +130,6 @@ class Finer(RecordBenchmark):
             comparable=False if missing else None,
             standing=missing or PUBLISHED,
         )
-
-    def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
-        """Yield the records, those made of FiNER-139's tagged sentences included."""
-        first = list(islice(rows, 1))
-        tagged: Iterator[Row] = chain(first, rows)
-        if first and "ner_tags" in first[0]:
-            tagged = islice(batches(tagged), getattr(self, split, None) or _MOST)
-        try:
-            yield from tagged
-        except ValueError as error:
-            raise self.source.error(str(error), f"{self.path}, {split}") from error
 
     def problem(self, row: Row) -> str | None:
         """Return why a row is no record of FiNER's, or ``None``."""

@@ -1,5 +1,4 @@
-"""FiNER's records: text to questions and back, batches of tagged sentences, and what is wrong with
-some.
+"""FiNER's records: text to questions and back, and what is wrong with some.
 
 A record asks one to several numbered questions about numbers in sentences of
 filings. Its text is FinLoRA's: a list of labels, then
@@ -10,9 +9,8 @@ target holds one label a question, joined by commas. Everything here is pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 
 LABELS: tuple[str, ...] = tuple(
@@ -21,11 +19,6 @@ LABELS: tuple[str, ...] = tuple(
 """The 139 US GAAP tags of FiNER-139 (``nlpaueb/finer-139``), in alphabetical order: every label a
 number can have.
 """
-
-_BATCH = 4
-"""Questions a record, as in FinLoRA."""
-_MOST_PER_SENTENCE = 3
-"""Tagged tokens used of one sentence, as in FinLoRA."""
 
 _LABELS = re.compile(r"US GAAP tags options:\s*(.*?)\.\s+Answer the following", re.DOTALL)
 _QUESTION = re.compile(
@@ -103,57 +96,6 @@ def parse(row: Mapping[str, object]) -> Record | str:
         for mark, sentence, tag in zip(marks, sentences, targets, strict=True)
     )
     return Record(tuple(questions), labels)
-
-
-def _row(questions: Sequence[Question]) -> dict[str, object]:
-    """Return a record as a row, in FinLoRA's form."""
-    count = len(questions)
-    lines = [
-        f'{number}. What is best tag for entity "{question.entity}" in sentence:'
-        f' "{question.sentence}?"'
-        for number, question in enumerate(questions, 1)
-    ]
-    context = (
-        f"You are XBRL expert.  Here is a list of US GAAP tags options: {','.join(LABELS)}. Answer"
-        f" the following {count} independent questions by providing only  {count} US GAAP tags"
-        " answers in the order of the questions. Each answer must be saperated by a comma (,). "
-        " Provide nothing else. "
-    )
-    return {
-        "context": "\n".join([context, *lines, "Output US GAAP tags:"]),
-        "target": ",".join(question.target for question in questions),
-    }
-
-
-def batches(rows: Iterable[Mapping[str, object]]) -> Iterator[dict[str, object]]:
-    """Make records of FiNER-139's tagged sentences, in their order, as FinLoRA does.
-
-    At most three tagged tokens of a sentence are used; a last, smaller batch is kept.
-    A sentence is ``{"tokens": [str, …], "ner_tags": ["O", "B-Revenues", …]}``, a record
-    ``{"context": …, "target": …}``.
-
-    Raises:
-        ValueError: A row is no tagged sentence.
-    """
-    questions = chain.from_iterable(map(_tagged, rows))
-    while batch := list(islice(questions, _BATCH)):
-        yield _row(batch)
-
-
-def _tagged(row: Mapping[str, object]) -> list[Question]:
-    tokens, tags = row.get("tokens"), row.get("ner_tags")
-    if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags):
-        raise ValueError("tokens and ner_tags are not two lists of one length")
-    if not all(isinstance(item, str) for item in (*tokens, *tags)):
-        raise ValueError("ner_tags are numbers without names, or a token is no text")
-    # A line break in a token would end the question's line.
-    words = [" ".join(token.split()) for token in tokens]
-    sentence = " ".join(words)
-    places = [place for place, tag in enumerate(tags) if tag != "O"][:_MOST_PER_SENTENCE]
-    return [
-        Question(words[place], sentence, tags[place].partition("-")[2] or tags[place])
-        for place in places
-    ]
 
 
 def ambiguities(records: Mapping[str, Record]) -> dict[str, str]:
