@@ -177,7 +177,7 @@ class Hub(RecordBenchmark):
 
     def _answer(self, row: Mapping[str, object]) -> str | None:
         value = row[self.label]
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        if not isinstance(value, (str, int, float)):
             return None
         if self.pattern is None:
             return str(value).strip()

@@ -191,7 +191,10 @@ def evaluator_lms(metric: object, default: dspy.BaseLM | None = None) -> tuple[d
     if inspect.ismethod(metric):
         metric = metric.__func__
     if inspect.isfunction(metric):
-        names = inspect.getclosurevars(metric)
+        try:
+            names = inspect.getclosurevars(metric)
+        except ValueError:  # it refers to what is assigned later
+            return ()
         return tuple(
             lm
             for part in (*names.nonlocals.values(), *names.globals.values())

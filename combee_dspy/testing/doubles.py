@@ -6,13 +6,15 @@ import asyncio
 import hashlib
 import json
 import types
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from enum import Enum
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from unittest import mock
 
 import dspy
+import pydantic
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from combee_dspy.events import Event
@@ -207,29 +209,35 @@ class ScriptedAsk:
 
 
 def _fabricate(annotation: Any, text: str, empty: bool) -> Any:
-    """Return a value of a type: text, numbers, containers, ``Literal``, unions, pydantic models."""
+    """Return a value of a type, whatever bounds its metadata sets; text where any value will do."""
     kind, args = get_origin(annotation) or annotation, get_args(annotation)
     if kind is Literal:
         return args[0]
-    if kind in (Union, types.UnionType):
-        return _fabricate(next(arg for arg in args if arg is not type(None)), text, empty)
-    if kind in (list, set, frozenset, tuple):
-        inner = args[0] if args else str
-        return (
-            kind()
-            if empty
-            else kind(_fabricate(inner, f"{text} {number}", empty) for number in (1, 2))
-        )
-    if kind is dict:
-        return {} if empty else {"key": _fabricate(args[1] if args else str, text, empty)}
-    fields = getattr(kind, "model_fields", None)
-    if isinstance(fields, dict):
-        return kind(
-            **{name: _fabricate(field.annotation, text, empty) for name, field in fields.items()}
-        )
+    if kind in (Annotated, Union, types.UnionType):
+        return _fabricate(next(arg for arg in args if arg is not types.NoneType), text, empty)
     if kind in (bool, int, float):
         return kind(not empty)
-    return "" if empty else text
+    is_plain = kind in (Any, object) or not isinstance(kind, type) or issubclass(kind, str)
+    return ("" if empty else text) if is_plain else _fabricate_whole(kind, args, text, empty)
+
+
+def _fabricate_whole(kind: type, args: tuple[Any, ...], text: str, empty: bool) -> Any:
+    """Return a value of a type that holds others: an enum, a model, a mapping or a collection."""
+    if issubclass(kind, Enum):
+        return next(iter(kind))
+    if issubclass(kind, pydantic.BaseModel):
+        fields = kind.model_fields.items()
+        values = {name: _fabricate(field.annotation, text, empty) for name, field in fields}
+        return kind.model_construct(**values)
+    if issubclass(kind, Mapping):
+        return {} if empty else {"key": _fabricate(args[1] if args else str, text, empty)}
+    if kind is tuple and args and args[-1] is not Ellipsis:
+        return tuple(_fabricate(arg, text, empty) for arg in args)
+    inner, numbers = args[0] if args else str, () if empty else (1, 2)
+    items = [_fabricate(inner, f"{text} {number}", empty) for number in numbers]
+    if kind in (tuple, frozenset):
+        return kind(items)
+    return set(items) if issubclass(kind, Set) else items
 
 
 def context(

@@ -131,6 +131,13 @@ def test_hostile_rows_are_refused_by_what_is_wrong(row, said):
     assert said in Hub(**SUMS).problem(row)
 
 
+def test_yes_or_no_is_an_answer():
+    bench = Hub(label="right", answer="right")
+    row = {"question": "Is it?", "right": False}
+    assert bench.problem(row) is None
+    assert bench.to_example(row).right == "False"
+
+
 def test_a_refusal_names_the_row(tmp_path):
     bad = {"problem": "p", "solution": "\x1b[31m no mark"}
     folder = layout(tmp_path, train=[*sums(2), bad], validation=sums(1, 3), test=sums(1, 5))

@@ -52,6 +52,14 @@ def test_a_judge_that_proposes_is_refused_without_a_calibration(metric) -> None:
     check_roles(metric, STRONG, calibration=Calibration(code))
 
 
+def test_a_metric_that_refers_to_what_is_assigned_later_names_no_judge() -> None:
+    def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        return later(gold, pred)
+
+    check_roles(metric, STRONG)
+    later = code
+
+
 def test_a_judge_without_an_lm_uses_dspys() -> None:
     for proposer in (STRONG, None):
         with pytest.raises(ArgumentValueError):

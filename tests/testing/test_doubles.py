@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import dspy
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, TypeAdapter
 
 from combee_dspy.events import WarningRaised
 from combee_dspy.records import FailedCall
@@ -70,6 +72,44 @@ def test_answers_have_the_types_that_were_asked_for_and_follow_from_the_inputs()
     ]
     empty = asyncio.run(context(ScriptedAsk(empty=True)).ask(Everything, {"question": "a"}))
     assert (empty.texts, empty.flag) == ([], False)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        tuple[str, int],
+        tuple[int, ...],
+        frozenset[str],
+        Sequence[str],
+        Mapping[str, int],
+        list[Annotated[int, "a note"]],
+        Colour,
+        list[Colour],
+        int | None,
+        Any,
+    ],
+    ids=str,
+)
+def test_an_answer_of_any_type_is_of_that_type(annotation, empty):
+    fields = {"a": (str, dspy.InputField()), "b": (annotation, dspy.OutputField())}
+    signature = dspy.Signature(fields)
+    value = asyncio.run(context(ScriptedAsk(empty=empty)).ask(signature, {"a": "x"})).b
+    TypeAdapter(annotation).validate_python(value, strict=True)
+
+
+class Bounded(BaseModel):
+    number: Annotated[int, Field(ge=3)]
+
+
+def test_a_model_with_bounds_is_made_all_the_same():
+    signature = dspy.Signature({"a": (str, dspy.InputField()), "b": (Bounded, dspy.OutputField())})
+    answer = asyncio.run(context(ScriptedAsk()).ask(signature, {"a": "x"}))
+    assert isinstance(answer.b, Bounded)
 
 
 def test_calls_fail_as_they_are_told():
