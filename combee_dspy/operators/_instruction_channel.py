@@ -1,12 +1,11 @@
-"""Content moved to where it works best: instruction, field description or demonstration."""
+"""Lessons moved to where they work best: the instruction, or the description of a field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import dspy
-from pydantic import Field
 
 from combee_dspy.lessons import bullets, read_section, with_bullets, write_section
 from combee_dspy.operators._base import (
@@ -18,8 +17,6 @@ from combee_dspy.operators._base import (
     is_protected,
     numbered,
 )
-from combee_dspy.operators._encoding import canonical, demonstration_tokens
-from combee_dspy.operators._worked_examples import take_examples
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -51,10 +48,9 @@ class PlaceLessons(dspy.Signature):
 
 @parameters
 class InstructionChannel(Operator):
-    """Moves content between the instruction, the field descriptions and the demonstrations.
+    """Moves lessons between the instruction and the descriptions of the fields.
 
-    Worked examples in the instruction become demonstrations, by code. Where there is
-    none, one call says for each lesson whether it belongs to the instruction's section or to the
+    One call says for each lesson whether it belongs to the instruction's section or to the
     description of the field that it is about; code moves the text, word for word. Lessons with a
     protected rule or a placeholder stay where they are.
 
@@ -64,50 +60,15 @@ class InstructionChannel(Operator):
         >>> from combee_dspy.testing import context, operator_input
         >>> edit = asyncio.run(InstructionChannel().apply(operator_input(), context()))
         >>> edit.reason
-        'there is no lesson and no example that could move'
-
-    Args:
-        max_demonstrations: The most demonstrations of one predictor.
-        max_tokens: Estimated tokens that all demonstrations may take together.
+        'there is no lesson that could move'
     """
 
     name: ClassVar[str] = "instruction-channel"
     needs_lessons: ClassVar[bool] = False
-    edits_demonstrations: ClassVar[bool] = True
     edits_fields: ClassVar[bool] = True
 
-    max_demonstrations: Annotated[int, Field(ge=1)] = 12
-    max_tokens: Annotated[int, Field(ge=1)] = 4_000
-
     async def apply(self, material: OperatorInput, context: StrategyContext) -> Edit | Refusal:
-        """Return the edit that moves content, or why there is none."""
-        edit = self._move_examples(material)
-        moved = check_edit(edit, material, context) if edit is not None else None
-        return moved if isinstance(moved, Edit) else await self._move_lessons(material, context)
-
-    def _move_examples(self, material: OperatorInput) -> Edit | None:
-        """Turn examples in the instruction into demonstrations, where all of them fit."""
-        own, lessons = read_section(material.instruction)
-        left, examples = take_examples(own.split("\n"), material.signature)
-        text = "\n".join(left).strip("\n")
-        if not examples or not text.strip():
-            return None
-        # Two demonstrations of one question are one too many; those that are there stay.
-        present = {canonical(demonstration.inputs) for demonstration in material.demonstrations}
-        by_question = {canonical(example.inputs): example for example in examples}
-        new = (example for question, example in by_question.items() if question not in present)
-        demonstrations = (*material.demonstrations, *new)
-        if (
-            len(demonstrations) > self.max_demonstrations
-            or demonstration_tokens(demonstrations) > self.max_tokens
-        ):
-            return None
-        return Edit(instruction=write_section(text, lessons), demonstrations=demonstrations)
-
-    async def _move_lessons(
-        self, material: OperatorInput, context: StrategyContext
-    ) -> Edit | Refusal:
-        """Move lessons between the instruction and the fields that they are about."""
+        """Return the edit that moves lessons, or why there is none."""
         own, lessons = read_section(material.instruction)
         descriptions = describe_parent(material)
         # From a field that is named like the instruction nothing moves: no answer could tell the
@@ -122,7 +83,7 @@ class InstructionChannel(Operator):
             if lesson.strip() and not is_protected(lesson, material, context)
         ]
         if not movable:
-            return Refusal("there is no lesson and no example that could move")
+            return Refusal("there is no lesson that could move")
         inputs = {
             "instruction": own,
             "known_fields": _field_lines(material, descriptions),

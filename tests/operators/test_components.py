@@ -134,7 +134,7 @@ def test_the_seed_holds_what_the_operators_may_edit_and_selection_sees_the_texts
         "answer": program.answer.signature.instructions,
     }
     program.route.demos = [dspy.Example(question="q", formula="roi", augmented=True)]
-    seed = seed_components(program, [Insert(), InstructionChannel()])
+    seed = seed_components(program, [FewShotSwap(), InstructionChannel()])
     assert visible(seed) == ("route", "answer")
     assert decode_demonstrations(seed["route::demonstrations"]) == (
         Demonstration({"question": "q"}, {"formula": "roi"}),
@@ -158,7 +158,7 @@ def test_demonstrations_that_cannot_be_carried_are_no_component_and_stay_as_they
 
 def test_an_edit_becomes_components_and_these_a_program():
     student = Program()
-    seed = seed_components(student, [InstructionChannel()])
+    seed = seed_components(student, [FewShotSwap(), InstructionChannel()])
     shown = Demonstration({"question": "q"}, {"formula": "roi"}, "a" * 64)
     edit = Edit("Choose.", (shown,), {"question": "Free text."})
     changed = edit_components(edit, "route", seed)
@@ -179,7 +179,7 @@ def test_an_edit_becomes_components_and_these_a_program():
 
 def test_operators_are_given_what_a_candidate_says_and_what_the_predictor_did():
     student = Program()
-    seed = seed_components(student, [InstructionChannel()])
+    seed = seed_components(student, [FewShotSwap(), InstructionChannel()])
     parent = {
         **seed,
         "route": "Choose.",

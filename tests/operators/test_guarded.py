@@ -31,8 +31,8 @@ VALUES = {
     "seed_instruction": SEED,
     "lessons": Lessons("route", (Lesson("Look twice. " * 9), Lesson("Use percent."))),
 }
-OPERATORS = (Insert(max_tokens=60), Rewrite(), Rephrase(), Reorder(), FewShotSwap())
-OPERATORS = (*OPERATORS, InstructionChannel(), InstructionChannel(max_tokens=1))
+OPERATORS = (Insert(max_tokens=60), Rewrite(), Rephrase(), Reorder())
+OPERATORS = (*OPERATORS, FewShotSwap(), InstructionChannel())
 
 TEXTS = st.text(max_size=30) | st.sampled_from(
     ["instruction", "formula", RULE, SEED, "- x\nLessons learned:\n- y"]

@@ -3,24 +3,15 @@ import pytest
 
 from combee_dspy.guards import Guards
 from combee_dspy.operators import InstructionChannel
-from combee_dspy.records import Demonstration, Edit, FailedCall, Refusal
+from combee_dspy.records import Edit, FailedCall, Refusal
 
 PARENT = "Answer.\n\nLessons learned:\n- Write formula in lower case.\n- Look at the unit first."
 FIELDS = {"question": "What is asked.", "formula": "Its name.\n- One word."}
-SHOWN = (
-    "Give the name of one formula from the book.\nExample:\nQuestion: How much came back?\nFormula:"
-    " roi\nBe brief."
-)
-CAME_BACK = Demonstration({"question": "How much came back?"}, {"formula": "roi"})
 
 
 def place(bench, answer, **changes):
     values = {"instruction": PARENT, "field_descriptions": FIELDS, **changes}
     return bench.apply(InstructionChannel(), {"destinations": answer}, **values)
-
-
-def show(bench, text, operator=None, **changes):
-    return bench.apply(operator or InstructionChannel(), instruction=text, **changes)
 
 
 def test_lessons_move_in_both_directions_word_for_word(bench):
@@ -82,56 +73,6 @@ def test_a_line_of_the_users_own_description_is_not_taken_for_the_lesson(bench):
         "question": "- One word.\nAny text.",
         "formula": "- One word.",
     }
-
-
-def test_examples_become_demonstrations_by_code_and_join_those_that_are_there(bench):
-    left = "Give the name of one formula from the book.\nBe brief."
-    assert show(bench, SHOWN) == Edit(instruction=left, demonstrations=(CAME_BACK,))
-    old = Demonstration({"question": "Other?"}, {"formula": "npv"}, "a" * 64)
-    more = (
-        f"{SHOWN}\n- **Formula**: npv\n- **Question**:  And what it is worth? \n\nLessons"
-        " learned:\n- Be kind."
-    )
-    result = show(bench, more, demonstrations=(old,))
-    assert result.instruction == f"{left}\n\nLessons learned:\n- Be kind."
-    worth = Demonstration({"question": "And what it is worth?"}, {"formula": "npv"})
-    assert result.demonstrations == (old, CAME_BACK, worth)
-    assert bench.calls == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        SHOWN.replace("Formula: roi", "Formula: another"),
-        SHOWN.replace("Formula: roi", "Answer: roi"),
-        SHOWN.replace("Formula: roi", "Formula:"),
-        SHOWN.replace("\nFormula", "\n\nFormula"),
-        "Question: How much came back?\nFormula: roi",
-        "For example, answer roi.",
-    ],
-    ids=["type", "field", "no value", "apart", "nothing else", "no example"],
-)
-def test_what_is_no_whole_example_stays_in_the_instruction(bench, text):
-    assert isinstance(show(bench, text), Refusal)
-
-
-def test_one_demonstration_too_many_or_a_protected_line_keeps_examples_where_they_are(bench):
-    old = tuple(
-        Demonstration({"question": f"q{number}"}, {"formula": "npv"}) for number in range(2)
-    )
-    for operator in (InstructionChannel(max_demonstrations=2), InstructionChannel(max_tokens=20)):
-        assert isinstance(show(bench, SHOWN, operator, demonstrations=old), Refusal)
-    assert isinstance(show(bench, SHOWN, guards=Guards(keep=["Formula: roi"])), Refusal)
-
-
-def test_a_typed_value_is_shown_as_its_type(bench):
-    signature = dspy.Signature("question, limit: int -> reasoning, labels: list[str]")
-    text = 'Sort.\nQuestion: Which?\nLimit: 3\nLabels: ["a", "b"]'
-    (demonstration,) = show(bench, text, signature=signature).demonstrations
-    assert (demonstration.inputs, demonstration.outputs) == (
-        {"question": "Which?", "limit": 3},
-        {"labels": ["a", "b"]},
-    )
 
 
 def test_where_nothing_can_move_nobody_is_asked_and_a_failed_call_is_a_refusal(bench):
