@@ -166,14 +166,9 @@ def test_a_rule_that_no_word_points_to_is_learned(tmp_path: Path) -> None:
     assert "Write capital letters." in text.always
 
 
-def test_the_report_shows_what_was_looked_up_for_each_row(tmp_path: Path) -> None:
-    program = World.made().compile(artifact=Memory(k=1), log_dir=tmp_path)
+def test_the_report_finds_the_lessons_of_a_memory_in_its_text(tmp_path: Path) -> None:
+    World.made().compile(artifact=Memory(k=1), log_dir=tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    table = page.split('id="lookups"')[1].split("</table>")[0]
-    for animal in ANIMALS:
-        row = next(part for part in table.split("<tr>") if f"word for {animal}?" in part)
-        taught = f"the word for {animal} is {code_word(animal)}" in program.signature.instructions
-        assert (f"word for {animal} is {code_word(animal)}" in row) is taught
     book = page.split('id="book"')[1].split("</table>")[0]
     assert "not in the chosen text" not in book
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from combee_dspy.evaluation import Receipt
-from combee_dspy.events import HeldoutRead, PairScored, ScanEnded, ShadowsCounted, UpdateEnded
+from combee_dspy.events import HeldoutRead, ScanEnded, UpdateEnded
 from combee_dspy.journal import Entry, RunHistory
 from combee_dspy.tracking._candidates import CandidateRow, chosen_of, read_candidates
 from combee_dspy.tracking._learned import compare_texts
@@ -17,7 +16,7 @@ from combee_dspy.tracking._params import title
 from combee_dspy.tracking._queries import facts_of, suspicious_in
 from combee_dspy.tracking._runs import RunFigures, figures_of
 from combee_dspy.tracking._spending import read_spending
-from combee_dspy.tracking.report._lessons import lesson_facts, line_facts, lookup_facts
+from combee_dspy.tracking.report._lessons import lesson_facts, line_facts
 from combee_dspy.tracking.report._rollouts import answers_of, flips_of, table_of_rollouts
 from combee_dspy.tracking.report._search import (
     candidate_facts,
@@ -26,12 +25,6 @@ from combee_dspy.tracking.report._search import (
     scan_facts,
 )
 from combee_dspy.tracking.report._time import batch_facts, spent_facts, time_facts
-
-_VERSIONS = (
-    "SELECT candidate || ' ' || purpose AS version, count(*) AS requests, count(error) AS errors,"
-    " avg(ended - started) AS seconds, avg(score) AS score FROM effect WHERE run = ?"
-    " AND kind = 'rollout' GROUP BY 1 ORDER BY 1"
-)
 
 
 def facts(history: RunHistory) -> dict[str, Any]:
@@ -65,7 +58,6 @@ def facts(history: RunHistory) -> dict[str, Any]:
         "validated": len(scores),
         "grid": grid_facts(history, candidates),
         "scans": [scan_facts(scan) for scan in scans],
-        "canary": _canary(history) if figures.about.serving else {},
         **spent_facts(history),
         **batch_facts(history, updates),
         **time_facts(history, created, updates),
@@ -105,7 +97,7 @@ def _chosen_facts(
     chosen = chosen_of(candidates)
     lessons = lesson_facts(history, chosen.texts if chosen else {})
     if chosen is None:
-        names = ("answers", "learned", "suspicious", "looked_up")
+        names = ("answers", "learned", "suspicious")
         return {"lessons": lessons, "chosen": None, "diffs": {}, **dict.fromkeys(names, ())}
     student = candidates[0]
     return {
@@ -115,17 +107,4 @@ def _chosen_facts(
         "answers": answers_of(history, student.candidate, chosen.candidate),
         "learned": line_facts(history, chosen, candidates, scans),
         "suspicious": suspicious_in(history.reader, chosen, candidates),
-        "looked_up": lookup_facts(history, chosen, candidates),
-    }
-
-
-def _canary(history: RunHistory) -> dict[str, Any]:
-    """Return what one server has seen of each version, and what became of its shadows."""
-    gains = [pair.event.after - pair.event.before for pair in history.entries(PairScored)]
-    shadows = history.last(ShadowsCounted)
-    return {
-        "versions": history.reader.rows(_VERSIONS, (history.run,)),
-        "pairs": len(gains),
-        "difference": statistics.fmean(gains) if gains else None,
-        "shadows": shadows.counts if shadows else {},
     }

@@ -1,31 +1,23 @@
-"""What a run learned, for the page: the lines of its text, its books, and lookups in a memory."""
+"""What a run learned, for the page: the lines of its text, and its books."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from combee_dspy.artifacts import Memory
 from combee_dspy.events import ScanEnded, UpdateEnded
-from combee_dspy.exceptions import UnknownStrategyError
 from combee_dspy.journal import Entry, RunHistory
 from combee_dspy.lessons import Book, BookLesson, lesson_id
-from combee_dspy.memory import query_of, read_memory, shelf_of
-from combee_dspy.registry import Spec
-from combee_dspy.tracking._candidates import CandidateRow, lineage_of
+from combee_dspy.memory import read_memory
+from combee_dspy.tracking._candidates import CandidateRow
 from combee_dspy.tracking._learned import LearnedLine, learned_lines
 from combee_dspy.tracking._lessons import books_of, count_lessons, ordered, tests_of
 from combee_dspy.tracking._text import cut
 from combee_dspy.tracking.report._rollouts import Place, rollouts_behind
 
-_MOST_BEHIND, _MOST_TRACES, _MOST_LOOKUPS = 5, 3, 500
-_MOST_QUOTED, _MOST_LOOKED_UP = 160, 200  # characters
-_VALIDATION = (
-    "SELECT candidate, example, score, json_extract(value, '$.calls') AS calls FROM effect"
-    " WHERE run = ? AND kind = 'rollout' AND split = 'validation' ORDER BY id"
-)
+_MOST_BEHIND, _MOST_TRACES = 5, 3
+_MOST_QUOTED = 160  # characters
 
 
 def line_facts(
@@ -117,47 +109,3 @@ def _named(book: Book, lesson: str) -> dict[str, str]:
     """Return a lesson's wording and state; empty where the book does not hold it."""
     other = book.find(lesson)
     return {"text": cut(other.text, _MOST_QUOTED), "state": other.state} if other else {}
-
-
-def lookup_facts(
-    history: RunHistory, chosen: CandidateRow, candidates: Sequence[CandidateRow]
-) -> list[dict[str, Any]]:
-    """Return the validation rows of a memory: the first score of each, the last one by the chosen
-    text or an ancestor, and the lessons that the chosen text shows it.
-
-    None for another artifact, nor where a lookup would wait for a service, or goes by a class that
-    no name leads to.
-    """
-    spec = history.about.spec("artifact")
-    if spec.get("name") != Memory.name:
-        return []
-    try:
-        memory = Spec.from_dict(spec).build()
-    except UnknownStrategyError:
-        return []
-    if not isinstance(memory, Memory) or memory.retriever.waits:
-        return []
-    lineage = {row.candidate for row in lineage_of(chosen, candidates)}
-    rows: dict[str, dict[str, Any]] = {}
-    for candidate, example, score, calls in history.reader.stream(_VALIDATION, (history.run,)):
-        if candidate in lineage and (example in rows or len(rows) < _MOST_LOOKUPS):
-            before = rows.get(example, {"before": score})
-            lookups = _looked_up(memory, chosen.texts, json.loads(calls or "[]"))
-            rows[example] = {**before, "after": score, **lookups}
-    return list(rows.values())
-
-
-def _looked_up(
-    memory: Memory, texts: Mapping[str, str], calls: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the inputs of a row's first call, and the lessons that its calls are shown."""
-    lessons: dict[str, None] = {}
-    for call in calls:
-        if text := texts.get(call["predictor"]):
-            shelf = shelf_of(text, memory.retriever, memory.budget_tokens)
-            lessons |= dict.fromkeys(shelf.lessons(call["inputs"]))
-    inputs = " ".join(query_of(call["inputs"]) for call in calls[:1])
-    return {
-        "inputs": cut(inputs, _MOST_LOOKED_UP),
-        "lessons": [cut(line, _MOST_LOOKED_UP) for line in lessons],
-    }
