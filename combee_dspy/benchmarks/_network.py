@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
-__all__ = ["within_reach"]
-
 _SECONDS = 1.5
 _HUB = "https://huggingface.co"
 

@@ -17,19 +17,6 @@ from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.stopping import Budget
 from combee_dspy.traces import Selection
 
-__all__ = [
-    "DataConfig",
-    "HeldoutTerms",
-    "LMConfig",
-    "LMsConfig",
-    "RunConfig",
-    "Section",
-    "StrategiesConfig",
-    "StrategyConfig",
-    "TracesConfig",
-]
-
-
 S = TypeVar("S", bound="Section")
 
 

@@ -17,8 +17,6 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.traces import Traces, TraceSource, hold_out_newest
 
-__all__ = ["TaskData", "read_data"]
-
 _Rows: TypeAlias = Sequence[dspy.Example] | None
 
 

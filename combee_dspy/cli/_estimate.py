@@ -15,8 +15,6 @@ from combee_dspy.costs import Costs, Price, price_of, window_of
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.stopping import Limits
 
-__all__ = ["Model", "estimate"]
-
 # Assumptions, which the command prints beside the figures.
 _ANSWER = 300  # tokens of an answer, and of a reading's lessons
 _FRAME = 250  # tokens of the adapter's own words around a prompt

@@ -13,8 +13,6 @@ from rich.text import Text
 from combee_dspy.cli._tables import plain, show_facts, show_table
 from combee_dspy.verdicts import NO_HELDOUT, TONES, Verdict, judge_difference
 
-__all__ = ["name_score", "show_run", "show_thing", "write_time"]
-
 _HEADS = {"prompt_tokens": "in", "completion_tokens": "out", "gpu_seconds": "GPU s"}
 _HIDDEN_COSTS = ("seconds", "known_dollars", "unpriced")
 _AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")

@@ -19,8 +19,6 @@ from combee_dspy.exceptions import CombeeError, MissingDistributionError
 from combee_dspy.lms.redact import scrub
 from combee_dspy.registry import DISTRIBUTION, Entry, published, survey
 
-__all__ = ["GROUP", "INTERRUPTED", "CombeeGroup", "plugin_commands", "say"]
-
 GROUP = "combee_dspy.commands"
 """Entry points of this group are commands: a ``typer.Typer`` or a function that typer can read."""
 

@@ -16,8 +16,6 @@ from combee_dspy.cli._config import LMConfig
 from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError
 from combee_dspy.lms import embedded
 
-__all__ = ["Benchmarks", "ServiceMaker", "check_lm", "locate", "make_lm"]
-
 Benchmarks: TypeAlias = Sequence[tuple[LoadedBenchmark, Mapping[str, Any]]]
 """Benchmarks that a simulated model knows, each with the parameters that it was read with."""
 

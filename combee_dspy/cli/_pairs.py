@@ -8,8 +8,6 @@ from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["read_pairs", "split_pairs"]
-
 
 def split_pairs(option: str, items: Sequence[str]) -> dict[str, str]:
     """Return the values by name, as texts.

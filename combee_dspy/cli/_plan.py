@@ -23,8 +23,6 @@ from combee_dspy.files import file_name
 from combee_dspy.lms import ChoiceAdapter, ConstrainedJSONAdapter
 from combee_dspy.many import Task
 
-__all__ = ["Plan", "TaskPlan", "plan_run"]
-
 _ADAPTERS = {
     "chat": dspy.ChatAdapter,
     "json": dspy.JSONAdapter,

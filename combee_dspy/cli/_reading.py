@@ -31,16 +31,6 @@ from combee_dspy.files import read_plain
 from combee_dspy.lms.redact import MASK, SECRET_NAME
 from combee_dspy.yaml_files import load_yaml, place_problem
 
-__all__ = [
-    "add_module_folders",
-    "checked",
-    "load_object",
-    "read_examples",
-    "read_mapping",
-    "schema",
-    "section",
-]
-
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _HELP = "See combee run --help, and --schema."
 

@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["field_values", "plain", "show_facts", "show_rows", "show_table"]
-
 _CELL = 60
 _SHORT = 20
 _WIDE = 200

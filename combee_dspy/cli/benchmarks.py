@@ -15,8 +15,6 @@ from combee_dspy.exceptions import ArgumentValueError, CombeeError
 if TYPE_CHECKING:
     from combee_dspy.benchmarks import Benchmark
 
-__all__ = ["benchmarks"]
-
 _ANSWERS = {True: "yes", False: "no", None: "cannot be told"}
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from combee_dspy.cli._plan import Plan
 
-__all__ = ["EMBEDDED", "QUESTIONS", "demo"]
-
 # A gain of 0.21, the mean of seeds 2 to 7, where 0.46 of the answers change: 48 held-out questions
 # tell it from none in 57 of 100 runs, 144 in 96 (Connor's formula, as in detectable_difference).
 QUESTIONS: Mapping[str, Any] = {

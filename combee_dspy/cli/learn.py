@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from combee_dspy.learning import LearnedLessons
     from combee_dspy.traces import Selection, TraceSource
 
-__all__ = ["learn"]
-
 _LINE = 400
 _KINDS = 20
 

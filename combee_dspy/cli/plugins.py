@@ -24,8 +24,6 @@ from combee_dspy.cli._tables import plain, show_table
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import write_plain
 
-__all__ = ["plugins_app", "render_plugin", "write_plugin"]
-
 plugins_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 _Kind = enum.StrEnum("_Kind", [(kind, kind) for kind in registry.KINDS])  # type: ignore[misc]  # the kinds are data

@@ -20,8 +20,6 @@ from combee_dspy.cli._facts import (
 from combee_dspy.cli._tables import field_values, show_rows
 from combee_dspy.exceptions import ArgumentValueError, JournalError, NotPlainFileError
 
-__all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
-
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's log_dir.", show_default=False)]
 _Task = Annotated[
     str | None, typer.Option("--run", help="One of several tasks, by its name; all by default.")

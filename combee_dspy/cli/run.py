@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from combee_dspy.many import TaskResult
     from combee_dspy.settings import Settings
 
-__all__ = ["compiled", "planned", "run"]
-
 # What a dry run shows of the settings.
 _SHOWN = (
     "artifact",

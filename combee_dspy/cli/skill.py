@@ -9,8 +9,6 @@ import typer
 
 from combee_dspy.cli._tables import show_facts
 
-__all__ = ["skill"]
-
 
 def skill(
     run: Annotated[

@@ -13,8 +13,6 @@ from dspy.utils.exceptions import LMError
 if TYPE_CHECKING:
     from combee_dspy.costs._meter import Meter
 
-__all__ = ["ForLMs", "count_failed", "count_repeated", "meters_in", "without_callbacks"]
-
 _NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
 
 

@@ -13,8 +13,6 @@ from combee_dspy.evaluation._judge import Judge
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.reflections import estimate_tokens
 
-__all__ = ["SizeComparison", "check_smaller", "compare_sizes", "cost_of_judging"]
-
 # Assumed tokens of a response, of a verdict, and of the adapter's own words around a prompt.
 _RESPONSE, _VERDICT, _FRAME = 300, 150, 400
 _PARAMETERS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")

@@ -14,8 +14,6 @@ from combee_dspy.events import E, Event, decode
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
 from combee_dspy.journal._rows import Reader
 
-__all__ = ["Description", "Entry", "RunHistory", "RunRecord"]
-
 T = TypeVar("T")
 _LAST = sys.maxsize
 _COLUMNS = "id, name, state, created, finished, seed, identity, description, result"

@@ -8,8 +8,6 @@ from collections import Counter
 
 from combee_dspy.guards import placeholders
 
-__all__ = ["lost_fact"]
-
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LITERAL = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|“([^”\n]+)”")
 # Abbreviations, and names as code writes them: EBITDA, snake_case, camelCase.

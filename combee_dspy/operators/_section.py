@@ -11,8 +11,6 @@ from combee_dspy.records import Refusal
 from combee_dspy.reflections import estimate_tokens, fit_lines
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["section_room", "serve"]
-
 # Lessons that a warning names, and the characters that it shows of each.
 _NAMED, _LONGEST = 3, 60
 

@@ -17,8 +17,6 @@ from combee_dspy.lessons import Book, BookLesson, Taught, decode_book, lesson_id
 from combee_dspy.skills._lines import Line, edited, read_lines, same_text, unescape
 from combee_dspy.skills._pages import BOOK, LESSONS, PAGE, REFERENCES, describe, pages_of
 
-__all__ = ["SkillFolder", "read_skill", "write_skill"]
-
 _TOPIC = re.compile(r"topic-\d{3,}\.md", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST_NAME, _LEAST_TOKENS = 64, 2_000

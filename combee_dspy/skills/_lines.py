@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from combee_dspy.json_texts import sound
 from combee_dspy.lessons import BookLesson
 
-__all__ = ["Line", "edited", "evidence_of", "line_of", "read_lines", "same_text", "unescape"]
-
 # What Markdown takes for an escape, a tag, a link, a fence, or the beginning of another block.
 _MARKUP = re.compile(
     r"\\(?=[!-/:-@\[-`{-~])|<(?=[A-Za-z/!?])|\](?=[(\[:])|`{3,}|~{3,}|^[#>+*=|~_-]"

@@ -17,8 +17,6 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.skills._lines import evidence_of, line_of
 from combee_dspy.texts import normalised
 
-__all__ = ["BOOK", "LESSONS", "PAGE", "REFERENCES", "describe", "pages_of"]
-
 PAGE, BOOK = "SKILL.md", "references/lessons.json"
 LESSONS, REFERENCES = "## Lessons", "## More lessons"
 _HOW = "Open the file whose words are in your task."
