@@ -31,9 +31,7 @@ PUBLISHED = (
     "these have ACE's names and numbers of rows, whole, scored as in ACE; no row hashes of ACE's"
     " are known here"
 )
-"""What is said of rows that figures of the paper may be compared with where they are what their
-names say.
-"""
+"""What a report says of rows that have the paper's names and sizes: it cannot tell more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +123,11 @@ class RecordBenchmark(Benchmark):
             rows_by_split, how = self._cut(rows_by_split["all"]), ", cut 60/20/20 by hash"
         if empty := [split for split in SPLITS if not rows_by_split[split]]:
             raise source.error(f"the {empty[0]} split is empty")
-        every: Mapping[str, Sequence[Row]] = rows_by_split
-        leaks: Sequence[str] = ()
-        if place.layout == "published":
-            leaks = _shared_sentences(rows_by_split, self.together)
-        else:
-            every, leaks = _set_apart(
-                rows_by_split, self.together, "share a sentence with heldout", "sentences"
-            )
+        # Published files are run as they are.
+        is_published = place.layout == "published"
+        every, repeats = _set_apart(
+            rows_by_split, self.together, "sentence", keeps_rows=is_published
+        )
         slices = {split: _first(rows, getattr(self, split)) for split, rows in every.items()}
         cuts = [
             f"{split} is a slice: {len(rows)} of {len(every[split])} rows, those whose hashes come"
@@ -143,7 +138,7 @@ class RecordBenchmark(Benchmark):
         splits, notes = build_splits(slices, self.to_example)
         check_pins(self.name, place.name, splits, self.pin)
         missing = self._missing(place, rows_by_split, splits) if source.published else ""
-        return Reading(f"{place.name}{how}", every, splits, (*leaks, *cuts, *notes), missing)
+        return Reading(f"{place.name}{how}", every, splits, (*repeats, *cuts, *notes), missing)
 
     def _missing(
         self, place: Place, rows_by_split: Mapping[str, Sequence[Row]], splits: Mapping[str, Split]
@@ -206,65 +201,56 @@ def _first(rows: Sequence[Row], size: int | None) -> Sequence[Row]:
     return [rows[place] for place in sorted(places)]
 
 
-def _shared_sentences(
-    rows: Mapping[str, Sequence[Row]], holds: Callable[[Row], Sequence[Hashable]]
-) -> list[str]:
-    """Say what published files, which are run as they are, share with held-out."""
-    heldout_items = {item for row in rows["heldout"] for item in holds(row)}
-    counts = {
-        name: sum(not heldout_items.isdisjoint(holds(row)) for row in rows[name])
-        for name in ("train", "validation")
-    }
-    note = "rows of {} share a sentence with heldout, as published"
-    notes = [f"{count} {note.format(name)}" for name, count in counts.items() if count]
-    for note in notes:
-        _logger.warning("%s", note)
-    return notes
-
-
 def _set_apart(
     rows: Mapping[str, Sequence[T]],
     holds: Callable[[T], Sequence[Hashable]],
-    leaks: str,
-    shared: str,
-) -> tuple[dict[str, list[T]], list[str]]:
-    """Take out of train and validation what holds something that held-out holds too, and say how
-    much.
+    noun: str,
+    *,
+    keeps_rows: bool = False,
+) -> tuple[dict[str, Sequence[T]], list[str]]:
+    """Take the rows out of train and validation that hold what a row of held-out holds too.
 
-    Held-out never changes. What train and validation share stays and is said. Each case is one note
-    and warning.
+    Held-out never changes, and what train and validation share stays. Each case is a note and a
+    warning.
+
+    Args:
+        rows: By split.
+        holds: Returns what a row must not share with held-out.
+        noun: What that is.
+        keeps_rows: Whether to say it alone, and to leave the rows where they are.
     """
     heldout_items = {item for row in rows["heldout"] for item in holds(row)}
-    rows_left = {"heldout": list(rows["heldout"])}
+    rows_left = dict(rows)
     notes: list[str] = []
     for name in ("train", "validation"):
-        rows_left[name] = [row for row in rows[name] if heldout_items.isdisjoint(holds(row))]
-        if removed := len(rows[name]) - len(rows_left[name]):
-            notes.append(f"{removed} rows of {name} {leaks} and were taken out of {name}")
-    learned, selected = (
+        apart = [row for row in rows[name] if heldout_items.isdisjoint(holds(row))]
+        if repeating := len(rows[name]) - len(apart):
+            what = "as published" if keeps_rows else f"and were taken out of {name}"
+            notes.append(f"{repeating} rows of {name} repeat a {noun} of heldout, {what}")
+        if not keeps_rows:
+            rows_left[name] = apart
+    learned, compared = (
         {item for row in rows_left[name] for item in holds(row)} for name in ("train", "validation")
     )
-    if both := learned & selected:
-        notes.append(f"{len(both)} {shared} are in both train and validation and were kept in both")
+    if both := learned & compared:
+        notes.append(f"{len(both)} distinct {noun}s are in both train and validation, and stay")
     for note in notes:
         _logger.warning("%s", note)
-    return {name: rows_left[name] for name in SPLITS}, notes
+    return rows_left, notes
 
 
 def build_splits(
     rows: Mapping[str, Sequence[Row]], to_example: Callable[[Row], dspy.Example]
 ) -> tuple[dict[str, Split], tuple[str, ...]]:
-    """Turn raw rows by split into splits by name, held-out kept apart from the others, and notes.
+    """Turn raw rows by split into splits by name, held-out apart from the others, and notes.
 
-    Rows that are repeated within a split stay, and are said.
+    Rows that are repeated within a split stay, and a note says so.
     """
     hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
-    rows_left, notes = _set_apart(
-        hashed, lambda pair: pair[:1], "are in heldout too", "distinct rows"
-    )
+    rows_left, notes = _set_apart(hashed, lambda pair: pair[:1], "row")
     for name in SPLITS:
         if repeated := len(rows_left[name]) - len({digest for digest, _ in rows_left[name]}):
-            notes.append(f"{repeated} rows of {name} repeat an earlier row of it and were kept")
+            notes.append(f"{repeated} rows of {name} repeat an earlier row of it, and stay")
             _logger.warning("%s", notes[-1])
     splits = {
         name: Split(

@@ -15,25 +15,28 @@ MAX_PARAM = 6_000
 
 _NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
 _LONGEST_NAME = 100
-_GROUPS = {"models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
+# MLflow shows parameters by groups, whose names end in a slash.
+_GROUPS = {"models": "model/", "digests": "digest/", "sizes": "size/", "versions": "version/"}
 
 
 def params(name: str, seed: int | None, description: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was decided before a run: each setting under its own name, as ``num_threads`` or
-    ``search.staleness``; a strategy by its name, and its parameters as ``aggregator.copies``;
-    models, sizes, digests and versions in groups, as ``size/train``.
+    """Return what was decided before a run, by name, each value as a text.
+
+    A setting has its own name, as ``num_threads`` or ``search.staleness``; a strategy is its name,
+    with its parameters as ``aggregator.copies``; models, sizes, digests and versions stand in
+    groups, as ``size/train``.
     """
     decided: dict[str, Any] = {"name": name, "seed": seed}
-    for group, value in description.items():
-        if not isinstance(value, dict):
-            decided[group] = value
-        elif group == "settings":
+    for key, value in description.items():
+        if key == "settings":
             decided |= value
-        elif group == "specs":
+        elif key == "specs":
             decided |= _strategies(value)
+        elif isinstance(value, dict):
+            prefix = _GROUPS.get(key, f"{key}.")
+            decided |= {f"{prefix}{part}": part_value for part, part_value in value.items()}
         else:
-            prefix = f"{_GROUPS[group]}/" if group in _GROUPS else f"{group}."
-            decided |= {f"{prefix}{key}": part for key, part in value.items()}
+            decided[key] = value
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in decided.items()
@@ -42,6 +45,7 @@ def params(name: str, seed: int | None, description: Mapping[str, Any]) -> dict[
 
 
 def _strategies(specs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return strategies by role, the names of several in one text, and their parameters."""
     decided: dict[str, Any] = {}
     for role, spec in specs.items():
         several = spec if isinstance(spec, list) else [spec]

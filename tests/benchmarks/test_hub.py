@@ -165,13 +165,10 @@ def test_a_split_that_is_not_there_and_an_empty_folder_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "params",
     [
-        {"path": "someone/sums"},
-        {"path": "someone/sums", "revision": "main"},
         {"fields": {}},
         {"fields": {"a-b": "x"}},
         {"fields": {"answer": "x"}},
         {"pattern": "no group"},
-        {"pattern": "("},
         {"splits": {"train": "train"}},
         {"splits": {"train": "a", "validation": "b", "test": "c"}},
         {"compare": "number", "answer": "result"},

@@ -59,21 +59,6 @@ def test_rows_come_over_http(tmp_path, address):
         load_benchmark("formula", path=f"{address}/absent")
 
 
-def test_a_hub_id_is_read_at_its_commit(monkeypatch):
-    asked = []
-
-    def load(name, **options):
-        asked.append((name, options["revision"], options["split"]))
-        return HubRows([formula_row(len(asked))])
-
-    monkeypatch.setattr("datasets.load_dataset", load)
-    loaded = load_benchmark("formula", path="someone/formula", revision=COMMIT)
-    assert asked == [
-        ("someone/formula", COMMIT, split) for split in ("train", "validation", "test")
-    ]
-    assert f"hub someone/formula@{COMMIT}" in loaded.source
-
-
 @parameters
 class Sums(RecordBenchmark):
     """A benchmark of one's own, over a data set of the hub with other names."""
@@ -111,14 +96,17 @@ def test_any_data_set_of_the_hub_makes_a_benchmark(monkeypatch):
     asked = []
 
     def load(path, **options):
-        asked.append((options["name"], options["split"]))
+        asked.append((path, options["revision"], options["name"], options["split"]))
         rows = HubRows([{"question": f"{len(asked)} + 0?", "answer": str(len(asked)), "kind": 1}])
         rows.features = {"kind": datasets.ClassLabel(names=["hard", "easy"])}
         return rows
 
     monkeypatch.setattr("datasets.load_dataset", load)
     loaded = Sums("someone/sums", revision=COMMIT).load()
-    assert asked == [("easy", "train[:80%]"), ("easy", "train[80%:]"), ("easy", "dev")]
+    assert f"hub someone/sums@{COMMIT}" in loaded.source
+    assert asked == [
+        ("someone/sums", COMMIT, "easy", split) for split in ("train[:80%]", "train[80%:]", "dev")
+    ]
     example = loaded.heldout.examples[0]
     assert (dict(example.inputs()), example.answer, example.kind) == (
         {"question": "3 + 0?"},

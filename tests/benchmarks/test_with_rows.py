@@ -6,7 +6,6 @@ import pytest
 from benchmark_rows import formula_row, record, write
 
 from combee_dspy.benchmarks import Benchmark, Finer, Formula, FormulaMini
-from combee_dspy.registry import Spec
 from combee_dspy.testing import checks_for
 
 
@@ -33,11 +32,6 @@ def built(tmp_path_factory) -> list[Benchmark]:
 def test_every_benchmark_with_rows_passes_every_check(built, number):
     for check in checks_for(built[number]):
         check(built[number])
-
-
-def test_parameters_survive_their_spec(built):
-    for benchmark in built:
-        assert Spec.from_dict(Spec.of(benchmark).to_dict()).build() == benchmark
 
 
 def test_one_row_becomes_an_example_without_a_source():
