@@ -61,7 +61,8 @@ class Hub(RecordBenchmark):
             all of it.
         answer: The program's output field. With ``compare="number"`` it is ``answer``.
         compare: ``"text"``: right where equal but for case, articles and punctuation (as in SQuAD
-            and HotpotQA); ``"number"``: right where equal as floats.
+            and HotpotQA), and but for case alone among ``choices`` and where nothing else is left,
+            as of the answer A; ``"number"``: right where equal as floats.
         choices: Whether the answers of all rows are the only ones that may be given.
         instructions: The seed prompt. ``None``: DSPy's own for the fields.
         reasoning: Whether the default program is ``dspy.ChainOfThought`` or ``dspy.Predict``.
@@ -141,10 +142,8 @@ class Hub(RecordBenchmark):
             heldout=reading.splits["heldout"],
             signature=signature,
             program=lambda: module(signature),
-            metric=exact_metric if numbers else _text_metric(self.answer, tolerant=False),
-            tolerant_metric=(
-                tolerant_metric if numbers else _text_metric(self.answer, tolerant=True)
-            ),
+            metric=exact_metric if numbers else self._text_metric(tolerant=False),
+            tolerant_metric=tolerant_metric if numbers else self._text_metric(tolerant=True),
             notes=reading.notes,
         )
 
@@ -184,6 +183,31 @@ class Hub(RecordBenchmark):
         match = re.search(self.pattern, str(value))
         return (match[1] or "").strip() if match else None
 
+    def _text_metric(self, *, tolerant: bool) -> Callable[..., dspy.Prediction]:
+        from dspy.evaluate.metrics import EM, F1, normalize_text
+
+        field, choices = self.answer, self.choices
+
+        def metric(
+            gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        ) -> dspy.Prediction:
+            """Score an answer against the right one, with feedback. Pure."""
+            right, value = str(gold[field]), getattr(pred, field, None)
+            answer = "" if value is None else str(value)
+            is_right = answer.strip().casefold() == right.strip().casefold()
+            score = float(is_right)
+            # Without articles and marks nothing is left of some answers, such as A: then no answer
+            # at all would be as good.
+            if not is_right and not choices and normalize_text(right):
+                is_right = bool(EM(answer, [right]))
+                score = float(is_right or (tolerant and F1(answer, [right])))
+            feedback = "Correct."
+            if not is_right:
+                feedback = f"Wrong: got {_short(answer)}; the answer is {_short(right)}."
+            return dspy.Prediction(score=score, feedback=feedback)
+
+        return metric
+
     def _signature(self, rows: Iterable[Row]) -> type[dspy.Signature]:
         kind: Any = str
         if self.choices:
@@ -211,25 +235,6 @@ def _text(value: object) -> str:
     return (
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
     )
-
-
-def _text_metric(field: str, *, tolerant: bool) -> Callable[..., dspy.Prediction]:
-    from dspy.evaluate.metrics import EM, F1
-
-    def metric(
-        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> dspy.Prediction:
-        """Score an answer against the right one, with feedback. Pure."""
-        right, value = str(gold[field]), getattr(pred, field, None)
-        answer = "" if value is None else str(value)
-        exact = EM(answer, [right]) or answer == right
-        score = float(exact) if exact or not tolerant else float(F1(answer, [right]))
-        feedback = (
-            "Correct." if exact else f"Wrong: got {_short(answer)}; the answer is {_short(right)}."
-        )
-        return dspy.Prediction(score=score, feedback=feedback)
-
-    return metric
 
 
 def _short(text: str) -> str:

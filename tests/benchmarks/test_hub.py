@@ -131,6 +131,29 @@ def test_hostile_rows_are_refused_by_what_is_wrong(row, said):
     assert said in Hub(**SUMS).problem(row)
 
 
+@pytest.mark.parametrize("choices", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "right"), [(None, "A"), ("", "A"), ("an", "A"), ("B", "A"), ("a", "?")]
+)
+def test_an_answer_of_which_articles_and_marks_leave_nothing_is_compared_as_it_is(
+    tmp_path, choices, answer, right
+):
+    rows = [{"question": f"q{n}", "answer": right} for n in range(3)]
+    folder = layout(tmp_path, train=rows[:1], validation=rows[1:2], test=rows[2:])
+    loaded = Hub(folder, choices=choices).load()
+    row = loaded.train.examples[0]
+    for metric in (loaded.metric, loaded.tolerant_metric):
+        assert metric(row, dspy.Prediction(answer=answer)).score == 0.0
+        assert metric(row, dspy.Prediction(answer=f" {right.lower()} ")).score == 1.0
+
+
+def test_choices_that_differ_in_a_mark_are_two(tmp_path):
+    rows = [{"question": f"q{n}", "answer": "C++"} for n in range(3)]
+    folder = layout(tmp_path, train=rows[:1], validation=rows[1:2], test=rows[2:])
+    loaded = Hub(folder, choices=True).load()
+    assert loaded.metric(loaded.train.examples[0], dspy.Prediction(answer="C")).score == 0.0
+
+
 def test_yes_or_no_is_an_answer():
     bench = Hub(label="right", answer="right")
     row = {"question": "Is it?", "right": False}
