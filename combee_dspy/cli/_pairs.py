@@ -17,13 +17,16 @@ def split_pairs(option: str, items: Sequence[str]) -> dict[str, str]:
         items: What the user gave.
 
     Raises:
-        ArgumentValueError: One is not ``name=value``.
+        ArgumentValueError: One is not ``name=value``, or repeats a name.
     """
     pairs: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise ArgumentValueError(option, item, "is not name=value", "For example: split=train.")
+        if name in pairs:
+            problem = f"gives {name} a second value"
+            raise ArgumentValueError(option, item, problem, "Give each name once.")
         pairs[name] = value
     return pairs
 

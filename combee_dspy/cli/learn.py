@@ -148,13 +148,20 @@ def _holds_spans(path: Path) -> bool:
 
 
 def _fields(items: list[str]) -> dict[str, object]:
-    """Return a mapping of fields: ``inputs=a,b`` are two paths, ``inputs.q=a`` names its value."""
+    """Return a mapping of fields: ``inputs=a,b`` are two paths, ``inputs.q=a`` names its value.
+
+    Raises:
+        ArgumentValueError: An attribute is named both ways.
+    """
     fields: dict[str, object] = {}
     for name, path in split_pairs("--field", items).items():
         attribute, dot, target = name.partition(".")
-        named = fields.setdefault(attribute, {}) if dot else None
-        if isinstance(named, dict):
+        named = fields.setdefault(
+            attribute, {} if dot else path.split(",") if "," in path else path
+        )
+        if isinstance(named, dict) and dot:
             named[target] = path
-        elif not dot:
-            fields[attribute] = path.split(",") if "," in path else path
+        elif dot or isinstance(named, dict):
+            problem = f"says all of {attribute} and a part of it"
+            raise ArgumentValueError("--field", name, problem, "Name each value, or none.")
     return fields
