@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -11,6 +13,8 @@ from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
+
+from combee_dspy.exceptions import copy_attached
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,36 +97,64 @@ def run_in_daemon(work: Callable[[], T]) -> T:
     An interrupt of the caller is raised at once, whatever the work hangs in; the work goes on, and
     an interpreter that exits does not wait for it.
     """
+    ended = _begin(work)
+    _wait(ended)
+    return ended.result()
+
+
+def run_on_own_loop(
+    work: Callable[[], Coroutine[object, object, T]],
+    interrupted: Callable[[], None] = lambda: None,
+    grace: float = 0.0,
+) -> T:
+    """Run a coroutine on an event loop in a thread of its own, as :func:`run_in_daemon` does,
+    whether the caller has a running loop or not.
+
+    An interrupt of the caller cancels it, and is raised with what the work attached to its own end.
+
+    Args:
+        work: Makes the coroutine.
+        interrupted: Called at an interrupt.
+        grace: Seconds that the work has to end after it.
+    """
+    started: Future[asyncio.Task[Any]] = Future()
+
+    async def start() -> T:
+        asyncio.get_running_loop().set_default_executor(DaemonPool())
+        if task := asyncio.current_task():
+            started.set_result(task)
+        return await work()
+
+    ended = _begin(lambda: asyncio.run(start()))
+    try:
+        _wait(ended)
+        return ended.result()
+    except BaseException as error:
+        # Cancelled before it started, it fails to.
+        if not ended.done():
+            interrupted()
+            if not started.cancel():
+                task = started.result()
+                with suppress(RuntimeError):  # the loop has ended
+                    task.get_loop().call_soon_threadsafe(task.cancel)
+                _wait(ended, grace)
+            if ended.done():
+                copy_attached(ended.exception(), error)
+        raise
+
+
+def _begin(work: Callable[[], T]) -> Future[T]:
     pool = DaemonPool()
     future = pool.submit(copy_context().run, work)
     pool.shutdown()
-    # Again and again: a signal to another thread ends no wait without a timeout.
-    while not wait([future], timeout=0.1).done:
+    return future
+
+
+def _wait(ended: Future[T], seconds: float = math.inf) -> None:
+    """Wait in steps: a signal to another thread ends no wait without a timeout."""
+    until = time.monotonic() + seconds
+    while not wait([ended], timeout=0.1).done and time.monotonic() < until:
         pass
-    return future.result()
-
-
-def run_on_own_loop(work: Callable[[], Coroutine[object, object, T]]) -> T:
-    """Run a coroutine on an event loop in a thread of its own, as :func:`run_in_daemon` does,
-    whether the caller has a running loop or not. An interrupt cancels it.
-    """
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
-
-    async def start() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        loop.set_default_executor(DaemonPool())
-        if task is not None:
-            started.set_result((loop, task))
-        return await work()
-
-    try:
-        return run_in_daemon(lambda: asyncio.run(start()))
-    except BaseException:
-        if not started.cancel():  # cancelled before it started, it fails to
-            loop, task = started.result()
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(task.cancel)
-        raise
 
 
 class LoopThread:

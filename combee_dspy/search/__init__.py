@@ -8,7 +8,7 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_compile`` | one compilation, from its settings to its end | ``_run``, journal, slots |
 | ``_splits``, ``_own_loop`` | its data, checked; the loop that it runs on | nothing |
 | ``_traces``, ``_recorded`` | traces as rows; what answers for their rollouts | traces, effects |
-| ``_course`` | search, choose, read the held-out set, report | ``_run`` |
+| ``_course`` | search, choose, read the held-out set, report, in time | ``_run`` |
 | ``_run`` | the parts of a run, made of each other | everything below |
 | ``_earlier`` | costs of earlier parts of a run, decisions of a replayed one | journal |
 | ``_describe`` | what a run may be resumed with; what people read of it | nothing |
@@ -17,19 +17,18 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_batches`` | which rows the next update runs | controller, effects, pool |
 | ``_ending`` | why no further update begins | effects, pool, batches |
 | ``_student`` | its validation | effects, pool |
-| ``_plans`` | the records of one update | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_contexts``, ``_records`` | what strategies and reflections read | effects |
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
-| ``_keeper``, ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
+| ``_keeper`` | the records of one update, and what the loop asks of the two below | nothing |
+| ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
 | ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |
-| ``_line_rules`` | what tests of lines get, and must show | nothing |
 | ``_row_search``, ``_changes`` | what mends a failing row; texts that differ in lessons | trials |
-| ``_trials``, ``_versions`` | texts on single rows; the texts of updates | effects, artifact |
-| ``_row_scores`` | which training rows were right when they ran last | nothing |
-| ``_gepa``, ``_callbacks``, ``_turns`` | what users of ``dspy.GEPA`` pass | gepa, pool |
+| ``_trials`` | texts on single rows | effects, artifact |
+| ``_versions`` | the texts of updates, and which rows were right | effects, pool |
+| ``_gepa``, ``_callbacks`` | what users of ``dspy.GEPA`` pass | gepa, pool |
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |
-| ``_choices`` | which child goes on; which candidate is returned | effects |
+| ``_choices`` | which child goes on, which candidate is returned, what lines must show | nothing |
 | ``_pool`` | validated candidates | effects, gepa |
 | ``_effects`` | the one way to the world: look up, else do, commit, use | all below |
 | ``_rollouts``, ``_calls`` | a rollout, an LM call, a function of the user's | buyer, slots |
@@ -37,8 +36,7 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_budget``, ``_rollout_budget`` | the budget | nothing |
 | ``_amounts``, ``_lost`` | costs as vectors; costs that nobody knows | nothing |
 | ``_preflight``, ``_start`` | checks of a run; few effects begin before them | effects |
-| ``_clock`` | ends a run with its time | effects, purse |
-| ``_judging``, ``_failures`` | what to distrust | effects |
+| ``_judging`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
 | ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |
 | ``_candidates``, ``_programs`` | what a search works on; programs of candidates | nothing |

@@ -14,7 +14,7 @@ from combee_dspy.events import BatchPlanned
 from combee_dspy.records import BatchDecision, Measurement, Rollout
 from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._plans import Parent, UpdatePlan
+from combee_dspy.search._keeper import Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.streams import derive
 

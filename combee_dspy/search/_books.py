@@ -11,7 +11,7 @@ from combee_dspy.events import AnswersIgnored, BookChanged, Emit
 from combee_dspy.lessons import Book, BookEdit, taught
 from combee_dspy.records import Reflection
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._plans import Learned
+from combee_dspy.search._keeper import Learned
 from combee_dspy.weighers import Weigher
 
 __all__ = ["Books", "ServedBooks"]

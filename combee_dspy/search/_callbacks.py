@@ -11,7 +11,7 @@ from gepa.core.data_loader import DataLoader, ensure_loader
 from combee_dspy._private import GEPAState
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Compilation, Member, Row
-from combee_dspy.search._plans import Checked, Child, Learned, UpdatePlan
+from combee_dspy.search._keeper import Checked, Child, Learned, UpdatePlan
 from combee_dspy.search._programs import Programs
 from combee_dspy.search._records import trajectories
 

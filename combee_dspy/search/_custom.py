@@ -18,7 +18,7 @@ from combee_dspy.records import described
 from combee_dspy.search._candidates import Candidate, EffectPlace
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._plans import Child, Learned
+from combee_dspy.search._keeper import Child, Learned
 
 __all__ = ["CustomProposer"]
 

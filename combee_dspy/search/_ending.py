@@ -15,7 +15,7 @@ from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
-from combee_dspy.search._plans import Learned
+from combee_dspy.search._keeper import Learned
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.stopping import RunView, ask
 

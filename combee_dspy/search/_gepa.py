@@ -33,7 +33,7 @@ from combee_dspy.records import Rollout
 from combee_dspy.rollouts import output_of
 from combee_dspy.search._callbacks import Callbacks
 from combee_dspy.search._candidates import Candidate, Compilation, Member
-from combee_dspy.search._plans import Checked, Learned, UpdatePlan
+from combee_dspy.search._keeper import Checked, Learned, UpdatePlan
 from combee_dspy.search._programs import Programs
 
 __all__ = ["Gepa"]

@@ -37,8 +37,7 @@ from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._ending import SETTLED, Ending
 from combee_dspy.search._judging import Judging
-from combee_dspy.search._keeper import C, Keeper, P
-from combee_dspy.search._plans import Learned, UpdatePlan
+from combee_dspy.search._keeper import C, Keeper, Learned, P, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._progress import Progress
 from combee_dspy.search._student import Student
@@ -93,12 +92,13 @@ class Loop(Generic[P, C]):
             ArgumentValueError: The budget ended in the middle of the student's validation.
         """
         self.keeper.begin()
-        self.student.start()
         try:
             if self.task.is_serial:
                 await self.student.join()
+            elif self.effects.purse.grants:
+                self.student.start()
             await self._begin_updates()
-            await self.student.release()
+            self.student.start()
             await self._end_updates()
             await self.student.join()
             await self.books.settle(self._begun, self._begun)
@@ -124,7 +124,7 @@ class Loop(Generic[P, C]):
         """Begin updates as long as there is no reason to stop."""
         for step in itertools.count():
             if step == self._staleness + 1:
-                await self.student.release()
+                self.student.start()
             try:
                 await self._may_begin(step)
                 if self._progress.cut is not None or not await self._begin(step):

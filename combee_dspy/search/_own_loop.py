@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import logging
-import threading
-import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
-from contextlib import suppress
-from typing import Any, TypeVar
+from contextvars import copy_context
+from typing import TypeVar
 
-from combee_dspy.exceptions import copy_attached
-from combee_dspy.rollouts import DaemonPool
+from combee_dspy.rollouts import run_on_own_loop
 from combee_dspy.tracking import note_caller
 
 __all__ = ["in_own_loop"]
@@ -35,54 +29,16 @@ def in_own_loop(
     variables, DSPy's settings among them. An interrupt of the caller cancels the work and is raised
     within two seconds, with what the work attached to its own end; a second one is raised at once.
     """
-    # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
-    running: Future[asyncio.Task[Any]] = Future()
-    ended: Future[T] = Future()
-    context = contextvars.copy_context()
-    context.run(note_caller)
-    thread = threading.Thread(
-        target=context.run, args=(_run, work, running, ended), name="combee-search", daemon=True
-    )
-    thread.start()
-    try:
-        _wait(ended)
-        return ended.result()
-    except BaseException as error:
-        if not ended.done():
-            _logger.warning(
-                "Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir)
-            )
-            task = running.result()
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                task.get_loop().call_soon_threadsafe(task.cancel)
-            _wait(ended, _GONE)
-            if ended.done():
-                copy_attached(ended.exception(), error)
-        raise
 
+    def interrupted() -> None:
+        text = "Interrupted. %s Interrupt again to end at once."
+        _logger.warning(text, _how_to_go_on(log_dir))
 
-def _run(
-    work: Callable[[], Coroutine[object, object, T]],
-    running: Future[asyncio.Task[Any]],
-    ended: Future[T],
-) -> None:
-    async def noted() -> T:
-        asyncio.get_running_loop().set_default_executor(DaemonPool())
-        if task := asyncio.current_task():
-            running.set_result(task)
-        return await work()
+    def run() -> T:
+        note_caller()
+        return run_on_own_loop(work, interrupted, _GONE)
 
-    try:
-        ended.set_result(asyncio.run(noted()))
-    except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-        ended.set_exception(error)
-
-
-def _wait(ended: Future[T], seconds: float = float("inf")) -> None:
-    """Wait in steps: a signal to another thread does not end a wait without a timeout."""
-    until = time.monotonic() + seconds
-    while not wait([ended], timeout=0.1).done and time.monotonic() < until:
-        pass
+    return copy_context().run(run)
 
 
 def _how_to_go_on(log_dir: str | None) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
+
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import UpdateView
 from combee_dspy.events import CandidateScreened, WarningRaised
@@ -15,15 +17,13 @@ from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import EffectPlace, Member
 from combee_dspy.search._choices import choose_best, draw_screen, passes_screen
 from combee_dspy.search._custom import CustomProposer
-from combee_dspy.search._keeper import Keeper
-from combee_dspy.search._plans import Checked, Child, Learned, Parent, UpdatePlan
+from combee_dspy.search._keeper import Checked, Child, Keeper, Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._records import trajectories
-from combee_dspy.search._turns import Turns
 from combee_dspy.streams import derive
 
-__all__ = ["Pareto"]
+__all__ = ["Pareto", "Turns"]
 
 
 @dataclass(eq=False)
@@ -169,3 +169,38 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
     async def result(self) -> Member:
         """Return the best candidate on validation."""
         return self.pool.select(*choose_best(self.pool.members))
+
+
+class Turns:
+    """Lets components take turns; a child goes on where its parent's turn was, as in GEPA.
+
+    Args:
+        names: The components.
+        selector: ``"round_robin"``, ``"all"``, or the user's.
+    """
+
+    def __init__(self, names: tuple[str, ...], selector: str | ReflectionComponentSelector) -> None:
+        self._names = names
+        self._selector = selector
+        self._turns = [0]  # by candidate, the student first
+
+    def take(self, index: int) -> tuple[str, ...] | None:
+        """Return what the next update of a candidate edits.
+
+        ``None`` where the user's selector decides: it reads the rollouts.
+        """
+        if not isinstance(self._selector, str):
+            return None
+        if self._selector == "all":
+            return self._names
+        turn = self._turns[index]
+        self._turns[index] += 1
+        return (self._names[turn % len(self._names)],)
+
+    def give_back(self, index: int) -> None:
+        """Let the component that had its turn have it again."""
+        self._turns[index] -= 1
+
+    def add_child(self, parent: int) -> None:
+        """Note that a child of a candidate has joined the others."""
+        self._turns.append(self._turns[parent])

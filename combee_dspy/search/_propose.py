@@ -26,7 +26,7 @@ from combee_dspy.operators import (
 from combee_dspy.records import Edit, Lessons, Refusal, fields_key
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._contexts import Contexts
-from combee_dspy.search._plans import Child, Learned
+from combee_dspy.search._keeper import Child, Learned
 from combee_dspy.streams import derive
 
 __all__ = ["Proposer"]

@@ -12,7 +12,7 @@ from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores, paired
 from combee_dspy.search._changes import Change, LessonLines
-from combee_dspy.search._line_rules import compare
+from combee_dspy.search._choices import compare
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._trials import Trials, Validated, lesson_effect

@@ -17,7 +17,7 @@ from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts import await_here, output_of
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._plans import UpdatePlan
+from combee_dspy.search._keeper import UpdatePlan
 from combee_dspy.search._programs import Programs
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.streams import derive

@@ -25,11 +25,10 @@ from combee_dspy.search._describe import lms_by_role
 from combee_dspy.search._earlier import make_purse, replayed_decisions
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._ending import Ending
-from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._growing import Growing
 from combee_dspy.search._heldout import HeldoutReading, note_unheld
-from combee_dspy.search._judging import Judging
+from combee_dspy.search._judging import Failures, Judging
 from combee_dspy.search._loop import Loop
 from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import CandidatePool

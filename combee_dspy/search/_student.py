@@ -11,7 +11,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._failures import Failures
+from combee_dspy.search._judging import Failures
 from combee_dspy.search._pool import CandidatePool
 
 __all__ = ["Student"]
@@ -30,7 +30,6 @@ class Student:
     effects: Effects
     pool: CandidatePool
     failures: Failures
-    _released: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _validation: asyncio.Task[None] | None = field(default=None, init=False)
 
     def promise(self) -> None:
@@ -44,14 +43,13 @@ class Student:
             self.refuse(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
 
-    def start(self) -> None:
-        """Begin the validation, or queue it behind the first updates."""
-        if self.task.is_serial or self.effects.purse.grants:
-            self._released.set()
-        self._validation = asyncio.create_task(self._validate())
+    def start(self) -> asyncio.Task[None]:
+        """Begin the validation, behind the rollouts that are asked for by now, and return it."""
+        if self._validation is None:
+            self._validation = asyncio.create_task(self._validate())
+        return self._validation
 
     async def _validate(self) -> None:
-        await self._released.wait()
         seed, place, rows = self.task.seed, EffectPlace("validation", -1), self.pool.validation
         first = [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
         results: Any = await together(
@@ -59,23 +57,16 @@ class Student:
         )
         self.pool.join(seed, (), -1, results[0])
 
-    async def release(self) -> None:
-        """Let the validation begin, behind the rollouts that updates have asked for by now."""
-        await asyncio.sleep(0)
-        self._released.set()
-
     async def join(self) -> None:
         """Wait until the student is in the pool.
 
         Raises:
             ArgumentValueError: The budget ended in the middle of its validation.
         """
-        self._released.set()
-        if self._validation is not None:
-            try:
-                await asyncio.shield(self._validation)
-            except BudgetReached as reached:
-                self.refuse(f"ends in the middle of the student's validation: {reached}")
+        try:
+            await asyncio.shield(self.start())
+        except BudgetReached as reached:
+            self.refuse(f"ends in the middle of the student's validation: {reached}")
 
     async def close(self) -> None:
         """Cancel the validation, if it is under way."""

@@ -20,8 +20,8 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._effects import Effects, silence
-from combee_dspy.search._failures import Failures
-from combee_dspy.search._plans import Learned, UpdatePlan
+from combee_dspy.search._judging import Failures
+from combee_dspy.search._keeper import Learned, UpdatePlan
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.search._records import Records
 from combee_dspy.strategies import AskFn, StrategyContext

@@ -1,20 +1,23 @@
-"""The versions of a text that grows, and the last one where a budget cut its validation."""
+"""What a text that grows remembers of its updates: its versions, and which rows were right."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeVar
 
+from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.lessons import BookEdit
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._describe import budget_digest
+from combee_dspy.search._keeper import Learned
 from combee_dspy.search._pool import CandidatePool, Draws
 
-__all__ = ["Version", "ended_well", "join_cut_off"]
+__all__ = ["RowScores", "Version", "ended_well", "join_cut_off"]
+
 
 T = TypeVar("T")
 
@@ -87,3 +90,25 @@ def _cut_off(text: Candidate, step: int, pool: CandidatePool) -> dict[str, Any]:
     if 2 * len(rows) < len(pool.validation) or pool.effects.texts.scrubbed(texts) != texts:
         return {}
     return {"texts": texts, "step": step, "rows": rows}
+
+
+@dataclass(eq=False)
+class RowScores:
+    """Which training rows were right, by update, so that nothing depends on speed."""
+
+    perfect_score: float
+    _right: list[dict[int, bool]] = field(default_factory=list, init=False)
+
+    def end(self, learned: Learned) -> None:
+        """Note the scores of the next update. Recorded rollouts do not count."""
+        scores = [rollout.score for rollout in learned.rollouts]
+        perfect = perfect_score_of(self.perfect_score, scores)
+        rows = zip(learned.plan.rows, scores, strict=True)
+        self._right.append({row.index: score >= perfect for row, score in rows if row.index >= 0})
+
+    def are_right(self, last: int, size: int) -> bool:
+        """Return whether all of ``size`` rows were right when updates up to ``last`` ran them."""
+        latest: dict[int, bool] = {}
+        for runs in self._right[: last + 1]:
+            latest.update(runs)
+        return len(latest) == size and all(latest.values())

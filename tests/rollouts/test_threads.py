@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -39,15 +40,19 @@ def test_work_that_is_interrupted_before_it_starts_never_starts(monkeypatch: pyt
     late: list[Callable[[], Any]] = []
     started: list[int] = []
 
-    def interrupt(work: Callable[[], Any]) -> None:
+    def begin(work: Callable[[], Any]) -> Future[None]:
         late.append(work)
+        return Future()
+
+    def interrupt(ended: Future[None], seconds: float = 0.0) -> None:
         raise KeyboardInterrupt
 
     async def work() -> None:
         started.append(1)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(_threads, "run_in_daemon", interrupt)
+    monkeypatch.setattr(_threads, "_begin", begin)
+    monkeypatch.setattr(_threads, "_wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_on_own_loop(work)
     with suppress(Exception):

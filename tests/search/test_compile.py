@@ -17,8 +17,8 @@ import pytest
 from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
 from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._pareto import Turns
 from combee_dspy.search._programs import Programs
-from combee_dspy.search._turns import Turns
 from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,

@@ -20,7 +20,7 @@ from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Lesson, Lessons
 from combee_dspy.search._blame import BLAMED
 from combee_dspy.search._candidates import Row
-from combee_dspy.search._row_scores import RowScores
+from combee_dspy.search._versions import RowScores
 from combee_dspy.stopping import RunView, StoppingRule
 from tests.slow import slow_but
 from tests.worlds import World, animal_of, code_word, events, in_kind, rows, task_answer

@@ -34,7 +34,7 @@ from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Member, Row
 from combee_dspy.search._changes import LessonLines
-from combee_dspy.search._line_rules import compare
+from combee_dspy.search._choices import compare
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_search import halved
 from combee_dspy.search._trials import Trials, Validated

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from combee_dspy.lessons import BookEdit
 from combee_dspy.search import _growing, _proving
 from combee_dspy.search._candidates import Member
-from combee_dspy.search._line_rules import spare
+from combee_dspy.search._choices import spare
 
 
 async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
