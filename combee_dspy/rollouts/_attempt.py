@@ -228,12 +228,15 @@ async def run_within(seconds: float | None, run: Callable[[], Awaitable[T]]) -> 
     if seconds is None:
         return await run()
     attempt, loop = _own_attempt(), asyncio.get_running_loop()
-    limit = asyncio.timeout(seconds)
+    limit, waited_until = asyncio.timeout(seconds), 0.0
 
     def move(more: float) -> None:
-        when = limit.when()
+        nonlocal waited_until
+        now, when = loop.time(), limit.when()
+        # Waits of several threads overlap, and count once.
+        more, waited_until = now + more - max(now, waited_until), max(waited_until, now + more)
         with suppress(RuntimeError):  # it has ended meanwhile
-            limit.reschedule((loop.time() if when is None else when) + more)
+            limit.reschedule((now if when is None else when) + max(0.0, more))
 
     def postpone(more: float) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more

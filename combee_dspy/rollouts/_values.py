@@ -162,8 +162,9 @@ def _decode_model(data: Mapping[str, Any]) -> Any:
     # What model_construct() does, without the hooks of the class.
     object.__setattr__(model, "__dict__", values)
     object.__setattr__(model, "__pydantic_fields_set__", set(data["set"]))
-    object.__setattr__(model, "__pydantic_private__", private)
-    object.__setattr__(model, "__pydantic_extra__", extra if allows_extra else None)
+    if not issubclass(kind, pydantic.RootModel):  # which has neither
+        object.__setattr__(model, "__pydantic_private__", private)
+        object.__setattr__(model, "__pydantic_extra__", extra if allows_extra else None)
     return model
 
 

@@ -84,6 +84,10 @@ class Open(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="allow")
 
 
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
 class Secretive(pydantic.BaseModel):
     _hidden: int = pydantic.PrivateAttr(default=1)
 
@@ -138,6 +142,7 @@ def test_values_come_back_equal_and_of_their_type(value):
 def test_what_equality_does_not_show():
     assert math.isnan(again(math.nan))
     assert again(Outer(inner=Inner())).model_fields_set == {"inner"}
+    assert vars(again(Numbers([1]))) == vars(Numbers([1]))
     example = again(dspy.Example(q=1, a=2).with_inputs("q"))
     assert example.inputs().toDict() == {"q": 1}
     assert str(again(dspy.Image("https://example.org/a.png"))) == str(

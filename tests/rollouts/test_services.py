@@ -26,8 +26,10 @@ from combee_dspy.rollouts import (
     Executor,
     Fixed,
     RolloutJob,
+    RolloutTimeoutError,
     Slots,
     Threads,
+    _attempt,
     _patient,
     patient,
 )
@@ -197,6 +199,24 @@ def test_a_call_that_takes_too_long_has_failed(scripted, executor):
     never.set()
     assert answer.outcome.error.startswith("RolloutTimeoutError: it took longer than 0.2 seconds")
     assert counts(answer.usage) == [(1, 1, 0)]
+
+
+def test_waits_of_several_threads_move_a_time_limit_once() -> None:
+    async def waits() -> None:
+        attempt = _attempt.attempt_here()
+        for _ in range(5):
+            attempt.waits(0.2)
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        limited = asyncio.ensure_future(_attempt.run_within(0.05, waits))
+        tasks = {limited, asyncio.ensure_future(asyncio.sleep(0.8))}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert limited in done
+        with pytest.raises(RolloutTimeoutError):
+            await limited
+
+    asyncio.run(main())
 
 
 def test_a_call_has_the_time_limit_of_a_rollout() -> None:
