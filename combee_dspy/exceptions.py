@@ -21,11 +21,7 @@
     │   ├── CalibrationFailedError    two ways of judging do not agree: the run ends
     │   ├── TooManyFailuresError      nearly everything of one kind fails: the run ends
     │   └── JudgeVerdictError         a judge LM gave no verdict that can be read
-    ├── CanaryError                   a version cannot be served, promoted or rolled back
-    │   ├── PromotionRefusedError     lists everything that is missing
-    │   └── RegistryError             it does not answer, or lacks what was published
     ├── TaskCancelledError            one of several tasks was not finished, by no fault of its own
-    ├── PlanGapsError                 a specification is not complete: lists what is missing
     ├── RefusedError                  a choice or a claim that would not be honest: says why
     ├── NotPlainFileError             a link or a pipe lies where a plain file belongs
     ├── DataSourceError               a benchmark's rows cannot be read from the source named
@@ -40,7 +36,7 @@ program that raises) are never wrapped: they become feedback of the rollout.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -355,30 +351,6 @@ class JudgeVerdictError(EvaluationError):
     _says = "the judge gave no readable verdict in {attempts} attempts: {reason}"
 
 
-class CanaryError(CombeeError):
-    """A version cannot be served, promoted or rolled back."""
-
-
-@dataclass(eq=False, repr=False)
-class PromotionRefusedError(CanaryError):
-    """A challenger may not be promoted now: ``missing`` lists why."""
-
-    name: str
-    missing: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        Exception.__init__(self, f"{self.name} is not promoted: {'; '.join(self.missing)}.")
-
-
-@dataclass(eq=False, repr=False)
-class RegistryError(CanaryError):
-    """The registry of ``name`` does not answer, or does not hold what was published."""
-
-    name: str
-    reason: str
-    _says = "the registry of {name!r} cannot be used: {reason}"
-
-
 @dataclass(eq=False, repr=False)
 class TaskCancelledError(CombeeError):
     """One of several tasks was not finished, for a reason that lies outside of it."""
@@ -447,21 +419,6 @@ class NotPlainFileError(CombeeError):
 
 class LocalModelError(CombeeError):
     """The embedded model cannot be started."""
-
-
-@dataclass(eq=False, repr=False)
-class PlanGapsError(CombeeError):
-    """A specification is not complete, so there is no plan.
-
-    Attributes:
-        gaps: A line for each thing that is missing, vague, unknown or of another form.
-    """
-
-    gaps: Sequence[str]
-
-    def __post_init__(self) -> None:
-        """Say every gap, one a line."""
-        Exception.__init__(self, "\n".join(self.gaps))
 
 
 @dataclass(eq=False, repr=False)

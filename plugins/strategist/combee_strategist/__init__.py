@@ -6,5 +6,6 @@
 | ``planning`` | a specification, a plan, what is refused, whether a claim survives |
 | ``canary`` | publishing, serving with a shadow, promotion and rollback |
 | ``live`` | an agent that improves while it serves |
+| ``exceptions`` | errors about plans and versions |
 | ``commands`` | ``combee diagnose``, ``plan``, ``verify``, ``publish``, ``canary`` and ``live`` |
 """

@@ -9,12 +9,12 @@ from pathlib import Path
 import dspy
 import pytest
 
-from combee_dspy.exceptions import RegistryError
 from combee_dspy.journal import Reader
 from combee_dspy.records import CallUsage
 from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.traces import Selection
 from combee_strategist.canary import RequestLabelled, promote, propose_texts, rollback, withdraw
+from combee_strategist.exceptions import RegistryError
 from combee_strategist.live import Learning, _served
 from combee_strategist.live._budget import DayBudget
 from combee_strategist.live._served import end_of_labels, is_behind, read_served

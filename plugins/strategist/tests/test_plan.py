@@ -13,9 +13,10 @@ from dspy.utils import DummyLM
 
 from combee_dspy import Budget, Combee, Diversity, Search, tracking
 from combee_dspy.diversity import Temperature
-from combee_dspy.exceptions import PlanGapsError, RefusedError
+from combee_dspy.exceptions import RefusedError
 from combee_dspy.rollouts import Batching, Threads
 from combee_dspy.stopping import Patience, Target
+from combee_strategist.exceptions import PlanGapsError
 from combee_strategist.planning import (
     Choices,
     Curve,

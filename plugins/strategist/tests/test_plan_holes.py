@@ -11,8 +11,8 @@ from dspy.utils import DummyLM
 
 from combee_dspy.cli._plan import plan_run
 from combee_dspy.events import ChildRefused
-from combee_dspy.exceptions import PlanGapsError
 from combee_dspy.rollouts import Batching, Threads
+from combee_strategist.exceptions import PlanGapsError
 from combee_strategist.planning import choose_shape, grow_workers, make_plan, read_spec
 from plugins.strategist.tests.searches import SPEC, Converged
 

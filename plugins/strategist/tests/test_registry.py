@@ -9,12 +9,7 @@ import json
 
 import pytest
 
-from combee_dspy.exceptions import (
-    ArgumentValueError,
-    PromotionRefusedError,
-    RefusedError,
-    RegistryError,
-)
+from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_strategist.canary import (
     CanaryPlan,
     Registry,
@@ -24,6 +19,7 @@ from combee_strategist.canary import (
     status,
     withdraw,
 )
+from combee_strategist.exceptions import PromotionRefusedError, RegistryError
 from plugins.strategist.tests.canaries import LESSON, QUICK, ask, compiled, lm_for
 
 

@@ -16,9 +16,10 @@ import dspy
 import pytest
 
 from combee_dspy import Privacy
-from combee_dspy.exceptions import ArgumentTypeError, RegistryError
+from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.tracking import overview, rollouts, runs, write_report
 from combee_strategist.canary import CanaryPlan, CanaryProgram, promote, rollback, status
+from combee_strategist.exceptions import RegistryError
 from plugins.strategist.tests.canaries import PROGRAM, QUICK, ask, lm_for, metric
 
 

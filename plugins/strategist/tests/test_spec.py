@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import NotPlainFileError
+from combee_strategist.exceptions import PlanGapsError
 from combee_strategist.planning import ask, questions, read_spec
 from plugins.strategist.tests.searches import SPEC
 

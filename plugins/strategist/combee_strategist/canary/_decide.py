@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from combee_dspy.events import PairScored, ShadowsCounted
-from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import file_name
 from combee_dspy.journal import Reader, RunHistory
 from combee_strategist.canary._events import open_journals
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
+from combee_strategist.exceptions import PromotionRefusedError
 
 __all__ = ["CanaryStatus", "interval", "promote", "rollback", "status", "withdraw"]
 

@@ -24,10 +24,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError, RegistryError
+from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError
 from combee_dspy.search import user
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking import make_store
+from combee_strategist.exceptions import RegistryError
 
 __all__ = ["AUTOMATIC", "CHALLENGER", "PRODUCTION", "CanaryPlan", "Registry", "Version"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import dspy
 
 from combee_dspy.costs import Meter
-from combee_dspy.exceptions import ArgumentTypeError, CombeeError, RegistryError
+from combee_dspy.exceptions import ArgumentTypeError, CombeeError
 from combee_dspy.files import file_name
 from combee_dspy.lms.redact import scrub
 from combee_dspy.loading import artifact_of
@@ -31,6 +31,7 @@ from combee_strategist.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION
 from combee_strategist.canary._stamps import stamped
 from combee_strategist.canary._turns import Attempt, Turn, take_turn
 from combee_strategist.canary._window import Window
+from combee_strategist.exceptions import RegistryError
 
 __all__ = ["CanaryProgram"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from combee_dspy.cli._tables import plain, show_table
-from combee_dspy.exceptions import RegistryError
+from combee_strategist.exceptions import RegistryError
 
 if TYPE_CHECKING:
     from combee_strategist.live import Live

@@ -14,9 +14,10 @@ import typer
 import yaml
 
 from combee_dspy.cli._tables import plain
-from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import write_plain
 from combee_dspy.lms.redact import scrub
+from combee_strategist.exceptions import PlanGapsError
 
 if TYPE_CHECKING:
     from combee_dspy import Combee

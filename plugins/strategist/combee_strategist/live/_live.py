@@ -11,7 +11,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, RegistryError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.files import file_name, make_folder, open_lock
 from combee_dspy.journal import JOURNAL, Reader, RunHistory
 from combee_dspy.lms.redact import scrub
@@ -19,6 +19,7 @@ from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
 from combee_dspy.search import user
 from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
+from combee_strategist.exceptions import RegistryError
 from combee_strategist.live._learner import LiveLearner
 from combee_strategist.live._log import PersonAnswer, write_answer
 from combee_strategist.live._options import Approve, Gate, Learning, Setup, Slices

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from combee_dspy.diversity import CharNgrams
-from combee_dspy.exceptions import PlanGapsError
 from combee_dspy.registry import names
 from combee_dspy.rollouts import Batching
 from combee_strategist.diagnosis import MARGIN, Diagnosis
+from combee_strategist.exceptions import PlanGapsError
 from combee_strategist.planning.spec import Spec
 
 __all__ = ["REASONS", "Choices", "Measured", "choose"]

@@ -14,7 +14,7 @@ import yaml
 from combee_dspy.arguments import check_wide
 from combee_dspy.diversity import Diversity, Restart, Temperature
 from combee_dspy.evaluation import SizeComparison, compare_sizes
-from combee_dspy.exceptions import PlanGapsError, RefusedError
+from combee_dspy.exceptions import RefusedError
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.rollouts import Batching
@@ -24,6 +24,7 @@ from combee_strategist.canary import LEAST_HOURS
 from combee_strategist.diagnosis import POINT, Curve, Diagnosis, add_points, diagnose
 from combee_strategist.diagnosis.charts import bars
 from combee_strategist.diagnosis.page import beside, write_page
+from combee_strategist.exceptions import PlanGapsError
 from combee_strategist.planning.batching import (
     BatchSimulation,
     describe_batching,

@@ -13,9 +13,10 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import read_plain
 from combee_dspy.yaml_files import load_yaml
+from combee_strategist.exceptions import PlanGapsError
 
 __all__ = ["Override", "Spec", "ask", "questions", "read_spec"]
 
