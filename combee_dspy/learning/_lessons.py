@@ -17,7 +17,7 @@ from combee_dspy.files import file_name, write_plain
 from combee_dspy.json_texts import sound
 from combee_dspy.learning._engine import Allowance, Learner
 from combee_dspy.lessons import Book, encode_book, read_section
-from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
+from combee_dspy.lms.redact import make_mask
 from combee_dspy.options import Privacy, positive
 from combee_dspy.records import CallUsage
 from combee_dspy.search import Texts
@@ -125,8 +125,7 @@ def learn_lessons(  # noqa: PLR0913 - keywords, each with a default but the LM
         remedy = "Give a dspy.LM or a model's name."
         raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", remedy)
     lm = dspy.LM(reflection_lm) if isinstance(reflection_lm, str) else reflection_lm
-    secrets = forms_of({*secrets_of(lm), *secret_variables()})
-    texts = Texts(privacy or Privacy(texts="redacted"), lambda text: mask(text, secrets))
+    texts = Texts(privacy or Privacy(texts="redacted"), make_mask([lm]))
     strategies = (
         cast("Aggregator", registry.resolve("aggregator", aggregator)),
         cast("Weigher", registry.resolve("weigher", weigher)),

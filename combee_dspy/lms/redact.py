@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from combee_dspy.lms._secret_shapes import MASK, SHAPES
@@ -16,6 +17,7 @@ __all__ = [
     "MASK",
     "SECRET_NAME",
     "forms_of",
+    "make_mask",
     "mask",
     "personal",
     "scrub",
@@ -136,6 +138,12 @@ def secrets_of(lm: object) -> tuple[str, ...]:
     of_engine = getattr(getattr(lm, "engine", None), "secrets", ())
     secrets = (*own, *(of_engine if isinstance(of_engine, tuple) else ()))
     return tuple(secret for secret in secrets if isinstance(secret, str))
+
+
+def make_mask(lms: Iterable[object]) -> Callable[[str], str]:
+    """Return :func:`mask` with the keys of some LMs, and those in environment variables."""
+    keys = {key for lm in lms for key in secrets_of(lm)}
+    return partial(mask, secrets=forms_of(keys | secret_variables()))
 
 
 def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:

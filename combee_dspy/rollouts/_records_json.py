@@ -70,7 +70,7 @@ def decode_rollout(
     """Return the rollout that :func:`encode_rollout` encoded; ``None`` where it cannot be read.
 
     Args:
-        data: Its JSON values; ``inputs`` and ``expected`` beside them are for people.
+        data: Its JSON values; ``inputs``, ``expected`` and ``origin`` are for people.
         row: The fields of the rollout's example, where they are at hand.
     """
     if data is None or data.get("partial"):
@@ -79,7 +79,7 @@ def decode_rollout(
         fields = {
             name: _decode_fields(value, row)
             for name, value in data.items()
-            if name not in ("usage", "calls", "inputs", "expected")
+            if name not in ("usage", "calls", "inputs", "expected", "origin")
         }
         calls = tuple(
             PredictorCall(**{name: _decode_fields(part, row) for name, part in call.items()})

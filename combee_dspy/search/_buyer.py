@@ -113,9 +113,11 @@ class Buyer:
         reserved = time.time()
         effect = replace(effect, started=reserved)
         attempts = _Attempts(purse, effect, kind, self._commit_failed)
+        has_slot = False
 
         async def check() -> None:
-            nonlocal effect
+            nonlocal effect, has_slot
+            has_slot = True
             if self._uncommitted >= self._slots.capacity:
                 # A disk slower than the service: what a kill may cost stays bounded.
                 await self._log.written()
@@ -132,7 +134,8 @@ class Buyer:
             cost = attempts.end(result.usage)
         except (InfrastructureError, AbandonedError, WorkError) as error:
             # It has cost something all the same. A run that goes on tries again.
-            await self._commit_failed(effect, kind, error.usage, self._reason(error))
+            if has_slot:
+                await self._commit_failed(effect, kind, error.usage, self._reason(error))
             cost = attempts.end(error.usage) or None
             if attempts.refused:
                 raise BudgetReached(attempts.refused) from error

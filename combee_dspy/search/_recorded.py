@@ -62,7 +62,7 @@ class Recorded:
         """Return the recorded rollout that an update learns from."""
         key = f"recorded/{row.hash[:16]}"
         make = partial(self._read, key, row, recording, step)
-        return self._effects.once(key, _decode, make)
+        return self._effects.once(key, decode_rollout, make)
 
     async def record(
         self, row: Row, recording: Recording, component: str, step: int
@@ -155,7 +155,3 @@ def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) 
 
 def _failed(error: str) -> _Verdict:
     return {"error": error}
-
-
-def _decode(value: Mapping[str, object]) -> Rollout | None:
-    return decode_rollout({name: item for name, item in value.items() if name != "origin"})

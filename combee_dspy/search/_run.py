@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import dspy
@@ -14,7 +13,7 @@ from combee_dspy._private import make_adapter
 from combee_dspy.costs import serving
 from combee_dspy.evaluation import evaluator_lms
 from combee_dspy.journal import RunLog
-from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
+from combee_dspy.lms.redact import make_mask
 from combee_dspy.rollouts import patient
 from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._books import Books, ServedBooks
@@ -92,7 +91,7 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         make_purse(task, log),
         lms={role: patient(lm) for role, lm in lms_by_role(settings).items()},
         decided=replayed_decisions(settings.search.replay, task.name).get,
-        texts=Texts(settings.privacy, partial(mask, secrets=_secrets(task))),
+        texts=Texts(settings.privacy, make_mask(_lms(task))),
     )
     gepa = Gepa(task, effects.programs)
     pool = CandidatePool(task, effects, gepa)
@@ -141,13 +140,12 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
     )
 
 
-def _secrets(task: Compilation) -> frozenset[str]:
-    """Return the texts that no file or prompt may hold: keys of LMs, and of the environment."""
+def _lms(task: Compilation) -> list[object]:
+    """Return the LMs of a run, whose keys no file or prompt may hold."""
     settings = task.settings
     own = [getattr(predictor, "lm", None) for predictor in task.student.predictors()]
-    lms = [*lms_by_role(settings).values(), dspy.settings.lm, *own, *evaluator_lms(settings.metric)]
-    keys = {key for lm in lms if lm is not None for key in secrets_of(lm)}
-    return forms_of({*keys, *secret_variables()})
+    lms = lms_by_role(settings).values()
+    return [*lms, dspy.settings.lm, *own, *evaluator_lms(settings.metric)]
 
 
 def _make_keeper(contexts: Contexts) -> Growing | Pareto:

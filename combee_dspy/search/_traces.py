@@ -17,7 +17,7 @@ from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.journal import JOURNAL, Reader, RunHistory, journal_file
-from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
+from combee_dspy.lms.redact import make_mask
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import with_texts
 from combee_dspy.search._candidates import Candidate, Row, Splits, TraceRows
@@ -148,11 +148,10 @@ def _make_row(number: int, recording: Recording) -> Row:
 
 def make_scrub(settings: Settings) -> Callable[[str], str]:
     """Return a function that takes keys and personal data out of traces, always."""
-    privacy, lm = settings.privacy, settings.reflection_lm
+    privacy = settings.privacy
     if privacy.texts == "all":
         privacy = Privacy(texts="redacted")
-    secrets = forms_of({*(secrets_of(lm) if lm is not None else ()), *secret_variables()})
-    return Texts(privacy, lambda text: mask(text, secrets)).scrub
+    return Texts(privacy, make_mask([settings.reflection_lm])).scrub
 
 
 class _Reserved:
