@@ -35,7 +35,7 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |
 | ``_budget``, ``_rollout_budget`` | the budget | nothing |
 | ``_amounts``, ``_lost`` | costs as vectors; costs that nobody knows | nothing |
-| ``_preflight``, ``_start`` | checks of a run; few effects begin before them | effects |
+| ``_preflight`` | checks of a run; few effects begin before they end | effects |
 | ``_judging`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
 | ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |

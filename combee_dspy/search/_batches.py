@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import pvariance
 
@@ -93,29 +93,22 @@ class Minibatches:
         derive(self.task.settings.seed, "epoch", epoch).shuffle(order)
         return order
 
-    async def plan(self, step: int, commit_earlier: Callable[[], Awaitable[None]]) -> int:
-        """Return the size of the next minibatch; 0 where the budget has no room for one.
-
-        Args:
-            step: The update.
-            commit_earlier: Waits until the updates under way are committed.
-        """
-        decision = await self._decide(step)
-        if step and self.task.behind > 1 and await self._is_short(step, decision):
-            # Updates under way give back what they do not need, and a larger minibatch is worth the
-            # wait for it.
-            await commit_earlier()
-            self.effects.purse.look(step, step - 1)
-            decision = await self._decide(step, "/again")
-        size = self._size(step, decision)
+    def size(self, step: int, decision: BatchDecision) -> int:
+        """Return the size of the next minibatch; 0 where the budget has no room for one."""
+        size = self._affordable(step, decision)
         if size:
             self.decisions.append(decision)
             event = BatchPlanned(size, decision.reason, decision.fit, decision.clamps)
             self.effects.log.emit(event, step=step)
         return size
 
-    async def _decide(self, step: int, again: str = "") -> BatchDecision:
-        """Ask the controller, which reads the clock: its answer is recorded."""
+    async def decide(self, step: int, again: str = "") -> BatchDecision:
+        """Ask the controller, which reads the clock: its answer is recorded.
+
+        Args:
+            step: The update.
+            again: What tells the answer from an earlier one for the same update.
+        """
         planned = await self.effects.decide(
             f"batch/{step}{again}",
             lambda: dataclasses.asdict(self.task.settings.controller.plan(self._view(step))),
@@ -157,9 +150,11 @@ class Minibatches:
             prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
         )
 
-    async def _is_short(self, step: int, decision: BatchDecision) -> bool:
+    async def is_short(self, step: int, decision: BatchDecision) -> bool:
         """Return whether the budget may lack room for an update beside those under way."""
         purse = self.effects.purse
+        if not step or self.task.behind == 1:
+            return False  # none is under way
         rollouts = self._cost(decision.size, max(1, self.task.children))
         if any(clamp.name == "budget" for clamp in decision.clamps) or not self._fits(rollouts):
             return True
@@ -172,7 +167,7 @@ class Minibatches:
             await self.effects.decide(f"short/{step}", lambda: purse.is_short(rollouts), step=step)
         )
 
-    def _size(self, step: int, decision: BatchDecision) -> int:
+    def _affordable(self, step: int, decision: BatchDecision) -> int:
         """Return how many rows the budget has room for; 0 where so few teach less than a validation
         costs.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -17,10 +18,13 @@ from combee_dspy.rollouts import REPEATS, AbandonedError, Check, Repeats, Slots,
 from combee_dspy.search._amounts import Amounts
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._privacy import Texts
-from combee_dspy.search._start import Start
 from combee_dspy.stopping import Limits
 
 __all__ = ["Buyer", "WorkError"]
+
+# Effects that may begin beside the checks of a run: what a wrong key or a metric that raises may
+# cost.
+_FEW = 8
 
 
 class Paid(Protocol):
@@ -40,6 +44,44 @@ class WorkError(Exception):
     def __init__(self, error: Exception, usage: tuple[CallUsage, ...]) -> None:
         super().__init__(str(error))
         self.error, self.usage = error, usage
+
+
+class Start:
+    """Holds effects back while the checks of a run go on. Lives on the search's loop."""
+
+    def __init__(self) -> None:
+        self._few = 0
+        self._begun: Counter[str] = Counter()
+        self._opened: asyncio.Future[None] | None = None
+
+    def hold(self, capacity: int) -> None:
+        """Let few effects begin from now on, of as many as may be in flight at once."""
+        # The two rows of the checks always may.
+        self._few = max(2, min(_FEW, capacity))
+        self._opened = asyncio.get_running_loop().create_future()
+
+    def open(self) -> None:
+        """Let all effects begin."""
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)
+        self._opened = None
+
+    def withdraw(self) -> None:
+        """Cancel what waits to begin."""
+        if self._opened is not None:
+            self._opened.cancel()
+
+    async def wait(self, kind: str) -> None:
+        """Wait until one more effect may begin.
+
+        Feedback of a few rollouts is counted by itself: it takes no other rollout's place.
+        """
+        if self._opened is None:
+            return
+        counted = "feedback" if kind == "feedback" else "others"
+        self._begun[counted] += 1
+        if self._begun[counted] > self._few:
+            await asyncio.shield(self._opened)
 
 
 class Buyer:

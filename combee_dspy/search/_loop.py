@@ -26,7 +26,6 @@ import asyncio
 import itertools
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic
 
 from combee_dspy.events import UpdateEnded
@@ -155,7 +154,15 @@ class Loop(Generic[P, C]):
         self.reason = await self.ending.reason(step) or await self._settled(step)
         if self.reason:
             return False
-        size = await self.batches.plan(step, partial(self._commit_all, step))
+        decision = await self.batches.decide(step)
+        if await self.batches.is_short(step, decision):
+            # Updates under way give back what they do not need, and a larger minibatch is worth the
+            # wait for it.
+            self._progress.reach("ready", step)
+            await self._progress.wait("committed", step)
+            self.effects.purse.look(step, step - 1)
+            decision = await self.batches.decide(step, "/again")
+        size = self.batches.size(step, decision)
         if not size:
             left = self.effects.purse.room
             self.reason = f"{left} rollouts left: not enough for another update"
@@ -169,11 +176,6 @@ class Loop(Generic[P, C]):
         task.add_done_callback(self._tasks.discard)
         self._begun += 1
         return True
-
-    async def _commit_all(self, count: int) -> None:
-        """Let the first ``count`` updates commit, and wait for it."""
-        self._progress.reach("ready", count)
-        await self._progress.wait("committed", count)
 
     async def _settled(self, step: int) -> str:
         """Return why no update could learn any more; empty where one may."""
@@ -195,7 +197,7 @@ class Loop(Generic[P, C]):
     async def _update(self, plan: UpdatePlan) -> None:
         """Learn, propose, check, commit. Updates propose and commit in order; all else overlaps."""
         step, began, started = plan.step, time.monotonic(), time.time()
-        learned = await self.learner.learn(plan, partial(self.keeper.select, plan))
+        learned = await self.learner.learn(plan)
         await self._progress.wait("proposed", step)
         await self.books.settle(step - 1 - self._staleness, step)
         self.books.learn(learned)

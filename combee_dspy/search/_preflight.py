@@ -52,8 +52,29 @@ class Preflight:
             await self._try_rows()
             await work()
         else:
-            start, capacity = self.effects.buyer.start, self.effects.slots.capacity
-            await start.run(self._probe, self._try_rows, work, capacity)
+            await self._run_beside_checks(work)
+
+    async def _run_beside_checks(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out the work, few effects of which begin before the checks have ended."""
+        self.effects.buyer.start.hold(self.effects.slots.capacity)
+        # The checks ask first, so their rows are among the few.
+        tasks = [asyncio.ensure_future(self._check()), asyncio.ensure_future(work())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                await task
+        finally:
+            await _cancel(*tasks)
+
+    async def _check(self) -> None:
+        """Probe the LMs and try the first rows at once; the probe's error is the clearest."""
+        trying = asyncio.ensure_future(self._try_rows())
+        try:
+            await self._probe()
+            await trying
+        finally:
+            await _cancel(trying)
+        self.effects.buyer.start.open()
 
     async def _check_budget(self) -> None:
         settings = self.task.settings
@@ -122,3 +143,9 @@ class Preflight:
                 " its answers may depend on the order of the rows. Keep such state in local"
                 " variables of forward."
             )
+
+
+async def _cancel(*tasks: asyncio.Future[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -107,7 +107,7 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
     )
     contexts = Contexts(task, effects, pool, books)
     keeper = _make_keeper(contexts)
-    learner = UpdateLearner(task, effects, failures, contexts)
+    learner = UpdateLearner(task, effects, failures, contexts, keeper.select)
     batches = Minibatches(task, effects, pool, keeper.rollouts)
     ending = Ending(task, effects, pool, batches, gepa)
     student = Student(task, effects, pool, failures)

@@ -52,12 +52,17 @@ class UpdateLearner:
 
     Each trajectory is reflected on as soon as its rollout is there, and an aggregator reads a shard
     as soon as its reflections are. Nothing waits for the whole minibatch without need.
+
+    Attributes:
+        select: Chooses components from the rollouts, where the parent names none and there is
+            something to learn.
     """
 
     task: Compilation
     effects: Effects
     failures: Failures
     contexts: Contexts
+    select: Callable[[UpdatePlan, Sequence[Rollout]], Sequence[str]]
 
     def __post_init__(self) -> None:
         task, settings = self.task, self.task.settings
@@ -71,35 +76,25 @@ class UpdateLearner:
         )
         self._aggregator = settings.aggregator if needs_lessons else None
 
-    async def learn(
-        self, plan: UpdatePlan, select: Callable[[Sequence[Rollout]], Sequence[str]]
-    ) -> Learned:
-        """Run the minibatch and return what it teaches.
-
-        Args:
-            plan: What the update runs.
-            select: Chooses components from the rollouts, where the parent names none and there is
-                something to learn.
-        """
+    async def learn(self, plan: UpdatePlan) -> Learned:
+        """Run the minibatch and return what it teaches."""
         rollouts = [self._rollout(plan, row) for row in plan.rows]
         teaches = asyncio.ensure_future(self._teaches(rollouts))
         teaches.add_done_callback(silence)
         running = _Running(plan, rollouts, teaches)
         first = [self.failures.check_first("train", rollouts)] if plan.step == 0 else []
         try:
-            results: Any = await together([self._learn(running, select), *first])
+            results: Any = await together([self._learn(running), *first])
             learned: Learned = results[0]
             return learned
         finally:
             teaches.cancel()
 
-    async def _learn(
-        self, running: _Running, select: Callable[[Sequence[Rollout]], Sequence[str]]
-    ) -> Learned:
+    async def _learn(self, running: _Running) -> Learned:
         plan, components = running.plan, running.plan.parent.components
         if components is None:
-            seen = await running.all_rollouts()
-            components = tuple(select(seen)) if await asyncio.shield(running.teaches) else ()
+            seen, teaches = await running.all_rollouts(), await asyncio.shield(running.teaches)
+            components = tuple(self.select(plan, seen)) if teaches else ()
         learned = await together(self._component(running, name) for name in components)
         rollouts = tuple(await running.all_rollouts())
         if not await asyncio.shield(running.teaches):
