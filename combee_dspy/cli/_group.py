@@ -40,7 +40,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         "diagnose": "Decide whether serial search has converged.",
         "plan": "Write the plan of a wide search from a specification.",
         "verify": "Re-run a claim where it might not hold.",
-        "compare": "Methods side by side: held-out, seconds, tokens, dollars.",
+        "compare": "Methods side by side: held-out, and what it costs.",
         "bench": "Measure Combee beside its peers on a simulated service.",
         "benchmarks": "List the benchmarks: licence, size, source.",
         "tune-scan": "Find the copies and fan-in that keep most lessons.",
