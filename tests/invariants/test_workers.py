@@ -17,6 +17,7 @@ import pytest
 
 from combee_dspy import Budget, Combee, Diversity, Search
 from combee_dspy.diversity import Temperature
+from combee_dspy.presets import paper
 from combee_dspy.testing import ScriptedRequest
 from tests.slow import slow_but
 from tests.worlds import (
@@ -98,6 +99,8 @@ CASES: dict[str, dict[str, Any]] = {
         "search": Search(keep="trunk", staleness=1),
         "diversity": Diversity(temperature=Temperature(0.1, 1.0)),
     },
+    "memory": {"artifact": "memory", "budget": Budget(epochs=3)},
+    "the paper's algorithm": {**paper(), "controller": None},
     "a budget in rollouts": {"search": Search(staleness=2), "budget": Budget(rollouts=90)},
     "two predictors": {
         "student": TwoSteps,
