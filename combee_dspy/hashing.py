@@ -12,12 +12,14 @@ anyone can recompute. Values that JSON lacks are first replaced:
 | pydantic model (``dspy.Image``, …) | class name and ``model_dump`` |
 | dataclass, other object without a ``repr`` of its own | class name and state |
 | bytes, array, picture | SHA-256 of the bytes, with type, shape and mode |
-| array of objects | its members |
+| array of objects, tensor | its members |
+| table or column of pandas, pyarrow or polars | its columns with their types, and its index |
 | set | its members, sorted by their canonical JSON |
 | date, ``Decimal``, ``Fraction``, ``UUID``, path, enum, NaN, ±inf | class name and text |
 | anything else | class name and ``repr`` |
 
-Nothing depends on memory addresses, on the process or on Python's ``hash``.
+Nothing depends on the process or on Python's ``hash``, and on memory addresses only where an
+object has nothing else (:func:`holds_address`).
 Functions here are pure and safe to call from any thread.
 """
 
@@ -28,13 +30,16 @@ import enum
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError
 
-__all__ = ["canonical_json", "digest_of", "row_hash"]
+__all__ = ["canonical_json", "digest_of", "holds_address", "row_hash"]
+
+_ADDRESS = re.compile(r'"value":"<[^"]* at 0x[0-9a-f]+>"')
 
 
 def row_hash(record: object) -> str:
@@ -58,6 +63,15 @@ def digest_of(hashes: Iterable[str]) -> str:
     The order counts: minibatches are drawn from it.
     """
     return hashlib.sha256("".join(f"{item}\n" for item in hashes).encode()).hexdigest()
+
+
+def holds_address(record: object) -> bool:
+    """Return whether a row's hash depends on where a value of it lies in memory.
+
+    So it is with functions, locks and generators, which have nothing else that tells one from
+    another: the row has another hash in each process.
+    """
+    return _ADDRESS.search(canonical_json(record)) is not None
 
 
 def canonical_json(value: object) -> str:
@@ -119,11 +133,33 @@ def _object(value: object, path: tuple[int, ...]) -> object:
         # addresses.
         objects = getattr(getattr(value, "dtype", None), "hasobject", False)
         content = _plain(value.tolist(), path) if objects else hashlib.sha256(raw()).hexdigest()  # type: ignore[attr-defined]
-        return _tagged(value, [*shape, content])
+        colours = getattr(value, "getpalette", lambda: None)()
+        return _tagged(value, [*shape, content, *([colours] if colours else [])])
+    if (cells := _cells(value)) is not None:
+        return _tagged(value, _plain(cells, path))
     if type(value).__repr__ is object.__repr__:
         # The default repr is a memory address; the state is what makes the object.
         return _tagged(value, _plain(value.__getstate__(), path))
     return _tagged(value, repr(value))
+
+
+def _cells(value: Any) -> object:
+    """Return what a table, a column or a tensor holds; ``None`` for anything else.
+
+    Their own ``repr`` leaves out what does not fit a screen, and tells no text from a number.
+    """
+    # Duck-typed: hashing must not cost the import of pandas.
+    if callable(frame := getattr(value, "to_frame", None)):
+        return ["column", _cells(frame())]
+    if hasattr(value, "iloc") and callable(getattr(value, "to_dict", None)):
+        return [list(map(str, value.dtypes)), value.to_dict("split")]
+    if callable(by_column := getattr(value, "to_pydict", None)):
+        return [str(value.schema), by_column()]
+    if callable(by_column := getattr(value, "to_dict", None)) and hasattr(value, "schema"):
+        return [str(value.schema), by_column(as_series=False)]
+    if callable(items := getattr(value, "tolist", None)) and hasattr(value, "shape"):
+        return [str(getattr(value, "dtype", "")), str(value.shape), items()]
+    return None
 
 
 def _tagged(value: object, content: object) -> dict[str, object]:

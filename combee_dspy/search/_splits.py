@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import cast
 
 import dspy
@@ -17,7 +18,7 @@ from combee_dspy.exceptions import (
     EmptyTrainsetError,
     SplitOverlapError,
 )
-from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.hashing import digest_of, holds_address, row_hash
 from combee_dspy.search._candidates import Row, Split, Splits
 from combee_dspy.traces import Selection, Traces
 
@@ -53,6 +54,7 @@ def make_splits(data: Data, heldout: Sequence[dspy.Example]) -> Splits:
     validation = _rows("valset", () if data.valset is None else data.valset, "validation")
     held = _rows("heldout", heldout, "heldout")
     warnings = _warn_of_repeats(train, validation, held)
+    warnings += _warn_of_addresses(train, validation, held)
     full_eval = len(train) + len(validation)
     if not validation and not train:
         warnings.append(NOT_VALIDATED)
@@ -94,6 +96,23 @@ def _warn_of_repeats(
             if argument == "heldout":
                 warnings.append(f"{text} The held-out interval is narrower than it may be.")
     return warnings
+
+
+def _warn_of_addresses(*splits: Sequence[Row]) -> list[str]:
+    """Log which row makes that a run cannot go on in another process, and return it."""
+    for row in chain.from_iterable(splits):
+        try:
+            json.dumps(row.fields, skipkeys=True)
+        except TypeError:
+            if holds_address(row.fields):
+                text = (
+                    f"This run cannot be resumed: row {row.index} of its {row.split} set holds a"
+                    " function, a lock or the like, which no other process knows again. Give rows"
+                    " a name of it, and let the program look it up."
+                )
+                _logger.warning("%s", text)
+                return [text]
+    return []
 
 
 def _shared(some: Sequence[Row], others: Sequence[Row]) -> int:

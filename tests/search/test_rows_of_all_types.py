@@ -89,6 +89,23 @@ def test_a_run_that_cannot_be_resumed_says_so(
     assert warning in [event["text"] for event in events(tmp_path, "warning")]
 
 
+def test_a_run_whose_rows_no_other_process_knows_again_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, data = World.made(), examples(24)
+    for row in data[:12]:
+        row["check"] = lambda answer: bool(answer)
+
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        program = world.combee(budget=Budget(rollouts=30)).compile(
+            dspy.Predict("question -> answer"), trainset=data[:12], valset=data[12:]
+        )
+
+    (warning,) = [text for text in caplog.messages if "cannot be resumed" in text]
+    assert "row 0 of its train set" in warning
+    assert warning in program.combee_report.warnings
+
+
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
