@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import dspy
 import orjson
 
-from combee_dspy.events import AnswersLost, CostReserved
+from combee_dspy.events import AnswersLost, CostReserved, RunStarted
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunHistory, RunLog, journal_file
 from combee_dspy.records import CallUsage
@@ -78,7 +79,8 @@ def lost_effects(reader: Reader, run: int, longest_call: float) -> list[Lost]:
     """Return the effects that were in flight when earlier parts of a run were killed, and calls
     whose answers were lost: nobody knows what they have cost.
 
-    ``longest_call`` is for how many seconds a service may work on an effect that was sent.
+    ``longest_call`` is for how many seconds a service may work on a call that was sent. The last
+    call of an effect may have been sent when its part of the run was killed.
     """
     ended: Counter[str] = Counter()
     history = RunHistory(reader, run)
@@ -91,13 +93,28 @@ def lost_effects(reader: Reader, run: int, longest_call: float) -> list[Lost]:
         ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
     answers = (entry.event for entry in history.entries(AnswersLost))
     lost = [Lost(_is_rollout(event.effect), event.most, answers=event.answers) for event in answers]
+    starts = [entry.at for entry in history.entries(RunStarted)]
+    killed: dict[float, float] = {}  # when each part ended, by when the next one started
     for reserved in history.entries(CostReserved, newest_first=True):
         key = reserved.event.effect
         ended[key] -= 1
         if ended[key] < 0:
-            until = reserved.at + longest_call
+            killed_before = next((at for at in starts if at > reserved.at), inf)
+            if killed_before not in killed:
+                killed[killed_before] = _last_work(reader, run, killed_before)
+            until = killed[killed_before] + longest_call
             lost.append(Lost(_is_rollout(key), reserved.event.most, until))
     return lost
+
+
+def _last_work(reader: Reader, run: int, before: float) -> float:
+    """Return when a run was last at work before some time, by its journal."""
+    sql = (
+        "SELECT max(at) FROM (SELECT max(at) AS at FROM event WHERE run = ?1 AND at < ?2"
+        " UNION ALL SELECT max(ended) FROM effect WHERE run = ?1 AND ended < ?2)"
+    )
+    ((at,),) = reader.rows(sql, (run, before))
+    return float(at)
 
 
 def _is_rollout(key: str) -> bool:

@@ -35,21 +35,21 @@ class Trials:
     pool: CandidatePool
     step: int
     left: int
-    _scores: dict[tuple[str, int], float] = field(default_factory=dict)
+    _asked: set[tuple[str, int]] = field(default_factory=set)
 
     async def score(self, text: Candidate, index: int) -> float:
         """Return a text's score on one row; NaN, which is above nothing, once none is left.
 
-        Asking again is free.
+        Asking again is free, also while the rollout is under way.
         """
-        if (text.id, index) not in self._scores:
+        if (text.id, index) not in self._asked:
             if self.left < 1:
                 return math.nan
             self.left -= 1
-            row, place = self.pool.validation[index], EffectPlace("proof", self.step)
-            rollout = await self.pool.effects.rollout(text, row, place, lane=VALIDATION)
-            self._scores[text.id, index] = rollout.score
-        return self._scores[text.id, index]
+            self._asked.add((text.id, index))
+        row, place = self.pool.validation[index], EffectPlace("proof", self.step)
+        rollout = await self.pool.effects.rollout(text, row, place, lane=VALIDATION)
+        return rollout.score
 
     async def validate(self, text: Candidate, rows: Iterable[int]) -> Draws | None:
         """Return all draws of a text on some rows; ``None`` where too few rollouts are left."""
@@ -61,7 +61,11 @@ class Trials:
         return await self.pool.validate(text, validation, self.step)
 
     def apart(self, rollouts: int) -> Trials:
-        """Set rollouts apart, as far as there are, for a search that runs beside others."""
+        """Set rollouts apart, as far as there are, for a search that runs beside others.
+
+        They share what was asked. So each must ask of rows of its own: else who pays for a rollout
+        would depend on who asks first.
+        """
         rollouts = max(0, min(rollouts, self.left))
         self.left -= rollouts
         return replace(self, left=rollouts)

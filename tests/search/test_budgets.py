@@ -650,6 +650,27 @@ def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: 
     assert purse.spent.calls == 1
 
 
+def test_the_last_call_of_an_effect_may_have_been_sent_when_its_run_was_killed(
+    tmp_path: Path, world: World
+) -> None:
+    arguments = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 4}
+    world.compile(**arguments)
+    ((killed,),) = sqlite3.connect(tmp_path / "journal.sqlite").execute(
+        "SELECT max((SELECT max(ended) FROM effect), (SELECT max(at) FROM event))"
+    )
+    world.compile(**{**arguments, "budget": Budget(calls=80)})
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
+        connection.execute("DELETE FROM usage WHERE effect = (SELECT min(effect) FROM usage)")
+        connection.execute(
+            "DELETE FROM effect WHERE id = (SELECT min(id) FROM effect WHERE kind = 'rollout')"
+        )
+        connection.commit()
+
+    with Reader(tmp_path / "journal.sqlite") as reader:
+        (lost,) = lost_effects(reader, 1, 600.0)
+    assert lost.until == killed + 600.0
+
+
 @pytest.mark.parametrize(
     ("timeout", "ago", "held"),
     [(None, 0, True), (None, 1_300, False), (1_000, 1_300, True), (100, 300, True)],

@@ -328,3 +328,14 @@ class Anew(Operator):
 def test_lessons_that_an_operator_worked_in_are_not_appended(tmp_path: Path) -> None:
     texts = learned_texts(tmp_path, *LINES, operators=[Anew()], diversity=False)
     assert not [text for text in texts if "Rule" in text]
+
+
+def test_one_question_that_is_asked_twice_at_once_is_paid_once() -> None:
+    bench = Bench(spoils("Rule 0"))
+    trials = Trials(cast("Any", bench), 0, 1)
+
+    async def ask() -> list[float]:
+        return await asyncio.gather(*(trials.score(text_of(LINES), 0) for _ in range(2)))
+
+    assert asyncio.run(ask()) == [0.0, 0.0]
+    assert trials.left == 0
