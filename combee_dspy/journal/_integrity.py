@@ -69,6 +69,15 @@ _CHECKED = {
 _LARGEST = 1e15
 _LARGEST_OF = {"seed": 2.0**63, "score": 1.7e308}
 
+# Columns that allow NULL in the schema, and in which nobody writes any.
+_NEVER_NULL = {
+    "effect": (
+        *("purpose", "step", "component", "candidate", "example", "split", "replicate"),
+        *("started", "ended", "queued"),
+    ),
+    "event": ("step",),
+}
+
 _NOT_DAMAGE = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_BUSY,
@@ -160,7 +169,8 @@ def _problems_of(connection: sqlite3.Connection, table: str, least: int) -> Iter
         yield f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0][0]!r}"
     tests = {}
     for _, column, kind, not_null, *_ in connection.execute(f"PRAGMA table_info({table})"):
-        types = f"'{kind.lower()}'" if not_null else f"'{kind.lower()}', 'null'"
+        has_value = not_null or column in _NEVER_NULL.get(table, ())
+        types = f"'{kind.lower()}'" if has_value else f"'{kind.lower()}', 'null'"
         tests[column] = f"typeof({column}) NOT IN ({types})"
         if kind != "TEXT":
             tests[column] += f" OR abs({column}) >= {_LARGEST_OF.get(column, _LARGEST)!r}"

@@ -145,6 +145,10 @@ def crafts() -> Iterator[Any]:
     for column in ("started", "ended", "score", "step", "purpose", "candidate", "value"):
         value = "'x'" if column in ("started", "ended", "score", "step") else "x'ff'"
         yield pytest.param(f"UPDATE effect SET {column} = {value}", (), id=f"effect.{column}")  # noqa: S608
+    for column in ("role", "purpose", "step", "candidate", "example", "score", "started", "ended"):
+        sql = f"UPDATE effect SET {column} = NULL"  # noqa: S608 - constants
+        yield pytest.param(sql, (), id=f"effect without {column}")
+    yield pytest.param("UPDATE event SET step = NULL", (), id="event without step")
     yield pytest.param("UPDATE effect SET value = '{' WHERE id = 1", (), id="value that is no JSON")
     yield pytest.param("UPDATE run SET created = 9e999", (), id="endless time")
     yield pytest.param("UPDATE usage SET calls = 'x'", (), id="usage")
