@@ -144,23 +144,27 @@ class RowSource:
         """
         place = self.locate()
         if place.layout == "hub":
+            remedy = "Check splits=, subset= and what each split holds on the data set's page."
             return {
-                split: self._read(place.name, self._hub_rows(place, split)) for split in place.files
+                split: self._read(place.name, self._hub_rows(place, split), remedy)
+                for split in place.files
             }
+        remedy = "Give rows as JSON: one object a line, or a list of objects."
         return {
-            split: self._read(file, self._file_rows(file)) for split, file in place.files.items()
+            split: self._read(file, self._file_rows(file), remedy)
+            for split, file in place.files.items()
         }
 
-    def _read(self, where: str, rows: Iterator[Row]) -> Iterator[Row]:
+    def _read(self, where: str, rows: Iterator[Row], remedy: str) -> Iterator[Row]:
+        """Yield rows; ``remedy`` is for those that can be had and not be read."""
         try:
             yield from rows
         except DataSourceError:
             raise
         except Exception as error:
             # Readers and transports raise what they like: one error names the source.
-            remedy = "Check that the source exists and can be reached."
-            if isinstance(error, ValueError):  # of JSON that cannot be read, of a wrong encoding
-                remedy = "Give rows as JSON: one object a line, or a list of objects."
+            if not isinstance(error, ValueError):
+                remedy = "Check that the source exists and can be reached."
             raise self.error(f"{type(error).__name__}: {error}", where, remedy) from error
 
     def _file_rows(self, file: str) -> Iterator[Row]:
