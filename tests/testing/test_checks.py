@@ -73,11 +73,11 @@ class Plain(Aggregator):
     async def aggregate(self, reflections, context):
         return await self.joined(await gathered(reflections), context)
 
-    async def joined(self, found, context):
-        if not found:
+    async def joined(self, read, context):
+        if not read:
             return Lessons(context.component)
-        sources = tuple(one.index for one in found)
-        answer = await self.asked(found, context)
+        sources = tuple(reflection.index for reflection in read)
+        answer = await self.ask_reader(read, context)
         if isinstance(answer, FailedCall):
             return Lessons(
                 context.component, nodes=(NodeOutput(1, 0, sources, (), failed=answer.error),)
@@ -86,8 +86,10 @@ class Plain(Aggregator):
         lessons = tuple(Lesson(text, sources) for text in texts)
         return Lessons(context.component, lessons, nodes=(NodeOutput(1, 0, sources, texts),))
 
-    async def asked(self, found, context):
-        return await context.ask(Reading, {"records": repr([one.record for one in found])}, "read")
+    async def ask_reader(self, read, context):
+        return await context.ask(
+            Reading, {"records": repr([reflection.record for reflection in read])}, "read"
+        )
 
 
 class ByCode(Aggregator):
@@ -96,10 +98,12 @@ class ByCode(Aggregator):
     name: ClassVar[str] = "by-code"
 
     async def aggregate(self, reflections, context):
-        found = await gathered(reflections)
+        read = await gathered(reflections)
         return Lessons(
             context.component,
-            lessons=tuple(Lesson(f"Mind row {one.index}.", (one.index,)) for one in found),
+            lessons=tuple(
+                Lesson(f"Mind row {reflection.index}.", (reflection.index,)) for reflection in read
+            ),
         )
 
 
@@ -112,24 +116,28 @@ class Voting(Plain):
 
     name: ClassVar[str] = "voting"
 
-    async def joined(self, found, context):
-        halves = [half for half in (found[::2], found[1::2]) if half]
-        answers = [await self.asked(half, context, side) for side, half in enumerate(halves)]
+    async def joined(self, read, context):
+        halves = [half for half in (read[::2], read[1::2]) if half]
+        answers = [await self.ask_reader(half, context, side) for side, half in enumerate(halves)]
         nodes = tuple(
-            NodeOutput(1, side, tuple(one.index for one in half), (), failed=answer.error)
+            NodeOutput(
+                1, side, tuple(reflection.index for reflection in half), (), failed=answer.error
+            )
             if isinstance(answer, FailedCall)
-            else NodeOutput(1, side, tuple(one.index for one in half), tuple(answer.lessons))
+            else NodeOutput(
+                1, side, tuple(reflection.index for reflection in half), tuple(answer.lessons)
+            )
             for side, (half, answer) in enumerate(zip(halves, answers, strict=True))
         )
-        heard = [set(node.lessons) for node in nodes if node.failed is None]
-        agreed = sorted(set.intersection(*heard)) if heard and len(found) > 1 else []
-        sources = tuple(one.index for one in found)
+        readings = [set(node.lessons) for node in nodes if node.failed is None]
+        agreed = sorted(set.intersection(*readings)) if readings and len(read) > 1 else []
+        sources = tuple(reflection.index for reflection in read)
         lessons = tuple(Lesson(text, sources) for text in agreed)
         return Lessons(context.component, lessons, nodes=nodes)
 
-    async def asked(self, found, context, side):
-        said = repr([one.record for one in found])
-        return await context.ask(Reading, {"records": said}, "read", side)
+    async def ask_reader(self, read, context, side):
+        text = repr([reflection.record for reflection in read])
+        return await context.ask(Reading, {"records": text}, "read", side)
 
 
 def test_an_aggregator_that_lets_its_readers_vote_passes():
@@ -170,9 +178,9 @@ class Keeps(Plain):
     async def aggregate(self, reflections, context):
         await asyncio.sleep(0)
         self.seen.append("one")
-        found = await super().aggregate(reflections, context)
+        read = await super().aggregate(reflections, context)
         return Lessons(
-            found.component, (*found.lessons, Lesson(str(len(self.seen)))), nodes=found.nodes
+            read.component, (*read.lessons, Lesson(str(len(self.seen)))), nodes=read.nodes
         )
 
 
@@ -206,58 +214,70 @@ class ByArrival(Plain):
     """Joins by arrival."""
 
     async def aggregate(self, reflections, context):
-        found = [
-            await one for one in asyncio.as_completed([asyncio.shield(one) for one in reflections])
+        read = [
+            await reflection
+            for reflection in asyncio.as_completed(
+                [asyncio.shield(reflection) for reflection in reflections]
+            )
         ]
-        return await self.joined([one for one in found if one is not None], context)
+        return await self.joined(
+            [reflection for reflection in read if reflection is not None], context
+        )
 
-    async def joined(self, found, context):
-        lessons = await super().joined(sorted(found, key=lambda one: one.index), context)
-        said = (
-            (Lesson(f"first came {found[0].index}", (found[0].index,)),)
-            if found and lessons.lessons
+    async def joined(self, read, context):
+        lessons = await super().joined(
+            sorted(read, key=lambda reflection: reflection.index), context
+        )
+        first = (
+            (Lesson(f"first came {read[0].index}", (read[0].index,)),)
+            if read and lessons.lessons
             else ()
         )
-        return Lessons(lessons.component, (*lessons.lessons, *said), nodes=lessons.nodes)
+        return Lessons(lessons.component, (*lessons.lessons, *first), nodes=lessons.nodes)
 
 
 class Swallows(Plain):
     """Takes a failed reflection for one that teaches nothing."""
 
     async def aggregate(self, reflections, context):
-        found = await asyncio.gather(
-            *(asyncio.shield(one) for one in reflections), return_exceptions=True
+        read = await asyncio.gather(
+            *(asyncio.shield(reflection) for reflection in reflections), return_exceptions=True
         )
         return await self.joined(
-            [one for one in found if one and not isinstance(one, Exception)], context
+            [
+                reflection
+                for reflection in read
+                if reflection and not isinstance(reflection, Exception)
+            ],
+            context,
         )
 
 
 class GoesAround(Plain):
     """Calls an LM by another way."""
 
-    async def asked(self, found, context):
+    async def ask_reader(self, read, context):
         await dspy.Predict(Reading).acall(records="")
-        return await super().asked(found, context)
+        return await super().ask_reader(read, context)
 
 
 class Brittle(Plain):
     """Believes every answer."""
 
-    async def joined(self, found, context):
-        if not found:
+    async def joined(self, read, context):
+        if not read:
             return Lessons(context.component)
-        answer = await self.asked(found, context)
+        answer = await self.ask_reader(read, context)
         return Lessons(context.component, (Lesson(answer.lessons[0], (0,)),))
 
 
 class Changes(Plain):
     """Changes a record."""
 
-    async def joined(self, found, context):
-        for one in found:
-            one.record["Feedback"] = ""
-        return await super().joined(found, context)
+    async def joined(self, read, context):
+        for reflection in read:
+            reflection.record["Feedback"] = ""
+        return await super().joined(read, context)
 
 
 @pytest.mark.parametrize(
@@ -310,19 +330,19 @@ class Turns(Operator):
     def __init__(self, lucky: bool = True) -> None:
         self.lucky = lucky
 
-    async def apply(self, given, context):
+    async def apply(self, material, context):
         return Edit(
-            instruction=f"{given.instruction} {random.random() if self.lucky else ''}".strip()
+            instruction=f"{material.instruction} {random.random() if self.lucky else ''}".strip()
         )
 
 
 class Shows(Turns):
     """Shows demonstrations without saying so."""
 
-    async def apply(self, given, context):
+    async def apply(self, material, context):
         return (
-            Edit(demonstrations=given.demonstrations)
-            if given.demonstrations
+            Edit(demonstrations=material.demonstrations)
+            if material.demonstrations
             else Refusal("There are none.")
         )
 
@@ -480,11 +500,11 @@ class Careless(FormulaMini):
     card: ClassVar[Card | None] = replace(FormulaMini.card, size=" ", sources=())
 
     def load(self):
-        found = super().load()
-        program = found.program()
+        loaded = super().load()
+        program = loaded.program()
         return replace(
-            found,
-            heldout=replace(found.train, name="heldout"),
+            loaded,
+            heldout=replace(loaded.train, name="heldout"),
             program=lambda: program,
             metric=lambda *_: dspy.Prediction(score=0.5, feedback=""),
         )
