@@ -182,6 +182,18 @@ def test_doing_it_twice_changes_nothing(tmp_path, store):
     assert store.writes == writes + 1, "the client alone"
 
 
+def test_a_follower_that_sends_the_end_after_a_replay_did_changes_nothing(tmp_path, store):
+    story = Story(tmp_path)
+    with Reader(journal_file(story.write("begin", "first"))) as reader:
+        follower = MLflowTracker().open(reader, 1)
+        follower.follow()
+        story.write("second", "end")
+        replay(story.folder)
+        rows, metrics, traces = store.rows(), store.metrics(), list(store.traces)
+        follower.follow()
+    assert (store.rows(), store.metrics(), store.traces) == (rows, metrics, traces)
+
+
 def test_the_book_and_every_decision_about_it_are_artifacts(tmp_path, store):
     replay(Story(tmp_path).whole())
     files = store.only().data.files
