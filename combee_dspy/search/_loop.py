@@ -112,13 +112,6 @@ class Loop(Generic[P, C]):
             await self.student.close()
         self.effects.purse.look(self._begun, self._begun - 1)
 
-    async def cut_off(self, reason: str) -> None:
-        """End a run whose time is over, with the updates that are committed."""
-        if not self.pool.started:
-            self.student.refuse(f"ends in the middle of the student's validation: {reason}")
-        self.keeper.ended(None)
-        self.reason = await self.ending.cut_off(self.committed, reason)
-
     async def _begin_updates(self) -> None:
         """Begin updates as long as there is no reason to stop."""
         for step in itertools.count():
@@ -140,14 +133,6 @@ class Loop(Generic[P, C]):
         last = step - self.task.behind
         await self._progress.wait("committed", last + 1)
         self.effects.purse.look(step, last)
-
-    async def _end_updates(self) -> None:
-        """Let updates commit. One that a budget ends leaves nothing, and neither do later ones."""
-        self._progress.reach("ready", self._begun)
-        await self._progress.wait_for_commits(self._begun)
-        if self._progress.cut is not None:
-            step, reached = self._progress.cut
-            self.reason = await self.ending.cut_off(step, str(reached))
 
     async def _begin(self, step: int) -> bool:
         """Decide what an update runs, and start it; return whether it began."""
@@ -236,3 +221,18 @@ class Loop(Generic[P, C]):
             learned.skipped,
         )
         self.effects.log.emit(event, step=plan.step)
+
+    async def _end_updates(self) -> None:
+        """Let updates commit. One that a budget ends leaves nothing, and neither do later ones."""
+        self._progress.reach("ready", self._begun)
+        await self._progress.wait_for_commits(self._begun)
+        if self._progress.cut is not None:
+            step, reached = self._progress.cut
+            self.reason = await self.ending.cut_off(step, str(reached))
+
+    async def cut_off(self, reason: str) -> None:
+        """End a run whose time is over, with the updates that are committed."""
+        if not self.pool.started:
+            self.student.refuse(f"ends in the middle of the student's validation: {reason}")
+        self.keeper.ended(None)
+        self.reason = await self.ending.cut_off(self.committed, reason)
