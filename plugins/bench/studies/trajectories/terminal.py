@@ -23,7 +23,8 @@ _LOOKS = (
     "df -h | head -5",
     "env | sort | head -20",
     "cat seed.txt; wc -c seed.txt",
-    "ls /usr/bin | head -40",
+    "ls -la /usr/bin | head -60",
+    "ls -la /usr/lib | head -60",
     "cat /app/missing.txt",
     "uname -a; id",
 )
