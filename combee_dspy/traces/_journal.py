@@ -68,12 +68,13 @@ def trace_of_rollout(row: sqlite3.Row, path: str) -> Trace | None:
     """
     value = orjson.loads(row["value"])
     inputs = value.pop("inputs", None)
+    if isinstance(inputs, str) and inputs.startswith("hash:"):
+        problem = "keeps hashes alone, and there is nothing to read"
+        remedy = "Use a journal of a run or server with Privacy(texts='redacted') or 'all'."
+        raise ArgumentValueError("path", path, problem, remedy)
     rollout = decode_rollout(value)
     if rollout is None:
         return None
-    if isinstance(inputs, str) and inputs.startswith("hash:"):
-        problem = "keeps hashes alone (Privacy.texts): there is nothing to read"
-        raise ArgumentValueError("path", path, problem, "Use another journal.")
     fields = _fields_of(inputs)
     if fields is None:  # cut, since people alone were to read it
         fields = dict(rollout.calls[0].inputs) if rollout.calls else {}

@@ -16,7 +16,8 @@ import dspy
 import pytest
 
 from combee_dspy import Privacy
-from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.traces import JournalTraces
 from combee_dspy.tracking import overview, rollouts, runs, write_report
 from combee_strategist.canary import CanaryPlan, CanaryProgram, promote, rollback, status
 from combee_strategist.exceptions import RegistryError
@@ -458,6 +459,27 @@ def test_a_servers_journal_is_read_as_a_runs(published, server, tmp_path):
     assert (one["state"], one["rollouts"]) == ("finished", 6)
     page = write_report(journal(program), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "shadow" in page
+
+
+@pytest.mark.parametrize("texts", ["redacted", "hashes"])
+def test_what_was_served_is_traces_where_its_texts_are_kept(texts, published, server):
+    with serving(lm_for(lambda: "right")):
+        program = server(published(), privacy=Privacy(texts=texts))
+        ask(program, 2)
+        program.close()
+    source = JournalTraces(str(journal(program)))
+    if texts == "hashes":
+        with pytest.raises(ArgumentValueError, match="keeps hashes alone"):
+            next(source.read())
+    else:
+        traces = sorted(
+            (trace.inputs["question"], trace.prompt, trace.score) for trace in source.read()
+        )
+        assert traces == [
+            (f"How long is {number}?", version, score)
+            for number in range(2)
+            for version, score in (("v1", 0.0), ("v2", 1.0))
+        ]
 
 
 def test_what_is_no_program_is_refused_and_so_is_a_name_that_nobody_published(
