@@ -132,6 +132,9 @@ _FREE = frozenset(
         "rollout_seconds",
     }
 )
+# Options that came later, with what runs did before: those go on.
+_LATER = {"reads": "call"}
+_NOTHING = object()
 
 
 def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
@@ -146,7 +149,11 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     named: dict[str, object] = {
         **{name: getattr(settings, name) for name in _DECIDES},
         **{
-            group: {name: value for name, value in _fields(options).items() if name not in _FREE}
+            group: {
+                name: value
+                for name, value in _fields(options).items()
+                if name not in _FREE and value != _LATER.get(name, _NOTHING)
+            }
             for group, options in groups.items()
         },
         "gepa_kwargs": _gepa_kwargs(settings),

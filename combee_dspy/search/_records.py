@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from combee_dspy.search._keeper import UpdatePlan
 from combee_dspy.search._programs import Programs
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.streams import derive
+from combee_dspy.traces import Selection, Trace, read_inputs, read_others
 
 __all__ = ["Records", "trajectories"]
 
@@ -50,7 +51,11 @@ class Records:
         proposer = self.task.settings.instruction_proposer
         as_objects = isinstance(proposer, (InstructionProposer, type(None)))
         feedback = await self._feedback(plan, row, rollout, component, call)
-        return {**_shown_call(call, as_objects=as_objects), "Feedback": feedback}
+        if proposer is None and self.task.settings.search.reads == "rollout":
+            record = _whole_record(example, rollout, call)
+        else:
+            record = _shown_call(call, as_objects=as_objects)
+        return {**record, "Feedback": feedback}
 
     def _call(self, rollout: Rollout, component: str, step: int, row: Row) -> PredictorCall | None:
         """Return the call of a predictor that its record is about; ``None`` where there is none.
@@ -154,6 +159,15 @@ def _shown_call(call: PredictorCall, *, as_objects: bool) -> Record:
             name: value if as_objects else str(value) for name, value in call.outputs.items()
         }
     return {"Inputs": inputs, "Generated Outputs": outputs}
+
+
+def _whole_record(example: dspy.Example, rollout: Rollout, call: PredictorCall) -> Record:
+    """Return a record of a call, and of what the other calls of its rollout did."""
+    subject = rollout.calls.index(call)
+    inputs = dict(example.inputs().items())
+    trace = Trace(rollout.example_id, inputs, rollout.prediction, rollout.calls)
+    record = _shown_call(replace(call, inputs=read_inputs(trace.calls, subject)), as_objects=True)
+    return {**record, **read_others(trace, subject, record, Selection().trace_tokens)}
 
 
 def _ask_metric(

@@ -30,12 +30,14 @@ from combee_dspy.traces._reading import (
     describe_outcome,
     is_right,
     read_call,
+    read_others,
     read_trace,
     redact_trace,
 )
 from combee_dspy.traces._records import Recording, Trace
 from combee_dspy.traces._selection import Selected, Selection
 from combee_dspy.traces._splitting import as_example, hold_out_newest
+from combee_dspy.traces._steps import read_inputs
 
 __all__ = [
     "ROLLOUTS",
@@ -60,6 +62,8 @@ __all__ = [
     "measure_coverage",
     "open_traces",
     "read_call",
+    "read_inputs",
+    "read_others",
     "read_trace",
     "records_as_traces",
     "redact_trace",

@@ -25,6 +25,7 @@ __all__ = [
     "has_steps",
     "is_right",
     "read_call",
+    "read_others",
     "read_trace",
     "redact_trace",
 ]
@@ -163,10 +164,26 @@ def read_call(trace: Trace, predictor: str, tokens: int, perfect: float = 1.0) -
     }
     if trace.error:
         record[ERROR] = trace.error
-    if others := read_steps(trace, subject):
-        room = tokens - estimate_record_tokens(record)
-        record[OTHER_STEPS] = cut_steps(others, room, tokens)
-        record[RESULT] = untold(trace.outputs or {}, trace.calls)
+    record |= read_others(trace, subject, record, tokens)
     record[FEEDBACK] = describe_outcome(trace, perfect)
     whole = Reflection(0, record, trace.id, perfect=is_right(trace, perfect))
     return fit_reflections([whole], tokens, lambda note: None, max_parts=1)[0]
+
+
+def read_others(
+    trace: Trace, subject: int, record: Mapping[str, object], tokens: int
+) -> dict[str, object]:
+    """Return what a record about a call gets of the others: their steps, and the result.
+
+    Args:
+        trace: The trace.
+        subject: Position of the call that the record is about.
+        record: The record so far.
+        tokens: Estimated tokens that the whole record may take.
+    """
+    steps = read_steps(trace, subject)
+    if not steps:
+        return {}
+    room = tokens - estimate_record_tokens(record)
+    result = untold(trace.outputs or {}, trace.calls)
+    return {OTHER_STEPS: cut_steps(steps, room, tokens), RESULT: result}

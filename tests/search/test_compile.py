@@ -16,6 +16,7 @@ import pytest
 
 from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
+from combee_dspy.exceptions import JournalMismatchError
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._pareto import Turns
 from combee_dspy.search._programs import Programs
@@ -195,6 +196,24 @@ def test_a_child_goes_on_with_the_component_whose_turn_it_is_for_its_parent() ->
     assert turns.take(1) == turns.take(0) == ("second",)
     turns.give_back(1)
     assert turns.take(1) == ("second",), "an update that learned nothing had no turn"
+
+
+def test_readers_get_a_call_or_the_whole_rollout(tmp_path: Path) -> None:
+    for reads in ("call", "rollout"):
+        world = World.made()
+        search = Search(reads=reads)
+        world.compile(TwoSteps(), max_metric_calls=60, search=search, train=12)
+        texts = [request.text for request in world.proposer_lm.requests]
+        readers = [text for text in texts if "Inputs" in text and "Feedback" in text]
+        assert readers
+        for text in readers:
+            assert ("Result of the Whole Program" in text) == (reads == "rollout")
+            assert ("Other Steps" in text) == (reads == "rollout")
+    World.made().compile(TwoSteps(), max_metric_calls=60, train=12, log_dir=tmp_path)
+    with pytest.raises(JournalMismatchError, match="search"):
+        World.made().compile(
+            TwoSteps(), max_metric_calls=60, train=12, log_dir=tmp_path, search=search
+        )
 
 
 def test_react_with_tools(world: World) -> None:
