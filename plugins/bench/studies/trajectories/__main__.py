@@ -1,8 +1,9 @@
 """A playbook from 60 long trajectories of an agent, beside serial ACE on the same ones.
 
 From plugins/bench, beside plugins/appworld or plugins/terminal-bench, whose READMEs say how to set
-them up: ``PYTHONPATH=$PYTHONPATH:../appworld python -m studies.trajectories appworld``, or
-``terminal-bench``. The agent and the readers are scripted: no language model.
+them up: ``PYTHONPATH=../agents:../appworld python -m studies.trajectories appworld``, or
+``PYTHONPATH=../agents:../terminal-bench python -m studies.trajectories terminal-bench``. The
+agent and the readers are scripted: no language model.
 """
 
 from __future__ import annotations
