@@ -16,12 +16,13 @@ from combee_dspy.streams import derive
 from studies.weighing.laws import answer, edit, learn, merge, relate
 from studies.weighing.prompts import ReadRecord
 from studies.weighing.service import Service
-from studies.weighing.tasks import KINDS, Laws, make_task
+from studies.weighing.tasks import KINDS, SERVICES, Laws, make_task
 from studies.weighing.words import (
     ATTRIBUTES,
     CATEGORIES,
     NO_CODE,
     Case,
+    Language,
     harmful,
     meanings,
     read_line,
@@ -90,6 +91,40 @@ def test_every_wording_reads_back_to_what_it_says() -> None:
     worded = [(meaning, word(meaning, stream)) for meaning in said for _ in range(200)]
     assert all(read_line(text) == meaning for meaning, text in worded)
     assert len({text for _, text in worded}) > 30
+
+
+@pytest.mark.parametrize("language", ["english", "german", "chinese"])
+def test_a_paragraph_reads_back_to_its_rules_in_every_language(language: Language) -> None:
+    stream = derive(0, "paragraphs", language)
+    said = [rule("drum", "D3"), rule("piano", "D12", "fragile"), harmful("fax")]
+    for _ in range(100):
+        lines = [word(meaning, stream, language) for meaning in said]
+        assert [read_line(line) for line in lines] == said
+        assert [meaning for _, meaning in read_lines(" ".join(lines))] == said
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_answers_a_reader_and_a_judge_in_its_own_way(service: str) -> None:
+    task = make_task("rules", 1, service)
+    lm = Service(task.laws, 1)
+    records = [record(number, DRUM, "D7") for number in (1, 2, 3)]
+    texts = read(lm, records, dspy.ChatAdapter())
+    assert len(texts) == 1
+    cited = "[1, 2, 3] " if service == "cites-all" else ""
+    assert all(
+        cited in text and bool("[" in text) != (service == "cites-nothing") for text in texts
+    )
+    lessons = ["1. Every drum gets code D3.", "2. Use D3 for each drum.", "3. The drum is D7."]
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        asked = dspy.Predict(Relate)
+        if service in ("judge-prose", "judge-silent"):
+            with pytest.raises(Exception, match=r"parse|empty"):
+                asked(current_instruction="", lessons=lessons)
+            return
+        answered = asked(current_instruction="", lessons=lessons)
+    every = [[1, 2, 3]]
+    assert (answered.same == every) == (service == "judge-same")
+    assert (answered.contradictory == every) == (service == "judge-contradictory")
 
 
 def test_the_most_specific_line_wins_and_a_contradiction_is_drawn() -> None:

@@ -19,6 +19,7 @@ from studies.weighing.words import (
     meanings,
     read_line,
     rule,
+    sentences,
     word,
 )
 
@@ -36,7 +37,30 @@ class TaughtLine:
 
     def cited(self) -> str:
         """Return the lesson as a reader that cites writes it."""
-        return f"[{', '.join(map(str, self.examples))}] {self.text}"
+        return _cited(self.examples, self.text)
+
+
+_MARKS = ("{number}. {text}", "- {text}", "Rule {number}: {text}", "**Lesson {number}** – {text}")
+
+
+def write_lessons(
+    lessons: Sequence[TaughtLine], laws: Laws, stream: random.Random, *, cites: bool
+) -> list[str]:
+    """Return lessons as a reader writes them, with the examples of each where it cites any."""
+    if laws.paragraph and lessons:
+        examples = sorted({number for lesson in lessons for number in lesson.examples})
+        text = " ".join(lesson.text for lesson in lessons)
+        texts = [_cited(examples, text) if cites else text]
+    else:
+        texts = [lesson.cited() if cites else lesson.text for lesson in lessons]
+    if not laws.marks:
+        return texts
+    mark = stream.choice(_MARKS)
+    return [mark.format(number=number, text=text) for number, text in enumerate(texts, start=1)]
+
+
+def _cited(examples: Sequence[int], text: str) -> str:
+    return f"[{', '.join(map(str, examples))}] {text}" if examples else text
 
 
 def learn(
@@ -73,8 +97,16 @@ def learn(
     if stream.random() < laws.bad:
         lessons.append((harmful(stream.choice(CHANNELS)), (stream.choice(attended).number,)))
     numbers = [record.number for record in records]
+    if laws.repeats and not proposes:
+        for meaning in known:
+            own = [one.number for one in attended if meaning.covers(one.case)] or numbers
+            lessons.append((meaning, (stream.choice(own),)))
     written = [
-        TaughtLine(word(meaning, stream), meaning, _misquoted(examples, numbers, laws, stream))
+        TaughtLine(
+            word(meaning, stream, laws.language),
+            meaning,
+            _citation(examples, numbers, laws, stream),
+        )
         for meaning, examples in lessons
     ]
     if stream.random() < laws.empty:
@@ -120,9 +152,11 @@ def _condition(
     return stream.choice(sorted(shared - rivals or shared)) if shared else ""
 
 
-def _misquoted(
+def _citation(
     examples: Sequence[int], numbers: Sequence[int], laws: Laws, stream: random.Random
 ) -> tuple[int, ...]:
+    if laws.cites != "own":
+        return tuple(numbers) if laws.cites == "all" else ()
     return tuple(
         stream.choice(numbers) if stream.random() < laws.wrong_citation else number
         for number in examples
@@ -208,12 +242,16 @@ class RelatedLines:
 
 def relate(lessons: Sequence[tuple[int, str]], laws: Laws, stream: random.Random) -> RelatedLines:
     """Say by numbers which lessons say the same, contradict, are exceptions, or say nothing."""
-    numbered = [
-        (number, meaning)
-        for (number, _), (_, meaning) in zip(
-            lessons, meanings(text for _, text in lessons), strict=True
+    if laws.judges != "numbers":
+        every = [number for number, _ in lessons]
+        return RelatedLines(
+            [every] if laws.judges == "all same" else [],
+            [every] if laws.judges == "all contradictory" else [],
+            [],
+            [],
         )
-    ]
+    # A paragraph of several rules is related to nothing, and says something.
+    numbered = [(number, read_line(text)) for number, text in lessons if len(sentences(text)) == 1]
     attended = [line for line in numbered[: laws.judged] if stream.random() >= laws.overlooked]
     by_meaning: dict[Meaning, list[int]] = {}
     for number, meaning in attended:

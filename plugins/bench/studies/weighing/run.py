@@ -16,9 +16,9 @@ import typer
 
 from studies.weighing.runs import METHODS, PARTS, run_once
 from studies.weighing.tables import details_table, means_table, paired_table
-from studies.weighing.tasks import KINDS
+from studies.weighing.tasks import KINDS, SERVICES
 
-Key = tuple[str, int, str, int]
+Key = tuple[str, int, str, int, str]
 
 
 def main(  # noqa: PLR0913 - a command's options
@@ -34,10 +34,14 @@ def main(  # noqa: PLR0913 - a command's options
     base: Annotated[
         str, typer.Option(help="The method that differences are taken to.")
     ] = "default",
+    service: Annotated[
+        str, typer.Option(help="How the service answers: a name in tasks.SERVICES.")
+    ] = "usual",
 ) -> None:
     """Run what is missing in a file of results, and print the tables of all that was asked for."""
+    _known("--service", service, SERVICES)
     wanted = [
-        (task, seed, method, budget)
+        (task, seed, method, budget, service)
         for budget, task, method, seed in product(
             [int(text) for text in budgets.split(",")],
             _known("--tasks", tasks, KINDS),
@@ -59,10 +63,7 @@ def main(  # noqa: PLR0913 - a command's options
 def _run(missing: list[Key], out: Path, processes: int) -> None:
     """Run in processes of their own, and add each result to the file as it comes."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        runs = {
-            pool.submit(run_once, task, seed, method, budget): (task, seed, method, budget)
-            for task, seed, method, budget in missing
-        }
+        runs = {pool.submit(run_once, *key): key for key in missing}
         for number, run in enumerate(as_completed(runs), start=1):
             error = run.exception()
             if error is not None:
@@ -79,7 +80,8 @@ def _results(out: Path) -> dict[Key, dict[str, Any]]:
     if not out.exists():
         return {}
     lines = map(json.loads, out.read_text(encoding="utf-8").splitlines())
-    return {(one["task"], one["seed"], one["method"], one["budget"]): one for one in lines}
+    names = ("task", "seed", "method", "budget")
+    return {(*(row[name] for name in names), row.get("service", "usual")): row for row in lines}
 
 
 def _known(option: str, text: str, known: Any) -> list[str]:

@@ -58,9 +58,12 @@ PARTS: dict[str, Method] = {
 """The book without a part of it, or with a rule more, which run only where they are named."""
 
 
-def run_once(kind: str, seed: int, method: str, budget: int) -> dict[str, Any]:
+def run_once(
+    kind: str, seed: int, method: str, budget: int, service: str = "usual"
+) -> dict[str, Any]:
     """Run a method on a task and return the row of results, JSON values only."""
-    task, metric, optimizer = make_task(kind, seed), Metric(), (METHODS | PARTS)[method]
+    task, metric = make_task(kind, seed, service), Metric()
+    optimizer = (METHODS | PARTS)[method]
     worker, reader = Service(task.laws, seed), Service(task.laws, seed)
     started = time.perf_counter()
     with dspy.context(lm=worker), tempfile.TemporaryDirectory() as folder:
@@ -76,6 +79,7 @@ def run_once(kind: str, seed: int, method: str, budget: int) -> dict[str, Any]:
         "seed": seed,
         "method": method,
         "budget": budget,
+        "service": service,
         "untouched": untouched,
         "heldout": heldout,
         "below": heldout < untouched,

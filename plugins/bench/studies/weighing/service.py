@@ -15,7 +15,7 @@ from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.streams import derive
-from studies.weighing.laws import answer, edit, learn, merge, relate
+from studies.weighing.laws import answer, edit, learn, merge, relate, write_lessons
 from studies.weighing.prompts import Prompt, read_prompt, write_answer
 from studies.weighing.tasks import UNKNOWN, Laws
 from studies.weighing.words import Meaning, meanings, read_case, read_lines
@@ -24,6 +24,11 @@ _MODEL = (  # a name in the price table, which DSPy otherwise searches from end 
     "openai/gpt-4o-mini"
 )
 _WORDS = "most_words"
+# What a judge answers that uses no field.
+_UNUSABLE = {
+    "silence": "",
+    "prose": "Some of these lessons look alike and some may not agree; it depends on the case.",
+}
 
 
 class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
@@ -103,6 +108,8 @@ class Answering:
         if prompt.layout == "plain":
             return "probe", "OK"
         kind, law = self._law(prompt)
+        if kind == "judge" and self._laws.judges in _UNUSABLE:
+            return kind, _UNUSABLE[self._laws.judges]
         stream = derive(self._seed, hashlib.blake2b(prompt.text.encode()).hexdigest())
         return kind, write_answer(prompt, law(prompt, stream))
 
@@ -138,7 +145,7 @@ class Answering:
     def _read(self, prompt: Prompt, stream: random.Random) -> dict[str, Any]:
         known = list(_instruction(prompt.fields.get("current_instruction", "")))
         lessons = learn(prompt.records(), known, self._laws, stream)
-        texts = [lesson.cited() if prompt.numbered else lesson.text for lesson in lessons]
+        texts = write_lessons(lessons, self._laws, stream, cites=prompt.numbered)
         most = next(
             (
                 prompt.number(name)

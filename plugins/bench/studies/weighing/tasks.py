@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 
@@ -16,6 +16,7 @@ from studies.weighing.words import (
     CHANNELS,
     EMPTY_LINES,
     Case,
+    Language,
     Meaning,
     read_lines,
     rule,
@@ -27,6 +28,8 @@ TRAIN, FEW, VALIDATION, HELDOUT = 80, 14, 40, 200
 HEADER = "Give the code of the case."
 UNKNOWN = "unknown"
 _WRONG_LABELS = 0.2
+
+Judging = Literal["numbers", "prose", "silence", "nothing", "all same", "all contradictory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,16 @@ class Laws:
         overlooked: Probability that a judge overlooks a lesson.
         judged: Lessons that one judging call attends to.
         false_relation: Probability that a judging call names a relation that is none.
+        judges: What a judge answers: numbers by the laws above, or, whatever it is shown, text
+            without a field, an empty text, empty lists, all numbers as the same, all numbers as
+            contradictory.
+        cites: Whether a reader cites its own examples, nothing, or every example of the call.
+        paragraph: Whether a reader answers with one paragraph for all its lessons.
+        repeats: Whether a reader also returns every rule of the prompt, worded anew, the new
+            lessons first. It cites an example of the rule's category, else any.
+        marks: Whether a reader marks each lesson, before its citation, in a style of the call:
+            "3. ", "- ", "Rule 3: ", "**Lesson 3** – ".
+        language: What readers write in. The task model and the judge read all of them.
     """
 
     miss: float = 0.1
@@ -68,6 +81,12 @@ class Laws:
     overlooked: float = 0.1
     judged: int = 40
     false_relation: float = 0.02
+    judges: Judging = "numbers"
+    cites: Literal["own", "nothing", "all"] = "own"
+    paragraph: bool = False
+    repeats: bool = False
+    marks: bool = False
+    language: Language = "english"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +158,27 @@ class Task:
         }
 
 
-def make_task(kind: str, seed: int) -> Task:
-    """Make a task of a kind in :data:`KINDS`."""
+SERVICES: Mapping[str, Mapping[str, Any]] = {
+    "usual": {},
+    "judge-prose": {"judges": "prose"},
+    "judge-silent": {"judges": "silence"},
+    "judge-nothing": {"judges": "nothing"},
+    "judge-same": {"judges": "all same"},
+    "judge-contradictory": {"judges": "all contradictory"},
+    "cites-nothing": {"cites": "nothing"},
+    "cites-all": {"cites": "all"},
+    "paragraph": {"paragraph": True},
+    "repeats": {"repeats": True},
+    "marks": {"marks": True},
+    "german": {"language": "german"},
+    "chinese": {"language": "chinese"},
+    "misses": {"miss": 0.4, "miss_proposing": 0.4},
+}
+"""Services that answer otherwise: what differs from a task's own laws."""
+
+
+def make_task(kind: str, seed: int, service: str = "usual") -> Task:
+    """Make a task of a kind in :data:`KINDS`, with a service in :data:`SERVICES`."""
     stream = derive(seed, "weighing", kind)
     makers = {
         "rules": _rules,
@@ -150,7 +188,8 @@ def make_task(kind: str, seed: int) -> Task:
         "long": _long,
         "good": _good,
     }
-    return makers[kind](kind, seed, stream)
+    task = makers[kind](kind, seed, stream)
+    return replace(task, laws=replace(task.laws, **SERVICES[service]))
 
 
 def make_truth(count: int, stream: random.Random) -> Truth:

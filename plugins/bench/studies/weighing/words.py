@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 CATEGORIES = (
     "anchor",
@@ -127,10 +128,66 @@ _HARMFUL = (
     "Was it sent by {channel}? Then {code} applies.",
 )
 
-_CODE = re.compile(r"\bD\d+\b")
+# The same in other languages, as a reader may answer; Chinese sets no blanks.
+_GERMAN_GENERAL = (
+    "Jeder Fall mit {category} bekommt den Code {code}.",
+    "Geht es um {category}, dann gilt {code}.",
+    "Zu {category} gehört immer der Code {code}.",
+    "{code} ist der richtige Code für {category}.",
+)
+_GERMAN_NARROW = (
+    "Jeder Fall mit {category}, der {condition} ist, bekommt den Code {code}.",
+    "Geht es um {category} und ist der Fall {condition}, dann gilt {code}.",
+    "Zu {category} gehört der Code {code}, wenn der Fall {condition} ist.",
+    "{code} ist der richtige Code für {category}, falls {condition}.",
+)
+_CHINESE_GENERAL = (
+    "凡是{category}都用代码{code}。",
+    "如果是{category},答案就是{code}。",
+    "{category}的代码是{code}。",
+    "{code}用于所有{category}。",
+)
+_CHINESE_NARROW = (
+    "凡是{condition}{category}都用代码{code}。",
+    "如果{category}是{condition},答案就是{code}。",
+    "{condition}{category}的代码是{code}。",
+    "{code}用于所有{condition}{category}。",
+)
+_GERMAN_HARMFUL = (
+    "Was per {channel} kam, bekommt den Code {code}.",
+    "Bei Eingang per {channel} gilt immer {code}.",
+)
+_CHINESE_HARMFUL = ("凡是通过{channel}送来的都用代码{code}。", "{channel}送来的一律是{code}。")
+_GERMAN = {
+    "urgent": "eilig",
+    "fragile": "zerbrechlich",
+    "foreign": "importiert",
+    "insured": "versichert",
+    "heavy": "schwer",
+    "antique": "antik",
+}
+_CHINESE = {
+    "urgent": "紧急的",
+    "fragile": "易碎的",
+    "foreign": "进口的",
+    "insured": "有保险的",
+    "heavy": "沉重的",
+    "antique": "古老的",
+}
+
+Language = Literal["english", "german", "chinese"]
+_TEMPLATES: Mapping[Language, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
+    "english": (_GENERAL, _NARROW, _HARMFUL),
+    "german": (_GERMAN_GENERAL, _GERMAN_NARROW, _GERMAN_HARMFUL),
+    "chinese": (_CHINESE_GENERAL, _CHINESE_NARROW, _CHINESE_HARMFUL),
+}
+
+_CODE = re.compile(r"\bD\d+\b", re.ASCII)
 _WORD = re.compile(r"[a-z]+")
+_SENTENCE = re.compile(r"(?<=\.)\s+|(?<=。)\s*")
 _CASE = re.compile(r"A[n]? (\w+), (\w+) and (\w+), handed in by (\w+)")
 _ATTRIBUTE_OF = {word: name for name, words in _SYNONYMS.items() for word in words}
+_ATTRIBUTE_OF |= {word: name for name, word in _GERMAN.items()}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -203,6 +260,7 @@ def read_line(line: str) -> Meaning | None:
     words = _WORD.findall(line.lower())
     categories = {word for word in words if word in _CATEGORY_SET}
     conditions = {_ATTRIBUTE_OF[word] for word in words if word in _ATTRIBUTE_OF}
+    conditions |= {name for name, word in _CHINESE.items() if word in line}
     channels = {word for word in words if word in CHANNELS}
     (code,) = codes
     if len(categories) == 1 and len(conditions) < 2 and not channels:
@@ -212,23 +270,39 @@ def read_line(line: str) -> Meaning | None:
     return None
 
 
+def sentences(line: str) -> list[str]:
+    """Return the sentences of a line that states several rules; any other line as it is."""
+    if len(set(_CODE.findall(line))) < 2:
+        return [line]
+    return [sentence for sentence in _SENTENCE.split(line) if sentence]
+
+
 def read_lines(text: str) -> list[tuple[str, Meaning]]:
-    """Return the lines of a text that state a rule, each without its bullet, with what it says."""
-    lines = (line.strip().removeprefix("- ") for line in text.splitlines())
-    return [(line, meaning) for line in lines if (meaning := read_line(line)) is not None]
+    """Return the lines of a text that state a rule, each without its bullet, with what it says.
+
+    A line that states several rules comes as its sentences.
+    """
+    lines = [line.strip().removeprefix("- ") for line in text.splitlines()]
+    return [(line, meaning) for line, meaning in meanings(lines) if meaning is not None]
 
 
 def meanings(lines: Iterable[str]) -> list[tuple[str, Meaning | None]]:
-    """Return lines with what each says."""
-    return [(line, read_line(line)) for line in lines]
+    """Return lines with what each says; one that states several rules as its sentences."""
+    return [(part, read_line(part)) for line in lines for part in sentences(line)]
 
 
-def word(meaning: Meaning, stream: random.Random) -> str:
+def word(meaning: Meaning, stream: random.Random, language: Language = "english") -> str:
     """Say it in words of its own."""
+    general, narrow, harm = _TEMPLATES[language]
     if meaning.channel:
-        return stream.choice(_HARMFUL).format(channel=meaning.channel, code=meaning.code)
-    templates = _NARROW if meaning.condition else _GENERAL
-    condition = stream.choice(_SYNONYMS[meaning.condition]) if meaning.condition else ""
+        return stream.choice(harm).format(channel=meaning.channel, code=meaning.code)
+    templates = narrow if meaning.condition else general
+    condition = ""
+    if meaning.condition:
+        words = {"german": _GERMAN, "chinese": _CHINESE}.get(language)
+        condition = (
+            words[meaning.condition] if words else stream.choice(_SYNONYMS[meaning.condition])
+        )
     return stream.choice(templates).format(
         category=meaning.category, condition=condition, code=meaning.code
     )
