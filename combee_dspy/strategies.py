@@ -21,7 +21,7 @@ from combee_dspy.exceptions import (
     did_you_mean,
 )
 from combee_dspy.lessons import Book
-from combee_dspy.records import FailedCall, Role
+from combee_dspy.records import FailedCall, Reflection, Role
 from combee_dspy.streams import derive
 
 if TYPE_CHECKING:
@@ -218,6 +218,8 @@ class StrategyContext:
             any number.
         book: What was learned about the component before, as far as this update knows; may be
             empty.
+        reflections: What this component's updates read so far, where lessons are related after
+            them; else empty.
     """
 
     component: str
@@ -232,6 +234,7 @@ class StrategyContext:
     related_later: bool = False
     longest_quote: int | None = None
     book: Book = field(default_factory=Book)
+    reflections: tuple[Reflection, ...] = ()
 
     async def ask(
         self,

@@ -13,14 +13,15 @@ from typing import Annotated, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_dspy.aggregators._base import together
+from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
 from combee_dspy.aggregators._reading import ShardReader
+from combee_dspy.aggregators._rulings import Rulings
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.edits import BookEdit
-from combee_dspy.events import AnswersIgnored
+from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.lessons import BookLesson, Taught, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
 from combee_dspy.reflections import Vocabulary
@@ -98,12 +99,13 @@ class ReferenceScan(Dealt):
         fresh = {lesson_id(lesson.text): lesson for lesson in root.lessons}
         taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in fresh.values())
         draft = Draft(context.book, context.book.add(taught, context.update), fresh)
+        read = [item for item in await arrived(reflections) if item is not None]
         compared: set[tuple[str, ...]] = set()
         for level in range(self.levels):
             groups = await self._deal(scan, draft, [level], compared)
             if not groups:
                 break
-            before, draft = draft, await _compare(scan, draft, groups)
+            before, draft = draft, await _compare(scan, draft, groups, read)
             scan.levels.append([Node(draft.lessons(), root.sources)])
             if draft.book == before.book:
                 break
@@ -119,7 +121,7 @@ class ReferenceScan(Dealt):
         scan = Scan(context, self.max_call_tokens)
         draft = Draft(context.book, context.book, {lesson_id(text): Lesson(text) for text in fresh})
         groups = await self._deal(scan, draft, range(min(_DEALINGS, self.levels)), set())
-        return (await _compare(scan, draft, groups)).edits
+        return (await _compare(scan, draft, groups, context.reflections)).edits
 
     async def _deal(
         self, scan: Scan, draft: Draft, dealings: Iterable[int], compared: set[tuple[str, ...]]
@@ -140,19 +142,40 @@ class ReferenceScan(Dealt):
         return groups
 
 
-async def _compare(scan: Scan, draft: Draft, groups: _Groups) -> Draft:
-    """Ask about all groups at once, and return the draft after the answers, in their order."""
+async def _compare(
+    scan: Scan, draft: Draft, groups: _Groups, examples: Sequence[Reflection]
+) -> Draft:
+    """Ask about all groups at once, and return the draft after the answers, in their order.
+
+    An answer that relates nothing, or fails, leaves a group to what the examples' words tell.
+    """
     answers = await together(_ask(scan, place, group) for place, group in groups.items())
     vocabulary = Vocabulary.of(lesson.text for lesson in draft.book.lessons)
+    unanswered: list[Sequence[BookLesson]] = []
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
+        before = len(draft.edits)
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
-            continue
-        fields = {name: answer.get(name) for name in RelateLessons.output_fields}
-        draft, void = draft.after(fields, group, vocabulary)
-        if void:
-            scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
-    return draft
+        else:
+            fields = {name: answer.get(name) for name in RelateLessons.output_fields}
+            draft, void = draft.after(fields, group, vocabulary)
+            if void:
+                scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
+        if len(draft.edits) == before:
+            unanswered.append(group)
+    if not unanswered:
+        return draft
+    ruled, rulings = draft, await asyncio.to_thread(Rulings.of, examples)
+    for group in unanswered:
+        ruled = ruled.edited(rulings.edits(group))
+    if made := len(ruled.edits) - len(draft.edits):
+        scan.context.emit(
+            WarningRaised(
+                f"{len(unanswered)} of {len(groups)} comparisons of lessons related none:"
+                f" {made} relations were read from the words of the examples"
+            )
+        )
+    return ruled
 
 
 async def _ask(

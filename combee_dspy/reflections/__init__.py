@@ -12,7 +12,7 @@ from combee_dspy.reflections._records import (
     render_records,
     texts_in,
 )
-from combee_dspy.reflections._vocabulary import Vocabulary, word_likeness
+from combee_dspy.reflections._vocabulary import Vocabulary, subject_words, word_likeness
 from combee_dspy.texts import NearDuplicates, ngram_counts, normalised, unit_length
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "ngram_counts",
     "normalised",
     "render_records",
+    "subject_words",
     "texts_in",
     "unit_length",
     "word_likeness",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from combee_dspy.texts import normalised
 
-__all__ = ["Vocabulary", "word_likeness"]
+__all__ = ["Vocabulary", "subject_words", "word_likeness"]
 
 # A word that more lessons hold, and more than so large a share of them, tells no subject.
 _FEW, _COMMON = 6, 0.2
@@ -43,13 +43,13 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Iterable[str]) -> Vocabulary:
         """Return the vocabulary of some lessons."""
-        words = [_words(text) for text in texts]
+        words = [subject_words(text) for text in texts]
         return cls(len(words), Counter(word for each in words for word in each))
 
     def subject(self, text: str) -> dict[str, float]:
         """Return the weight of each word of a lesson that tells its subject."""
         most = max(_FEW, _COMMON * self.lessons)
-        counts = {word: self.holders.get(word, 1) for word in _words(text)}
+        counts = {word: self.holders.get(word, 1) for word in subject_words(text)}
         return {
             word: math.log(1 + self.lessons / count) ** 2
             for word, count in counts.items()
@@ -63,5 +63,6 @@ def word_likeness(first: Mapping[str, float], second: Mapping[str, float]) -> fl
     return shared / (math.hypot(*first.values()) * math.hypot(*second.values()) or 1.0)
 
 
-def _words(text: str) -> set[str]:
+def subject_words(text: str) -> set[str]:
+    """Return the beginnings of the words that may tell a subject."""
     return {word[:_STEM] for word in normalised(text).split() if word not in _FUNCTION_WORDS}

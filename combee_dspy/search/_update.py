@@ -28,6 +28,9 @@ from combee_dspy.strategies import AskFn, StrategyContext
 
 __all__ = ["UpdateLearner"]
 
+# Reflections that an aggregator is shown where it relates the lessons of several updates.
+_REMEMBERED = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:
@@ -75,6 +78,7 @@ class UpdateLearner:
             or any(operator.needs_lessons for operator in settings.operators)
         )
         self._aggregator = settings.aggregator if needs_lessons else None
+        self._read: dict[str, tuple[Reflection, ...]] = {}  # by component, the latest last
 
     async def learn(self, plan: UpdatePlan) -> Learned:
         """Run the minibatch and return what it teaches."""
@@ -192,6 +196,9 @@ class UpdateLearner:
             return {}
         step, parent = learned.plan.step, learned.plan.parent.candidate
         edits: dict[str, tuple[BookEdit, ...]] = {}
+        for component, read in learned.reflections.items():
+            self._read[component] = (*self._read.get(component, ()), *read)[-_REMEMBERED:]
+        examples = dict(self._read)  # a later update adds to it while this one waits
         for component, lessons in learned.lessons.items():
             if wordings := _wordings(lessons):
                 context = self.contexts.make(component, parent, step)
@@ -200,6 +207,7 @@ class UpdateLearner:
                     context,
                     text=await asyncio.to_thread(artifact.excerpt, context.text, ()),
                     book=books[component],
+                    reflections=examples[component],
                     call=partial(_call_or_cut, self.effects, context.call, step),
                 )
                 edits[component] = await self._aggregator.relate(wordings, context)
