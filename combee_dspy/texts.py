@@ -13,8 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+# Scripts that set no blanks: each sign is a word, else a sentence would be one.
+_SIGN = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
 # Decimal marks stay inside numbers, and what a formula is written with counts as a word.
-_TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
+_TOKEN = re.compile(rf"\d+(?:[.,]\d+)*|[{_SIGN}]|[^\W{_SIGN}]+|!=|[^\w\s.,;:!?\"`]")
 _FORMULA = re.compile(r"[=+*/^<>≤≥×÷−]|\s-\s")
 _UNIT = re.compile(r"[%$€£]")
 # Lessons that differ in one of these say different things, however alike they look.
