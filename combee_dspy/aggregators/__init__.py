@@ -10,7 +10,7 @@
 | ``_scan``, ``_reading`` | levels of nodes; level 1, which reads the shards |
 | ``_prompts`` | what calls are asked |
 | ``_lessons``, ``_citations``, ``_unread`` | reading an answer |
-| ``_draft``, ``_comparing`` | relations between lessons, as edits of a book |
+| ``_draft``, ``_comparing``, ``_rulings`` | relations between lessons, as edits of a book |
 | ``_retention``, ``_coverage`` | which reflections a result covers, for the report |
 """
 

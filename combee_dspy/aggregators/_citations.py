@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from combee_dspy.aggregators._lessons import sentences
 from combee_dspy.lessons import word_vectors
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import texts_in
@@ -26,6 +27,12 @@ _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # A cited example shares this part, at least, of what the example that shares most does: small
 # models number their lines in the place of citing.
 _LEAST_SHARED = 0.25
+# A text without a citation comes from right answers where one holds so many times as much of it as
+# any mistake.
+_FAR_MORE = 2.0
+# Sentences of a lone text, and mistakes of its call, from which on it is no single lesson; examples
+# that all texts of an answer cite, from which on that tells nothing of any.
+_SEVERAL = 3
 # A record tells its subject near its ends, the feedback at the last; one log must not cost more
 # than all lessons.
 _END_CHARS = 2_000
@@ -35,15 +42,17 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
     """Return the lessons in one call's texts, each with the reflections that teach it.
 
     Numbers outside the call are void, and so are those of examples that share hardly a word with
-    the text where another one does. Where no citation is left, a text comes from the
-    reflection that it shares most words with; where it cites no valid number, from such a mistake.
+    the text where another one does, and of the same many examples behind every text. Where no
+    citation is left, a text comes from the reflection that it shares most words with; where it
+    cites no valid number, from such a mistake, unless a right answer shares far more. A lone text
+    that says several things to a call with several mistakes is read as its sentences.
 
     Args:
         texts: What a reader wrote about the items, each with its citation before or behind it.
         items: What the call read. Number n is the item at n − 1.
     """
     lessons: list[Lesson] = []
-    for text in texts:
+    for text in _divided(texts, items):
         citation = _LEADING.match(text) or _TRAILING.search(text)
         wording = text[: citation.start()] + text[citation.end() :] if citation else text
         if not any(character.isalnum() for character in wording):
@@ -51,7 +60,27 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
         numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
         lessons.append(Lesson(_DOTS.sub("", wording.strip()), tuple(sorted(sources))))
-    return _checked(lessons, items) if lessons and items else lessons
+    return _checked(_told_apart(lessons), items) if lessons and items else lessons
+
+
+def _divided(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
+    """Return texts; the sentences of a lone one that speaks of several mistakes at once.
+
+    A sentence without a citation has that of the first.
+    """
+    parts = sentences(texts[0]) if len(texts) == 1 else []
+    if len(parts) < _SEVERAL or sum(not item.perfect for item in items) < _SEVERAL:
+        return list(texts)
+    citation = _LEADING.match(parts[0])
+    prefix = citation[0] if citation else ""
+    return [part if _LEADING.match(part) else prefix + part for part in parts]
+
+
+def _told_apart(lessons: Sequence[Lesson]) -> Sequence[Lesson]:
+    """Return lessons; without citations where all cite the same many examples."""
+    cited = {lesson.sources for lesson in lessons}
+    is_void = len(lessons) > 1 == len(cited) and len(*cited) >= max(_SEVERAL, len(lessons))
+    return [Lesson(lesson.text) for lesson in lessons] if is_void else lessons
 
 
 def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
@@ -80,7 +109,10 @@ def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Les
         sources = tuple(source for source in lesson.sources if source in allowed)
         if not sources:
             # A void citation must not turn what right answers teach into what a mistake teaches.
-            places = range(len(items)) if lesson.sources else mistakes or range(len(items))
+            every = range(len(items))
+            written_about = max((parts[place] for place in mistakes), default=0.0)
+            is_right = parts.max() >= _FAR_MORE * written_about
+            places = every if lesson.sources or is_right else mistakes
             sources = (items[max(places, key=near.__getitem__)].index,)
         checked.append(Lesson(lesson.text, sources))
     return checked

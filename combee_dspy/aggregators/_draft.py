@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._scan import Scan
 from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
-from combee_dspy.lessons import Book, BookLesson, Edited, deal_alike, lesson_id
+from combee_dspy.lessons import Book, BookLesson, deal_alike, lesson_id
 from combee_dspy.records import Lesson
-from combee_dspy.reflections import Vocabulary, estimate_tokens
+from combee_dspy.reflections import estimate_tokens
 
 __all__ = ["Draft"]
 
@@ -63,20 +62,11 @@ class Draft:
             or all(support.get(rival, 0) < _OUTVOTED * lesson.support for rival in lesson.rivals)
         ]
 
-    def after(
-        self, answer: Mapping[str, object], group: Sequence[BookLesson], vocabulary: Vocabulary
-    ) -> tuple[Draft, tuple[str, ...]]:
-        """Return the draft after one answer about a group, and the parts of it that are void."""
-        relations = read_relations(answer, group, vocabulary)
-        edited = self.book.edit(relations.edits)
-        return self._with(edited), (*relations.void, *edited.refused)
-
-    def edited(self, edits: Iterable[BookEdit]) -> Draft:
-        """Return the draft after edits that code makes; those that it cannot make are left out."""
-        return self._with(self.book.edit(edits))
-
-    def _with(self, edited: Edited) -> Draft:
-        return replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
+    def after(self, edits: Iterable[BookEdit]) -> tuple[Draft, tuple[str, ...]]:
+        """Return the draft after edits, and why the others could not be made."""
+        edited = self.book.edit(edits)
+        draft = replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
+        return draft, edited.refused
 
     def lessons(self) -> tuple[Lesson, ...]:
         """Return the new lessons: one for all new wordings that say the same."""

@@ -15,6 +15,10 @@ cut and reported.
 """
 
 _BULLET = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s+")
+# A number of its own before a lesson, as in "Rule 3: " or "**3** – ".
+_LABEL = re.compile(r"^(?![\[(])\W*(?:([^\W\d]+)\W*)?(\d{1,3})\W*[.:)–—-]\W*?(?=[\[(\w])")
+# A question belongs to its answer.
+_SENTENCE = re.compile(r"(?<=[.!])\s+(?=[\W\d]*[^\W\d_a-zß-ÿ])|(?<=[。！])\s*(?=\S)")
 _NOTHING = frozenset({"none", "n/a", "null", "no lessons", "no new lessons"})
 
 
@@ -32,7 +36,8 @@ def parse_lessons(value: object, most: int | None = None) -> tuple[list[str], li
     """
     items = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else []
     distinct: dict[str, str] = {}
-    for text in chain.from_iterable(_lessons_in(item) for item in items if isinstance(item, str)):
+    texts = chain.from_iterable(_lessons_in(item) for item in items if isinstance(item, str))
+    for text in _unlabelled(list(texts)):
         distinct.setdefault(normalised(text), text)
     lessons = list(distinct.values())
     notes: list[str] = []
@@ -66,6 +71,20 @@ def _lessons_in(text: str) -> list[str]:
         for text in texts
         if text.casefold().strip(".") not in _NOTHING and any(c.isalnum() for c in text)
     ]
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text."""
+    return _SENTENCE.split(text)
+
+
+def _unlabelled(texts: list[str]) -> list[str]:
+    """Return texts without their labels, where all are numbered from 1 behind the same word."""
+    labels = [_LABEL.match(text) for text in texts]
+    found = [(label[1], int(label[2])) for label in labels if label]
+    if not found or found != [(found[0][0], number) for number, _ in enumerate(texts, start=1)]:
+        return texts
+    return [text[label.end() :] for text, label in zip(texts, labels, strict=True) if label]
 
 
 def _printable(text: str) -> str:

@@ -14,6 +14,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import arrived, together
+from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
@@ -151,31 +152,33 @@ async def _compare(
     """
     answers = await together(_ask(scan, place, group) for place, group in groups.items())
     vocabulary = Vocabulary.of(lesson.text for lesson in draft.book.lessons)
-    unanswered: list[Sequence[BookLesson]] = []
+    unanswered: list[list[BookLesson]] = []
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
-        before = len(draft.edits)
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
-        else:
-            fields = {name: answer.get(name) for name in RelateLessons.output_fields}
-            draft, void = draft.after(fields, group, vocabulary)
-            if void:
-                scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
-        if len(draft.edits) == before:
             unanswered.append(group)
+            continue
+        fields = {name: answer.get(name) for name in RelateLessons.output_fields}
+        relations = read_relations(fields, group, vocabulary)
+        if not relations.edits:
+            unanswered.append(group)
+        draft, refused = draft.after(relations.edits)
+        if void := (*relations.void, *refused):
+            scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
     if not unanswered:
         return draft
-    ruled, rulings = draft, await asyncio.to_thread(Rulings.of, examples)
+    rulings = await asyncio.to_thread(Rulings.of, examples)
+    answered = len(draft.edits)
     for group in unanswered:
-        ruled = ruled.edited(rulings.edits(group))
-    if made := len(ruled.edits) - len(draft.edits):
+        draft, _ = draft.after(rulings.edits(group))
+    if made := len(draft.edits) - answered:
         scan.context.emit(
             WarningRaised(
                 f"{len(unanswered)} of {len(groups)} comparisons of lessons related none:"
                 f" {made} relations were read from the words of the examples"
             )
         )
-    return ruled
+    return draft
 
 
 async def _ask(

@@ -90,11 +90,53 @@ def test_a_lesson_that_right_answers_alone_teach_is_refused_and_counted():
 
 def test_a_lesson_without_a_citation_comes_from_a_mistake():
     words = "Letters to the north take a red stamp."
+    texts = [(words, "Right."), ("Letters to the north take a stamp", "Wrong.")]
     right, wrong = (
         Reflection(place, {"Inputs": {"text": text}, "Feedback": feedback}, perfect=place == 0)
-        for place, (text, feedback) in enumerate([(words, "Right."), ("Letters", "Wrong.")])
+        for place, (text, feedback) in enumerate(texts)
     )
     assert [lesson.sources for lesson in read_citations([words], [right, wrong])] == [(1,)]
+
+
+def test_a_lesson_without_a_citation_that_a_right_answer_clearly_holds_comes_from_it():
+    right, wrong = (
+        Reflection(place, {"Inputs": {"text": text}, "Feedback": feedback}, perfect=place == 0)
+        for place, (text, feedback) in enumerate(
+            [("A violin by courier", "Right."), ("A drum by letter", "Wrong: it is seven.")]
+        )
+    )
+    texts = ["What a courier brings is zero.", "For a drum it is seven."]
+    sources = [lesson.sources for lesson in read_citations(texts, [right, wrong])]
+    assert sources == [(0,), (1,)]
+
+
+def subjects(count):
+    words = ("violin", "drum", "harp", "flute")[:count]
+    return words, [
+        Reflection(place, {"Inputs": {"text": f"A {word}"}, "Feedback": f"It is q{place}."})
+        for place, word in enumerate(words)
+    ]
+
+
+def test_citations_of_the_same_many_examples_behind_every_lesson_are_void():
+    words, items = subjects(4)
+    texts = [f"[1, 2, 3, 4] A {word} is q{place}." for place, word in enumerate(words)]
+    assert [lesson.sources for lesson in read_citations(texts, items)] == [(0,), (1,), (2,), (3,)]
+    (lesson,) = read_citations(["[1, 2, 3, 4] It is a q for all."], items)
+    assert lesson.sources == (0, 1, 2, 3)
+
+
+def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
+    words, items = subjects(4)
+    written = [f"A {word} is q{place}." for place, word in enumerate(words[:3])]
+    question = "Is it a flute? Then q3 applies."
+    lessons = read_citations([f"[1, 2, 3, 4] {' '.join([*written, question])}"], items)
+    assert [lesson.text for lesson in lessons] == [*written, question]
+    assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
+    two = " ".join(written[:2])
+    assert [lesson.text for lesson in read_citations([two], items)] == [two]
+    of_one = " ".join(written)
+    assert [lesson.text for lesson in read_citations([of_one], items[:1])] == [of_one]
 
 
 def test_what_says_the_same_becomes_one_with_the_clearest_wording_and_all_examples():
@@ -368,7 +410,7 @@ def test_a_void_citation_does_not_make_a_mistake_of_a_right_answer():
     ]
     (lesson,) = read_citations(["[2] Lamps end with bows."], items)
     assert lesson.sources == (2,)
-    (lesson,) = read_citations(["Lamps end with bows."], items)
+    (lesson,) = read_citations(["A tent has bows."], items)
     assert lesson.sources == (0,), "what nobody cites comes from a mistake"
 
 

@@ -1,0 +1,120 @@
+"""Where no reader says how lessons relate, the words of their examples do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from combee_dspy.aggregators import ReferenceScan
+from combee_dspy.aggregators._rulings import Rulings
+from combee_dspy.edits import Contradict, Narrow, Unite
+from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.records import FailedCall, Reflection
+from tests.aggregators.doubles import World
+
+ROWS = [
+    ("a torn invoice from Oslo", "The queue is billing."),
+    ("an invoice from Turin", "The queue is billing."),
+    ("a parcel from Oslo", "The queue is freight."),
+    ("a parcel from Turin", "The queue is freight."),
+    ("a torn parcel from Lima", "The queue is claims."),
+    ("a letter from Lima", "The queue is post."),
+]
+INVOICE, OTHER_WORDS = "Every invoice goes to billing.", "Send every invoice to billing."
+RIVAL, LETTER = "An invoice is for post.", "Any letter is for post."
+PARCEL, TORN = "Parcels are freight.", "Torn parcels are claims."
+
+
+def reflections(rows=ROWS):
+    return [
+        Reflection(
+            place,
+            {
+                "Inputs": {"text": text},
+                "Generated Outputs": {"queue": "unknown"},
+                "Feedback": feedback,
+            },
+        )
+        for place, (text, feedback) in enumerate(rows)
+    ]
+
+
+def edits(texts, rows=ROWS):
+    book = Book().add((Taught(text, (text,)) for text in texts), born=0)
+    return set(Rulings.of(reflections(rows)).edits(book.lessons))
+
+
+def ids(*texts):
+    return tuple(map(lesson_id, texts))
+
+
+@pytest.mark.parametrize(
+    ("texts", "relations"),
+    [
+        ([INVOICE, OTHER_WORDS], {Unite(ids(INVOICE, OTHER_WORDS))}),
+        ([INVOICE, RIVAL], {Contradict(ids(INVOICE, RIVAL))}),
+        ([PARCEL, TORN], {Narrow(*ids(TORN, PARCEL))}),
+        ([INVOICE, PARCEL], set()),
+        ([INVOICE, "Read an invoice twice."], set()),
+        ([RIVAL, "An invoice is for post, not for billing."], set()),
+    ],
+)
+def test_lessons_on_one_subject_relate_by_the_answers_that_they_ask_for(texts, relations):
+    assert edits(texts) == relations
+
+
+def test_feedback_that_explains_names_no_answer():
+    explained = [(text, f"{answer} Whoever opens it reads the header.") for text, answer in ROWS]
+    assert edits([INVOICE, RIVAL], explained)  # what all feedback says tells nothing
+    reasons = ["read the stamp", "mind the weight", "ask the clerk", "see page nine", "a", "b"]
+    explained = [
+        (text, f"{answer} Please {reason} before you decide on it")
+        for (text, answer), reason in zip(ROWS, reasons, strict=True)
+    ]
+    assert not edits([INVOICE, "An invoice has to mind the weight."], explained)
+
+
+def teach(text):
+    if "invoice" in text:
+        return RIVAL if "Lima" in text else INVOICE
+    return PARCEL if "parcel" in text else LETTER
+
+
+def script(answer):
+    def say(name, inputs):
+        if name == "RelateLessons":
+            return answer
+        shown = [record["Inputs"]["text"] for record in inputs["examples_with_feedback"]]
+        return {"lessons": [f"[{number}] {teach(text)}" for number, text in enumerate(shown, 1)]}
+
+    return say
+
+
+NOTHING = {"same": [], "contradictory": [], "narrower": [], "empty": []}
+ABSURD = {**NOTHING, "same": [[1, 2, 3, 99, 100, 101, 102]]}
+
+
+@pytest.mark.parametrize("answer", [FailedCall("AdapterParseError: no fields"), NOTHING, ABSURD])
+def test_a_comparison_without_a_usable_answer_leaves_its_lessons_to_their_examples(answer):
+    rows = [
+        *ROWS[:4],
+        ("an invoice from Lima", "The queue is post."),
+        ("a letter from Lima", "The queue is post."),
+        ("a letter from Turin", "The queue is post."),
+    ]
+    world = World(script(answer))
+    result = world.run(ReferenceScan(), reflections(rows))
+    assert result.edits == (Contradict(ids(INVOICE, RIVAL)),)
+    assert len(result.lessons) == 4
+    assert any("from the words of the examples" in text for text in world.warnings)
+
+
+def test_a_host_that_relates_later_shows_the_examples():
+    book = Book().add([Taught(INVOICE, ("a",)), Taught(RIVAL, ("b",))], born=0)
+    world = World(script(NOTHING), book=book)
+    scan = ReferenceScan()
+    context = replace(world.context, reflections=tuple(reflections()))
+    assert asyncio.run(scan.relate([RIVAL], world.context)) == ()
+    assert asyncio.run(scan.relate([RIVAL], context)) == (Contradict(ids(INVOICE, RIVAL)),)
