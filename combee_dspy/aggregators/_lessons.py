@@ -81,8 +81,10 @@ def sentences(text: str) -> list[str]:
 def _unlabelled(texts: list[str]) -> list[str]:
     """Return texts without their labels, where all are numbered from 1 behind the same word."""
     labels = [_LABEL.match(text) for text in texts]
-    found = [(label[1], int(label[2])) for label in labels if label]
-    if not found or found != [(found[0][0], number) for number, _ in enumerate(texts, start=1)]:
+    numbers = [(label[1], int(label[2])) for label in labels if label]
+    if not numbers or numbers != [
+        (numbers[0][0], number) for number, _ in enumerate(texts, start=1)
+    ]:
         return texts
     return [text[label.end() :] for text, label in zip(texts, labels, strict=True) if label]
 

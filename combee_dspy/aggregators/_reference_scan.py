@@ -171,11 +171,11 @@ async def _compare(
     answered = len(draft.edits)
     for group in unanswered:
         draft, _ = draft.after(rulings.edits(group))
-    if made := len(draft.edits) - answered:
+    if ruled := len(draft.edits) - answered:
         scan.context.emit(
             WarningRaised(
                 f"{len(unanswered)} of {len(groups)} comparisons of lessons related none:"
-                f" {made} relations were read from the words of the examples"
+                f" {ruled} relations were read from the words of the examples"
             )
         )
     return draft

@@ -71,8 +71,8 @@ class Rulings:
             if about and asked:
                 same.setdefault((about, asked), []).append(lesson.id)
         edits: list[BookEdit] = [Unite(tuple(ids)) for ids in same.values() if len(ids) > 1]
-        for (one, (first, *_)), (two, (second, *_)) in combinations(same.items(), 2):
-            (about, asked), (subject, wanted) = one, two
+        for (ruling, (first, *_)), (other, (second, *_)) in combinations(same.items(), 2):
+            (about, asked), (subject, wanted) = ruling, other
             if asked <= wanted or wanted <= asked:
                 continue
             if about == subject:

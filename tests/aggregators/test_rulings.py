@@ -86,8 +86,8 @@ def script(answer):
     def say(name, inputs):
         if name == "RelateLessons":
             return answer
-        shown = [record["Inputs"]["text"] for record in inputs["examples_with_feedback"]]
-        return {"lessons": [f"[{number}] {teach(text)}" for number, text in enumerate(shown, 1)]}
+        rows = [record["Inputs"]["text"] for record in inputs["examples_with_feedback"]]
+        return {"lessons": [f"[{number}] {teach(text)}" for number, text in enumerate(rows, 1)]}
 
     return say
 

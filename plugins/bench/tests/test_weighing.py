@@ -96,11 +96,11 @@ def test_every_wording_reads_back_to_what_it_says() -> None:
 @pytest.mark.parametrize("language", ["english", "german", "chinese"])
 def test_a_paragraph_reads_back_to_its_rules_in_every_language(language: Language) -> None:
     stream = derive(0, "paragraphs", language)
-    said = [rule("drum", "D3"), rule("piano", "D12", "fragile"), harmful("fax")]
+    rules = [rule("drum", "D3"), rule("piano", "D12", "fragile"), harmful("fax")]
     for _ in range(100):
-        lines = [word(meaning, stream, language) for meaning in said]
-        assert [read_line(line) for line in lines] == said
-        assert [meaning for _, meaning in read_lines(" ".join(lines))] == said
+        lines = [word(meaning, stream, language) for meaning in rules]
+        assert [read_line(line) for line in lines] == rules
+        assert [meaning for _, meaning in read_lines(" ".join(lines))] == rules
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -99,7 +99,7 @@ def learn(
     numbers = [record.number for record in records]
     if laws.repeats and not proposes:
         for meaning in known:
-            own = [one.number for one in attended if meaning.covers(one.case)] or numbers
+            own = [record.number for record in attended if meaning.covers(record.case)] or numbers
             lessons.append((meaning, (stream.choice(own),)))
     written = [
         TaughtLine(
