@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import dspy
@@ -31,11 +31,18 @@ from studies.weighing.service import Service
 
 SEED, SERVERS = 0, 2
 PLAN = CanaryPlan(epsilon=0.2, pairs=10, hours=0.5)
-WAIT = 180.0
+# Longer than a whole session on a machine that does much else.
+WAIT = 1_800.0
+# Importing is 10 s of one core, 6 of them MLflow's: workers are forked from one that has done so.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__, "mlflow.store.tracking.sqlalchemy_store"])
 
 
 @pytest.mark.slow
-def test_what_is_killed_loses_no_request_and_learns_nothing_twice(tmp_path: Path) -> None:
+def test_what_is_killed_loses_no_request_and_learns_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     from plugins.bench.tests.sizes import show, size
 
     kills, stream = size("kills", 3), derive(SEED, "live kills")
@@ -48,15 +55,13 @@ def test_what_is_killed_loses_no_request_and_learns_nothing_twice(tmp_path: Path
     for _ in range(kills):
         time.sleep(stream.uniform(0.0, 3.0))
         role = stream.choice(roles)
-        processes[role].send_signal(signal.SIGKILL)
-        killed[role] += processes[role].wait() == -signal.SIGKILL
+        processes[role].kill()
+        killed[role] += ended(processes[role]) == -signal.SIGKILL
         processes[role] = start(role, tmp_path, began)
     served = len(read_lines(tmp_path / "answered"))
     wait_until(lambda: len(read_lines(tmp_path / "answered")) > served + 100)
     (tmp_path / "stop").touch()
-    assert {role: process.wait(WAIT) for role, process in processes.items()} == dict.fromkeys(
-        roles, 0
-    )
+    assert {role: ended(process) for role, process in processes.items()} == dict.fromkeys(roles, 0)
     facts = read_journals(tmp_path)
     answered, labelled = (read_lines(tmp_path / name) for name in ("answered", "labelled"))
     registry = Registry(NAME, store(tmp_path))
@@ -116,16 +121,21 @@ def read_journals(folder: Path) -> Facts:
     return facts
 
 
-def start(role: str, folder: Path, began: float) -> subprocess.Popen[bytes]:
+def start(role: str, folder: Path, began: float) -> BaseProcess:
     """Start a server or a learner, and return when it works."""
     up = folder / f"{role}.up"
     up.unlink(missing_ok=True)
-    command = [sys.executable, __file__, json.dumps([role, str(folder), began])]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, cwd=folder, env=environ)  # noqa: S603 - this file
-    wait_until(lambda: up.exists() or process.poll() is not None)
-    assert process.poll() is None, f"{role} ended by itself"
+    process = CONTEXT.Process(target=work, args=(role, folder, began))
+    process.start()
+    wait_until(lambda: up.exists() or not process.is_alive())
+    assert process.is_alive(), f"{role} ended by itself"
     return process
+
+
+def ended(process: BaseProcess) -> int | None:
+    """Wait for the end of a process, and return how it ended."""
+    process.join(WAIT)
+    return process.exitcode
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -186,8 +196,3 @@ def say(file: Path, name: str) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{name}\n".encode())
     os.close(descriptor)
-
-
-if __name__ == "__main__":
-    role, folder, began = json.loads(sys.argv[1])
-    work(role, Path(folder), began)

@@ -15,9 +15,9 @@ from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.traces import Selection
 from combee_strategist.canary import RequestLabelled, promote, propose_texts, rollback, withdraw
 from combee_strategist.exceptions import RegistryError
-from combee_strategist.live import Learning, _served
+from combee_strategist.live import Learning
 from combee_strategist.live._budget import DayBudget
-from combee_strategist.live._served import end_of_labels, is_behind, read_served
+from combee_strategist.live._served import ServedRequests, is_behind
 from plugins.strategist.tests.lives import GOODS, desk_answer, metric
 from plugins.strategist.tests.test_live_learning import (
     actions,
@@ -29,8 +29,8 @@ from plugins.strategist.tests.test_live_learning import (
 
 
 def rows(here):
-    setup = here.live._setup
-    return read_served(setup, lambda trace: trace, {}, end_of_labels(setup))
+    served = ServedRequests(here.live._setup, lambda trace: trace)
+    return served.upto(served.end())
 
 
 def promoted(here):
@@ -124,13 +124,11 @@ def test_a_learner_that_died_while_it_took_a_version_back_retires_its_lines_once
 def test_a_request_that_was_never_served_is_looked_up_once(desk, monkeypatch):
     here = desk()
     here.server.feedback("never served", code="K2")
-    setup, unknown = here.live._setup, set()
-    upto = end_of_labels(setup)
-    assert read_served(setup, lambda trace: trace, {}, upto, unknown) == []
-    assert unknown == {here.server._recorder.request("never served")}
+    served = ServedRequests(here.live._setup, lambda trace: trace)
+    assert served.upto(served.end()) == []
     looked_up = []
-    monkeypatch.setattr(_served, "_traces", lambda setup, labels: looked_up.extend(labels) or {})
-    read_served(setup, lambda trace: trace, {}, upto, unknown)
+    monkeypatch.setattr(served, "_traces", lambda requests: looked_up.extend(requests) or {})
+    assert served.upto(served.end()) == []
     assert looked_up == []
 
 
@@ -197,15 +195,13 @@ def test_a_request_teaches_once_though_a_server_has_another_clock(desk):
     here = desk()
     request, _ = here.ask("cup")
     here.server.feedback(request, code="K2")
-    cursor = end_of_labels(here.live._setup)
+    cursor = ServedRequests(here.live._setup, lambda trace: trace).end()
     here.clock.pass_hours(-2)
     other = here.remake().serve()
     other.feedback(request, score=False)
     other.close(0.05)
     (row,) = rows(here)
     assert not is_behind(cursor, row)
-    setup = here.live._setup
-    assert read_served(setup, lambda trace: trace, cursor, end_of_labels(setup)) == []
 
 
 def test_a_label_speaks_of_the_answer_that_the_caller_got(desk):

@@ -9,6 +9,7 @@
 | ``_recording`` | what was served and shadowed: scored, counted, written to a journal |
 | ``_stamps`` | which request, version and predictor a span of MLflow is of |
 | ``_pool`` | threads for shadows and scores, never in a caller's way |
+| ``_events``, ``_evidence`` | what journals say; of a trial, each row read once |
 | ``_decide`` | the sequential test; status, promotion, rollback |
 
 The registry alone decides what is served, by one alias: ``production``. Moving it is the whole
@@ -24,7 +25,8 @@ from combee_strategist.canary._decide import (
     status,
     withdraw,
 )
-from combee_strategist.canary._events import RequestLabelled, open_journals
+from combee_strategist.canary._events import ChangedJournals, RequestLabelled, open_journals
+from combee_strategist.canary._evidence import TrialEvidence
 from combee_strategist.canary._options import Clock, Serving
 from combee_strategist.canary._publish import (
     LEAST_HOURS,
@@ -50,10 +52,12 @@ __all__ = [
     "CanaryPlan",
     "CanaryProgram",
     "CanaryStatus",
+    "ChangedJournals",
     "Clock",
     "Registry",
     "RequestLabelled",
     "Serving",
+    "TrialEvidence",
     "Version",
     "interval",
     "open_journals",

@@ -6,7 +6,7 @@ And moving the alias.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from combee_dspy.events import PairScored, ShadowsCounted
+from combee_dspy.events import ShadowsCounted
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import file_name
-from combee_dspy.journal import Reader, RunHistory
+from combee_dspy.journal import RunHistory
 from combee_strategist.canary._events import open_journals
+from combee_strategist.canary._evidence import TrialEvidence, serves
 from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
 from combee_strategist.exceptions import PromotionRefusedError
 
@@ -109,7 +110,10 @@ class CanaryStatus:
 
 
 def status(
-    registry: Registry, log_dir: Path | str | None = None, earlier: Sequence[float] = ()
+    registry: Registry,
+    log_dir: Path | str | None = None,
+    earlier: Sequence[float] = (),
+    evidence: TrialEvidence | None = None,
 ) -> CanaryStatus:
     """Return how a canary stands. Changes nothing; may be asked as often as one likes.
 
@@ -118,6 +122,8 @@ def status(
         log_dir: Where the journals of the servers lie; ``combee_serving/NAME`` by default.
         earlier: Differences on rows that neither taught nor chose the challenger: pairs too. With
             them the hours count from the first shadow to the last, labelled or not.
+        evidence: What was read of ``log_dir`` before, for somebody who asks every minute. Without
+            ``shadows`` and ``versions``, which are read of all that was ever served.
 
     Raises:
         RegistryError: It does not answer, or the challenger is not as it was published.
@@ -135,10 +141,12 @@ def status(
     version = registry.version(challenger)
     plan = version.plan
     folder = Path("combee_serving") / file_name(registry.name) if log_dir is None else Path(log_dir)
-    evidence = _Evidence(folder, registry.name, production, version.sha256)
-    differences = [*earlier, *evidence.differences.values()]
+    shadows, versions = _by_version(folder, registry.name) if evidence is None else ({}, ())
+    evidence = evidence or TrialEvidence(folder, registry.name)
+    evidence.look(production, version)
+    differences = [*earlier, *evidence.differences]
     low, high = interval(differences, plan.level)
-    hours = evidence.hours(challenger if earlier else None)
+    hours = evidence.shadow_hours if earlier else evidence.pair_hours
     receipt = version.receipt or {}
     heldout = receipt["difference"]["after"] if receipt.get("stage") == "read" else None
     missing += _unready(plan, heldout, len(differences), hours)
@@ -162,8 +170,8 @@ def status(
         low,
         high,
         hours,
-        evidence.shadows,
-        evidence.versions,
+        shadows,
+        versions,
         tuple(missing),
         audit,
     )
@@ -206,56 +214,29 @@ def _unready(plan: CanaryPlan, heldout: float | None, pairs: int, hours: float) 
         yield f"{hours:.2f} hours have passed of {plan.hours:g}"
 
 
-class _Evidence:
-    """What the journals of all servers say of two versions."""
-
-    def __init__(self, folder: Path, name: str, production: int, challenger: str) -> None:
-        self.differences: dict[str, float] = {}
-        self.shadows: Counter[str] = Counter()
-        self.times: dict[str, list[float]] = defaultdict(list)
-        sums: dict[str, Counter[str]] = {}
-        for reader in open_journals(folder):
-            if reader.rows("SELECT id FROM run WHERE name = ?", (name,)):
-                self._pairs(reader, production, challenger)
-                self._sums(reader, sums)
-        self.versions = tuple({"version": name, **counts} for name, counts in sorted(sums.items()))
-
-    def hours(self, challenger: int | None) -> float:
-        """Return the hours from the first pair to the last; with a challenger, of its shadows."""
-        times = self.times["pairs" if challenger is None else f"v{challenger}"]
-        return (max(times) - min(times)) / 3600 if times else 0.0
-
-    def _pairs(self, reader: Reader, production: int, challenger: str) -> None:
-        history = RunHistory(reader)
-        for entry in history.entries(PairScored):
-            pair = entry.event
-            if (pair.incumbent, pair.sha256) == (production, challenger):
-                self.differences.setdefault(pair.request, pair.after - pair.before)
-                self.times["pairs"].append(pair.at)
-        shadows = history.last(ShadowsCounted)
-        self.shadows.update(shadows.counts if shadows else {})
-
-    def _sums(self, reader: Reader, sums: dict[str, Counter[str]]) -> None:
-        sql = (
-            "SELECT candidate, purpose, count(*) AS requests, count(error) AS errors,"
-            " count(score) AS scored, total(score) AS score, total(ended - started) AS seconds"
-            " FROM effect WHERE kind = 'rollout' GROUP BY 1, 2"
-        )
-        spent = (
-            "SELECT e.candidate, e.purpose, total(u.prompt_tokens + u.completion_tokens) AS tokens,"
-            " total(u.dollars) AS dollars, sum(u.dollars IS NULL) AS unpriced"
-            " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.kind = 'rollout' GROUP BY 1, 2"
-        )
-        shadowed = (
-            "SELECT candidate, min(started), max(started) FROM effect WHERE purpose = 'shadow'"
-            " AND error IS NULL GROUP BY 1"
-        )
-        for version, *times in reader.rows(shadowed):
-            self.times[version] += times
+def _by_version(folder: Path, name: str) -> tuple[Mapping[str, int], tuple[Mapping[str, Any], ...]]:
+    """Return what became of shadows, and sums of each version; of all that was ever served."""
+    shadows, sums = Counter[str](), dict[str, Counter[str]]()
+    sql = (
+        "SELECT candidate, purpose, count(*) AS requests, count(error) AS errors,"
+        " count(score) AS scored, total(score) AS score, total(ended - started) AS seconds"
+        " FROM effect WHERE kind = 'rollout' GROUP BY 1, 2"
+    )
+    spent = (
+        "SELECT e.candidate, e.purpose, total(u.prompt_tokens + u.completion_tokens) AS tokens,"
+        " total(u.dollars) AS dollars, sum(u.dollars IS NULL) AS unpriced"
+        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.kind = 'rollout' GROUP BY 1, 2"
+    )
+    for reader in open_journals(folder):
+        if not serves(reader, name):
+            continue
+        last = RunHistory(reader).last(ShadowsCounted)
+        shadows.update(last.counts if last else {})
         for row in (*reader.rows(sql), *reader.rows(spent)):
             into = sums.setdefault(f"{row['candidate']} {row['purpose']}", Counter())
             columns = dict(zip(row.keys(), row, strict=True))
             into.update({name: columns[name] for name in columns.keys() - {"candidate", "purpose"}})
+    return shadows, tuple({"version": name, **counts} for name, counts in sorted(sums.items()))
 
 
 def promote(

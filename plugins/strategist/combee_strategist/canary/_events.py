@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,7 +18,14 @@ from combee_dspy.records import Rollout
 from combee_dspy.rollouts import encode_rollout
 from combee_strategist.canary._pairs import Answer
 
-__all__ = ["LabelsAwaited", "RequestLabelled", "awaited", "effect_of", "open_journals"]
+__all__ = [
+    "ChangedJournals",
+    "LabelsAwaited",
+    "RequestLabelled",
+    "awaited",
+    "effect_of",
+    "open_journals",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,38 @@ def open_journals(folder: Path) -> Iterator[Reader]:
             continue
         with reader:
             yield reader
+
+
+class ChangedJournals:
+    """The journals of all servers, but those that have not changed since they were read.
+
+    Args:
+        folder: Where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamps: dict[Path, tuple[int, ...]] = {}
+
+    def open(self) -> Iterator[Reader]:
+        """Yield those that may have changed, as :func:`open_journals` does."""
+        for path in sorted(self._folder.rglob(JOURNAL)):
+            stamp = _stamp(path)
+            if self._stamps.get(path) == stamp:
+                continue
+            yield from open_journals(path.parent)
+            # Clocks of files are coarse: another change at this moment would not be seen.
+            if max(stamp, default=0) < time.time_ns() - 2 * 10**9:
+                self._stamps[path] = stamp
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        with suppress(FileNotFoundError):  # a server that ends takes its log with it
+            facts = file.stat()
+            numbers += (facts.st_mtime_ns, facts.st_size)
+    return tuple(numbers)
 
 
 def awaited(reader: Reader, request: str) -> Iterator[LabelsAwaited]:

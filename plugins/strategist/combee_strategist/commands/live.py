@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from combee_dspy.cli._tables import plain, show_table
+from combee_dspy.exceptions import JournalError, JournalHeldError
 from combee_strategist.exceptions import RegistryError
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def live(  # noqa: PLR0913 - each has a default
         while True:
             try:
                 decided = process.tick()
-            except RegistryError as error:
-                if once:
+            except (RegistryError, JournalError, OSError) as error:
+                if once or isinstance(error, JournalHeldError):
                     raise
                 typer.echo(plain(str(error)), err=True)  # it is asked again
                 decided = ()

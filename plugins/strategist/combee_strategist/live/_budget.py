@@ -13,7 +13,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Effect, Reader, RunLog
 from combee_dspy.records import CallUsage, Role
 from combee_strategist.canary import Clock
-from combee_strategist.live._options import DAY, Learning
+from combee_strategist.live._options import DAY, LEAST_TOKENS, Learning
 
 __all__ = ["SPENT", "DayBudget", "DaySpentError", "check_prices"]
 
@@ -31,7 +31,8 @@ def check_prices(learning: Learning, lms: Sequence[dspy.BaseLM]) -> float:
     """Return the most dollars that a token may cost; 0 without a budget in dollars.
 
     Raises:
-        ArgumentValueError: There is such a budget, and the price of a model is not known.
+        ArgumentValueError: There is such a budget, and the price of a model is not known, or no
+            session can be paid with it.
     """
     if learning.dollars is None:
         return 0.0
@@ -43,6 +44,11 @@ def check_prices(learning: Learning, lms: Sequence[dspy.BaseLM]) -> float:
             problem = f"cannot be kept: no price of {lm.model} is known"
             raise ArgumentValueError("Learning.dollars", learning.dollars, problem, remedy)
         rates.append(max(price.prompt, price.completion) / 1_000_000)
+    least = LEAST_TOKENS * max(rates)
+    if learning.dollars < least:
+        problem = f"pays no session, which needs {LEAST_TOKENS:,} tokens"
+        remedy = f"Give {least:.2f} at least."
+        raise ArgumentValueError("Learning.dollars", learning.dollars, problem, remedy)
     return max(rates)
 
 
@@ -69,14 +75,18 @@ class DayBudget:
     @property
     def left(self) -> int:
         """Tokens that are left of today."""
-        day, learning = int(self._clock() // DAY), self._learning
-        left = [10**12]
+        day = int(self._clock() // DAY)
+        spent, dollars = self._tokens.get(day, 0), self._dollars.get(day, 0.0)
+        return max(0, self._room(spent, dollars) - self._reserved)
+
+    def _room(self, tokens: int, dollars: float) -> int:
+        """Return the tokens that a day has left where so much was spent."""
+        learning, left = self._learning, [10**12]
         if learning.tokens is not None:
-            left.append(learning.tokens - self._tokens[day] - self._reserved)
+            left.append(learning.tokens - tokens)
         if learning.dollars is not None and self._rate:
-            dollars = learning.dollars - self._dollars[day]
-            left.append(int(dollars / self._rate) - self._reserved)
-        return max(0, min(left))
+            left.append(int((learning.dollars - dollars) / self._rate))
+        return min(left)
 
     def reserve(self, tokens: int) -> None:
         """Set aside what a call may take.
@@ -85,6 +95,8 @@ class DayBudget:
             DaySpentError: The day has less left.
         """
         with self._lock:
+            if tokens > (most := self._room(0, 0.0)):
+                raise DaySpentError(f"a call may take {tokens:,} tokens, and a day has {most:,}")
             if tokens > self.left:
                 raise DaySpentError(f"{self.left:,} tokens are left of today")
             self._reserved += tokens

@@ -122,7 +122,8 @@ class _Gating:
         """Return the gate's rows by set: what the team gave, and requests that do not teach."""
         session, setup = self.session, self.session.setup
         rows = [
-            GateRow(row, setup.slices(row.inputs().toDict()), trusted=True) for row in setup.trusted
+            GateRow(row, setup.slice_of(row.inputs().toDict()), trusted=True)
+            for row in setup.trusted
         ]
         rows += [
             GateRow(as_example(row.trace), row.slice, row.at, row.trusted)
@@ -154,15 +155,11 @@ class _Gating:
 
     def _ended(self, refused: str, lines: Sequence[LineEvidence] = ()) -> SessionEnded:
         session = self.session
-        return SessionEnded(
-            session.setup.clock(),
-            session.begun.number,
+        now, number = session.setup.clock(), session.begun.number
+        return replace(
+            SessionEnded.of_nothing(now, number, refused),
             taught=len(session.new),
-            texts={},
-            refused=refused,
-            person=False,
             lines=tuple(lines),
-            sets={},
             production=session.production.number,
         )
 

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import dspy
 
-from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.exceptions import JournalError
+from combee_dspy.lms.redact import scrub
 from combee_dspy.traces import is_right
 from combee_strategist.canary import PRODUCTION, Registry
+from combee_strategist.exceptions import RegistryError
 from combee_strategist.live._budget import DaySpentError, check_prices
 from combee_strategist.live._evidence import drifted, moved
 from combee_strategist.live._gating import gate
 from combee_strategist.live._log import LearnerLog, read_answers
-from combee_strategist.live._options import DAY, HOUR, Setup
+from combee_strategist.live._options import DAY, HOUR, LEAST_TOKENS, Setup
 from combee_strategist.live._reading import read_lessons
-from combee_strategist.live._records import LiveDecision, SessionBegun, open_trial
+from combee_strategist.live._records import (
+    LiveDecision,
+    SessionBegun,
+    SessionEnded,
+    open_trial,
+)
 from combee_strategist.live._runs import GateRuns
 from combee_strategist.live._served import (
-    Cursor,
+    ServedRequests,
     ServedRow,
-    end_of_labels,
     failures_since,
-    read_served,
+    is_behind,
 )
 from combee_strategist.live._session import Session
 from combee_strategist.live._shipping import Shipper
 
 __all__ = ["LiveLearner"]
 
+logger = logging.getLogger("combee_dspy")
+
 # Requests from which on a share of failures says that the service is ill.
 _FEW = 8
-# Tokens that a session needs at least: readers of a few requests, and a few rows of the gate.
-_LEAST_TOKENS = 20_000
+# Hours in which a session may fail. It ends then, so that no request keeps others from teaching.
+_FAILURES = 24
 
 
 class LiveLearner:
@@ -43,7 +52,7 @@ class LiveLearner:
         setup: What it learns from and for.
 
     Raises:
-        ArgumentValueError: A budget in dollars cannot be kept, since a price is not known.
+        ArgumentValueError: A budget in dollars cannot be kept.
         JournalHeldError: Another process learns.
         JournalError: The journal cannot be written.
     """
@@ -52,20 +61,19 @@ class LiveLearner:
         self._setup = setup
         lms = [setup.reflection_lm, setup.lm or dspy.settings.lm]
         self._log = LearnerLog(setup, check_prices(setup.learning, lms))
-        self._registry: Registry | None = None
-        self._unknown: set[str] = set()
+        self._served = ServedRequests(setup, self._log.score)
+        self._shipper: Shipper | None = None
 
     def tick(self) -> tuple[LiveDecision, ...]:
         """Do what is due; return what was decided."""
-        if self._registry is None:
-            self._registry = self._setup.registry()
+        if self._shipper is None:
+            self._shipper = Shipper(self._setup, self._log, self._setup.registry())
         before = len(self._log.decisions)
         self._hear_people()
-        shipper = Shipper(self._setup, self._log, self._registry)
-        shipper.look()
-        shipper.conclude()  # of a session whose learner died behind its end
-        self._learn(self._registry)
-        shipper.conclude()
+        self._shipper.look()
+        self._shipper.conclude()  # of a session whose learner died behind its end
+        self._learn(self._shipper.registry)
+        self._shipper.conclude()
         decided = tuple(self._log.decisions[before:])
         if decided:
             self._log.write_page()
@@ -105,56 +113,61 @@ class LiveLearner:
                 self._go_on(registry, log.begun)
         except DaySpentError as error:
             number = log.begun.number if log.begun is not None and log.is_open else 0
-            self._skip(f"the day's budget is spent: {error}", number)
-        except InfrastructureError as error:
-            number = log.begun.number if log.begun is not None else 0
-            log.decide(LiveDecision("fail", str(error)[:500], session=number))
+            log.skip(f"the day's budget is spent: {error}", number)
+        except Exception as error:
+            # Models, metrics and requests are not ours: they end a session, and not the learner.
+            if isinstance(error, RegistryError) or type(error) is JournalError:
+                raise
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Say that a session failed; one that fails all day ends, and teaches nothing."""
+        log, begun = self._log, self._log.begun
+        logger.warning("live %s: %s", self._setup.name, scrub(repr(error)))
+        number = begun.number if begun is not None and log.is_open else 0
+        log.decide(LiveDecision("fail", scrub(f"{type(error).__name__}: {error}")[:500], number))
+        failures = [item for item in log.decisions if item.action == "fail"]
+        if begun and number and sum(item.session == number for item in failures) >= _FAILURES:
+            why = f"it failed {_FAILURES} times: {failures[-1].why}"
+            log.end(SessionEnded.of_nothing(self._setup.clock(), number, why), log.books)
 
     def _begin(self, registry: Registry) -> None:
         """Begin a session where one is due and may be paid."""
         setup, log = self._setup, self._log
         after = log.begun.upto if log.begun else {}
-        upto, production = end_of_labels(setup), registry.at(PRODUCTION)
+        upto, production = self._served.end(), registry.at(PRODUCTION)
         if upto == after or production is None:
             return
-        new = self._served(after, upto)
+        new = [row for row in self._served.upto(upto) if is_behind(after, row)]
         wrong = sum(not is_right(row.trace) for row in new)
         if not self._is_due(wrong):
             return
         served, failed = failures_since(setup, setup.clock() - HOUR)
         if served >= _FEW and failed > setup.learning.errors * served:
-            self._skip(f"the service is ill: {failed} of {served} requests of the last hour failed")
+            why = f"the service is ill: {failed} of {served} requests of the last hour failed"
+            log.skip(why)
             return
         left = log.budget.left
-        if left < _LEAST_TOKENS:
-            self._skip("the day's budget is spent")
+        if left < LEAST_TOKENS:
+            log.skip("the day's budget is spent")
             return
         number = log.begun.number + 1 if log.begun else 1
         tokens = max(1_000, min(setup.learning.selection.tokens, left // 4))
         why = f"{len(new)} new labelled requests, of which {wrong} went wrong"
         log.begin(SessionBegun(setup.clock(), number, after, upto, production, tokens, why))
 
-    def _served(self, after: Cursor, upto: Cursor) -> list[ServedRow]:
-        return read_served(self._setup, self._log.score, after, upto, self._unknown)
-
     def _is_due(self, wrong: int) -> bool:
         learning, begun = self._setup.learning, self._log.begun
-        waited = begun is not None and self._setup.clock() - begun.at >= learning.hours * HOUR
-        return wrong >= (1 if waited else learning.least)
-
-    def _skip(self, why: str, session: int = 0) -> None:
-        """Say why nothing is learned, once for as long as it holds."""
-        last = self._log.decisions[-1] if self._log.decisions else None
-        said = last is not None and last.action == "skip" and last.session == session
-        if last is None or not said or last.why.split(":")[0] != why.split(":")[0]:
-            self._log.decide(LiveDecision("skip", why, session))
+        # A clock that was put back would let it wait for as long.
+        waits = begun is None or 0 <= self._setup.clock() - begun.at < learning.hours * HOUR
+        return wrong >= (learning.least if waits else 1)
 
     def _go_on(self, registry: Registry, begun: SessionBegun) -> None:
         """Carry out the session that is open, from where it was."""
         log = self._log
         if not any(item.session == begun.number for item in log.decisions):
             log.decide(LiveDecision("learn", begun.why, begun.number))
-        rows = self._served({}, begun.upto)
+        rows = self._served.upto(begun.upto)
         self._tell_drift(rows, begun)
         session = self._session(registry, begun, rows)
         removed = [item.text for item in log.decisions if item.action == "remove"]
@@ -182,10 +195,11 @@ class LiveLearner:
     def _waits(self, begun: SessionBegun) -> bool:
         """Return whether an open session waits: an hour after a failure, else for the next day."""
         now = self._setup.clock()
-        for last in self._log.decisions[-1:]:
-            if last.session == begun.number and last.action == "fail":
-                return now < last.at + HOUR
-            if last.session == begun.number and last.action == "skip":
+        of_session = [item for item in self._log.decisions if item.session == begun.number]
+        for last in of_session[-1:]:
+            if last.action == "fail":
+                return last.at <= now < last.at + HOUR
+            if last.action == "skip":
                 return now // DAY == last.at // DAY
         return False
 

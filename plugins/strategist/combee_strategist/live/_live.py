@@ -6,14 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    JournalError,
+    JournalHeldError,
+)
 from combee_dspy.files import file_name, make_folder, open_lock
-from combee_dspy.journal import JOURNAL, Reader, RunHistory
 from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
@@ -21,7 +26,7 @@ from combee_dspy.search import user
 from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
 from combee_strategist.exceptions import RegistryError
 from combee_strategist.live._learner import LiveLearner
-from combee_strategist.live._log import PersonAnswer, write_answer
+from combee_strategist.live._log import DecisionReader, PersonAnswer, write_answer
 from combee_strategist.live._options import Approve, Gate, Learning, Setup, Slices
 from combee_strategist.live._page import LiveCollector
 from combee_strategist.live._records import LiveDecision
@@ -125,6 +130,7 @@ class Live:
             clock,
         )
         self._learner: LiveLearner | None = None
+        self._decisions = DecisionReader(self._setup.journal)
 
     def serve(self, prometheus: Any = None) -> LiveProgram:
         """Return a server; the first one puts the program into production, as it is.
@@ -154,13 +160,21 @@ class Live:
         Raises:
             JournalHeldError: Another process learns.
             RegistryError: The registry does not answer. The next tick goes on.
+            JournalError, OSError: The disk is full, or cannot be written. The next tick begins with
+                what is on it.
         """
-        return self._learning().tick()
+        try:
+            return self._learning().tick()
+        except (JournalError, OSError):
+            with suppress(JournalError, OSError):
+                self.close()
+            self._learner = None
+            raise
 
     def run(self, stop: threading.Event, seconds: float = 60.0) -> None:
         """Tick every so many seconds of real time until ``stop`` is set.
 
-        A registry that does not answer is asked again with the next tick.
+        A registry that does not answer is asked again with the next tick, and so is a full disk.
 
         Raises:
             JournalHeldError: Another process learns.
@@ -168,18 +182,16 @@ class Live:
         while True:
             try:
                 self.tick()
-            except RegistryError as error:
+            except JournalHeldError:
+                raise
+            except (RegistryError, JournalError, OSError) as error:
                 logger.warning("live %s: %s", self._setup.name, scrub(str(error)))
             if stop.wait(seconds):
                 return
 
     def decisions(self) -> tuple[LiveDecision, ...]:
         """Return all decisions so far, oldest first; from any process."""
-        path = self._setup.journal / JOURNAL
-        if not path.exists():
-            return ()
-        with Reader(path) as reader:
-            return tuple(entry.event for entry in RunHistory(reader).entries(LiveDecision))
+        return self._decisions.read()
 
     def write_page(self) -> Path:
         """Write the page as it is now, and return it; a tick that decides something writes it.

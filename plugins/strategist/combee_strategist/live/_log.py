@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,12 +22,13 @@ from combee_dspy.lessons import Book
 from combee_dspy.lms.redact import scrub
 from combee_dspy.rollouts import await_here, read_score
 from combee_dspy.traces import Trace, as_example
+from combee_strategist.canary import open_journals
 from combee_strategist.live._budget import DayBudget
-from combee_strategist.live._options import Setup
-from combee_strategist.live._page import write_live_page
+from combee_strategist.live._options import DAY, Setup
+from combee_strategist.live._page import Days, write_live_page
 from combee_strategist.live._records import LiveDecision, SessionBegun, SessionEnded
 
-__all__ = ["LearnerLog", "PersonAnswer", "read_answers", "write_answer"]
+__all__ = ["DecisionReader", "LearnerLog", "PersonAnswer", "read_answers", "write_answer"]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -50,11 +52,11 @@ class LearnerLog:
 
     def __init__(self, setup: Setup, rate: float = 0.0) -> None:
         self._setup, self._tariff = setup, Tariff()
-        self._scores: dict[str, Mapping[str, JsonValue]] = {}
         self._journal = Journal(setup.journal)
         about = {"live": setup.name}
         self.run: RunLog = self._journal.run("live", setup.gate.seed, about, about)
         self.budget = DayBudget(setup.learning, rate, setup.clock, self.run)
+        self._days = Days(setup.requests, self._journal.path)
         self._largest_score = 0
         with Reader(self._journal.path) as reader:
             history = RunHistory(reader)
@@ -78,6 +80,18 @@ class LearnerLog:
         decision = replace(decision, at=self._setup.clock())
         self._write(decision, decision.session)
         self.decisions.append(decision)
+
+    def skip(self, why: str, session: int = 0) -> None:
+        """Say why nothing goes on, once a day for as long as it holds.
+
+        Reasons that take turns are said once each: what is before the colon tells them apart.
+        """
+        for last in reversed(self.decisions):
+            if last.action != "skip" or last.at // DAY != self._setup.clock() // DAY:
+                break
+            if (last.session, last.why.split(":")[0]) == (session, why.split(":")[0]):
+                return
+        self.decide(LiveDecision("skip", why, session))
 
     def begin(self, begun: SessionBegun) -> None:
         """Put the beginning of a session into the journal."""
@@ -109,7 +123,7 @@ class LearnerLog:
         if not trace.expected or trace.outputs is None:
             return replace(trace, score=0.0) if trace.outputs is None else trace
         key = f"score/{trace.id}/{row_hash(trace.expected)[:16]}"
-        value = self._scores.get(key) or self.run.find(key)
+        value: Mapping[str, JsonValue] | None = self.run.find(key)
         if value is None:
             value = self._measure(key, trace)
         if "score" not in value:
@@ -120,8 +134,8 @@ class LearnerLog:
     def write_page(self) -> Path:
         """Write the page; return it."""
         self.run.wait()  # scores are put into it by another thread
-        path = self._journal.path
-        return write_live_page(self._setup, path, self.decisions, self.ended, self.books)
+        days = self._days.rows()
+        return write_live_page(self._setup, days, self.decisions, self.ended, self.books)
 
     def close(self) -> None:
         """Let go of the journal."""
@@ -162,7 +176,6 @@ class LearnerLog:
             usage=usage,
         )
         self.run.put(effect)
-        self._scores[key] = value
         return value
 
     def _keep_books(self, books: Mapping[str, Book], session: int) -> None:
@@ -173,6 +186,28 @@ class LearnerLog:
     def _write(self, event: Event, session: int) -> None:
         self.run.emit(event, step=session)
         self.run.wait()
+
+
+class DecisionReader:
+    """The decisions of a learner, for any process; each is read once. Thread-safe.
+
+    Args:
+        folder: Where the learner's journal lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._decisions: list[LiveDecision] = []
+        self._last = 0
+
+    def read(self) -> tuple[LiveDecision, ...]:
+        """Return all so far, oldest first."""
+        with self._lock:
+            for reader in open_journals(self._folder):  # none while the learner begins it
+                for entry in RunHistory(reader).entries(LiveDecision, after=self._last):
+                    self._decisions.append(entry.event)
+                    self._last = entry.id
+            return tuple(self._decisions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,21 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.artifacts import Instruction
+from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
 from combee_dspy.strategies import parameters
 from combee_dspy.traces import Selection
 from combee_strategist.canary import CanaryPlan, Clock, Registry, Serving
 
-__all__ = ["DAY", "HOUR", "Approve", "Gate", "Learning", "Setup", "Slices"]
+logger = logging.getLogger("combee_dspy")
+
+__all__ = ["DAY", "HOUR", "LEAST_TOKENS", "Approve", "Gate", "Learning", "Setup", "Slices"]
 
 HOUR, DAY = 3_600.0, 86_400.0
 """Seconds."""
+LEAST_TOKENS = 20_000
+"""What a session needs at least: readers of a few requests, and a few rows of the gate."""
 
 Approve = Literal["rules", "human"]
 Slices = Callable[[Mapping[str, object]], str]
@@ -36,8 +42,9 @@ class Learning:
     Args:
         least: Labelled requests that went wrong from which on a session begins.
         hours: Hours after which one such request is enough: 24 for every night.
-        tokens: Tokens in and out a day (UTC, by the clock) of readers and of the gate; ``None`` for
-            no limit. What a day has left decides how much is read and how many rows are run.
+        tokens: Tokens in and out a day (UTC, by the clock) of readers and of the gate, at least
+            20,000; ``None`` for no limit. What a day has left decides how much is read and how many
+            rows are run.
         dollars: The same in dollars, by list prices.
         errors: Share of the last hour's requests that failed above which nothing is learned: the
             service is ill.
@@ -47,7 +54,7 @@ class Learning:
 
     least: Annotated[int, Field(ge=1)] = 10
     hours: Annotated[float, Field(gt=0)] = 8.0
-    tokens: Annotated[int, Field(ge=10_000)] | None = 2_000_000
+    tokens: Annotated[int, Field(ge=LEAST_TOKENS)] | None = 2_000_000
     dollars: Annotated[float, Field(gt=0)] | None = None
     errors: _Share = 0.2
     selection: Selection = Field(default_factory=Selection)
@@ -116,6 +123,17 @@ class Setup:
     def registry(self) -> Registry:
         """Return the registry, newly asked."""
         return Registry(self.name, self.uri)
+
+    def slice_of(self, inputs: Mapping[str, object]) -> str:
+        """Return the slice of a request; ``"unknown"`` where the user's function fails.
+
+        Requests are what anybody sends: none of them may end the learner.
+        """
+        try:
+            return str(self.slices(inputs))
+        except Exception as error:  # noqa: BLE001 - a function of the user's
+            logger.warning("live %s: slices: %s", self.name, scrub(repr(error)))
+            return "unknown"
 
     def texts(self) -> dict[str, str]:
         """Return the texts of the untouched program."""

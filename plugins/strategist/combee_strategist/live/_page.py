@@ -14,7 +14,7 @@ from combee_dspy.events import PairScored
 from combee_dspy.files import make_folder
 from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.lessons import Book
-from combee_strategist.canary import open_journals
+from combee_strategist.canary import ChangedJournals
 from combee_strategist.diagnosis.page import write_page
 from combee_strategist.live._budget import SPENT
 from combee_strategist.live._options import DAY, Setup
@@ -26,11 +26,13 @@ from combee_strategist.live._records import (
     open_trial,
 )
 
-__all__ = ["LiveCollector", "write_live_page", "write_review"]
+__all__ = ["Days", "LiveCollector", "write_live_page", "write_review"]
 
 _PACKAGE = "combee_strategist.live"
-_SCORED = "SELECT started, score FROM effect WHERE purpose = 'score' AND score IS NOT NULL"
-_SOURCES = 5
+_SCORED = "SELECT started, score FROM effect e WHERE purpose = 'score' AND score IS NOT NULL"
+_NEW = "e.id > ? AND e.id <= ?"
+# What the page shows; the journal has all.
+_SOURCES, _SESSIONS, _DECISIONS = 5, 100, 1_000
 
 
 @dataclass(slots=True)
@@ -66,9 +68,47 @@ class _Day:
         return f"{self.sums[name] / count:.3f}" if count else ""
 
 
+class Days:
+    """What was labelled, scored and spent on each day; each row of a journal is read once.
+
+    Args:
+        requests: Where the servers' journals lie.
+        journal: The learner's.
+    """
+
+    def __init__(self, requests: Path, journal: Path) -> None:
+        self._journals, self._journal = ChangedJournals(requests), journal
+        self._days: dict[int, _Day] = {}
+        self._read: Counter[Path] = Counter()
+
+    def rows(self) -> list[_Day]:
+        """Return the days so far, oldest first."""
+        with Reader(self._journal) as reader:
+            after = self._read[self._journal]
+            upto = reader.rows("SELECT max(id) FROM effect")[0][0] or 0
+            for started, tokens, dollars in reader.rows(f"{SPENT} AND {_NEW}", (after, upto)):
+                self._day(started).tokens += tokens
+                self._day(started).dollars += dollars or 0.0
+            for started, score in reader.rows(f"{_SCORED} AND {_NEW}", (after, upto)):
+                self._day(started).sums.update({"labelled": 1, "score": score})
+            self._read[self._journal] = upto
+        for reader in self._journals.open():
+            for entry in RunHistory(reader).entries(PairScored, after=self._read[reader.path]):
+                pair = entry.event
+                sums = {"pairs": 1, "incumbent": pair.before, "challenger": pair.after}
+                self._day(pair.at).sums.update(sums)
+                self._read[reader.path] = entry.id
+        return [self._days[number] for number in sorted(self._days)]
+
+    def _day(self, at: float) -> _Day:
+        number = int(at // DAY)
+        name = f"{datetime.fromtimestamp(number * DAY, UTC):%d %b}"
+        return self._days.setdefault(number, _Day(name))
+
+
 def write_live_page(
     setup: Setup,
-    journal: Path,
+    days: Sequence[_Day],
     decisions: Sequence[LiveDecision],
     ended: Sequence[SessionEnded],
     books: Mapping[str, Book],
@@ -86,7 +126,7 @@ def write_live_page(
             + (f" The last: {ships[-1].action}, {_when(ships[-1].at)}." if ships else "")
         ),
         "open": _open_decisions(setup, decisions, ended),
-        "days": _days(setup, journal),
+        "days": days,
         "sessions": [
             {
                 "number": session.number,
@@ -94,7 +134,7 @@ def write_live_page(
                 "what": _outcome(session),
                 "lines": [_line(line) for line in session.lines],
             }
-            for session in reversed(ended)
+            for session in reversed(ended[-_SESSIONS:])
         ],
         "book": [
             {
@@ -115,8 +155,9 @@ def write_live_page(
                 "who": item.who,
                 "why": ": ".join(filter(None, (item.text, item.why))),
             }
-            for item in reversed(decisions)
+            for item in reversed(decisions[-_DECISIONS:])
         ],
+        "hidden": (max(0, len(ended) - _SESSIONS), max(0, len(decisions) - _DECISIONS)),
     }
     write_page(setup.home / "live", _PACKAGE, "live.md.j2", p=page)
     return setup.home / "live.html"
@@ -194,27 +235,6 @@ def _open_decisions(
     waits = needs and "approve" not in said
     person = f"a person must approve it: review/v{version}.md" if waits else "its trial decides"
     return [f"Version {version} is on trial since {_when(trial.at)}; {person}."]
-
-
-def _days(setup: Setup, journal: Path) -> list[_Day]:
-    days: dict[int, _Day] = {}
-
-    def day(at: float) -> _Day:
-        number = int(at // DAY)
-        return days.setdefault(number, _Day(f"{datetime.fromtimestamp(number * DAY, UTC):%d %b}"))
-
-    with Reader(journal) as reader:
-        for started, tokens, dollars in reader.rows(SPENT):
-            day(started).tokens += tokens
-            day(started).dollars += dollars or 0.0
-        for started, score in reader.rows(_SCORED):
-            day(started).sums.update({"labelled": 1, "score": score})
-    for reader in open_journals(setup.requests):
-        for entry in RunHistory(reader).entries(PairScored):
-            pair = entry.event
-            sums = {"pairs": 1, "incumbent": pair.before, "challenger": pair.after}
-            day(pair.at).sums.update(sums)
-    return [days[number] for number in sorted(days)]
 
 
 def _when(at: float) -> str:

@@ -178,6 +178,11 @@ class SessionEnded(Event):
     pairs: tuple[float, ...] = ()
     stale: tuple[str, ...] = ()
 
+    @classmethod
+    def of_nothing(cls, at: float, number: int, refused: str) -> SessionEnded:
+        """Return the end of a session from which nothing goes on trial."""
+        return cls(at, number, 0, {}, refused, person=False, lines=(), sets={})
+
 
 def open_trial(decisions: Sequence[LiveDecision]) -> LiveDecision | None:
     """Return the proposal whose trial has not ended; ``None`` where there is none."""

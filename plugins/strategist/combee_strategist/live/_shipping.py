@@ -17,6 +17,7 @@ from combee_strategist.canary import (
     PRODUCTION,
     CanaryStatus,
     Registry,
+    TrialEvidence,
     promote,
     propose_texts,
     status,
@@ -24,7 +25,7 @@ from combee_strategist.canary import (
 )
 from combee_strategist.live._lines import Lines
 from combee_strategist.live._log import LearnerLog
-from combee_strategist.live._options import DAY, Setup
+from combee_strategist.live._options import DAY, HOUR, Setup
 from combee_strategist.live._page import write_review
 from combee_strategist.live._records import (
     LiveDecision,
@@ -51,7 +52,8 @@ class Shipper:
     """
 
     def __init__(self, setup: Setup, log: LearnerLog, registry: Registry) -> None:
-        self._setup, self._log, self._registry = setup, log, registry
+        self._setup, self._log, self.registry = setup, log, registry
+        self._evidence = TrialEvidence(setup.requests, setup.name)
 
     def look(self) -> None:
         """See what servers and people have done, and whether a trial has ended.
@@ -94,19 +96,19 @@ class Shipper:
         moves = [item for item in self._log.decisions if item.action in ("promote", "roll back")]
         if not moves or moves[-1].action == "roll back":
             return
-        last, serves = moves[-1], self._registry.at(PRODUCTION)
+        last, serves = moves[-1], self.registry.at(PRODUCTION)
         trial = open_trial(self._log.decisions)
         if serves == last.version or (trial is not None and serves == trial.version):
             return
         audit = [
             line
-            for line in self._registry.audit()
+            for line in self.registry.audit()
             if line["carried_out"] and line["action"] in ("promote", "rollback")
         ]
         if audit and audit[-1]["action"] == "promote":  # by hand, or by a learner that died then
             self._log.decide(LiveDecision("promote", str(audit[-1]["why"]), version=serves))
             return
-        why = f"version {serves} serves again: {self._last_reason(last.version)}"
+        why = f"version {serves} serves again: {self._last_move(last.version)[1]}"
         self._retire(last.session, last.version, why)
         self._log.decide(LiveDecision("roll back", why, last.session, last.version))
 
@@ -115,7 +117,7 @@ class Shipper:
 
         No trial speaks against a person. What is on trial ends: it was learned beside that line.
         """
-        log, registry = self._log, self._registry
+        log, registry = self._log, self.registry
         number = registry.at(PRODUCTION)
         removals = [item for item in log.decisions if item.action == "remove"]
         if number is None or not removals or not log.ended:
@@ -143,44 +145,51 @@ class Shipper:
         log.decide(LiveDecision("promote", _REMOVED, version=version))
 
     def _judge_trial(self) -> None:
-        log, registry, setup = self._log, self._registry, self._setup
-        trial = open_trial(log.decisions)
+        """End the trial that is open, where the registry, a person or its pairs have ended it."""
+        trial = open_trial(self._log.decisions)
         if trial is None:
             return
-        version, serves = trial.version, registry.at(PRODUCTION)
-        if serves == version:
-            self._end(trial, "promote", self._last_reason(version))
-            return
-        if registry.at(CHALLENGER) != version:
-            self._take_back(trial, self._last_reason(version))
-            return
+        version, serves = trial.version, self.registry.at(PRODUCTION)
         answers = [
             item
-            for item in answers_to(trial, log.decisions)
+            for item in answers_to(trial, self._log.decisions)
             if item.action in ("approve", "reject")
         ]
-        if answers and answers[-1].action == "reject":
+        if serves == version:
+            self._end(trial, "promote", self._last_move(version)[1])
+        elif self.registry.at(CHALLENGER) != version:
+            who, why = self._last_move(version)
+            if who == _WHO or why == _REMOVED:  # a learner that died before it could say so
+                self._end(trial, "withdraw", why)
+            else:
+                self._take_back(trial, why)
+        elif answers and answers[-1].action == "reject":
             self._take_back(trial, f"{answers[-1].who} rejected it: {answers[-1].why}")
-            return
-        ended = next(item for item in log.ended if item.number == trial.session)
+        else:
+            self._weigh(trial, serves, answers[-1].who if answers else "")
+
+    def _weigh(self, trial: LiveDecision, serves: int | None, approved: str) -> None:
+        """Decide by the pairs of a trial; ``approved``: who wants it, empty for nobody."""
+        setup = self._setup
+        ended = next(item for item in self._log.ended if item.number == trial.session)
         pairs = ended.pairs if ended.production == serves else ()
-        standing = status(registry, setup.requests, pairs)
-        days = (setup.clock() - trial.at) / DAY
+        standing = status(self.registry, setup.requests, pairs, self._evidence)
+        days, evidence = (setup.clock() - trial.at) / DAY, _evidence(standing)
         if standing.pairs and standing.high < -setup.plan.epsilon:
-            self._take_back(trial, f"it is worse: {_evidence(standing)}")
+            self._take_back(trial, f"it is worse: {evidence}")
         elif standing.missing:
-            if days > setup.gate.trial:
-                why = f"undecided after {days:.1f} days: {_evidence(standing)}"
+            # A clock that was put back would let it go on for as long.
+            if not -HOUR / DAY <= days <= setup.gate.trial:
+                why = f"undecided after {days:.1f} days: {evidence}"
                 self._withdraw(trial, why)
                 self._end(trial, "withdraw", why)
-        elif not answers and (setup.approve == "human" or ended.person):
-            if not _waits(trial, log.decisions):
-                why = f"a person must approve it: {_evidence(standing)}"
-                self._end(trial, "wait", why)
+        elif not approved and (setup.approve == "human" or ended.person):
+            if not _waits(trial, self._log.decisions):
+                self._end(trial, "wait", f"a person must approve it: {evidence}")
         else:
-            who, why = answers[-1].who if answers else _WHO, _evidence(standing)
-            promote(registry, setup.requests, who=who, why=why, earlier=pairs)
-            self._end(trial, "promote", why)
+            who = approved or _WHO
+            promote(self.registry, setup.requests, who=who, why=evidence, earlier=pairs)
+            self._end(trial, "promote", evidence)
 
     def _end(
         self, trial: LiveDecision, action: Literal["promote", "withdraw", "wait"], why: str
@@ -189,13 +198,13 @@ class Shipper:
 
     def _take_back(self, trial: LiveDecision, why: str) -> None:
         """End a trial, and retire what it would have brought."""
-        self._withdraw(trial, why)
         self._retire(trial.session, trial.version, why)
+        self._withdraw(trial, why)
         self._end(trial, "withdraw", why)
 
     def _withdraw(self, trial: LiveDecision, why: str) -> None:
-        if self._registry.at(CHALLENGER) == trial.version:
-            withdraw(self._registry, who=_WHO, why=why, only=trial.version)
+        if self.registry.at(CHALLENGER) == trial.version:
+            withdraw(self.registry, who=_WHO, why=why, only=trial.version)
 
     def _retire(self, session: int, version: int | None, why: str) -> None:
         """Retire the lines that a version brought, so that only more evidence brings them again."""
@@ -212,7 +221,7 @@ class Shipper:
 
     def _obstacle(self, ended: SessionEnded) -> str:
         """Return why a text that passed the gate is not shipped; empty where it may be."""
-        log, registry = self._log, self._registry
+        log, registry = self._log, self.registry
         candidate, serves = Candidate(ended.texts).id, registry.at(PRODUCTION)
         tried = {item.session for item in log.decisions if item.action == "propose"}
         if candidate in {Candidate(item.texts).id for item in log.ended if item.number in tried}:
@@ -226,14 +235,13 @@ class Shipper:
 
     def _propose(self, ended: SessionEnded) -> None:
         """Publish what a session came to as the challenger, and write the file for review."""
-        log, registry = self._log, self._registry
+        log, registry = self._log, self.registry
         waiting, production = registry.at(CHALLENGER), registry.at(PRODUCTION)
         on_trial = None if waiting is None or waiting == production else registry.version(waiting)
         # It is this one's own where the learner died behind the publication.
         if on_trial is not None and on_trial.candidate != Candidate(ended.texts).id:
             why = f"version {waiting}, which somebody else has published, is on trial"
-            if log.decisions[-1].why != why:
-                log.decide(LiveDecision("skip", why, ended.number))
+            log.skip(why, ended.number)
             return
         count = sum(line.passed for line in ended.lines)
         why = f"session {ended.number}: {count} lines change, {ended.taught} requests taught"
@@ -242,11 +250,11 @@ class Shipper:
         write_review(self._setup, version, registry.version(production or 1).texts, ended)
         log.decide(LiveDecision("propose", f"{count} lines change", ended.number, version))
 
-    def _last_reason(self, version: int | None) -> str:
-        """Return why a version was moved last, or published where it was not."""
-        lines = [line for line in self._registry.audit() if version in (line["from"], line["to"])]
+    def _last_move(self, version: int | None) -> tuple[str, str]:
+        """Return who moved a version last, or published it where nobody did, and why."""
+        lines = [line for line in self.registry.audit() if version in (line["from"], line["to"])]
         moves = [line for line in lines if line["action"] in ("promote", "rollback")] or lines
-        return str(moves[-1]["why"]) if moves else "nobody said why"
+        return (moves[-1]["who"], moves[-1]["why"]) if moves else ("", "nobody said why")
 
 
 def _waits(trial: LiveDecision, decisions: Sequence[LiveDecision]) -> bool:
