@@ -7,7 +7,6 @@ as it is, and decides what was carried out already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from combee_dspy.evaluation import Receipt
 from combee_dspy.lessons import Retire
@@ -28,6 +27,7 @@ from combee_strategist.live._log import LearnerLog
 from combee_strategist.live._options import DAY, HOUR, Setup
 from combee_strategist.live._page import write_review
 from combee_strategist.live._records import (
+    Action,
     LiveDecision,
     SessionEnded,
     answers_to,
@@ -88,7 +88,7 @@ class Shipper:
         if trial is not None:
             why = f"session {ended.number} goes further"
             self._withdraw(trial, why)
-            log.decide(LiveDecision("withdraw", why, trial.session, trial.version))
+            self._end(trial, "withdraw", why)
         self._propose(ended)
 
     def _watch_production(self) -> None:
@@ -125,23 +125,21 @@ class Shipper:
         back = [item for item in log.decisions if item.action == "roll back" and not item.session]
         if back and log.decisions.index(back[-1]) > log.decisions.index(removals[-1]):
             return  # servers took back what was shipped without the line: a person must look
-        books = {
-            name: book.without([item.text for item in removals]) for name, book in log.books.items()
-        }
+        texts = [item.text for item in removals]
+        books = {name: book.without(texts) for name, book in log.books.items()}
         lines = Lines(self._setup.texts(), books)
         serves = lines.of(registry.version(number).texts)
         if not serves & lines.removed:
             return
         log.change_books(books)
         who, trial = removals[-1].who, open_trial(log.decisions)
-        challenger = registry.at(CHALLENGER)
-        if challenger not in (None, number):
+        if (challenger := registry.at(CHALLENGER)) not in (None, number):
             withdraw(registry, who=who, why=_REMOVED, only=challenger)
-        texts = lines.texts(serves - lines.removed)
-        version = propose_texts(registry, texts, None, self._setup.plan, _REMOVED)
+        without = lines.texts(serves - lines.removed)
+        version = propose_texts(registry, without, None, self._setup.plan, _REMOVED)
         registry.move("promote", number, version, who, _REMOVED)
         if trial is not None:
-            log.decide(LiveDecision("withdraw", _REMOVED, trial.session, trial.version))
+            self._end(trial, "withdraw", _REMOVED)
         log.decide(LiveDecision("promote", _REMOVED, version=version))
 
     def _judge_trial(self) -> None:
@@ -150,11 +148,7 @@ class Shipper:
         if trial is None:
             return
         version, serves = trial.version, self.registry.at(PRODUCTION)
-        answers = [
-            item
-            for item in answers_to(trial, self._log.decisions)
-            if item.action in ("approve", "reject")
-        ]
+        answers = answers_to(trial, self._log.decisions)
         if serves == version:
             self._end(trial, "promote", self._last_move(version)[1])
         elif self.registry.at(CHALLENGER) != version:
@@ -191,9 +185,7 @@ class Shipper:
             promote(self.registry, setup.requests, who=who, why=evidence, earlier=pairs)
             self._end(trial, "promote", evidence)
 
-    def _end(
-        self, trial: LiveDecision, action: Literal["promote", "withdraw", "wait"], why: str
-    ) -> None:
+    def _end(self, trial: LiveDecision, action: Action, why: str) -> None:
         self._log.decide(LiveDecision(action, why, trial.session, trial.version))
 
     def _take_back(self, trial: LiveDecision, why: str) -> None:
@@ -237,9 +229,9 @@ class Shipper:
         """Publish what a session came to as the challenger, and write the file for review."""
         log, registry = self._log, self.registry
         waiting, production = registry.at(CHALLENGER), registry.at(PRODUCTION)
-        on_trial = None if waiting is None or waiting == production else registry.version(waiting)
         # It is this one's own where the learner died behind the publication.
-        if on_trial is not None and on_trial.candidate != Candidate(ended.texts).id:
+        own = Candidate(ended.texts).id
+        if waiting not in (None, production) and registry.version(waiting).candidate != own:
             why = f"version {waiting}, which somebody else has published, is on trial"
             log.skip(why, ended.number)
             return
