@@ -39,7 +39,8 @@ from combee_dspy.exceptions import ArgumentTypeError
 
 __all__ = ["canonical_json", "digest_of", "holds_address", "row_hash"]
 
-_ADDRESS = re.compile(r'"value":"<[^"]* at 0x[0-9a-f]+>"')
+_ADDRESS = re.compile(r'"\$type":"[^"]*","value":"(?:[^"\\]|\\.)* at 0x[0-9a-f]+')
+_AS_THEY_ARE = {str, int, bool, type(None)}
 
 
 def row_hash(record: object) -> str:
@@ -111,6 +112,9 @@ def _container(value: object, path: tuple[int, ...]) -> object:
             )
         }
     if isinstance(value, (list, tuple)):
+        kinds = {*map(type, value)}
+        if kinds <= _AS_THEY_ARE or (kinds == {float} and all(map(math.isfinite, value))):
+            return list(value)
         return [_plain(item, path) for item in value]
     if isinstance(value, AbstractSet):
         return {"$set": _sorted(_plain(item, path) for item in value)}
@@ -148,17 +152,23 @@ def _cells(value: Any) -> object:
 
     Their own ``repr`` leaves out what does not fit a screen, and tells no text from a number.
     """
-    # Duck-typed: hashing must not cost the import of pandas.
-    if callable(frame := getattr(value, "to_frame", None)):
+    # By the names of their modules: hashing must not cost the import of pandas, and a class of the
+    # user's may have methods of the same names.
+    libraries = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+    if {"pandas", "polars"} & libraries and callable(frame := getattr(value, "to_frame", None)):
         return ["column", _cells(frame())]
-    if hasattr(value, "iloc") and callable(getattr(value, "to_dict", None)):
-        return [list(map(str, value.dtypes)), value.to_dict("split")]
-    if callable(by_column := getattr(value, "to_pydict", None)):
-        return [str(value.schema), by_column()]
-    if callable(by_column := getattr(value, "to_dict", None)) and hasattr(value, "schema"):
+    if "pandas" in libraries and hasattr(value, "iloc"):
+        labels = [value.columns.tolist(), list(value.index.names), value.index.to_numpy()]
+        # Arrays, of which numbers and dates are hashed as bytes: each rollout hashes its row.
+        columns = [column.to_numpy() for _, column in value.items()]
+        return [list(map(str, value.dtypes)), labels, columns]
+    if "pyarrow" in libraries and hasattr(value, "to_pylist"):
+        kind = value.schema if hasattr(value, "schema") else value.type
+        return [str(kind), [column.to_pylist() for column in getattr(value, "columns", [value])]]
+    if "polars" in libraries and callable(by_column := getattr(value, "to_dict", None)):
         return [str(value.schema), by_column(as_series=False)]
-    if callable(items := getattr(value, "tolist", None)) and hasattr(value, "shape"):
-        return [str(getattr(value, "dtype", "")), str(value.shape), items()]
+    if hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return [str(value.dtype), str(value.shape), value.tolist()]
     return None
 
 

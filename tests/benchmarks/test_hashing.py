@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import hashlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from decimal import Decimal
 from enum import Enum
@@ -132,6 +134,9 @@ def test_internal_fields_of_dspy_do_not_count():
         (table_of(range(1000)), table_of([*range(500), 7, *range(501, 1000)])),
         (table_of(range(1000))["a"], table_of([*range(500), 7, *range(501, 1000)])["a"]),
         (pa.table({"a": range(1000)}), pa.table({"a": [*range(500), 7, *range(501, 1000)]})),
+        (pa.array(range(1000)), pa.array([*range(500), 7, *range(501, 1000)])),
+        (pa.array([1]), pa.array(["1"])),
+        (table_of(pd.to_datetime(["2024-01-01"])), table_of(pd.to_datetime(["2024-01-02"]))),
         (table_of([1.000000001]), table_of([1.000000002])),
         (table_of([1]), table_of(["1"])),
         (table_of([1]), pd.DataFrame({"a": [1]}, index=[1])),
@@ -165,7 +170,29 @@ def test_equal_content_in_other_objects_hashes_the_same(make):
 
 def test_what_only_its_address_tells_from_others_is_known():
     assert holds_address({"x": [lambda: 1]})
+    assert holds_address({"x": Plain("").__init__, "y": "z"})
+    assert holds_address({"x": functools.partial(lambda y: y, 1)})
     assert not holds_address({"x": [object(), "<y at 0x7f>", np.ones(2), Plain(print)]})
+    assert not holds_address({"value": "a fault at 0x7f", "y": dt.date(2024, 1, 1)})
+
+
+def test_a_class_of_ones_own_may_have_the_methods_of_a_table():
+    class Clip(Plain):
+        schema, shape = "mp4", (1,)
+
+        def to_frame(self, second):
+            raise NotImplementedError
+
+        to_dict = to_pydict = to_pylist = tolist = to_frame
+
+    assert row_hash({"x": Clip(1)}) != row_hash({"x": Clip(2)})
+
+
+def test_a_large_table_is_hashed_in_no_time():
+    table = pd.DataFrame(np.zeros((1_000_000, 4))).assign(at=pd.Timestamp(0))
+    started = time.perf_counter()
+    row_hash({"x": table})
+    assert time.perf_counter() - started < 2  # a cell at a time takes over a minute
 
 
 def test_a_value_that_holds_itself_can_be_hashed():
