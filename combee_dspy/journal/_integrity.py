@@ -95,7 +95,8 @@ def row_sum(*values: object) -> int:
         if type(value) is str
         else "n\0"
         if value is None
-        else f"r{value!r}\0"
+        # SQLite keeps -0.0 as 0.0.
+        else f"r{value + 0.0!r}\0"
         if type(value) is float and value == value
         else f"r{value}.0\0"
         if type(value) is int and -_LARGEST < value < _LARGEST
@@ -112,7 +113,7 @@ def _part_of(value: object) -> str:
     # SQLite keeps what is no number as NULL.
     if value is None or value != value:
         return "n\0"
-    return f"r{float(value)!r}\0" if isinstance(value, (int, float)) else f"b{value!r}\0"
+    return f"r{float(value) + 0.0!r}\0" if isinstance(value, (int, float)) else f"b{value!r}\0"
 
 
 def check(connection: sqlite3.Connection, path: Path, counts: Sequence[int] = ()) -> bool:

@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from combee_dspy.events import CandidateProposed, RunStopped, UpdateEnded
@@ -82,6 +83,15 @@ def keep(*effects: Effect) -> Callable[[RunLog], Any]:
         await asyncio.gather(*map(log.keep, effects))
 
     return work
+
+
+def test_a_score_of_minus_zero_is_no_damage(tmp_path: Path) -> None:
+    """A metric that returns the negative of a loss scores so what is right."""
+    within(
+        tmp_path,
+        keep(effect("a", {"score": -0.0}, score=-0.0), effect("b", score=np.float64(-0.0))),
+    )
+    within(tmp_path, lambda log: log.find("a"))
 
 
 def test_what_was_kept_is_found_at_once_and_by_whoever_goes_on(tmp_path: Path) -> None:
