@@ -15,10 +15,18 @@ cut and reported.
 """
 
 _BULLET = re.compile(r"^(?:[-*•–]|\(?\d{1,3}[.)])\s+")
-# A number of its own before a lesson, as in "Rule 3: " or "**3** – ".
-_LABEL = re.compile(r"^(?![\[(])\W*(?:([^\W\d]+)\W*)?(\d{1,3})\W*[.:)–—-]\W*?(?=[\[(\w])")
-# A question belongs to its answer.
-_SENTENCE = re.compile(r"(?<=[.!])\s+(?=[\W\d]*[^\W\d_a-zß-ÿ])|(?<=[。！])\s*(?=\S)")
+# A number of its own before a lesson, as in "Rule 3: " or "**3** – "; not as in "1.5" or "1-year".
+_LABEL = re.compile(
+    r"^(?![\[(])\W*(?:([^\W\d]+)\W*)?(\d{1,3})\W*[.:)–—-](?!\w)\W*?(?=([\[(]\W*\d)|[\[(\w])"
+)
+_LABEL_CHARS = 40
+# Other words before numbers name things, as "Tier 1" does, unless a citation follows.
+_LABELS = frozenset({"example", "guideline", "item", "lesson", "line", "no", "point", "rule"})
+# A question belongs to its answer, and what points back to what it points at.
+_BACK = "also|but|else|if (?:not|so)|it|otherwise|so|that|then|these|they|this|those"
+_SENTENCE = re.compile(
+    rf"(?<=[.!])\s+(?=[\W\d]*[^\W\d_a-zß-ÿ])(?!(?i:{_BACK})\b)|(?<=[。！])\s*(?=\S)"
+)
 _NOTHING = frozenset({"none", "n/a", "null", "no lessons", "no new lessons"})
 
 
@@ -80,13 +88,16 @@ def sentences(text: str) -> list[str]:
 
 def _unlabelled(texts: list[str]) -> list[str]:
     """Return texts without their labels, where all are numbered from 1 behind the same word."""
-    labels = [_LABEL.match(text) for text in texts]
-    numbers = [(label[1], int(label[2])) for label in labels if label]
-    if not numbers or numbers != [
-        (numbers[0][0], number) for number, _ in enumerate(texts, start=1)
-    ]:
+    # A label is short, and a long run of marks would cost time.
+    labels = [label for text in texts if (label := _LABEL.match(text[:_LABEL_CHARS]))]
+    numbers = [(label[1], int(label[2])) for label in labels]
+    if not labels or numbers != [(labels[0][1], number) for number in range(1, len(texts) + 1)]:
         return texts
-    return [text[label.end() :] for text, label in zip(texts, labels, strict=True) if label]
+    word = labels[0][1]
+    is_label = word.casefold() in _LABELS if word else len(texts) > 1
+    if not is_label and not any(label[3] for label in labels):
+        return texts
+    return [text[label.end() :] for text, label in zip(texts, labels, strict=True)]
 
 
 def _printable(text: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ for _ in range(5_000):
         (["Rule 1: [2] Give a unit.", "Rule 2: Round."], ["[2] Give a unit.", "Round."]),
         (["**Lesson 1** – [3] Give a unit."], ["[3] Give a unit."]),
         (["规则1:[2]四舍五入。", "规则2:[3]写单位。"], ["[2]四舍五入。", "[3]写单位。"]),
+        (["**1** – Give a unit.", "**2** – Round."], ["Give a unit.", "Round."]),
+        (["Tier 1: an hour.", "Tier 2: a day."], ["Tier 1: an hour.", "Tier 2: a day."]),
+        (["P1: an hour."], ["P1: an hour."]),
+        (["1-year bonds pay.", "2-year ones too."], ["1-year bonds pay.", "2-year ones too."]),
+        (["Form 1-A is for tax."], ["Form 1-A is for tax."]),
         (["Step 1: add.", "Step 3: round."], ["Step 1: add.", "Step 3: round."]),
         (["[1]: Give a unit.", "[2]: Round."], ["[1]: Give a unit.", "[2]: Round."]),
         (["a\x00b\x1b[31m red"], ["a b [31m red"]),
@@ -44,6 +50,13 @@ for _ in range(5_000):
 )
 def test_lessons_are_read(value, lessons):
     assert parse_lessons(value) == (lessons, [])
+
+
+@pytest.mark.parametrize("label", ["1", "Rule 1", "a1"])
+def test_a_long_run_of_marks_costs_no_time(label):
+    text, began = label + "." * 20_000, time.process_time()
+    assert parse_lessons([text])[0] == [text[:1200] + " …"]
+    assert time.process_time() - began < 2
 
 
 def test_too_many_and_too_long_are_cut_and_said():
