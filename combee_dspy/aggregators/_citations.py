@@ -13,7 +13,7 @@ from combee_dspy.lessons import word_vectors
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import texts_in
 
-__all__ = ["NUMBER", "read_citations"]
+__all__ = ["NUMBER", "ends", "read_citations"]
 
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
@@ -63,15 +63,27 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
     return _checked(_told_apart(lessons), items) if lessons and items else lessons
 
 
+def ends(text: str) -> str:
+    """Return the two ends of a long text, and a shorter one whole."""
+    return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]} {text[-_END_CHARS:]}"
+
+
 def _divided(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
     """Return texts; the sentences of a lone one that speaks of several mistakes at once.
 
-    A sentence without a citation has that of the first.
+    A sentence without a citation has that of the first, and a text that cites few examples is one
+    lesson.
     """
     parts = sentences(texts[0]) if len(texts) == 1 else []
     if len(parts) < _SEVERAL or sum(not item.perfect for item in items) < _SEVERAL:
         return list(texts)
     citation = _LEADING.match(parts[0])
+    if (
+        citation
+        and len(_NUMBER.findall(citation[1])) < _SEVERAL
+        and not any(map(_LEADING.match, parts[1:]))
+    ):
+        return list(texts)
     prefix = citation[0] if citation else ""
     return [part if _LEADING.match(part) else prefix + part for part in parts]
 
@@ -88,12 +100,8 @@ def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Les
 
     Mistakes come first where a reader cites nothing: they are what it writes about.
     """
-    records = [" ".join(texts_in(item.record)) for item in items]
-    ends = [
-        record if len(record) <= 2 * _END_CHARS else f"{record[:_END_CHARS]} {record[-_END_CHARS:]}"
-        for record in records
-    ]
-    vectors = word_vectors([*(lesson.text for lesson in lessons), *ends])
+    records = (ends(" ".join(texts_in(item.record))) for item in items)
+    vectors = word_vectors([*(lesson.text for lesson in lessons), *records])
     texts, holders = vectors[: len(lessons)], vectors[len(lessons) :]
     likeness = (texts @ holders.T).toarray().round(6)
     # The share of a lesson's words, by weight: a record may be long.

@@ -148,11 +148,13 @@ async def _compare(
 ) -> Draft:
     """Ask about all groups at once, and return the draft after the answers, in their order.
 
-    An answer that relates nothing, or fails, leaves a group to what the examples' words tell.
+    A group without an answer is left to what the examples' words tell. So are all where no answer
+    relates anything: an empty list is a good answer of a reader that relates other lessons.
     """
     answers = await together(_ask(scan, place, group) for place, group in groups.items())
     vocabulary = Vocabulary.of(lesson.text for lesson in draft.book.lessons)
     unanswered: list[list[BookLesson]] = []
+    unrelated: list[list[BookLesson]] = []
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
@@ -161,16 +163,20 @@ async def _compare(
         fields = {name: answer.get(name) for name in RelateLessons.output_fields}
         relations = read_relations(fields, group, vocabulary)
         if not relations.edits:
-            unanswered.append(group)
+            unrelated.append(group)
         draft, refused = draft.after(relations.edits)
         if void := (*relations.void, *refused):
             scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
+    if len(unanswered) + len(unrelated) == len(groups):
+        unanswered = list(groups.values())
     if not unanswered:
         return draft
     rulings = await asyncio.to_thread(Rulings.of, examples)
     answered = len(draft.edits)
     for group in unanswered:
-        draft, _ = draft.after(rulings.edits(group))
+        # Who writes lessons may be hostile, so code's relations pass the checks of a reader's.
+        by_words = rulings.relate([lesson.text for lesson in group])
+        draft, _ = draft.after(read_relations(by_words, group, vocabulary).edits)
     if ruled := len(draft.edits) - answered:
         scan.context.emit(
             WarningRaised(

@@ -133,6 +133,10 @@ def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
     lessons = read_citations([f"[1, 2, 3, 4] {' '.join([*written, question])}"], items)
     assert [lesson.text for lesson in lessons] == [*written, question]
     assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
+    (lesson,) = read_citations([f"[1, 2] {' '.join(written)}"], items)
+    assert lesson.text == " ".join(written), "two examples teach no three lessons"
+    pointing = f"{' '.join(written[:2])} Otherwise it is q3."
+    assert [lesson.text for lesson in read_citations([pointing], items)] == [pointing]
     two = " ".join(written[:2])
     assert [lesson.text for lesson in read_citations([two], items)] == [two]
     of_one = " ".join(written)

@@ -9,7 +9,7 @@ import pytest
 
 from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.aggregators._rulings import Rulings
-from combee_dspy.edits import Contradict, Narrow, Unite
+from combee_dspy.edits import Contradict, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World
@@ -41,9 +41,14 @@ def reflections(rows=ROWS):
     ]
 
 
-def edits(texts, rows=ROWS):
-    book = Book().add((Taught(text, (text,)) for text in texts), born=0)
-    return set(Rulings.of(reflections(rows)).edits(book.lessons))
+def relations(texts, rows=ROWS):
+    """Return each relation with the lessons that it is of."""
+    relations = Rulings.of(reflections(rows)).relate(texts)
+    return {
+        name: [[texts[number - 1] for number in group] for group in groups]
+        for name, groups in relations.items()
+        if groups
+    }
 
 
 def ids(*texts):
@@ -51,29 +56,45 @@ def ids(*texts):
 
 
 @pytest.mark.parametrize(
-    ("texts", "relations"),
+    ("texts", "expected"),
     [
-        ([INVOICE, OTHER_WORDS], {Unite(ids(INVOICE, OTHER_WORDS))}),
-        ([INVOICE, RIVAL], {Contradict(ids(INVOICE, RIVAL))}),
-        ([PARCEL, TORN], {Narrow(*ids(TORN, PARCEL))}),
-        ([INVOICE, PARCEL], set()),
-        ([INVOICE, "Read an invoice twice."], set()),
-        ([RIVAL, "An invoice is for post, not for billing."], set()),
+        ([INVOICE, OTHER_WORDS], {"same": [[INVOICE, OTHER_WORDS]]}),
+        ([INVOICE, RIVAL], {"contradictory": [[INVOICE, RIVAL]]}),
+        ([PARCEL, TORN], {"narrower": [[TORN, PARCEL]]}),
+        ([INVOICE, PARCEL], {}),
+        ([INVOICE, "Read an invoice twice."], {}),
+        ([RIVAL, "An invoice is for post, not for billing."], {}),
+        ([INVOICE, "Never send an invoice to billing."], {}),
+        (["A parcel over 5 kg is freight.", "A parcel under 5 kg is post."], {}),
+        (["A parcel of 5 kg is freight.", "A parcel of 9 kg is post."], {}),
     ],
 )
-def test_lessons_on_one_subject_relate_by_the_answers_that_they_ask_for(texts, relations):
-    assert edits(texts) == relations
+def test_lessons_on_one_subject_relate_by_the_answers_that_they_ask_for(texts, expected):
+    assert relations(texts) == expected
 
 
 def test_feedback_that_explains_names_no_answer():
     explained = [(text, f"{answer} Whoever opens it reads the header.") for text, answer in ROWS]
-    assert edits([INVOICE, RIVAL], explained)  # what all feedback says tells nothing
+    assert relations([INVOICE, RIVAL], explained)  # what all feedback says tells nothing
     reasons = ["read the stamp", "mind the weight", "ask the clerk", "see page nine", "a", "b"]
     explained = [
         (text, f"{answer} Please {reason} before you decide on it")
         for (text, answer), reason in zip(ROWS, reasons, strict=True)
     ]
-    assert not edits([INVOICE, "An invoice has to mind the weight."], explained)
+    assert not relations([INVOICE, "An invoice has to mind the weight."], explained)
+
+
+def test_answers_that_do_not_come_again_are_no_choices():
+    numbers = ("100", "2", "12.5", "365", "2", "7")
+    rows = [(text, f"It is {number}.") for (text, _), number in zip(ROWS, numbers, strict=True)]
+    assert not relations(["An invoice is times 100.", "Round an invoice to 2 decimals."], rows)
+
+
+def test_an_article_is_no_choice():
+    letters = "AABBCC"
+    rows = [(text, f"It is {letter}.") for (text, _), letter in zip(ROWS, letters, strict=True)]
+    assert not relations(["Look for a stamp on the invoice.", "The invoice is B."], rows)
+    assert relations(["Any invoice is C.", "The invoice is B."], rows)
 
 
 def teach(text):
@@ -109,6 +130,25 @@ def test_a_comparison_without_a_usable_answer_leaves_its_lessons_to_their_exampl
     assert result.edits == (Contradict(ids(INVOICE, RIVAL)),)
     assert len(result.lessons) == 4
     assert any("from the words of the examples" in text for text in world.warnings)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_empty_answer_of_a_reader_that_relates_others_stands(fails):
+    def answer(name, inputs):
+        texts = [text.partition(" ")[2] for text in inputs["lessons"]]
+        if INVOICE in texts:
+            return FailedCall("Timeout: 60 s") if fails else NOTHING
+        return {**NOTHING, "same": [[1, 2]]}
+
+    taught = [INVOICE, RIVAL, "Letters are post.", "Letters are for post."]
+    book = Book().add((Taught(text, (text,)) for text in taught), born=0)
+    world = World(answer, book=book)
+    context = replace(world.context, reflections=tuple(reflections()))
+    scan = ReferenceScan(compared=2)
+    edits = asyncio.run(scan.relate(taught, context))
+    assert len(world.calls) > 1
+    assert Unite(ids(*taught[2:])) in edits
+    assert (Contradict(ids(INVOICE, RIVAL)) in edits) == fails
 
 
 def test_a_host_that_relates_later_shows_the_examples():
