@@ -83,7 +83,7 @@ class Records:
         whole = isinstance(effects.metric, Judge) or effects.texts.redacts
         if whole and rollout.prediction is not None:
             return rollout.feedback
-        candidate, number = plan.parent.candidate, rollout.calls.index(call)
+        candidate, number = plan.parent.candidate, _place_of(call, rollout)
         place = EffectPlace("feedback", plan.step, component)
         key = f"feedback/{candidate.id}/{row.hash[:16]}/{component}/{number}"
         program = effects.programs.of(candidate)
@@ -161,9 +161,14 @@ def _shown_call(call: PredictorCall, *, as_objects: bool) -> Record:
     return {"Inputs": inputs, "Generated Outputs": outputs}
 
 
+def _place_of(call: PredictorCall, rollout: Rollout) -> int:
+    """Return the position of a rollout's call, by identity: arrays do not say if they are equal."""
+    return next(place for place, each in enumerate(rollout.calls) if each is call)
+
+
 def _whole_record(example: dspy.Example, rollout: Rollout, call: PredictorCall) -> Record:
     """Return a record of a call, and of what the other calls of its rollout did."""
-    subject = rollout.calls.index(call)
+    subject = _place_of(call, rollout)
     inputs = dict(example.inputs().items())
     trace = Trace(rollout.example_id, inputs, rollout.prediction, rollout.calls)
     record = _shown_call(replace(call, inputs=read_inputs(trace.calls, subject)), as_objects=True)

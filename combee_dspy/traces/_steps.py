@@ -52,7 +52,7 @@ def read_steps(trace: Trace, subject: int | None = None) -> list[Mapping[str, ob
             before, added = _since(trace.calls, place, name)
             between = trace.calls[before + 1 : place]
             is_new = added is value or (added and not any(map(_is_tool, between)))
-            if is_new and value != about.get(name, _NOTHING):
+            if is_new and not _is_equal(value, about.get(name, _NOTHING)):
                 inputs[name] = added
         step: dict[str, object] = {"Step": call.predictor} if call.predictor else {}
         steps.append({**step, **({INPUTS: inputs} if inputs else {}), ANSWER: answer_of(call)})
@@ -62,7 +62,8 @@ def read_steps(trace: Trace, subject: int | None = None) -> list[Mapping[str, ob
 def read_inputs(calls: Sequence[PredictorCall], place: int) -> dict[str, object]:
     """Return the inputs of a call; of those that grow from call to call, what was added last."""
     inputs = calls[place].inputs
-    return {name: _since(calls, place, name)[1] or value for name, value in inputs.items()}
+    each = ((name, value, _since(calls, place, name)[1]) for name, value in inputs.items())
+    return {name: added if added is value or added else value for name, value, added in each}
 
 
 def answer_of(call: PredictorCall) -> dict[str, object]:
@@ -82,6 +83,13 @@ def untold(outputs: Mapping[str, object], calls: Sequence[PredictorCall]) -> dic
         if added is value or added:
             rest[name] = added
     return rest
+
+
+def _is_equal(value: object, other: object) -> bool:
+    try:
+        return bool(value == other)
+    except ValueError:  # arrays and tables have no one answer
+        return False
 
 
 def _since(calls: Sequence[PredictorCall], place: int, name: str) -> tuple[int, object]:
@@ -105,7 +113,7 @@ def _added(value: object, before: object) -> object:
         added = value[len(before) :].strip()
         return f"{AS_BEFORE}\n{added}" if added else ""
     if isinstance(value, (list, tuple)) and isinstance(before, (list, tuple)):
-        if not before or list(value[: len(before)]) != list(before):
+        if not before or not _is_equal(list(value[: len(before)]), list(before)):
             return value
         return [AS_BEFORE, *value[len(before) :]] if len(value) > len(before) else []
     return value

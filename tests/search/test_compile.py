@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dspy
+import numpy as np
 import pydantic
 import pytest
 
@@ -214,6 +215,20 @@ def test_readers_get_a_call_or_the_whole_rollout(tmp_path: Path) -> None:
         World.made().compile(
             TwoSteps(), max_metric_calls=60, train=12, log_dir=tmp_path, search=search
         )
+
+
+def test_the_other_calls_of_a_rollout_may_hold_arrays() -> None:
+    class Twice(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("question, place -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return [self.ask(question=question, place=np.arange(i, i + 2)) for i in range(2)][-1]
+
+    world = World.made()
+    world.compile(Twice(), max_metric_calls=30, search=Search(reads="rollout"))
+    assert any("Other Steps" in request.text for request in world.proposer_lm.requests)
 
 
 def test_react_with_tools(world: World) -> None:
