@@ -10,6 +10,7 @@ from statistics import pvariance
 from pydantic import TypeAdapter
 
 from combee_dspy.controllers import BatchView
+from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import BatchPlanned
 from combee_dspy.records import BatchDecision, Measurement, Rollout
 from combee_dspy.search._candidates import Compilation, Row
@@ -56,6 +57,7 @@ class Minibatches:
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
         self._scores: list[float] = []
+        self._highest: dict[int, float] = {}  # score of a rollout, by update
         self._prompt_tokens = 0
 
     @property
@@ -210,11 +212,15 @@ class Minibatches:
             rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
             self.seen += size
             self._planned.append(size)
-        return UpdatePlan(step, parent, rows, children)
+        last = step - self.task.behind  # what ended since then depends on time
+        highest = [score for update, score in self._highest.items() if update <= last]
+        perfect_score = perfect_score_of(self.task.settings.perfect_score, highest)
+        return UpdatePlan(step, parent, rows, children, perfect_score)
 
-    def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
+    def measured(self, plan: UpdatePlan, seconds: float, rollouts: Sequence[Rollout]) -> None:
         """Note how long an update took, and its parent's rollouts."""
-        self._measured.append(Measurement(size, seconds))
+        self._measured.append(Measurement(len(plan.rows), seconds))
+        self._highest[plan.step] = max(rollout.score for rollout in rollouts)
         self._scores.extend(rollout.score for rollout in rollouts)
         self._prompt_tokens += sum(
             used.prompt_tokens

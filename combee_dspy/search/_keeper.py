@@ -33,12 +33,14 @@ class UpdatePlan:
 
     Attributes:
         children: How many candidates it may make.
+        perfect_score: What a success scores, as far as the updates tell that it knows.
     """
 
     step: int
     parent: Parent
     rows: tuple[Row, ...]
     children: int
+    perfect_score: float
 
 
 @dataclass(frozen=True, slots=True)

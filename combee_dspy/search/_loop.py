@@ -211,7 +211,7 @@ class Loop(Generic[P, C]):
         plan, self.committed = learned.plan, learned.plan.step + 1
         self.ending.note(learned)
         if not learned.skipped and plan.rows[0].recorded is None:
-            self.batches.measured(len(plan.rows), seconds, learned.rollouts)
+            self.batches.measured(plan, seconds, learned.rollouts)
         event = UpdateEnded(
             plan.parent.candidate.id,
             tuple(learned.lessons),

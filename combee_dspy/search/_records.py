@@ -13,8 +13,7 @@ from dspy.utils.exceptions import LMError
 from combee_dspy._private import FailedPrediction, InstructionProposer, Type, history_text
 from combee_dspy.evaluation import Judge
 from combee_dspy.events import ErrorRaised
-from combee_dspy.records import PredictorCall, Reflection, Rollout, described
-from combee_dspy.reflections import fit_reflections
+from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts import await_here, output_of
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._effects import Effects
@@ -53,8 +52,10 @@ class Records:
         as_objects = isinstance(proposer, (InstructionProposer, type(None)))
         feedback = await self._feedback(plan, row, rollout, component, call)
         if proposer is None and self.task.settings.search.reads == "rollout":
-            return _whole_record(example, rollout, call, feedback)
-        return {**_shown_call(call, as_objects=as_objects), "Feedback": feedback}
+            record = _whole_record(example, rollout, call)
+        else:
+            record = _shown_call(call, as_objects=as_objects)
+        return {**record, "Feedback": feedback}
 
     def _call(self, rollout: Rollout, component: str, step: int, row: Row) -> PredictorCall | None:
         """Return the call of a predictor that its record is about; ``None`` where there is none.
@@ -165,18 +166,13 @@ def _place_of(call: PredictorCall, rollout: Rollout) -> int:
     return next(place for place, each in enumerate(rollout.calls) if each is call)
 
 
-def _whole_record(
-    example: dspy.Example, rollout: Rollout, call: PredictorCall, feedback: str
-) -> Record:
+def _whole_record(example: dspy.Example, rollout: Rollout, call: PredictorCall) -> Record:
     """Return a record of a call, and of what the other calls of its rollout did."""
     subject = _place_of(call, rollout)
     inputs = dict(example.inputs().items())
     trace = Trace(rollout.example_id, inputs, rollout.prediction, rollout.calls)
     record = _shown_call(replace(call, inputs=read_inputs(trace.calls, subject)), as_objects=True)
-    tokens = Selection().trace_tokens
-    others = read_others(trace, subject, record, tokens)
-    whole = Reflection(0, {**record, **others, "Feedback": feedback})
-    return fit_reflections([whole], tokens, lambda note: None, max_parts=1)[0].record
+    return {**record, **read_others(trace, subject, record, Selection().trace_tokens)}
 
 
 def _ask_metric(

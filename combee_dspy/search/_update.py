@@ -133,11 +133,12 @@ class UpdateLearner:
             rollout.score >= perfect_score or rollout.failed_in == "metric" for rollout in rollouts
         )
 
-    def _is_perfect(self, rollout: Rollout) -> bool:
+    @staticmethod
+    def _is_perfect(rollout: Rollout, limit: float) -> bool:
         """Return whether a rollout made no mistake; the rest of its minibatch may be under way."""
         if rollout.failed_in == "metric":
             return True
-        limit, score = self._settings.perfect_score, rollout.score
+        score = rollout.score
         # A score above the default may be a low one of a larger scale, so it is read.
         return score == limit if limit == DEFAULT_PERFECT_SCORE else score >= limit
 
@@ -184,7 +185,7 @@ class UpdateLearner:
         reflection = await self._settings.artifact.reflect(trajectory, component, context)
         if reflection is None or not self._settings.skip_perfect_score:
             return reflection
-        return replace(reflection, perfect=self._is_perfect(rollout))
+        return replace(reflection, perfect=self._is_perfect(rollout, running.plan.perfect_score))
 
     async def relate(
         self, learned: Learned, books: Mapping[str, Book]
