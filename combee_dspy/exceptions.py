@@ -50,16 +50,19 @@ _PART, _SHORT = 3, 6  # letters
 def did_you_mean(wrong: str, names: Iterable[str]) -> str:
     """Return a question that names the nearest of some names, and a space; empty for none.
 
-    Near is a name that holds the wrong one or is held by it, else one that differs by a slip of the
-    keyboard. Words that merely share letters, such as ``train`` and ``metric``, are not.
+    Near is a name that holds the wrong one, else one that is held by it, else one that differs by a
+    slip of the keyboard. Words that merely share letters, such as ``train`` and ``metric``, are
+    not.
     """
     known = list(names)
-    cutoff = 0.7 if len(wrong) <= _SHORT else 0.75
-    holding = [name for name in known if _is_part(wrong, name) or _is_part(name, wrong)]
-    close = difflib.get_close_matches(wrong, holding, n=1, cutoff=0) or difflib.get_close_matches(
-        wrong, known, n=1, cutoff=cutoff
-    )
-    return f"Did you mean {close[0]!r}? " if close else ""
+    for near, cutoff in (
+        ([name for name in known if _is_part(wrong, name)], 0.0),
+        ([name for name in known if _is_part(name, wrong)], 0.0),
+        (known, 0.7 if len(wrong) <= _SHORT else 0.75),
+    ):
+        if close := difflib.get_close_matches(wrong, near, n=1, cutoff=cutoff):
+            return f"Did you mean {close[0]!r}? "
+    return ""
 
 
 def _is_part(part: str, whole: str) -> bool:

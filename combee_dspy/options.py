@@ -45,10 +45,6 @@ class Search:
         screen: Examples of its minibatch that a child of a larger minibatch runs on before its
             validation; one that they show to be worse is refused. A minibatch no larger is run
             whole and must be beaten, as in GEPA.
-        reads: What a reader of a predictor gets of a rollout: ``"call"``, one of its calls, as in
-            GEPA; ``"rollout"``, that call, what the program's other calls did, and the result, in
-            3,000 estimated tokens. Of traces readers always get the latter. An
-            ``instruction_proposer`` of your own gets GEPA's records.
         weigher: Decides by the evidence which lessons of the book are served: a name, a mapping, or
             a :class:`combee_dspy.weighers.Weigher`.
         replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes,
@@ -59,17 +55,21 @@ class Search:
         require_diagnosis: Whether more than one worker is refused before ``combee diagnose`` has
             said go: its ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Without it,
             a wide search warns once.
+        reads: What a reader of a predictor gets of a rollout: ``"call"``, one of its calls, as in
+            GEPA; ``"rollout"``, that call, what the program's other calls did, and the result, in
+            3,000 estimated tokens. Of traces readers always get the latter. An
+            ``instruction_proposer`` of your own gets GEPA's records.
     """
 
     keep: Literal["pareto", "trunk"] | None = None
     staleness: Annotated[int, Field(ge=0, le=2)] | None = None
     children: Annotated[int, Field(ge=1)] | None = None
     screen: Annotated[int, Field(ge=1)] = 8
-    reads: Literal["call", "rollout"] = "call"
     weigher: str | Mapping[str, Any] | Weigher = "posterior"
     replay: str | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = PATIENCE
     require_diagnosis: bool = False
+    reads: Literal["call", "rollout"] = "call"
 
     def build_weigher(self) -> Weigher:
         """Return the weigher.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -162,11 +161,8 @@ class RecordReader:
             elif wanted.record is None:
                 wanted.record, wanted.place = record, place
         if self._records == _PATIENCE:
-            lacking = Counter(wanted.name for wanted in self._wanted.values())
             for wanted in self._wanted.values():
-                # Of several paths any may be sparse.
-                whole = lacking[wanted.name] == len(_paths(self._fields[wanted.name]))
-                if wanted.name in _REQUIRED and whole:
+                if wanted.name in _REQUIRED:
                     self._refuse(wanted)
 
     def _path(self, name: str) -> str:
@@ -224,12 +220,11 @@ def _read_call(step: object) -> PredictorCall | None:
     """Return a step of a record, or a message of a chat, as a call; ``None`` for neither."""
     if not isinstance(step, Mapping):
         return None
-    if not {"inputs", "outputs", "completion"} & step.keys():
-        speaker = next((name for name in _SPEAKERS if name in step), None)
-        if speaker is None:
-            return None
+    if speaker := next((name for name in _SPEAKERS if name in step), None):
         fields = {name: value for name, value in step.items() if name != speaker and value}
         return PredictorCall(_text(step[speaker]), {}, as_fields(fields, ""))
+    if not {"inputs", "outputs", "completion"} & step.keys():
+        return None
     outputs = step.get("outputs")
     return PredictorCall(
         _text(step.get("predictor")),

@@ -18,7 +18,6 @@ import pytest
 from combee_dspy import Budget, Combee, Guards, Search
 from combee_dspy.artifacts import Instruction
 from combee_dspy.exceptions import JournalMismatchError
-from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._pareto import Turns
 from combee_dspy.search._programs import Programs
@@ -230,36 +229,6 @@ def test_the_other_calls_of_a_rollout_may_hold_arrays() -> None:
     world = World.made()
     world.compile(Twice(), max_metric_calls=30, search=Search(reads="rollout"))
     assert any("Other Steps" in request.text for request in world.proposer_lm.requests)
-
-
-class Table(dspy.Module):
-    """Hands an array and a long text to both of its predictors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = dspy.Predict("question, cells, text -> hint")
-        self.second = dspy.Predict("question, cells, text, hint -> answer")
-
-    def forward(self, **inputs: Any) -> dspy.Prediction:
-        return self.second(**inputs, hint=self.first(**inputs).hint)
-
-
-def test_a_whole_rollout_may_hold_arrays_and_is_bounded() -> None:
-    cells, world = np.arange(3), World.made()
-    rows = [
-        dspy.Example(**row, cells=cells, text="long " * 8_000).with_inputs(
-            "question", "cells", "text"
-        )
-        for row in examples(12)
-    ]
-    combee = world.combee(reflection_minibatch_size=1, search=Search(reads="rollout"))
-    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        combee.compile(Table(), trainset=rows, valset=rows[:4])
-    texts = [request.text for request in world.proposer_lm.requests]
-    readers = [text for text in texts if "Result of the Whole Program" in text]
-    assert readers
-    assert max(map(estimate_tokens, readers)) < 5_000
-    assert all("Feedback" in text for text in readers)
 
 
 def test_react_with_tools(world: World) -> None:

@@ -126,12 +126,6 @@ def test_a_wrong_mapping_shows_a_record_and_the_field(fields, named):
     assert "sk-abc" not in str(error.value)
 
 
-def test_a_call_with_a_role_is_a_call():
-    call = {"role": "agent", "predictor": "p", "inputs": {"x": 1}, "outputs": {"y": 2}}
-    (trace,) = records_as_traces([{"q": "a", "calls": [call]}], {"inputs": "q"})
-    assert trace.calls == (PredictorCall("p", {"x": 1}, {"y": 2}),)
-
-
 @pytest.mark.parametrize("speaker", ["role", "from"])
 def test_messages_of_a_chat_are_steps(speaker, tmp_path):
     messages = [

@@ -81,17 +81,6 @@ def test_a_storm_of_labels_pushes_nothing_out(desk, monkeypatch):
     assert len(row.trace.feedback.splitlines()) == 32
 
 
-def test_a_storm_of_labels_pushes_no_label_of_the_team_out(desk):
-    here = desk()
-    request, _ = here.ask("hat")
-    here.server.feedback(request, code="by a user")
-    here.server.feedback(request, code="K7", trusted=True)
-    for number in range(80):
-        here.server.feedback(request, code="K2", comment=f"comment {number}")
-    (row,) = reader_of(here).upto(reader_of(here).end())
-    assert (row.trusted, row.teaches, row.trace.expected) == (True, False, {"code": "K7"})
-
-
 def test_a_trial_is_read_once_and_as_a_whole(desk):
     here = desk()
     here.label(*GOODS)
@@ -176,24 +165,6 @@ def test_a_session_that_fails_all_day_ends_and_the_next_one_learns(desk, monkeyp
     monkeypatch.setattr(_learner, "read_lessons", read)
     here.label(*GOODS)
     assert moves(here.live.tick()) == ["propose"]
-
-
-def test_what_fails_before_a_session_is_tried_again_in_an_hour(desk, monkeypatch):
-    here = desk()
-    here.label(*GOODS)
-    end = ServedRequests.end
-
-    def fails(self):
-        raise ValueError("a journal of hashes")
-
-    monkeypatch.setattr(ServedRequests, "end", fails)
-    for _ in range(70):
-        here.live.tick()
-        here.clock.pass_hours(1 / 60)
-    assert actions(here.live.decisions()) == ["fail", "fail"]
-    monkeypatch.setattr(ServedRequests, "end", end)
-    here.clock.pass_hours(1)
-    assert "propose" in actions(here.live.tick())
 
 
 def test_a_clock_that_was_put_back_stops_nothing(desk, monkeypatch):

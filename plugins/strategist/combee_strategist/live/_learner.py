@@ -107,9 +107,9 @@ class LiveLearner:
         """Begin a session where one is due, and carry out what is open as far as the day pays."""
         log = self._log
         try:
-            if not log.is_open and not self._waits(0):
+            if not log.is_open:
                 self._begin(registry)
-            if log.begun is not None and log.is_open and not self._waits(log.begun.number):
+            if log.begun is not None and log.is_open and not self._waits(log.begun):
                 self._go_on(registry, log.begun)
         except DaySpentError as error:
             number = log.begun.number if log.begun is not None and log.is_open else 0
@@ -192,18 +192,14 @@ class LiveLearner:
             stale={row for ended in self._log.ended if ended.texts for row in ended.stale},
         )
 
-    def _waits(self, number: int) -> bool:
-        """Return whether a session waits: an hour after a failure, else for the next day.
-
-        Args:
-            number: The open session's; 0 for one that is to begin, which no skip makes wait.
-        """
+    def _waits(self, begun: SessionBegun) -> bool:
+        """Return whether an open session waits: an hour after a failure, else for the next day."""
         now = self._setup.clock()
-        of_session = [item for item in self._log.decisions if item.session == number]
+        of_session = [item for item in self._log.decisions if item.session == begun.number]
         for last in of_session[-1:]:
             if last.action == "fail":
                 return last.at <= now < last.at + HOUR
-            if last.action == "skip" and number:
+            if last.action == "skip":
                 return now // DAY == last.at // DAY
         return False
 

@@ -113,9 +113,7 @@ class ServedRequests:
         said = self._labels.setdefault(label.request, [])
         said.append((place, label))
         said.sort(key=lambda item: item[1].at)
-        if len(said) > _SAID + 1:
-            users = (place for place, (_, each) in enumerate(said) if place and not each.trusted)
-            del said[next(users, 1)]
+        del said[1:-_SAID]
         self._changed[label.request] = None
 
     def _settle(self) -> None:
