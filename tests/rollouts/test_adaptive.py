@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.rollouts import Adaptive
+from combee_dspy.rollouts._limits import Limit
 
 
 @dataclass
@@ -32,6 +33,7 @@ class World:
     median: Callable[[float, str], float] = lambda now, lane: 5.0
     lane: Callable[[int], str] = lambda number: "rollout"
     seed: int = 0
+    make: Callable[[int, int], Limit] = Adaptive
     now: float = 0.0
     rejected: int = 0
     busy: int = 0
@@ -40,7 +42,7 @@ class World:
 
     def run(self) -> World:
         self.random = random.Random(self.seed)
-        self.limit = Adaptive(self.start, self.ceiling)
+        self.limit = self.make(self.start, self.ceiling)
         self.limit.on_change = self.changed
         self.last = self.start
         self.events: list[tuple[float, int, str, int]] = []
