@@ -33,10 +33,12 @@ from combee_dspy.rollouts._patient import (
     patient_program,
 )
 from combee_dspy.rollouts._records_json import (
+    call_with_texts,
     decode_answer,
     decode_rollout,
     encode_answer,
     encode_rollout,
+    fields_with_texts,
     hashed,
     rollout_with_texts,
     unkept_reason,
@@ -88,6 +90,7 @@ __all__ = [
     "add_codec",
     "arun_rollout",
     "await_here",
+    "call_with_texts",
     "decode_answer",
     "decode_rollout",
     "decode_value",
@@ -95,6 +98,7 @@ __all__ = [
     "encode_rollout",
     "encode_value",
     "fenced",
+    "fields_with_texts",
     "fingerprint",
     "fingerprints",
     "hashed",

@@ -191,25 +191,28 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
         return f"[{type(value).__name__}]"
 
 
+def fields_with_texts(values: Mapping[str, object], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return fields with every text in them changed."""
+    return {name: with_texts(value, change) for name, value in values.items()}
+
+
+def call_with_texts(call: PredictorCall, change: Callable[[str], str]) -> PredictorCall:
+    """Return a call with every text of what went in and came out changed."""
+    return dataclasses.replace(
+        call,
+        inputs=fields_with_texts(call.inputs, change),
+        outputs=None if call.outputs is None else fields_with_texts(call.outputs, change),
+        completion=change(call.completion),
+    )
+
+
 def rollout_with_texts(rollout: Rollout, change: Callable[[str], str]) -> Rollout:
     """Return a rollout with every text of inputs, outputs, feedback and errors changed."""
-
-    def fields(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: with_texts(value, change) for name, value in values.items()}
-
-    calls = tuple(
-        dataclasses.replace(
-            call,
-            inputs=fields(call.inputs),
-            outputs=None if call.outputs is None else fields(call.outputs),
-            completion=change(call.completion),
-        )
-        for call in rollout.calls
-    )
+    prediction = rollout.prediction
     return dataclasses.replace(
         rollout,
-        prediction=None if rollout.prediction is None else fields(rollout.prediction),
-        calls=calls,
+        prediction=None if prediction is None else fields_with_texts(prediction, change),
+        calls=tuple(call_with_texts(call, change) for call in rollout.calls),
         feedback=change(rollout.feedback),
         error=None if rollout.error is None else change(rollout.error),
     )

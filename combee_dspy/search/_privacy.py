@@ -23,7 +23,7 @@ from combee_dspy.events import RunStarted
 from combee_dspy.journal import Effect
 from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
-from combee_dspy.rollouts import hashed, with_texts
+from combee_dspy.rollouts import fields_with_texts, hashed, with_texts
 
 __all__ = ["NOT_KEPT", "Texts", "audit", "inputs_text", "labels_text", "user"]
 
@@ -67,11 +67,7 @@ class Texts:
 
     def values(self, values: Mapping[str, object]) -> Mapping[str, object]:
         """Return an LM's inputs without personal data where these are redacted."""
-        return (
-            {name: with_texts(value, self.scrub) for name, value in values.items()}
-            if self.redacts
-            else values
-        )
+        return fields_with_texts(values, self.scrub) if self.redacts else values
 
     def example(self, example: dspy.Example) -> dspy.Example:
         """Return an example as all but the program and its metric may see it."""

@@ -19,7 +19,7 @@ from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.journal import JOURNAL, Reader, RunHistory, journal_file
 from combee_dspy.lms.redact import make_mask
 from combee_dspy.options import Privacy
-from combee_dspy.rollouts import with_texts
+from combee_dspy.rollouts import fields_with_texts
 from combee_dspy.search._candidates import Candidate, Row, Splits, TraceRows
 from combee_dspy.search._describe import models_by_role
 from combee_dspy.search._privacy import Texts
@@ -171,7 +171,7 @@ class _Reserved:
         for row in rows:
             self._hashes.add(row.hash)
             inputs = dict(row.example.inputs().items())
-            redacted = {name: with_texts(value, scrub) for name, value in inputs.items()}
+            redacted = fields_with_texts(inputs, scrub)
             for fields in filter(None, map(_as_texts, (inputs, redacted))):
                 self._by_longest[max(fields.values(), key=len)].append(fields)
                 for text in set(fields.values()):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections
-from combee_dspy.rollouts import with_texts
+from combee_dspy.rollouts import call_with_texts, fields_with_texts
 from combee_dspy.texts import normalised
 from combee_dspy.traces._records import Trace
 from combee_dspy.traces._steps import (
@@ -36,26 +36,13 @@ OTHER_STEPS, RESULT = "Other Steps", "Result of the Whole Program"
 
 def redact_trace(trace: Trace, scrub: Callable[[str], str]) -> Trace:
     """Return a trace with every text of it changed, but for its id, cursor, prompt and model."""
-
-    def fields(values: Mapping[str, object]) -> dict[str, object]:
-        return {name: with_texts(value, scrub) for name, value in values.items()}
-
-    calls = tuple(
-        replace(
-            call,
-            inputs=fields(call.inputs),
-            outputs=None if call.outputs is None else fields(call.outputs),
-            completion=scrub(call.completion),
-        )
-        for call in trace.calls
-    )
     return replace(
         trace,
-        inputs=fields(trace.inputs),
-        outputs=None if trace.outputs is None else fields(trace.outputs),
-        calls=calls,
+        inputs=fields_with_texts(trace.inputs, scrub),
+        outputs=None if trace.outputs is None else fields_with_texts(trace.outputs, scrub),
+        calls=tuple(call_with_texts(call, scrub) for call in trace.calls),
         feedback=scrub(trace.feedback),
-        expected=fields(trace.expected),
+        expected=fields_with_texts(trace.expected, scrub),
         error=scrub(trace.error),
         tags={name: scrub(value) for name, value in trace.tags.items()},
     )
