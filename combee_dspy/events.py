@@ -40,6 +40,7 @@ class Event:
 
 
 E = TypeVar("E", bound=Event)
+T = TypeVar("T")
 
 
 class Emit(Protocol):
@@ -70,17 +71,31 @@ def decode(kind: type[E], text: str, *, path: str, number: int) -> E:
         text = f'{{"{kind.whole}":{text}}}'
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
-    try:
-        event: E = _ADAPTERS[kind].validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "data"
-        problem = f"event {number} ({kind.kind}) cannot be read: {place}: {first['msg']}"
-        raise JournalDamagedError(path, problem) from None
-    return event
+    adapter: TypeAdapter[E] = _ADAPTERS[kind]
+    return read_json(adapter, text, f"event {number} ({kind.kind})", path)
 
 
 _ADAPTERS: dict[type[Event], TypeAdapter[Any]] = {}
+
+
+def read_json(adapter: TypeAdapter[T], text: str, name: str, path: str) -> T:
+    """Return what a text of a journal holds.
+
+    Args:
+        adapter: Of its type.
+        text: JSON, of whatever origin.
+        name: What an error calls it.
+        path: The journal's file, to name it in an error.
+
+    Raises:
+        JournalDamagedError: The text is no JSON, or a value is missing or of another type.
+    """
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "data"
+        raise JournalDamagedError(path, f"{name} cannot be read: {place}: {first['msg']}") from None
 
 
 @dataclass(frozen=True, slots=True)

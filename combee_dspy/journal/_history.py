@@ -6,15 +6,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic
 
-from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import ConfigDict, JsonValue, TypeAdapter
 
-from combee_dspy.events import E, Event, decode
-from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
+from combee_dspy.events import E, Event, decode, read_json
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal._rows import Reader
 
-T = TypeVar("T")
 _LAST = sys.maxsize
 _COLUMNS = "id, name, state, created, finished, seed, identity, description, result"
 
@@ -166,7 +165,7 @@ class RunHistory:
         Raises:
             JournalDamagedError: It cannot be read.
         """
-        return self._read(_DESCRIPTION, self.record.description, "the run's description")
+        return read_json(_DESCRIPTION, self.record.description, "the run's description", self._path)
 
     @property
     def description(self) -> Mapping[str, JsonValue]:
@@ -175,7 +174,7 @@ class RunHistory:
         Raises:
             JournalDamagedError: It cannot be read.
         """
-        return self._read(_VALUES, self.record.description, "the run's description")
+        return read_json(_VALUES, self.record.description, "the run's description", self._path)
 
     @property
     def result(self) -> Result | None:
@@ -185,7 +184,7 @@ class RunHistory:
             JournalDamagedError: It cannot be read.
         """
         text = self.record.result
-        return None if text is None else self._read(_RESULT, text, "the run's result")
+        return None if text is None else read_json(_RESULT, text, "the run's result", self._path)
 
     def entries(
         self,
@@ -236,15 +235,6 @@ class RunHistory:
         """Return how many events of a class there are."""
         sql = "SELECT count(*) FROM event WHERE kind = ?2 AND (?1 IS NULL OR run = ?1)"
         return int(self.reader.rows(sql, (self.run, kind.kind))[0][0])
-
-    def _read(self, adapter: TypeAdapter[T], text: str, what: str) -> T:
-        try:
-            return adapter.validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "data"
-            problem = f"{what} cannot be read: {place}: {first['msg']}"
-            raise JournalDamagedError(self._path, problem) from None
 
 
 _DESCRIPTION = TypeAdapter(Description)
