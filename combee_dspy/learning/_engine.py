@@ -200,11 +200,5 @@ class Asking:
         return answer
 
 
-def _arrived(reflections: Iterable[Reflection]) -> list[asyncio.Future[Reflection | None]]:
-    loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Reflection | None]] = []
-    for reflection in reflections:
-        future: asyncio.Future[Reflection | None] = loop.create_future()
-        future.set_result(reflection)
-        futures.append(future)
-    return futures
+def _arrived(reflections: Iterable[Reflection]) -> list[asyncio.Task[Reflection]]:
+    return [asyncio.ensure_future(asyncio.sleep(0, reflection)) for reflection in reflections]

@@ -63,12 +63,6 @@ async def asker(lm: dspy.LM, workers: int, adapter: Any = None) -> AsyncIterator
         await slots.close()
 
 
-def there(reflections: Iterable[Reflection]) -> list[asyncio.Future[Reflection | None]]:
+def there(reflections: Iterable[Reflection]) -> list[asyncio.Task[Reflection]]:
     """Return reflections that are there already as an aggregator awaits them."""
-    loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Reflection | None]] = []
-    for reflection in reflections:
-        future: asyncio.Future[Reflection | None] = loop.create_future()
-        future.set_result(reflection)
-        futures.append(future)
-    return futures
+    return [asyncio.ensure_future(asyncio.sleep(0, reflection)) for reflection in reflections]
