@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from combee_bench.commands import command
-from studies import client, promises
+from studies import client, promises, scale
 from studies.fortnight import overhead
 from studies.fortnight import study as fortnight
 from studies.real import study as real
@@ -18,6 +18,7 @@ for name, module, options in (
     ("overhead", overhead, overhead.OverheadOptions),
     ("promises", promises, promises.PromisesOptions),
     ("real", real, StudyOptions),
+    ("scale", scale, scale.ScaleOptions),
 ):
     run = command(f"python -m studies {name}", options, module.__name__)
     app.command(name, help=f"{run.__doc__}\n\n{module.__doc__}")(run)

@@ -108,14 +108,17 @@ def _rows(options: ClientOptions) -> Iterator[ClientRow]:
 
 
 @contextmanager
-def instant_service() -> Iterator[str]:
+def instant_service(seconds: float = 0.0) -> Iterator[str]:
     """Run the service in a process of its own, which ends with this one, and give its ``api_base``.
+
+    Args:
+        seconds: What it takes for a call.
 
     Raises:
         ServiceError: The process did not start.
     """
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(**own_module(__name__), **pipes) as process:
+    with subprocess.Popen(**own_module(__name__, str(seconds)), **pipes) as process:
         try:
             port = process.stdout.readline().strip() if process.stdout else ""
             if not port.isdigit():
@@ -126,7 +129,7 @@ def instant_service() -> Iterator[str]:
                 process.stdin.close()
 
 
-async def _serve() -> None:
+async def _serve(seconds: float) -> None:
     from aiohttp import web
 
     usage = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
@@ -140,6 +143,7 @@ async def _serve() -> None:
 
     async def respond(request: web.BaseRequest) -> web.Response:
         await request.read()
+        await asyncio.sleep(seconds)
         return web.Response(body=body, content_type="application/json")
 
     runner = web.ServerRunner(web.Server(respond))
@@ -160,7 +164,8 @@ def _metric(
     return float(pred.answer == gold.answer)
 
 
-def _lm(api_base: str, kind: str) -> dspy.LM:
+def service_lm(api_base: str, kind: str = "pooled") -> dspy.LM:
+    """Return an LM of the service, by the pooled client or DSPy's own (``plain``)."""
     # No cache: a call that is not made cannot be measured.
     where: dict[str, Any] = {"api_base": api_base, "api_key": "instant-service-key", "cache": False}
     return (
@@ -181,7 +186,7 @@ def _evaluate(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
         )
         return [score for _, _, score in evaluate(program).results]
 
-    with dspy.context(lm=_lm(api_base, kind)):
+    with dspy.context(lm=service_lm(api_base, kind)):
         yield run
 
 
@@ -190,7 +195,7 @@ def _slots(api_base: str, workers: int, kind: str, executor: Executor) -> Iterat
     """A search's slots over one executor; nothing is kept."""
     program = dspy.Predict("question -> answer")
     # The runner keeps the context that it was made in.
-    with dspy.context(lm=patient(_lm(api_base, kind))), asyncio.Runner() as runner:
+    with dspy.context(lm=patient(service_lm(api_base, kind))), asyncio.Runner() as runner:
         slots = Slots(executor.start(workers), Fixed(workers))
 
         async def bought(batch: Sequence[dspy.Example]) -> list[float]:
@@ -211,7 +216,7 @@ def _slots(api_base: str, workers: int, kind: str, executor: Executor) -> Iterat
 @contextmanager
 def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     """A compile that validates a student: journal, books, memo and all."""
-    lm, probe = _lm(api_base, kind), Validation(probe=False)
+    lm, probe = service_lm(api_base, kind), Validation(probe=False)
     settings: dict[str, Any] = {"num_threads": workers, "validation": probe, "tracker": ()}
     optimizer = Combee(_metric, budget=Budget(updates=1), reflection_lm=lm, **settings)
 
@@ -272,9 +277,9 @@ def measure(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, 
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
+    if len(sys.argv) == 2:
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_serve())
+            asyncio.run(_serve(float(sys.argv[1])))
     else:
         sys.stdout.write(
             json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))) + "\n"
