@@ -30,9 +30,10 @@ _SET_BY_SET = {
     "labels": (4, _DRAWS, _LED),
     "decide": (6, _NEW_SETS, _AGGREGATORS),
     "wrong": (6, _WRONG_SETS, _AGGREGATORS),
+    "peers": (6, _NEW_SETS, ("floor", "gepa")),
 }
 
-PARTS = ("sets", "beside", "retention", "parts", "wide", "labels", "decide", "wrong")
+PARTS = ("sets", "beside", "retention", "parts", "wide", "labels", "decide", "wrong", "peers")
 """Parts of the study, the most important first."""
 
 

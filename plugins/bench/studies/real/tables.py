@@ -88,13 +88,13 @@ def read_cells(file: Path) -> list[Finished]:
 def tables(finished: Sequence[Finished]) -> str:
     """Return a page of tables in Markdown."""
     sections = [
-        ("Six rules", _by_method(finished, "sets", 6)),
+        ("Six rules", _by_method(finished, 6, "sets")),
         ("Beside them, on the first eight sets", _beside(finished)),
-        ("24 rules", _by_method(finished, "wide", 24)),
-        ("40 rules", _by_method(finished, "wide", 40)),
-        ("Labels from filings", _by_method(finished, "labels", 4)),
-        ("The aggregator: clean labels", _by_method(finished, "decide", 6)),
-        ("The aggregator: a fifth of the labels wrong", _by_method(finished, "wrong", 6)),
+        ("24 rules", _by_method(finished, 24, "wide")),
+        ("40 rules", _by_method(finished, 40, "wide")),
+        ("Labels from filings", _by_method(finished, 4, "labels")),
+        ("The aggregator, and `dspy.GEPA` beside it", _by_method(finished, 6, "decide", "peers")),
+        ("The aggregator: a fifth of the labels wrong", _by_method(finished, 6, "wrong")),
     ]
     parts = []
     for title, methods in sections:
@@ -107,11 +107,11 @@ def tables(finished: Sequence[Finished]) -> str:
 
 def _beside(finished: Sequence[Finished]) -> dict[str, dict[int, Learning]]:
     """Return the further methods, with the runs of the first three on the same sets."""
-    further = {**_by_method(finished, "beside", 6), **_by_method(finished, "parts", 6)}
+    further = _by_method(finished, 6, "beside", "parts")
     numbers = {number for own in further.values() for number in own}
     first = {
         name: {number: run for number, run in own.items() if number in numbers}
-        for name, own in _by_method(finished, "sets", 6).items()
+        for name, own in _by_method(finished, 6, "sets").items()
     }
     return {**first, **further} if further else {}
 
@@ -121,11 +121,11 @@ def _share(learned: Learning) -> float:
 
 
 def _by_method(
-    finished: Sequence[Finished], part: str, size: int
+    finished: Sequence[Finished], size: int, *parts: str
 ) -> dict[str, dict[int, Learning]]:
     methods: dict[str, dict[int, Learning]] = {name: {} for name in _FIRST}
     for done in sorted(finished, key=lambda done: (done.cell.number, done.cell.method)):
-        if (done.cell.part, done.cell.size) == (part, size) and done.learned is not None:
+        if done.cell.size == size and done.cell.part in parts and done.learned is not None:
             methods.setdefault(done.cell.method, {})[done.cell.number] = done.learned
     return {name: own for name, own in methods.items() if own}
 
