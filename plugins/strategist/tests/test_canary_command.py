@@ -47,7 +47,11 @@ def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
     assert "may be promoted  yes" in out
     assert "epsilon 0.2" in out
     assert "v2 shadow" in out
-    found = json.loads(shell("canary", "status", "qa", "--json", *given)[1])
+    code, out, err = shell(
+        "canary", "status", "qa", "--json", "--output", tmp_path / "page.html", *given
+    )
+    found = json.loads(out)
+    assert "40 of 20" in (tmp_path / "page.html").read_text()
     assert (found["pairs"], found["difference"], found["challenger"]) == (40, 1.0, 2)
     code, out, _ = shell("canary", "promote", "qa", *given, "--why", "better")
     assert (code, "version 2 is in production" in out) == (0, True)

@@ -11,6 +11,7 @@
 | ``_pool`` | threads for shadows and scores, never in a caller's way |
 | ``_events``, ``_evidence`` | what journals say; of a trial, each row read once |
 | ``_decide`` | the sequential test; status, promotion, rollback |
+| ``_page`` | how a canary stands, as a page |
 
 The registry alone decides what is served, by one alias: ``production``. Moving it is the whole
 commit of a promotion or a rollback. Evidence lies in the journals of the servers, which only a
@@ -28,6 +29,7 @@ from combee_strategist.canary._decide import (
 from combee_strategist.canary._events import ChangedJournals, RequestLabelled, open_journals
 from combee_strategist.canary._evidence import TrialEvidence
 from combee_strategist.canary._options import Clock, Serving
+from combee_strategist.canary._page import write_canary_page
 from combee_strategist.canary._publish import (
     LEAST_HOURS,
     propose_texts,
@@ -68,4 +70,5 @@ __all__ = [
     "seed_production",
     "status",
     "withdraw",
+    "write_canary_page",
 ]

@@ -92,11 +92,20 @@ def _status(
     uri: _Uri = None,
     log_dir: _Dir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write a page as well, here; without its ending.", show_default=False),
+    ] = None,
 ) -> None:
     """Show both versions side by side, and what is missing for a promotion."""
     from combee_strategist import canary
 
     standing = canary.status(canary.Registry(name, uri), log_dir)
+    if output is not None:
+        place = output.with_suffix("") if output.suffix in (".html", ".md") else output
+        place.parent.mkdir(parents=True, exist_ok=True)
+        canary.write_canary_page(standing, place)
+        typer.echo(f"Wrote {place}.html", err=as_json)
     plan = standing.plan.to_dict() if standing.plan else {}
     if as_json:
         record = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Interval", "bars", "curve", "intervals"]
+__all__ = ["Interval", "bars", "curve", "intervals", "progress"]
 
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 720, 240, 48, 30
 _TICKS = 5
@@ -31,23 +31,23 @@ class Interval:
 def curve(points: Sequence[tuple[float, float]], across: str, up: str) -> str:
     """Return a line through points of x and a share, both axes from 0."""
     step = _round_up(max((x for x, _ in points), default=0.0) / _TICKS)
-    most = step * _TICKS
+    most = step * max(1, math.ceil(max((x for x, _ in points), default=0.0) / step))
     width, height = _WIDTH - 2 * _LEFT, _HEIGHT - _BELOW - 10
 
     def place(x: float, y: float) -> str:
         return f"{_LEFT + width * x / most:.1f},{10 + height * (1 - min(1.0, max(0.0, y))):.1f}"
 
-    ticks = [share / _TICKS for share in range(_TICKS + 1)]
+    count = round(most / step)
     lines = [
         f'<path d="M{place(0, share)} H{_LEFT + width}" stroke="var(--line)"/>'
         f'<text x="{_LEFT - 6}" y="{14 + height * (1 - share):.0f}" text-anchor="end">'
         f"{share:.0%}</text>"
-        for share in ticks
+        for share in (tick / _TICKS for tick in range(_TICKS + 1))
     ]
     lines += [
-        f'<text x="{_LEFT + width * share:.0f}" y="{_HEIGHT - 14}" text-anchor="middle">'
-        f"{most * share:,.0f}</text>"
-        for share in ticks
+        f'<text x="{_LEFT + width * tick / count:.0f}" y="{_HEIGHT - 14}" text-anchor="middle">'
+        f"{step * tick:,.10g}</text>"
+        for tick in range(count + 1)
     ]
     line = " ".join(place(x, y) for x, y in points)
     dots = "".join(
@@ -76,6 +76,16 @@ def bars(rows: Sequence[tuple[str, float]]) -> str:
         f'<div class="bar"><b>{escape(label)}</b><span><i style="width:{100 * share / most:.1f}%">'
         f"</i></span><small>{share:.1%}</small></div>"
         for label, share in rows
+    )
+
+
+def progress(rows: Sequence[tuple[str, float, float]]) -> str:
+    """Return for each label a bar of how much is reached of what is wanted; full at all of it."""
+    return "".join(
+        f'<div class="bar{" better" if reached >= wanted else ""}"><b>{escape(label)}</b><span>'
+        f'<i style="width:{100 * min(1.0, reached / wanted) if wanted else 100:.1f}%"></i></span>'
+        f"<small>{round(reached, 2):,.10g} of {wanted:,.10g}</small></div>"
+        for label, reached, wanted in rows
     )
 
 

@@ -47,7 +47,7 @@ figcaption {{ color: var(--dim); font-size: .83rem }}
 .bar.better i {{ background: #00805c }}
 .bar.worse i {{ background: #d55e00 }}
 .bar.unshown i {{ background: #999 }}
-.bar u, .bar em {{ position: absolute; top: 0; height: 16px; border-left: 2px solid var(--line) }}
+.bar u, .bar em {{ position: absolute; top: 0; height: 16px; border-left: 2px solid var(--dim) }}
 .bar u.limit {{ border-left: 2px dashed var(--ink) }}
 .bar em {{ border-left: 3px solid var(--ink) }}
 @media (max-width: 600px) {{ .bar {{ grid-template-columns: 7rem 1fr 4.5rem }}
@@ -115,7 +115,9 @@ def _cards(body: str) -> str:
         lambda cell: f'<td><span class="chip {_TONES[cell[1]]}">{cell[1]}</span></td>',
         body,
     )
-    body = re.sub(rf"<td>({_ORIGINS})(?=:|</td>)", r'<td><span class="chip">\1</span>', body)
+    body = re.sub(
+        rf"<td>({_ORIGINS})(?:: *|(?=</td>))", r'<td><span class="chip">\1</span> ', body
+    )
     return "".join(f"<section>{part}</section>\n" for part in re.split(r"(?=<h2>)", body))
 
 
