@@ -73,10 +73,16 @@ def _date(at: float | None) -> str:
 def _heldout_facts(
     history: RunHistory, figures: RunFigures, candidates: Sequence[CandidateRow]
 ) -> dict[str, Any]:
-    """Return the held-out figures, and what became of each question; empty where none was read."""
+    """Return the held-out figures, empty where none was read, and what became of each question:
+    of validation where none was read.
+    """
     chosen, verdict = chosen_of(candidates), figures.verdict
+    purpose = "validation" if verdict is None else "heldout"
+    flips = (
+        flips_of(history, purpose, candidates[0].candidate, chosen.candidate) if chosen else {}
+    )
     if figures.heldout is None or verdict is None:
-        return {"heldout": {}, "flips": {}}
+        return {"heldout": {}, "flips": flips}
     receipts = [entry.event.difference for entry in history.entries(Receipt)]
     confidences = [difference.confidence for difference in receipts if difference]
     heldout = {
@@ -86,7 +92,6 @@ def _heldout_facts(
         "confidence": confidences[-1] if confidences else None,
         "looks": [entry.event for entry in history.entries(HeldoutRead)],
     }
-    flips = flips_of(history, candidates[0].candidate, chosen.candidate) if chosen else {}
     return {"heldout": heldout, "flips": flips}
 
 

@@ -65,12 +65,12 @@ def _kind_of(old: float | None, new: float, top: float) -> str:
     return "fixed" if new > old else "broken"
 
 
-def flips_of(history: RunHistory, before: str, after: str) -> dict[str, Any]:
-    """Return what became of each held-out question, and how many of each kind there are.
+def flips_of(history: RunHistory, purpose: str, before: str, after: str) -> dict[str, Any]:
+    """Return what became of each question of a purpose, and how many of each kind there are.
 
     Scores and numbers of effects alone: who has read a question can no longer hold it out.
     """
-    pairs = _pairs_of(history, "heldout", before, after)
+    pairs = _pairs_of(history, purpose, before, after)
     both = [pair for pair in pairs if pair.old is not None]
     counts = {kind: sum(pair.kind == kind for pair in both) for kind in _BEST_FIRST}
     return {**counts, "squares": sorted(both, key=lambda pair: _BEST_FIRST.index(pair.kind))}
