@@ -209,6 +209,26 @@ class PluginError(CombeeError):
     _says = "{kind} {name!r} from distribution {distribution!r} cannot be used: {reason}"
 
 
+# Of a checkout: no package index has ours yet, and whoever took a name there could bring anything.
+_FOLDERS = {
+    "combee-dspy": (".",),
+    "combee-bench": ("./plugins/simulator", "./plugins/strategist", "./plugins/bench"),
+}
+
+
+def how_to_install(distribution: str) -> str:
+    """Return the sentence that says how to install a distribution, such as ``combee-dspy[mlflow]``.
+
+    Ours are installed from a checkout.
+    """
+    name, bracket, extras = distribution.partition("[")
+    if not name.startswith("combee-"):
+        return f"Install it: pip install '{distribution}'"
+    *others, folder = _FOLDERS.get(name, (f"./plugins/{name.removeprefix('combee-')}",))
+    own = f"'{folder}[{extras}'" if bracket else folder
+    return f"Install it from the root of a checkout: pip install {' '.join((*others, own))}"
+
+
 @dataclass(eq=False, repr=False)
 class MissingDistributionError(CombeeError):
     """``what`` was asked for, such as ``"combee bench"``, is not installed; ``distribution`` brings
@@ -217,7 +237,11 @@ class MissingDistributionError(CombeeError):
 
     what: str
     distribution: str
-    _says = "{what} is not installed. Install it: pip install '{distribution}'"
+
+    def __post_init__(self) -> None:
+        super(CombeeError, self).__init__(
+            f"{self.what} is not installed. {how_to_install(self.distribution)}"
+        )
 
 
 class JournalError(CombeeError):

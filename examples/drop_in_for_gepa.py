@@ -3,7 +3,7 @@
     python examples/drop_in_for_gepa.py
 
 Both buy the same number of rollouts. A simulated service answers (``pip install
-combee-simulator``), so nothing is paid, and which of the two scores higher here is no
+./plugins/simulator``), so nothing is paid, and which of the two scores higher here is no
 claim about language models: ``combee bench speed`` is what compares them.
 """
 

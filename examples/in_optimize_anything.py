@@ -5,7 +5,7 @@
 Whatever text is optimized, each evaluation says what went wrong (``side_info``), and
 ``CombeeReflection`` turns many of those into lessons at once. Give it a larger minibatch: with the
 default of 3 there is nothing to divide. A simulated service answers (``pip install
-combee-simulator``), so nothing is paid, and the scores are no claim about language models.
+./plugins/simulator``), so nothing is paid, and the scores are no claim about language models.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from combee_dspy.benchmarks._base import Availability, Row
 from combee_dspy.benchmarks._network import within_reach
-from combee_dspy.exceptions import ArgumentValueError, DataSourceError
+from combee_dspy.exceptions import ArgumentValueError, DataSourceError, how_to_install
 from combee_dspy.files import check_plain
 
 _FILES = (".jsonl", ".json")
@@ -204,7 +204,7 @@ class RowSource:
         try:
             import datasets
         except ImportError as error:
-            remedy = "Install it with: pip install 'combee-dspy[benchmarks]'."
+            remedy = f"{how_to_install('combee-dspy[benchmarks]')}."
             raise self.error("the package datasets is not installed", remedy=remedy) from error
         return datasets
 

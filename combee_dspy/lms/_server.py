@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from combee_dspy.exceptions import LocalModelError
+from combee_dspy.exceptions import LocalModelError, how_to_install
 from combee_dspy.lms._weights import SMOLLM2, joined, weights
 from combee_dspy.strategies import parameters
 
@@ -92,7 +92,7 @@ def _started(options: EmbeddedOptions) -> Any:
     except ImportError as error:
         raise LocalModelError(
             f"the embedded model needs xllamacpp, which cannot be imported: {error}. "
-            "Install it with `pip install combee-dspy[local]`."
+            f"{how_to_install('combee-dspy[local]')}"
         ) from error
     path = (
         joined([Path(file) for file in options.files], options.sha256)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.exceptions import ArgumentValueError, TraceSourceError
+from combee_dspy.exceptions import ArgumentValueError, TraceSourceError, how_to_install
 from combee_dspy.strategies import parameters
 from combee_dspy.traces._base import TraceSource
 from combee_dspy.traces._fields import FieldPaths, RecordReader, check_paths
@@ -63,7 +63,9 @@ class HuggingFace(TraceSource):
         try:
             import datasets
         except ImportError as error:
-            raise self._error("the package datasets is not installed") from error
+            raise self._error(
+                f"the package datasets is not installed. {how_to_install('combee-dspy[benchmarks]')}"
+            ) from error
         rows = datasets.load_dataset(
             self.path,
             self.subset or None,

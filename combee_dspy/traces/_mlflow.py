@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
-from combee_dspy.exceptions import ArgumentValueError, TraceSourceError
+from combee_dspy.exceptions import ArgumentValueError, TraceSourceError, how_to_install
 from combee_dspy.lms.redact import scrub
 from combee_dspy.strategies import parameters
 from combee_dspy.traces._base import TraceSource
@@ -103,7 +103,9 @@ class MLflowTraces(TraceSource):
         try:
             import mlflow
         except ImportError as error:
-            raise self._error("mlflow is not installed: install combee-dspy[mlflow]") from error
+            raise self._error(
+                f"mlflow is not installed. {how_to_install('combee-dspy[mlflow]')}"
+            ) from error
         return mlflow.MlflowClient(tracking_uri=self.tracking_uri)
 
     def _error(
