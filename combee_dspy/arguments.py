@@ -275,9 +275,9 @@ def _trackers(settings: Settings) -> Iterator[ArgumentValueError]:
 
 
 def _keep(settings: Settings) -> Iterator[ArgumentValueError]:
-    grows = f"artifact {settings.artifact.name!r} has one text that grows."
+    trunk = f"artifact {settings.artifact.name!r} is always a trunk."
     if settings.keep == "pareto" and not settings.edits_instructions:
-        remedy = f"Leave keep out, or give 'trunk': {grows}"
+        remedy = f"Leave keep out, or give 'trunk': {trunk}"
         yield ArgumentValueError("search.keep", "pareto", "cannot keep this artifact", remedy)
     controller = settings.chosen_controller
     if controller is not None and settings.reflection_minibatch_size is not None:
@@ -285,7 +285,7 @@ def _keep(settings: Settings) -> Iterator[ArgumentValueError]:
         problem = "contradicts reflection_minibatch_size"
         yield ArgumentValueError("controller", controller, problem, remedy)
     if settings.keep == "trunk" and (unused := _unused_by_a_trunk(settings)):
-        remedy = f"Leave it out: {grows}"
+        remedy = f"Leave it out: {trunk}"
         if settings.edits_instructions:
             remedy = "Leave it out, or give Search(keep='pareto')."
         yield ArgumentValueError(unused[0], "given", "is of no use to a trunk", remedy)

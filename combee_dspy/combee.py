@@ -49,8 +49,8 @@ class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
 
     What one reflection call did over three rollouts is done over many: shards are read at once,
-    their lessons are compared by number, and enter a book that weighs them. One text grows with the
-    book, and its lines are tested; what only GEPA's search can use gets GEPA's search.
+    their lessons are compared by number, and enter a book that weighs them. A trunk serves the book
+    in one text, whose lines are tested; what only GEPA's search can use gets GEPA's search.
     ``Combee(…)`` works with the arguments of ``dspy.GEPA(…)``. Some defaults differ, such as the
     size of minibatches, which is planned; docs/from_gepa.md lists them.
 

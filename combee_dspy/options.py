@@ -37,7 +37,7 @@ class Search:
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
             overlap. Results depend on it; on the number of workers and on timing only by what the
             clock decides, such as planned sizes: with a fixed size, or with ``replay``, the same
-            answers give the same program. By default 2 where one text grows, else 1; 0 beside
+            answers give the same program. By default 2 in a trunk, else 1; 0 beside
             ``gepa_kwargs``, an ``instruction_proposer`` or a selector of your own, which are
             written for GEPA's order: 1 or 2 are refused there.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn

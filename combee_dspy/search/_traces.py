@@ -60,7 +60,7 @@ def add_traces(
     if data.traces is None:
         return splits
     if settings.keep != "trunk":
-        problem = "teach one text that grows, and this search keeps several"
+        problem = "teach a trunk, and this search keeps several texts"
         remedy = (
             "Leave out what only GEPA's search can use: Search(keep='pareto'), proposers and"
             " selectors of your own, gepa_kwargs, parts of dspy.Flex."

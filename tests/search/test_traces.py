@@ -351,7 +351,7 @@ def test_a_run_that_goes_on_leaves_what_its_source_has_got_since(
 
 
 def test_several_texts_cannot_be_compared_on_traces() -> None:
-    with pytest.raises(ArgumentValueError, match="one text that grows"):
+    with pytest.raises(ArgumentValueError, match="teach a trunk"):
         compiled(World.made(), search=Search(keep="pareto"))
 
 
