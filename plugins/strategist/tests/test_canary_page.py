@@ -58,6 +58,9 @@ def test_an_open_trial_shows_how_far_it_is_and_what_is_missing(tmp_path):
     assert "| v1 serving | 50 | 1 | 0.500 | 0.50 | 1,200 | unknown |" in text
     assert "| v2 shadow | 0 | 0 |  |  | 0 | 0.0000 |" in text
     assert "&lt;b&gt;new" in page
+    # A phone shows no heads: each cell says which column it is of.
+    assert '<td data-l="requests" style="text-align:right">50</td>' in page
+    assert "| epsilon | 0.02 | how much worse the challenger may be, in score units |" in text
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,8 @@ def test_the_bar_of_the_difference_is_coloured_as_the_bound_decides(tmp_path, lo
 
 
 def test_without_a_trial_the_page_says_why(tmp_path):
-    text, page = pages(CanaryStatus("qa", 1, None, missing=("no challenger is on trial",)), tmp_path)
+    text, page = pages(
+        CanaryStatus("qa", 1, None, missing=("no challenger is on trial",)), tmp_path
+    )
     assert "No version is on trial: no challenger is on trial." in text
     assert '<div class="bar' not in page

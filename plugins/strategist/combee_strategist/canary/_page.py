@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from combee_strategist.canary._decide import CanaryStatus
@@ -9,6 +10,18 @@ from combee_strategist.diagnosis.charts import Interval, intervals, progress
 from combee_strategist.diagnosis.page import write_page
 
 __all__ = ["write_canary_page"]
+
+
+_MEANINGS: Mapping[str, str] = {
+    "epsilon": "how much worse the challenger may be, in score units",
+    "target": "the least held-out score",
+    "level": "how often a worse challenger may be promoted, at most",
+    "pairs": "the fewest scored pairs",
+    "hours": "the least time of the trial",
+    "errors": "share of failures, over the incumbent's, at which it is taken back",
+    "score": "mean live score below which it is taken back",
+    "window": "latest requests over which failures and scores are counted",
+}
 
 
 def write_canary_page(standing: CanaryStatus, place: Path) -> None:
@@ -46,6 +59,7 @@ def write_canary_page(standing: CanaryStatus, place: Path) -> None:
         c=standing,
         headline=_headline(standing),
         terms={name: value for name, value in terms.items() if value is not None},
+        meanings=_MEANINGS,
     )
 
 

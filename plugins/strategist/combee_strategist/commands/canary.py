@@ -82,7 +82,9 @@ def publish(  # noqa: PLR0913 - each has a default
 
 
 canary_app = typer.Typer(
-    help="Try, promote and roll back a program.", no_args_is_help=True, rich_markup_mode=None
+    help="Try, promote and roll back a program.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -97,7 +99,7 @@ def _status(
         typer.Option(help="Write a page as well, here; without its ending.", show_default=False),
     ] = None,
 ) -> None:
-    """Show both versions side by side, and what is missing for a promotion."""
+    """Show both versions, and what a promotion still lacks."""
     from combee_strategist import canary
 
     standing = canary.status(canary.Registry(name, uri), log_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -52,7 +53,9 @@ figcaption {{ color: var(--dim); font-size: .83rem }}
 .bar em {{ border-left: 3px solid var(--ink) }}
 @media (max-width: 600px) {{ .bar {{ grid-template-columns: 7rem 1fr 4.5rem }}
   thead {{ display: none }} tbody, tr, td {{ display: block }} tr {{ padding: 8px 0;
-  border-bottom: 1px solid var(--line) }} td {{ border: 0; padding: 0 }}
+  border-bottom: 1px solid var(--line) }}
+  td {{ border: 0; padding: 0; text-align: left !important }} td:empty {{ display: none }}
+  td:not(:first-child, [data-l=""])::before {{ content: attr(data-l) ": "; color: var(--dim) }}
   td:first-child {{ font-weight: 600 }} }}
 </style></head>
 """
@@ -115,10 +118,20 @@ def _cards(body: str) -> str:
         lambda cell: f'<td><span class="chip {_TONES[cell[1]]}">{cell[1]}</span></td>',
         body,
     )
-    body = re.sub(
-        rf"<td>({_ORIGINS})(?:: *|(?=</td>))", r'<td><span class="chip">\1</span> ', body
-    )
+    body = re.sub(rf"<td>({_ORIGINS})(?:: *|(?=</td>))", r'<td><span class="chip">\1</span> ', body)
+    body = re.sub(r"<table>.*?</table>", lambda table: _label(table[0]), body, flags=re.DOTALL)
     return "".join(f"<section>{part}</section>\n" for part in re.split(r"(?=<h2>)", body))
+
+
+def _label(table: str) -> str:
+    """Return a table whose cells carry the head of their column: a phone shows no heads."""
+    heads = re.findall(r"<th[^>]*>(.*?)</th>", table)
+
+    def label_row(row: re.Match[str]) -> str:
+        numbers = itertools.count()
+        return re.sub(r"<td", lambda _: f'<td data-l="{heads[next(numbers)]}"', row[0])
+
+    return re.sub(r"<tr>\n?<td.*?</tr>", label_row, table, flags=re.DOTALL)
 
 
 @functools.cache
