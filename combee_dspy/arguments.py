@@ -52,16 +52,16 @@ _GROUPS: Mapping[str, type[object]] = {
     "privacy": Privacy,
 }
 
+_COMPILED = ("trainset", "valset", "heldout", "traces", "selection")
+"""What ``compile`` takes beside the program."""
+
 _ELSEWHERE: Mapping[str, str] = {
     **{
         name: f"{group}={options.__name__}({name}=…)"
         for group, options in _GROUPS.items()
         for name in inspect.signature(options).parameters
     },
-    **{
-        name: f"compile(program, {name}=…)"
-        for name in ("trainset", "valset", "heldout", "traces", "selection")
-    },
+    **{name: f"compile(program, {name}=…)" for name in _COMPILED},
     "patience": (
         "budget=Budget(…) | Patience(updates=…) to end a run that stands still, or"
         " search=Search(patience=…), seconds that a call waits for its service"
@@ -97,6 +97,22 @@ def refuse_unknown(arguments: Mapping[str, object], names: Iterable[str]) -> Non
             problem, remedy = "has a place of its own", f"Give {_ELSEWHERE[name]}."
         close = "" if name in _ELSEWHERE else did_you_mean(name, (*names, *_ELSEWHERE))
         raise ArgumentTypeError(name, value, problem, f"{close}{remedy}")
+
+
+def refuse_elsewhere(arguments: Mapping[str, object], teleprompter: type) -> None:
+    """Refuse what ``compile`` does not take.
+
+    The error says whether the teleprompter takes it, or which name of ``compile`` is nearest to it.
+
+    Raises:
+        ArgumentTypeError: There is any.
+    """
+    settings = inspect.signature(teleprompter).parameters
+    for name, value in arguments.items():
+        remedy = f"Give it to Combee(…, {name}=…)."
+        if name not in settings:
+            remedy = f"{did_you_mean(name, _COMPILED)}It takes {', '.join(_COMPILED)}."
+        raise ArgumentTypeError(name, value, "is no argument of compile", remedy)
 
 
 def check_arguments(arguments: Mapping[str, object]) -> Settings:

@@ -14,13 +14,19 @@ from gepa.core.adapter import ProposalFn
 from gepa.proposer.reflective_mutation.base import CandidateSelector, ReflectionComponentSelector
 
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.arguments import check_arguments, check_together, choose_keep, refuse_unknown
+from combee_dspy.arguments import (
+    check_arguments,
+    check_together,
+    choose_keep,
+    refuse_elsewhere,
+    refuse_unknown,
+)
 from combee_dspy.artifacts import Artifact
 from combee_dspy.controllers import BatchController
 from combee_dspy.costs import Costs
 from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import Heldout
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, did_you_mean
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.options import Privacy, Search, Validation
@@ -218,7 +224,9 @@ class Combee(Teleprompter):
         known = inspect.signature(dspy.GEPA).parameters
         for name, value in arguments.items():
             if name not in known:
-                remedy = f"Leave it out, or call Combee(…, {name}=…), which is no longer parity."
+                remedy = did_you_mean(name, known) or (
+                    f"Leave it out, or call Combee(…, {name}=…), which is no longer parity."
+                )
                 raise ArgumentTypeError(name, value, "is no argument of dspy.GEPA", remedy)
         return dspy.GEPA(metric, **arguments)
 
@@ -232,6 +240,7 @@ class Combee(Teleprompter):
         heldout: Sequence[dspy.Example] | Heldout | None = None,
         traces: Traces | None = None,
         selection: Selection | None = None,
+        **elsewhere: object,
     ) -> dspy.Module:
         """Return a better copy of a program.
 
@@ -249,6 +258,7 @@ class Combee(Teleprompter):
                 valset nothing is validated, and the report's first line says so.
             selection: Which traces are read; by default
                 :class:`~combee_dspy.traces.Selection`'s.
+            **elsewhere: Refused: settings belong to ``Combee(…)``.
 
         Returns:
             The program that was chosen on validation, with ``combee_report`` attached, and
@@ -269,6 +279,7 @@ class Combee(Teleprompter):
         Whatever ends a run once the student is validated has an attribute ``program``, the best one
         so far.
         """
+        refuse_elsewhere(elsewhere, Combee)
         if teacher is not None:
             raise ArgumentValueError(
                 "teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA."

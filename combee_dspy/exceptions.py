@@ -50,12 +50,13 @@ _PART, _SHORT = 3, 6  # letters
 def did_you_mean(wrong: str, names: Iterable[str]) -> str:
     """Return a question that names the nearest of some names, and a space; empty for none.
 
-    Near is a name that holds the wrong one, else one that is held by it, else one that differs by a
-    slip of the keyboard. Words that merely share letters, such as ``train`` and ``metric``, are
-    not.
+    Near is a name that differs by a slip or two in many letters, else one that holds the wrong
+    name, else one that is held by it, else one that differs by a slip of the keyboard. Words that
+    merely share letters, such as ``train`` and ``metric``, are not.
     """
     known = list(names)
     for near, cutoff in (
+        (known, 0.9),
         ([name for name in known if _is_part(wrong, name)], 0.0),
         ([name for name in known if _is_part(name, wrong)], 0.0),
         (known, 0.7 if len(wrong) <= _SHORT else 0.75),

@@ -356,7 +356,7 @@ def installed() -> tuple[Entry, ...]:
 
     def describe(entry: Entry) -> str:
         text = inspect.getdoc(_class_of(entry)) or ""
-        return " ".join(text.partition("\n\n")[0].split())
+        return " ".join(text.partition("\n\n")[0].replace("``", "").split())
 
     return tuple(entry for kind in KINDS for entry in survey(_entries(kind), describe))
 

@@ -80,9 +80,9 @@ def _run_facts(run: dict[str, Any]) -> dict[str, Any]:
     if run["finished"]:
         span += f", over {write_time(run['finished'])}"
     recorded = f"{run['recorded']:,} recorded rollouts read: {run['traces']}"
-    claims = "fit" if run["supports_claims"] else "unfit"
+    claims = "supported" if run["supports_claims"] else "none: see the warnings"
     return {
-        "claims": "simulated" if run["simulated"] else claims,
+        "claims": "none: simulated" if run["simulated"] else claims,
         "run": f"{run['name']}, {run['state']}, {span}",
         "program": f"{run['program']}, seed {run['seed']}",
         "models": ", ".join(f"{role} {model}" for role, model in run["models"].items()),

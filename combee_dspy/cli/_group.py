@@ -63,6 +63,7 @@ _OF_BENCH = ("bench", "compare", "tune-scan")
 _SUMMARIES = {name: text for group in _GROUPS.values() for name, text in group.items()}
 
 _LINE = 2_000
+_COMPLETION = ("install_completion", "show_completion")
 
 INTERRUPTED = 130
 """The exit code of a command that was interrupted."""
@@ -107,6 +108,8 @@ def _load(entry: Entry) -> Any:
     except Exception as error:
         raise entry.error(f"{type(error).__name__}: {error}") from error
     command.name = entry.name
+    # Completion is of the whole of combee.
+    command.params = [part for part in command.params if part.name not in _COMPLETION]
     return command
 
 

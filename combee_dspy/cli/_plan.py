@@ -146,8 +146,11 @@ def _named_task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
 
 def _task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
     if config.lms is None or (config.data is None and config.traces is None):
-        missing = "lms" if config.lms is None else "data"
-        raise ArgumentValueError(missing, None, "is missing", "See combee run --help.")
+        missing, example = "data", "{benchmark: {name: formula-mini}}"
+        if config.lms is None:
+            missing, example = "lms", "{task: {model: openai/NAME, api_key_env: OPENAI_API_KEY}}"
+        remedy = f"Add a line such as {missing}: {example}. See combee run --help."
+        raise ArgumentValueError(missing, None, "is missing", remedy)
     data = read_data(config, folder)
     benchmark = data.benchmark
     program = _load(config, "program", benchmark.program if benchmark else None)

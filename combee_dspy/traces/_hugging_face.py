@@ -63,9 +63,8 @@ class HuggingFace(TraceSource):
         try:
             import datasets
         except ImportError as error:
-            raise self._error(
-                f"the package datasets is not installed. {how_to_install('combee-dspy[benchmarks]')}"
-            ) from error
+            remedy = how_to_install("combee-dspy[benchmarks]")
+            raise self._error(f"the package datasets is not installed. {remedy}") from error
         rows = datasets.load_dataset(
             self.path,
             self.subset or None,

@@ -8,6 +8,7 @@ default all of them.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.events import RunStarted, WarningRaised
-from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
+from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError, did_you_mean
 from combee_dspy.journal import Reader, RunHistory, failure_counts, journal_file, outcomes
 from combee_dspy.tracking._candidates import CandidateRow, candidate_named, read_candidates
 from combee_dspy.tracking._learned import compare_texts
@@ -274,7 +275,9 @@ def _may_read(action: int, first: str | None, second: str | None, *_: str | None
 
 
 def _unusable(where: str, error: Exception) -> ArgumentValueError:
-    remedy = f"Write one SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
+    missing = re.fullmatch(r"no such column: (\w+)", str(error))
+    close = did_you_mean(missing[1], ROLLOUT_COLUMNS) if missing else ""
+    remedy = f"{close}Write one SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
     return ArgumentValueError("where", where, f"cannot be used: {error}", remedy)
 
 

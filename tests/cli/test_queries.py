@@ -171,7 +171,10 @@ def test_a_replay_prints_where_to_look(shell, recorded, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["rollouts", "{}", "--where", "scor < 1"], "no such column: scor"),
+        (
+            ["rollouts", "{}", "--where", "scor < 1"],
+            "no such column: scor (got 'scor < 1'). Did you mean 'score'?",
+        ),
         (["rollouts", "{}", "--where", "1); DELETE FROM run; --"], "where cannot be used"),
         (["rollouts", "{}", "--run", "other"], "1 (main)"),
         (["rollouts", "nowhere"], "holds no run"),

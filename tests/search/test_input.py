@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Budget, Combee, Costs, Search, Validation
+from combee_dspy import Budget, Combee, Costs, Search, Validation, load_benchmark
 from combee_dspy.aggregators import SingleCall
 from combee_dspy.arguments import _ELSEWHERE
 from combee_dspy.costs import Price
@@ -83,6 +83,7 @@ def test_an_argument_that_cannot_be_used_is_refused_by_name(
         (lambda: Combee(metric, auto="light", stalenes=1), "staleness"),
         (lambda: Combee(metric, auto="light", aggregator="unoin"), "union"),
         (lambda: Budget(roll=3), "rollouts"),
+        (lambda: load_benchmark("formula-mni"), "formula-mini"),
         (lambda: Search(stalenes=1), "staleness"),
         (lambda: Combee(metric, auto="light", threads=4), "num_threads"),
         (lambda: Combee(metric, auto="light", batch_size=8), "reflection_minibatch_size"),
@@ -218,6 +219,14 @@ def test_every_argument_of_gepa_is_an_argument_of_combee_with_its_default(world:
     assert type(parity) is dspy.GEPA
     with pytest.raises(ArgumentTypeError, match=r"is no argument of dspy\.GEPA"):
         Combee.parity(metric, auto="light", aggregator="union")
+    with pytest.raises(ArgumentTypeError, match="Did you mean 'num_threads'"):
+        Combee.parity(metric, auto="light", num_thread=4)
+    with pytest.raises(
+        ArgumentTypeError, match=r"trainse is no argument .* Did you mean 'trainset'"
+    ):
+        world.combee().compile(dspy.Predict("question -> answer"), trainse=[])
+    with pytest.raises(ArgumentTypeError, match=r"Give it to Combee\(…, seed=…\)"):
+        world.combee().compile(dspy.Predict("question -> answer"), seed=1)
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,7 @@ def _heldout_facts(
     """
     chosen, verdict = chosen_of(candidates), figures.verdict
     purpose = "validation" if verdict is None else "heldout"
-    flips = (
-        flips_of(history, purpose, candidates[0].candidate, chosen.candidate) if chosen else {}
-    )
+    flips = flips_of(history, purpose, candidates[0].candidate, chosen.candidate) if chosen else {}
     if figures.heldout is None or verdict is None:
         return {"heldout": {}, "flips": flips}
     receipts = [entry.event.difference for entry in history.entries(Receipt)]
