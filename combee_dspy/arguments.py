@@ -134,7 +134,7 @@ def check_arguments(arguments: Mapping[str, object]) -> Settings:
         remedy = "Leave it out, or use Combee.parity, which is dspy.GEPA itself."
         raise ArgumentValueError("max_merge_invocations", merges, "merges no candidates", remedy)
     if arguments["use_wandb"] and not _is_installed("wandb"):
-        raise MissingDistributionError("what use_wandb=True logs to", "wandb")
+        raise MissingDistributionError("use_wandb=True", "wandb")
     artifact, operators = _build_artifact(arguments["artifact"], arguments["operators"])
     tracker = arguments["tracker"]
     if tracker is None and arguments["use_mlflow"]:

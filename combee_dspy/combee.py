@@ -221,10 +221,10 @@ class Combee(Teleprompter):
             ArgumentTypeError: One is an argument of ``Combee`` alone.
         """
         arguments: dict[str, Any] = kwargs
-        known = inspect.signature(dspy.GEPA).parameters
+        theirs = inspect.signature(dspy.GEPA).parameters
         for name, value in arguments.items():
-            if name not in known:
-                remedy = did_you_mean(name, known) or (
+            if name not in theirs:
+                remedy = did_you_mean(name, theirs) or (
                     f"Leave it out, or call Combee(…, {name}=…), which is no longer parity."
                 )
                 raise ArgumentTypeError(name, value, "is no argument of dspy.GEPA", remedy)

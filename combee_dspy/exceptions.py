@@ -54,12 +54,12 @@ def did_you_mean(wrong: str, names: Iterable[str]) -> str:
     name, else one that is held by it, else one that differs by a slip of the keyboard. Words that
     merely share letters, such as ``train`` and ``metric``, are not.
     """
-    known = list(names)
+    candidates = list(names)
     for near, cutoff in (
-        (known, 0.9),
-        ([name for name in known if _is_part(wrong, name)], 0.0),
-        ([name for name in known if _is_part(name, wrong)], 0.0),
-        (known, 0.7 if len(wrong) <= _SHORT else 0.75),
+        (candidates, 0.9),
+        ([name for name in candidates if _is_part(wrong, name)], 0.0),
+        ([name for name in candidates if _is_part(name, wrong)], 0.0),
+        (candidates, 0.7 if len(wrong) <= _SHORT else 0.75),
     ):
         if close := difflib.get_close_matches(wrong, near, n=1, cutoff=cutoff):
             return f"Did you mean {close[0]!r}? "
@@ -211,10 +211,7 @@ class PluginError(CombeeError):
 
 
 # Of a checkout: no package index has ours yet, and whoever took a name there could bring anything.
-_FOLDERS = {
-    "combee-dspy": (".",),
-    "combee-bench": ("./plugins/simulator", "./plugins/strategist", "./plugins/bench"),
-}
+_ALL = (".", "./plugins/simulator", "'./plugins/strategist[mlflow]'", "./plugins/bench")
 
 
 def how_to_install(distribution: str) -> str:
@@ -225,9 +222,11 @@ def how_to_install(distribution: str) -> str:
     name, bracket, extras = distribution.partition("[")
     if not name.startswith("combee-"):
         return f"Install it: pip install '{distribution}'"
-    *others, folder = _FOLDERS.get(name, (f"./plugins/{name.removeprefix('combee-')}",))
-    own = f"'{folder}[{extras}'" if bracket else folder
-    return f"Install it from the root of a checkout: pip install {' '.join((*others, own))}"
+    folder = "." if name == "combee-dspy" else f"./plugins/{name.removeprefix('combee-')}"
+    words = f"'{folder}[{extras}'" if bracket else folder
+    if distribution == "combee-dspy[all]":
+        words = " ".join(_ALL)
+    return f"Install it from the root of a checkout: pip install {words}"
 
 
 @dataclass(eq=False, repr=False)
@@ -241,7 +240,8 @@ class MissingDistributionError(CombeeError):
 
     def __post_init__(self) -> None:
         super(CombeeError, self).__init__(
-            f"{self.what} is not installed. {how_to_install(self.distribution)}"
+            f"{self.what} needs {self.distribution}, which is not installed."
+            f" {how_to_install(self.distribution)}"
         )
 
 

@@ -55,10 +55,9 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         "plugins": "Show what is installed and what failed; start a plugin.",
     },
 }
-"""Our commands, and those of ``combee-bench`` and ``combee-strategist``, listed whether they are
-installed or not. Commands of others are listed last.
+"""Our commands, and those of distributions that ``combee-dspy[all]`` installs, listed whether they
+are installed or not. Commands of others are listed last.
 """
-_OF_BENCH = ("bench", "compare", "tune-scan")
 
 _SUMMARIES = {name: text for group in _GROUPS.values() for name, text in group.items()}
 
@@ -160,8 +159,7 @@ class CombeeGroup(TyperGroup):
         for entry in _published():
             if entry.name == name:
                 return name, _load(entry), rest
-        distribution = "combee-bench" if name in _OF_BENCH else "combee-strategist[mlflow]"
-        raise MissingDistributionError(f"combee {name}", distribution)
+        raise MissingDistributionError(f"combee {name}", "combee-dspy[all]")
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what goes wrong becomes one line and an exit code."""

@@ -69,7 +69,7 @@ def locate(config: LMConfig, folder: Path) -> LMConfig:
 def _simulator() -> ServiceMaker:
     service = cast("ServiceMaker | None", registry.extension("services", "simulated"))
     if service is None:
-        raise MissingDistributionError("the model 'simulated'", "combee-simulator")
+        raise MissingDistributionError("the model 'simulated'", "combee-dspy[all]")
     return service
 
 

@@ -222,8 +222,8 @@ def test_the_simulated_model_says_how_it_is_installed_and_simulates_only_benchma
     monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
     code, _, err = shell("run", written(SIMULATED))
     assert code == 2
-    assert "the model 'simulated' is not installed" in err
-    assert "from the root of a checkout: pip install ./plugins/simulator\n" in err
+    assert "the model 'simulated' needs combee-dspy[all], which is not installed" in err
+    assert "from the root of a checkout: pip install . ./plugins/simulator" in err
 
 
 TASKS = """
