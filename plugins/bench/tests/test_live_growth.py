@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 import dspy
@@ -20,14 +21,14 @@ from combee_dspy.events import encode
 from combee_dspy.journal import Journal
 from combee_dspy.json_texts import dump
 from combee_dspy.testing import ScriptedLM
-from combee_dspy.traces import Trace
 from combee_strategist.canary import RequestLabelled
 from combee_strategist.canary._events import effect_of
 from combee_strategist.canary._pairs import Answer
 from combee_strategist.live import Live
-from combee_strategist.live._evidence import drifted
-from combee_strategist.live._served import ServedRequests, ServedRow, is_behind
+from combee_strategist.live._evidence import _PEACE
+from combee_strategist.live._served import ServedRequests, is_behind
 from plugins.bench.tests.sizes import show, size
+from studies.fortnight.drift import DriftOptions, run
 
 T = TypeVar("T")
 NOW, YEAR, SERVERS = 1_700_000_000.0, 365 * 86_400.0, 10
@@ -111,21 +112,10 @@ def test_a_tick_reads_what_came_since_the_last_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("right", [0.95, 0.8])
-@pytest.mark.parametrize("slices", [1, 24])
-def test_drift_that_is_told_by_chance_sets_nothing_aside(slices: int, right: float) -> None:
-    days, alarms = size("days", 90), []
-    for seed in range(size("seeds", 4)):
-        stream, rows, since = random.Random(seed), list[ServedRow](), dict[str, float]()
-        alarms.append(0)
-        for _ in range(days * 4):  # 71 labels a day, four sessions
-            for _ in range(71 // 4):
-                number = len(rows) + 1
-                trace = Trace(f"r{number}", {}, {}, score=float(stream.random() < right))
-                name = f"s{stream.randrange(slices)}"
-                rows.append(ServedRow(trace, float(number), (), name, False, True))
-            for drift in drifted(rows, since):
-                alarms[-1] += 1
-                since[drift.slice] = drift.since
-                assert not drift.whole
-    show({"slices": slices, "right": right, "days": days, "alarms": alarms})
+def test_drift_is_rarely_told_by_chance_and_sets_nothing_aside() -> None:
+    seeds, days = size("seeds", 2), size("days", 90)
+    options = DriftOptions(seeds=tuple(range(seeds)), days=days)
+    rows = [*islice(run(options), 4 * seeds)]  # before those of the fortnight
+    show({row.world: row.false for row in rows})
+    assert not any(row.whole for row in rows)
+    assert fmean(row.false for row in rows) <= days * options.labels / _PEACE

@@ -24,11 +24,15 @@ def served(pattern):
 
 
 def test_a_slice_in_which_a_minority_goes_wrong_is_seen_as_drifted():
-    before = "1111101111" * 7
-    (drift,) = drifted(served(before + "1101" * 16), {})
-    assert (drift.slice, 70 <= drift.since < 90) == ("all", True)
+    before = "1111101111" * 30
+    (drift,) = drifted(served(before + "110" * 32), {})
+    assert (drift.slice, 300 <= drift.since < 320) == ("all", True)
     assert drifted(served(before * 2), {}) == []
-    assert drifted(served(before + "0000"), {})[0].since == 70
+    assert drifted(served(before + "0" * 8), {})[0].since == 300
+
+
+def test_a_share_of_few_requests_is_not_taken_for_sure():
+    assert drifted(served("1" * 8 + "0" * 4), {}) == []
 
 
 def test_a_line_takes_the_place_of_what_it_contradicts():

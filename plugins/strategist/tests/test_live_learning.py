@@ -153,11 +153,15 @@ def test_drift_is_told_and_outdated_rules_leave(desk):
     trial(here)
     assert "promote" in actions(here.live.tick())
     here.server.refresh()
-    for _ in range(4):
-        here.label(*GOODS, trusted=True)
-        here.label(*GOODS)
+    for _ in range(20):
+        here.label("ant", "bell", trusted=True)
+        here.label("ant", "bell")
         here.clock.pass_hours(6)
     here.rules |= {"ant": "Z0", "bell": "Z1"}
+    for _ in range(4):
+        here.label("ant", "bell", trusted=True)
+        here.label("ant", "bell")
+        here.clock.pass_hours(2)
     for _ in range(11):
         here.label(*GOODS, trusted=True)
         here.label(*GOODS)

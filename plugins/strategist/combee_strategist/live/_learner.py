@@ -204,7 +204,7 @@ class LiveLearner:
         return False
 
     def _tell_drift(self, rows: Sequence[ServedRow], begun: SessionBegun) -> None:
-        """Say which slices have drifted, and what else has moved, once for a session."""
+        """Say which slices have drifted, and what of the mix has moved; that once in a window."""
         number, log = begun.number, self._log
         drifts = [item for item in log.decisions if item.action == "drift"]
         for drift in drifted(rows, {item.text: item.since for item in drifts}):
@@ -218,7 +218,8 @@ class LiveLearner:
                     entire=drift.whole,
                 )
             )
-        said = {item.why for item in drifts if item.session == number}
-        for why in moved(rows, begun.at - self._setup.gate.recent * DAY):
-            if why not in said:
+        since = begun.at - self._setup.gate.recent * DAY
+        heads = {item.why.split(":")[0] for item in drifts if item.at >= since}
+        for why in moved(rows, since):
+            if why.split(":")[0] not in heads:
                 log.decide(LiveDecision("drift", why, number))

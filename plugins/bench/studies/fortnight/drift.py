@@ -1,0 +1,207 @@
+"""Alarms of drift: how many by chance in 90 days, and how soon the fortnight's drift is seen.
+
+The plan is studies/fortnight/README.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from combee_dspy.strategies import parameters
+from combee_dspy.streams import derive
+from combee_dspy.traces import Trace
+from combee_strategist.live import Gate, Learning
+from combee_strategist.live._evidence import Drift, drifted, moved
+from combee_strategist.live._options import HOUR
+from combee_strategist.live._served import ServedRow
+from studies.fortnight.world import BEGIN, DAY, DRIFT_DAY, World, make_world
+
+_FAILURES = "the mix of failures has moved"
+
+Rule = Callable[[Sequence[ServedRow], dict[str, float]], list[Drift]]
+
+
+@parameters
+class DriftOptions:
+    """Count alarms of drift by chance, and days to the first one where rules change.
+
+    Args:
+        seeds: The seeds, by comma.
+        days: Days without a drift.
+        labels: Labels on each of them.
+        requests: Requests of each fortnight.
+        rule: ``now``, or what was used ``before``.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(100, 110))
+    days: Annotated[int, Field(ge=1)] = 90
+    labels: Annotated[int, Field(ge=1)] = 71
+    requests: Annotated[int, Field(ge=280)] = 20_000
+    rule: Literal["now", "before"] = "now"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRow:
+    """What one world of one seed came to.
+
+    Attributes:
+        world: Its name.
+        seed: Its seed.
+        false: Alarms where nothing had changed.
+        whole: Of these, how many said that a whole slice had drifted.
+        days: Days from the drift to the first true alarm; ``None`` for never, or without a drift.
+        told: How many slices that drifted were told of.
+    """
+
+    world: str
+    seed: int
+    false: int
+    whole: int
+    days: float | None = None
+    told: int = 0
+
+
+def run(options: DriftOptions) -> Iterator[DriftRow]:
+    """Yield a row for each world and seed."""
+    rule = drifted if options.rule == "now" else drifted_before
+    for slices in (1, 24):
+        for right in (0.95, 0.8):
+            for seed in options.seeds:
+                rows = _unchanged(
+                    options, slices, right, derive(seed, "drift", f"{slices} {right}")
+                )
+                alarms = _alarms(rows, rule)
+                whole = sum(entire for _, _, entire in alarms)
+                yield DriftRow(f"{slices} slices, right {right:.2f}", seed, len(alarms), whole)
+    for sliced in (False, True):
+        for seed in options.seeds:
+            yield _fortnight(make_world(seed, options.requests), seed, sliced, rule)
+
+
+def line(options: DriftOptions, row: DriftRow) -> str:
+    """Return a row in words."""
+    days = "" if row.days is None else f", {row.days:.2f} days, {row.told} told"
+    return f"{row.world}, seed {row.seed}: {row.false} false alarms{days}"
+
+
+def table(options: DriftOptions, rows: Sequence[DriftRow]) -> str:
+    """Return the tables of docs/results/live.md."""
+    worlds = {row.world: [each for each in rows if each.world == row.world] for row in rows}
+    lines = ["| world | false alarms | mean | whole | days to detection | told |"]
+    lines.append("| --- | --- | ---: | ---: | --- | --- |")
+    for name, members in worlds.items():
+        days = [f"{row.days:.2f}" if row.days is not None else "never" for row in members]
+        drifts = any(row.told or row.days is not None for row in members)
+        cells = (
+            ", ".join(str(row.false) for row in members),
+            f"{fmean(row.false for row in members):.2f}",
+            str(sum(row.whole for row in members)),
+            ", ".join(days) if drifts else "",
+            ", ".join(str(row.told) for row in members) if drifts else "",
+        )
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _unchanged(
+    options: DriftOptions, slices: int, right: float, stream: random.Random
+) -> list[ServedRow]:
+    count = options.days * options.labels
+    return [
+        _row(
+            number,
+            BEGIN + number * DAY / options.labels,
+            f"s{stream.randrange(slices)}",
+            stream.random() < right,
+        )
+        for number in range(count)
+    ]
+
+
+def _fortnight(world: World, seed: int, sliced: bool, rule: Rule) -> DriftRow:
+    labelled = [
+        (request.label_at, request.row)
+        for request in world.requests
+        if request.label_at is not None
+    ]
+    rules = world.launch.truth.rules
+    rows = [
+        _row(
+            number,
+            at,
+            row.case.category if sliced else "all",
+            rules[row.case.category] == row.label,
+        )
+        for number, (at, row) in enumerate(sorted(labelled, key=lambda item: item[0]))
+    ]
+    changed = {name for name, code in rules.items() if world.drifted.rules[name] != code}
+    start = BEGIN + DRIFT_DAY * DAY
+    alarms = _alarms(rows, rule)
+    # The mix of failures does move with the drift: that is no false alarm.
+    false = [
+        entire
+        for name, at, entire in alarms
+        if at < start or not (name in changed or name in ("all", _FAILURES))
+    ]
+    true = [(name, at) for name, at, _ in alarms if at >= start and name in {*changed, "all"}]
+    return DriftRow(
+        "fortnight, a slice for each rule" if sliced else "fortnight, 1 slice",
+        seed,
+        len(false),
+        sum(false),
+        (true[0][1] - start) / DAY if true else None,
+        len({name for name, _ in true}),
+    )
+
+
+def _row(number: int, at: float, slice_: str, right: bool) -> ServedRow:
+    trace = Trace(f"r{number}", {}, {}, score=float(right))
+    return ServedRow(trace, at, (), slice_, trusted=False, teaches=True)
+
+
+def _alarms(rows: Sequence[ServedRow], rule: Rule) -> list[tuple[str, float, bool]]:
+    """Return slice, time and whether all of it drifted of each alarm, told as the learner does."""
+    learning, recent = Learning(), Gate().recent * DAY
+    known, told = dict[str, float](), dict[str, float]()
+    alarms, wrong, looked = list[tuple[str, float, bool]](), 0, BEGIN
+    for place, row in enumerate(rows):
+        wrong += not row.trace.score
+        if wrong < (learning.least if row.at - looked < learning.hours * HOUR else 1):
+            continue
+        wrong, looked, seen = 0, row.at, rows[: place + 1]
+        for drift in rule(seen, known):
+            known[drift.slice] = drift.since
+            alarms.append((drift.slice, row.at, drift.whole))
+        for why in moved(seen, row.at - recent) if rule is drifted else ():
+            if row.at - told.get(why.split(":")[0], 0.0) > recent:
+                told[why.split(":")[0]] = row.at
+                alarms.append((why.split(":")[0], row.at, False))
+    return alarms
+
+
+def drifted_before(rows: Sequence[ServedRow], known: dict[str, float]) -> list[Drift]:
+    """Return the slices that the rule of before would have told of, for comparison."""
+    from scipy import stats
+
+    drifts = []
+    for name in sorted({row.slice for row in rows}):
+        members = [row for row in rows if row.slice == name and row.at >= known.get(name, 0.0)]
+        marks, looks, whole = [bool(row.trace.score) for row in members], [], False
+        for size in (4, 8, 16, 32, 64):
+            right, before, earlier = sum(marks[-size:]), sum(marks[:-size]), len(marks) - size
+            if earlier < size:
+                break
+            share = (before + 1) / (earlier + 2)
+            looks.append((float(stats.binom.cdf(right, size, share)), size))
+            whole |= share > 0.5 and float(stats.binom.cdf(right, size, 0.5)) <= 0.01
+        chance, size = min(looks, default=(1.0, 0))
+        if chance <= 0.002:
+            since = next(row.at for row in members[-size:] if not row.trace.score)
+            drifts.append(Drift(name, since, "", whole))
+    return drifts
