@@ -12,8 +12,9 @@ from combee_dspy.cli import _lms
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedLM
 from combee_strategist.commands.live import live
+from combee_strategist.live import Gate
 from plugins.strategist.tests.lives import GOODS, desk_answer, reader_answer
-from plugins.strategist.tests.test_live_learning import trial
+from plugins.strategist.tests.test_live_learning import actions, trial
 
 
 def test_the_page_says_what_was_learned_from_what_and_what_waits(desk):
@@ -50,6 +51,37 @@ def test_a_review_shows_the_diff_and_the_requests_behind_each_line(desk):
     assert "| + | - the code for cup is K2 |" in review
     assert line.sources[0] in review
     assert "mends 1, spoils 0" in review
+
+
+def test_the_page_has_the_review_of_what_is_on_trial(desk):
+    here = desk(approve="human")
+    here.label(*GOODS)
+    here.live.tick()
+    home = here.live._setup.home
+    trial = (home / "live.md").read_text().partition("## Day by day")[0]
+    assert "| + | the code for cup is K2 |" in trial
+    for file in (home / "live.html", home / "review" / "v2.html"):
+        assert "<td>+</td>\n<td>the code for cup is K2</td>" in file.read_text()
+
+
+def test_the_page_asks_for_a_person_though_a_later_session_came_to_nothing(desk):
+    here = desk(trusted=(), gate=Gate(share=0.5, recent=2.0))
+    here.label(*GOODS * 3)
+    assert "propose" in actions(here.live.tick())
+    here.clock.pass_hours(9)
+    here.label("ant", "bell", "ant", "bell", ant="K9", bell="K9")
+    assert "refuse" in actions(here.live.tick())
+    page = here.live.write_page().with_suffix(".md").read_text()
+    assert "a person must approve it" in page
+
+
+def test_what_was_never_run_is_not_said_to_have_passed(desk):
+    here = desk(trusted=(), gate=Gate(share=0.001))
+    here.label(*GOODS)
+    assert actions(here.live.tick()) == ["learn", "refuse"]
+    page = (here.live._setup.home / "live.md").read_text()
+    assert "no labelled row is there to gate on" in page
+    assert "passed" not in page
 
 
 def test_what_is_hostile_is_text_on_the_page(desk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import dspy
@@ -13,9 +14,10 @@ from combee_dspy.journal import Reader
 from combee_dspy.records import CallUsage
 from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.traces import Selection
+from combee_strategist import canary
 from combee_strategist.canary import RequestLabelled, promote, propose_texts, rollback, withdraw
 from combee_strategist.exceptions import RegistryError
-from combee_strategist.live import Learning
+from combee_strategist.live import Learning, _shipping
 from combee_strategist.live._budget import DayBudget
 from combee_strategist.live._served import ServedRequests, is_behind
 from plugins.strategist.tests.lives import GOODS, desk_answer, metric
@@ -97,6 +99,73 @@ def test_servers_may_take_back_what_was_shipped_without_a_line(desk):
     assert "promote" not in actions(here.live.tick())
 
 
+def test_a_removed_line_does_not_get_into_production_by_its_trial(desk):
+    here = desk()
+    here.label(*GOODS)
+    here.live.tick()
+    trial(here)
+    here.live.remove("The code for cup is K2.", who="ada")
+    assert moves(here.live.tick())[:2] == ["remove", "withdraw"]
+    assert here.live._setup.registry().at("production") == 1
+    book = here.live._learner._log.books["self"]
+    assert not [lesson for lesson in book.lessons if lesson.state == "retired"]
+    here.label(*GOODS * 2)
+    here.live.tick()
+    trial(here)
+    here.live.tick()
+    assert not any("cup" in line for line in served_lines(here))
+    assert "the code for ant is K0" in served_lines(here)
+
+
+def test_what_is_promoted_by_hand_after_a_roll_back_is_seen(desk):
+    here = desk()
+    promoted(here)
+    registry = here.live._setup.registry()
+    rollback(registry, who="ops", why="pager")
+    assert moves(here.live.tick()) == ["roll back"]
+    registry.move("promote", 1, 2, "ada", "it was the pager")
+    (again,) = here.live.tick()
+    assert (again.action, again.version) == ("promote", 2)
+    rollback(registry, who="ops", why="it was not")
+    assert moves(here.live.tick()) == ["roll back"]
+
+
+def test_a_trial_goes_on_though_somebody_changes_what_serves(desk):
+    here = desk()
+    promoted(here)
+    here.rules |= {"ant": "Z0", "bell": "Z1"}
+    for _ in range(6):
+        here.label(*GOODS, trusted=True)
+        here.label(*GOODS)
+        here.clock.pass_hours(6)
+        if "propose" in actions(here.live.tick()):
+            break
+    setup = here.live._setup
+    registry = setup.registry()
+    registry.move("promote", 2, 1, "ada", "by hand")
+    assert moves(here.live.tick()) == ["promote"]
+    version = registry.at("challenger")
+    here.live.reject(version, who="bob")
+    assert moves(here.live.tick()) == ["reject", "withdraw"]
+
+
+def test_pairs_that_come_while_a_version_is_promoted_do_not_end_the_learner(desk, monkeypatch):
+    here = desk()
+    here.label(*GOODS)
+    here.live.tick()
+    trial(here)
+    looks = []
+
+    def status(*arguments, **more):
+        looks.append(1)
+        standing = canary.status(*arguments, **more)
+        return standing if len(looks) == 1 else replace(standing, missing=("one more pair",))
+
+    monkeypatch.setattr(_shipping, "status", status)
+    monkeypatch.setattr("combee_strategist.canary._decide.status", status)
+    assert moves(here.live.tick()) == ["promote"]
+
+
 def test_a_learner_that_died_while_it_took_a_version_back_retires_its_lines_once(desk, monkeypatch):
     here = desk(approve="human")
     here.label(*GOODS)
@@ -156,6 +225,14 @@ def test_what_a_session_came_to_is_shipped_before_the_next_begins(desk, monkeypa
     here.label(*GOODS)
     here.label(*GOODS)
     assert moves(here.live.tick()) == ["propose"]
+
+
+def test_a_text_that_the_registry_does_not_keep_is_refused(desk, monkeypatch):
+    here = desk()
+    monkeypatch.setattr("combee_strategist.canary._registry._LONGEST", 100)
+    here.label(*GOODS)
+    assert actions(here.live.tick()) == ["learn", "refuse"]
+    assert here.live.tick() == ()
 
 
 def test_a_challenger_of_somebody_else_is_waited_for(desk):

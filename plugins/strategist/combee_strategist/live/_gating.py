@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from statistics import fmean
 
 from combee_dspy.evaluation import Receipt, heldout_identity
 from combee_dspy.lessons import Book, BookLesson
@@ -66,7 +67,7 @@ class _Gating:
         if text == serves:
             return self._ended("no new line mends a trusted row", new)
         gone = [
-            replace(self._evidence(line), new=False, why="replaced")
+            replace(self._evidence(line), new=False, passed=True, why="replaced")
             for line in sorted(serves - text)
         ]
         texts = lines.texts(text)
@@ -85,7 +86,15 @@ class _Gating:
         refused = refusal(by_set, session.setup.gate) or self._beside_challenger(texts, results)
         ended = replace(
             self._ended(refused, [*new, *gone]),
-            sets={name: SetScores.of(part) for name, part in by_set.items() if part},
+            sets={
+                name: SetScores(
+                    len(part),
+                    fmean(item.before for item in part),
+                    fmean(item.after for item in part),
+                )
+                for name, part in by_set.items()
+                if part
+            },
         )
         if refused:
             return ended

@@ -89,19 +89,8 @@ class LiveLearner:
 
     def _hear_people(self) -> None:
         heard = max((decision.line for decision in self._log.decisions), default=0)
-        for line, answer in read_answers(self._setup.home, heard):
-            if answer is None:
-                decision = LiveDecision("skip", "a line of people.jsonl cannot be read", line=line)
-            else:
-                decision = LiveDecision(
-                    answer.action,
-                    answer.why,
-                    version=answer.version,
-                    who=answer.who,
-                    text=answer.text,
-                    line=line,
-                )
-            self._log.decide(decision)
+        for answer in read_answers(self._setup.home, heard):
+            self._log.decide(answer)
 
     def _learn(self, registry: Registry) -> None:
         """Begin a session where one is due, and carry out what is open as far as the day pays."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from combee_dspy.search import user
 from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
 from combee_strategist.exceptions import RegistryError
 from combee_strategist.live._learner import LiveLearner
-from combee_strategist.live._log import DecisionReader, PersonAnswer, write_answer
+from combee_strategist.live._log import DecisionReader, write_answer
 from combee_strategist.live._options import Approve, Gate, Learning, Setup, Slices
 from combee_strategist.live._page import LiveCollector
 from combee_strategist.live._records import LiveDecision
@@ -203,15 +204,15 @@ class Live:
 
     def approve(self, version: int, *, who: str | None = None, why: str = "") -> None:
         """Say that a challenger may serve once its trial allows it; from any process."""
-        self._say(PersonAnswer("approve", who or user() or "unknown", why, version))
+        self._say(LiveDecision("approve", why, version=version), who)
 
     def reject(self, version: int, *, who: str | None = None, why: str = "") -> None:
         """Say that a challenger shall not serve; from any process."""
-        self._say(PersonAnswer("reject", who or user() or "unknown", why, version))
+        self._say(LiveDecision("reject", why, version=version), who)
 
     def remove(self, text: str, *, who: str | None = None, why: str = "") -> None:
         """Remove a lesson, which never returns, in other words neither; from any process."""
-        self._say(PersonAnswer("remove", who or user() or "unknown", why, text=text))
+        self._say(LiveDecision("remove", why, text=text), who)
 
     def close(self) -> None:
         """Let go of the learner's journal. Servers are closed by whoever made them."""
@@ -224,5 +225,5 @@ class Live:
             self._learner = LiveLearner(self._setup)
         return self._learner
 
-    def _say(self, answer: PersonAnswer) -> None:
-        write_answer(self._setup.home, answer)
+    def _say(self, answer: LiveDecision, who: str | None) -> None:
+        write_answer(self._setup.home, replace(answer, who=who or user() or "unknown"))

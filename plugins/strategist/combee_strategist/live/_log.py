@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
 
 import dspy
 import orjson
@@ -28,11 +27,12 @@ from combee_strategist.live._options import DAY, Setup
 from combee_strategist.live._page import Days, write_live_page
 from combee_strategist.live._records import LiveDecision, SessionBegun, SessionEnded
 
-__all__ = ["DecisionReader", "LearnerLog", "PersonAnswer", "read_answers", "write_answer"]
+__all__ = ["DecisionReader", "LearnerLog", "read_answers", "write_answer"]
 
 logger = logging.getLogger("combee_dspy")
 
 _PEOPLE = "people.jsonl"
+_ANSWERS = ("approve", "reject", "remove")
 
 
 class LearnerLog:
@@ -210,22 +210,11 @@ class DecisionReader:
             return tuple(self._decisions)
 
 
-@dataclass(frozen=True, slots=True)
-class PersonAnswer:
-    """What a person said of a version, or of a lesson."""
-
-    action: Literal["approve", "reject", "remove"]
-    who: str
-    why: str = ""
-    version: int | None = None
-    text: str = ""
+_DECISION = TypeAdapter(LiveDecision)
 
 
-_ANSWER = TypeAdapter(PersonAnswer)
-
-
-def write_answer(home: Path, answer: PersonAnswer) -> None:
-    """Append what a person said; the learner takes it up with its next tick.
+def write_answer(home: Path, answer: LiveDecision) -> None:
+    """Append what a person decided; the learner takes it up with its next tick.
 
     Raises:
         OSError: It cannot be written.
@@ -234,18 +223,19 @@ def write_answer(home: Path, answer: PersonAnswer) -> None:
     append_plain(home / _PEOPLE, orjson.dumps(asdict(answer)) + b"\n")
 
 
-def read_answers(home: Path, after: int) -> list[tuple[int, PersonAnswer | None]]:
-    """Return what came behind a line, with its number from 1; ``None`` for a line that cannot be
-    read. One that is still being written is left for later.
-    """
+def read_answers(home: Path, after: int) -> list[LiveDecision]:
+    """Return what people decided behind a line; a line that is still being written is left."""
     if not (home / _PEOPLE).exists():
         return []
     lines = read_plain(home / _PEOPLE).split(b"\n")[:-1]
-    return [(number, _read(line)) for number, line in enumerate(lines, 1) if number > after]
+    return [_read(line, number) for number, line in enumerate(lines, 1) if number > after]
 
 
-def _read(line: bytes) -> PersonAnswer | None:
+def _read(text: bytes, line: int) -> LiveDecision:
     try:
-        return _ANSWER.validate_json(line)
+        answer = _DECISION.validate_json(text)
     except ValidationError:
-        return None
+        answer = None
+    if answer is None or answer.action not in _ANSWERS:
+        return LiveDecision("skip", "a line of people.jsonl cannot be read", line=line)
+    return replace(answer, session=0, line=line)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from combee_strategist.live._records import (
     SessionEnded,
     answers_to,
     open_trial,
+    session_of,
 )
 
 __all__ = ["Days", "LiveCollector", "write_live_page", "write_review"]
@@ -33,39 +33,6 @@ _SCORED = "SELECT started, score FROM effect e WHERE purpose = 'score' AND score
 _NEW = "e.id > ? AND e.id <= ?"
 # What the page shows; the journal has all.
 _SOURCES, _SESSIONS, _DECISIONS = 5, 100, 1_000
-
-
-@dataclass(slots=True)
-class _Day:
-    """Sums of a day; means are for the page."""
-
-    name: str
-    sums: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    dollars: float = 0.0
-
-    @property
-    def labelled(self) -> int:
-        return self.sums["labelled"]
-
-    @property
-    def pairs(self) -> int:
-        return self.sums["pairs"]
-
-    @property
-    def score(self) -> str:
-        return self._mean("score", self.labelled)
-
-    @property
-    def incumbent(self) -> str:
-        return self._mean("incumbent", self.pairs)
-
-    @property
-    def challenger(self) -> str:
-        return self._mean("challenger", self.pairs)
-
-    def _mean(self, name: str, count: int) -> str:
-        return f"{self.sums[name] / count:.3f}" if count else ""
 
 
 class Days:
@@ -78,37 +45,51 @@ class Days:
 
     def __init__(self, requests: Path, journal: Path) -> None:
         self._journals, self._journal = ChangedJournals(requests), journal
-        self._days: dict[int, _Day] = {}
+        self._sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._read: Counter[Path] = Counter()
 
-    def rows(self) -> list[_Day]:
-        """Return the days so far, oldest first."""
+    def rows(self) -> list[dict[str, object]]:
+        """Return the days so far, oldest first, as the page shows them."""
         with Reader(self._journal) as reader:
             after = self._read[self._journal]
             upto = reader.rows("SELECT max(id) FROM effect")[0][0] or 0
             for started, tokens, dollars in reader.rows(f"{SPENT} AND {_NEW}", (after, upto)):
-                self._day(started).tokens += tokens
-                self._day(started).dollars += dollars or 0.0
+                self._add(started, tokens=tokens, dollars=dollars or 0.0)
             for started, score in reader.rows(f"{_SCORED} AND {_NEW}", (after, upto)):
-                self._day(started).sums.update({"labelled": 1, "score": score})
+                self._add(started, labelled=1, score=score)
             self._read[self._journal] = upto
         for reader in self._journals.open():
             for entry in RunHistory(reader).entries(PairScored, after=self._read[reader.path]):
                 pair = entry.event
-                sums = {"pairs": 1, "incumbent": pair.before, "challenger": pair.after}
-                self._day(pair.at).sums.update(sums)
+                self._add(pair.at, pairs=1, incumbent=pair.before, challenger=pair.after)
                 self._read[reader.path] = entry.id
-        return [self._days[number] for number in sorted(self._days)]
+        return [_day(number, sums) for number, sums in sorted(self._sums.items())]
 
-    def _day(self, at: float) -> _Day:
-        number = int(at // DAY)
-        name = f"{datetime.fromtimestamp(number * DAY, UTC):%d %b}"
-        return self._days.setdefault(number, _Day(name))
+    def _add(self, at: float, **amounts: float) -> None:
+        sums = self._sums[int(at // DAY)]
+        for name, amount in amounts.items():
+            sums[name] += amount
+
+
+def _day(number: int, sums: Mapping[str, float]) -> dict[str, object]:
+    def mean(name: str, count: str) -> str:
+        return f"{sums[name] / sums[count]:.3f}" if sums[count] else ""
+
+    return {
+        "name": f"{datetime.fromtimestamp(number * DAY, UTC):%d %b}",
+        "labelled": int(sums["labelled"]),
+        "score": mean("score", "labelled"),
+        "pairs": int(sums["pairs"]),
+        "incumbent": mean("incumbent", "pairs"),
+        "challenger": mean("challenger", "pairs"),
+        "tokens": int(sums["tokens"]),
+        "dollars": sums["dollars"],
+    }
 
 
 def write_live_page(
     setup: Setup,
-    days: Sequence[_Day],
+    days: Sequence[Mapping[str, object]],
     decisions: Sequence[LiveDecision],
     ended: Sequence[SessionEnded],
     books: Mapping[str, Book],
@@ -125,7 +106,7 @@ def write_live_page(
             f"{len(ended)} sessions, {sum(item.action == 'promote' for item in ships)} promotions."
             + (f" The last: {ships[-1].action}, {_when(ships[-1].at)}." if ships else "")
         ),
-        "open": _open_decisions(setup, decisions, ended),
+        "trial": _trial(setup, decisions, ended),
         "days": days,
         "sessions": [
             {
@@ -136,16 +117,7 @@ def write_live_page(
             }
             for session in reversed(ended[-_SESSIONS:])
         ],
-        "book": [
-            {
-                "text": lesson.text,
-                "state": lesson.state,
-                "requests": len(lesson.sources),
-                "why": lesson.reason,
-            }
-            for book in books.values()
-            for lesson in book.lessons
-        ],
+        "book": [lesson for book in books.values() for lesson in book.lessons],
         "audit": [
             {
                 "when": _when(item.at),
@@ -165,7 +137,7 @@ def write_live_page(
 
 def write_review(
     setup: Setup, version: int, before: Mapping[str, str], ended: SessionEnded
-) -> Path:
+) -> None:
     """Write what a version changes, with the evidence of each line, for a person to read.
 
     Raises:
@@ -177,24 +149,14 @@ def write_review(
         "name": setup.name,
         "version": version,
         "headline": f"Learned from {ended.taught} requests in session {ended.number}.",
-        "sets": [
-            {
-                "name": name,
-                "rows": scores.rows,
-                "before": f"{scores.before:.3f}",
-                "after": f"{scores.after:.3f}",
-            }
-            for name, scores in ended.sets.items()
-        ],
         "diffs": [
             (name, _diff(before[name], text))
             for name, text in ended.texts.items()
             if text != before[name]
         ],
-        "lines": [_line(line) for line in ended.lines if line.passed],
     }
-    write_page(folder / f"v{version}", _PACKAGE, "review.md.j2", r=review)
-    return folder / f"v{version}.md"
+    change = _change(ended)
+    write_page(folder / f"v{version}", _PACKAGE, "review.md.j2", r=review, change=change)
 
 
 def _diff(before: str, after: str) -> list[tuple[str, str]]:
@@ -203,14 +165,23 @@ def _diff(before: str, after: str) -> list[tuple[str, str]]:
     return [(signs[line[:2]], line[2:]) for line in lines if line[:2] in signs]
 
 
+def _change(session: SessionEnded) -> dict[str, object]:
+    """Return what a session's text changes, and what speaks for it."""
+    sets = [
+        (name, scores.rows, f"{scores.before:.3f}", f"{scores.after:.3f}")
+        for name, scores in session.sets.items()
+    ]
+    return {"sets": sets, "lines": [_line(line) for line in session.lines if line.passed]}
+
+
 def _line(line: LineEvidence) -> dict[str, str]:
     more = len(line.sources) - _SOURCES
     return {
         "sign": "+" if line.new else "−",
         "text": line.text,
         "sources": ", ".join(line.sources[:_SOURCES]) + (f" and {more} more" if more > 0 else ""),
-        "alone": f"mends {line.wins}, spoils {line.losses}" if line.new else line.why,
-        "outcome": "passed" if line.passed else line.why or "stays",
+        "alone": f"mends {line.wins}, spoils {line.losses}" if line.new else "",
+        "outcome": line.why or ("passed" if line.passed else "not run"),
     }
 
 
@@ -223,18 +194,21 @@ def _outcome(session: SessionEnded) -> str:
     return f"{session.taught} requests were read. {sets or 'No row was run'}. It {verdict}."
 
 
-def _open_decisions(
+def _trial(
     setup: Setup, decisions: Sequence[LiveDecision], ended: Sequence[SessionEnded]
-) -> list[str]:
+) -> dict[str, object] | None:
+    """Return what is on trial; ``None`` where nothing is."""
     trial = open_trial(decisions)
     if trial is None:
-        return []
-    version = trial.version
-    said = [item.action for item in answers_to(trial, decisions)]
-    needs = setup.approve == "human" or ended[-1].person
-    waits = needs and "approve" not in said
-    person = f"a person must approve it: review/v{version}.md" if waits else "its trial decides"
-    return [f"Version {version} is on trial since {_when(trial.at)}; {person}."]
+        return None
+    session = session_of(trial, ended)
+    words = [item.action for item in answers_to(trial, decisions)]
+    waits = (setup.approve == "human" or session.person) and "approve" not in words
+    person = (
+        f"a person must approve it: review/v{trial.version}.md" if waits else "its trial decides"
+    )
+    line = f"Version {trial.version} is on trial since {_when(trial.at)}; {person}."
+    return {"line": line, "change": _change(session)}
 
 
 def _when(at: float) -> str:
@@ -263,9 +237,8 @@ class LiveCollector:
         for action, count in sorted(Counter(item.action for item in decisions).items()):
             family.add_metric((self._name, action), count)
         yield family
-        moves = [item for item in decisions if item.action in ("propose", "promote", "withdraw")]
         open_trials = GaugeMetricFamily(
             "combee_live_open_trials", "Whether a version is on trial.", labels=("program",)
         )
-        open_trials.add_metric((self._name,), bool(moves) and moves[-1].action == "propose")
+        open_trials.add_metric((self._name,), open_trial(decisions) is not None)
         yield open_trials

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import ClassVar, Literal
 
 from combee_dspy.events import Event
-from combee_strategist.live._verdict import GateResult
 
 __all__ = [
     "Action",
@@ -19,6 +17,8 @@ __all__ = [
     "SetScores",
     "answers_to",
     "open_trial",
+    "session_of",
+    "waits",
 ]
 
 Action = Literal[
@@ -106,8 +106,8 @@ class LineEvidence:
         new: Whether it comes in; else it leaves.
         wins: Trusted rows that it alone mends.
         losses: Trusted rows that it alone spoils.
-        passed: Whether it did so.
-        why: Why it did not, or why it leaves.
+        passed: Whether it changes the text.
+        why: Why it does not, or why it leaves.
         since: When the first of its recent sources came, where it contradicts what is served: what
             was right before says nothing against it. Else 0.
     """
@@ -119,7 +119,7 @@ class LineEvidence:
     new: bool
     wins: int = 0
     losses: int = 0
-    passed: bool = True
+    passed: bool = False
     why: str = ""
     since: float = 0.0
     newest: float = 0.0
@@ -132,14 +132,6 @@ class SetScores:
     rows: int
     before: float
     after: float
-
-    @classmethod
-    def of(cls, results: Sequence[GateResult]) -> SetScores:
-        """Return the means of at least one row."""
-        before, after = (
-            fmean(getattr(item, side) for item in results) for side in ("before", "after")
-        )
-        return cls(len(results), before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +178,26 @@ class SessionEnded(Event):
 
 def open_trial(decisions: Sequence[LiveDecision]) -> LiveDecision | None:
     """Return the proposal whose trial has not ended; ``None`` where there is none."""
+    ended = set()
     for decision in reversed(decisions):
-        if decision.action in ("promote", "withdraw"):
-            return None
         if decision.action == "propose":
-            return decision
+            return None if decision.version in ended else decision
+        if decision.action in ("promote", "withdraw"):
+            ended.add(decision.version)
     return None
+
+
+def session_of(proposal: LiveDecision, ended: Sequence[SessionEnded]) -> SessionEnded:
+    """Return the session that a proposed version comes from."""
+    return next(item for item in ended if item.number == proposal.session)
 
 
 def answers_to(proposal: LiveDecision, decisions: Sequence[LiveDecision]) -> list[LiveDecision]:
     """Return what people have said of a proposed version since it was there to be read."""
     later = decisions[decisions.index(proposal) :]
     return [item for item in later if item.line and item.version == proposal.version]
+
+
+def waits(trial: LiveDecision, decisions: Sequence[LiveDecision]) -> bool:
+    """Return whether a trial has ended well and waits for a person."""
+    return any(item.action == "wait" and item.version == trial.version for item in decisions)

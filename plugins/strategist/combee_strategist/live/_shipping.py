@@ -6,9 +6,8 @@ as it is, and decides what was carried out already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from combee_dspy.evaluation import Receipt
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Retire
 from combee_dspy.search import Candidate
 from combee_strategist.canary import (
@@ -17,7 +16,6 @@ from combee_strategist.canary import (
     CanaryStatus,
     Registry,
     TrialEvidence,
-    promote,
     propose_texts,
     status,
     withdraw,
@@ -32,12 +30,15 @@ from combee_strategist.live._records import (
     SessionEnded,
     answers_to,
     open_trial,
+    session_of,
+    waits,
 )
 
 __all__ = ["Shipper"]
 
 _WHO = "combee live"
 _REMOVED = "a person removed a line"
+_MOVES = ("promote", "rollback")  # of production, in the registry's audit
 # Rows that a decision of the canary or of a person weighs: eight later examples outweigh it.
 _WEIGHT = 2
 
@@ -86,61 +87,61 @@ class Shipper:
             return
         trial = open_trial(log.decisions)
         if trial is not None:
-            why = f"session {ended.number} goes further"
-            self._withdraw(trial, why)
-            self._end(trial, "withdraw", why)
+            self._withdraw(trial, f"session {ended.number} goes further")
         self._propose(ended)
 
     def _watch_production(self) -> None:
-        """See whether servers, or people, took back what was promoted last, or went on from it."""
-        moves = [item for item in self._log.decisions if item.action in ("promote", "roll back")]
-        if not moves or moves[-1].action == "roll back":
+        """See whether servers, or people, moved production since the last decision did."""
+        log, audit = self._log, self.registry.audit()
+        moves = [item for item in log.decisions if item.action in ("promote", "roll back")]
+        lines = [line for line in audit if line["carried_out"] and line["action"] in _MOVES]
+        if not moves or not lines:
             return
-        last, serves = moves[-1], self.registry.at(PRODUCTION)
-        trial = open_trial(self._log.decisions)
-        if serves == last.version or (trial is not None and serves == trial.version):
+        action, before, after, why = (lines[-1][key] for key in ("action", "from", "to", "why"))
+        if (moves[-1].action, moves[-1].version) in (("promote", after), ("roll back", before)):
             return
-        audit = [
-            line
-            for line in self.registry.audit()
-            if line["carried_out"] and line["action"] in ("promote", "rollback")
-        ]
-        if audit and audit[-1]["action"] == "promote":  # by hand, or by a learner that died then
-            self._log.decide(LiveDecision("promote", str(audit[-1]["why"]), version=serves))
+        if action == "promote":  # by hand, or by a learner that died then
+            trial = open_trial(log.decisions)
+            if trial is None or trial.version != after:
+                log.decide(LiveDecision("promote", str(why), version=after))
             return
-        why = f"version {serves} serves again: {self._last_move(last.version)[1]}"
-        self._retire(last.session, last.version, why)
-        self._log.decide(LiveDecision("roll back", why, last.session, last.version))
+        why = f"version {after} serves again: {why}"
+        session = next((item.session for item in reversed(moves) if item.version == before), 0)
+        self._retire(session, before, why)
+        log.decide(LiveDecision("roll back", why, session, before))
 
     def _obey_removals(self) -> None:
         """Put what serves into production again without the lines that people have removed.
 
-        No trial speaks against a person. What is on trial ends: it was learned beside that line.
+        No trial speaks against a person. What is on trial ends: it was learned beside that line, or
+        has it.
         """
         log, registry = self._log, self.registry
-        number = registry.at(PRODUCTION)
+        number, challenger = registry.at(PRODUCTION), registry.at(CHALLENGER)
         removals = [item for item in log.decisions if item.action == "remove"]
         if number is None or not removals or not log.ended:
             return
         back = [item for item in log.decisions if item.action == "roll back" and not item.session]
         if back and log.decisions.index(back[-1]) > log.decisions.index(removals[-1]):
             return  # servers took back what was shipped without the line: a person must look
-        texts = [item.text for item in removals]
+        texts, who = [item.text for item in removals], removals[-1].who
         books = {name: book.without(texts) for name, book in log.books.items()}
         lines = Lines(self._setup.texts(), books)
-        serves = lines.of(registry.version(number).texts)
-        if not serves & lines.removed:
+        serves, tries = (
+            lines.of(registry.version(version).texts) for version in (number, challenger or number)
+        )
+        if lines.removed.isdisjoint(serves | tries):
             return
         log.change_books(books)
-        who, trial = removals[-1].who, open_trial(log.decisions)
-        if (challenger := registry.at(CHALLENGER)) not in (None, number):
-            withdraw(registry, who=who, why=_REMOVED, only=challenger)
-        without = lines.texts(serves - lines.removed)
-        version = propose_texts(registry, without, None, self._setup.plan, _REMOVED)
-        registry.move("promote", number, version, who, _REMOVED)
-        if trial is not None:
+        if challenger not in (None, number):
+            withdraw(registry, who=who, why=_REMOVED)
+        if (trial := open_trial(log.decisions)) is not None:
             self._end(trial, "withdraw", _REMOVED)
-        log.decide(LiveDecision("promote", _REMOVED, version=version))
+        if serves & lines.removed:
+            without = lines.texts(serves - lines.removed)
+            version = propose_texts(registry, without, None, self._setup.plan, _REMOVED)
+            registry.move("promote", number, version, who, _REMOVED)
+            log.decide(LiveDecision("promote", _REMOVED, version=version))
 
     def _judge_trial(self) -> None:
         """End the trial that is open, where the registry, a person or its pairs have ended it."""
@@ -154,7 +155,7 @@ class Shipper:
         elif self.registry.at(CHALLENGER) != version:
             who, why = self._last_move(version)
             if who == _WHO or why == _REMOVED:  # a learner that died before it could say so
-                self._end(trial, "withdraw", why)
+                self._withdraw(trial, why)
             else:
                 self._take_back(trial, why)
         elif answers and answers[-1].action == "reject":
@@ -165,7 +166,7 @@ class Shipper:
     def _weigh(self, trial: LiveDecision, serves: int | None, approved: str) -> None:
         """Decide by the pairs of a trial; ``approved``: who wants it, empty for nobody."""
         setup = self._setup
-        ended = next(item for item in self._log.ended if item.number == trial.session)
+        ended = session_of(trial, self._log.ended)
         pairs = ended.pairs if ended.production == serves else ()
         standing = status(self.registry, setup.requests, pairs, self._evidence)
         days, evidence = (setup.clock() - trial.at) / DAY, _evidence(standing)
@@ -174,15 +175,12 @@ class Shipper:
         elif standing.missing:
             # A clock that was put back would let it go on for as long.
             if not -HOUR / DAY <= days <= setup.gate.trial:
-                why = f"undecided after {days:.1f} days: {evidence}"
-                self._withdraw(trial, why)
-                self._end(trial, "withdraw", why)
+                self._withdraw(trial, f"undecided after {days:.1f} days: {evidence}")
         elif not approved and (setup.approve == "human" or ended.person):
-            if not _waits(trial, self._log.decisions):
+            if not waits(trial, self._log.decisions):
                 self._end(trial, "wait", f"a person must approve it: {evidence}")
-        else:
-            who = approved or _WHO
-            promote(self.registry, setup.requests, who=who, why=evidence, earlier=pairs)
+        elif serves is not None and trial.version is not None:
+            self.registry.move("promote", serves, trial.version, approved or _WHO, evidence)
             self._end(trial, "promote", evidence)
 
     def _end(self, trial: LiveDecision, action: Action, why: str) -> None:
@@ -192,11 +190,11 @@ class Shipper:
         """End a trial, and retire what it would have brought."""
         self._retire(trial.session, trial.version, why)
         self._withdraw(trial, why)
-        self._end(trial, "withdraw", why)
 
     def _withdraw(self, trial: LiveDecision, why: str) -> None:
         if self.registry.at(CHALLENGER) == trial.version:
-            withdraw(self.registry, who=_WHO, why=why, only=trial.version)
+            withdraw(self.registry, who=_WHO, why=why)
+        self._end(trial, "withdraw", why)
 
     def _retire(self, session: int, version: int | None, why: str) -> None:
         """Retire the lines that a version brought, so that only more evidence brings them again."""
@@ -221,37 +219,33 @@ class Shipper:
         if ended.production not in (0, serves):
             return f"version {serves} serves now; it was compared with {ended.production}"
         trial = open_trial(log.decisions)
-        if trial is not None and _waits(trial, log.decisions):
+        if trial is not None and waits(trial, log.decisions):
             return f"version {trial.version} waits for a person"
         return ""
 
     def _propose(self, ended: SessionEnded) -> None:
         """Publish what a session came to as the challenger, and write the file for review."""
         log, registry = self._log, self.registry
-        waiting, production = registry.at(CHALLENGER), registry.at(PRODUCTION)
-        # It is this one's own where the learner died behind the publication.
-        own = Candidate(ended.texts).id
-        if waiting not in (None, production) and registry.version(waiting).candidate != own:
-            why = f"version {waiting}, which somebody else has published, is on trial"
-            log.skip(why, ended.number)
-            return
+        production = registry.at(PRODUCTION)
         count = sum(line.passed for line in ended.lines)
         why = f"session {ended.number}: {count} lines change, {ended.taught} requests taught"
         receipt = Receipt.from_json(ended.receipt)
-        version = propose_texts(registry, ended.texts, receipt, self._setup.plan, why)
+        try:
+            version = propose_texts(registry, ended.texts, receipt, self._setup.plan, why)
+        except ArgumentValueError as error:
+            if (waiting := registry.at(CHALLENGER)) in (None, production):  # too long for it
+                log.decide(LiveDecision("refuse", str(error), ended.number))
+            else:
+                log.skip(f"version {waiting} of somebody else is on trial", ended.number)
+            return
         write_review(self._setup, version, registry.version(production or 1).texts, ended)
         log.decide(LiveDecision("propose", f"{count} lines change", ended.number, version))
 
     def _last_move(self, version: int | None) -> tuple[str, str]:
         """Return who moved a version last, or published it where nobody did, and why."""
         lines = [line for line in self.registry.audit() if version in (line["from"], line["to"])]
-        moves = [line for line in lines if line["action"] in ("promote", "rollback")] or lines
+        moves = [line for line in lines if line["action"] in _MOVES] or lines
         return (moves[-1]["who"], moves[-1]["why"]) if moves else ("", "nobody said why")
-
-
-def _waits(trial: LiveDecision, decisions: Sequence[LiveDecision]) -> bool:
-    """Return whether a trial has ended well and waits for a person."""
-    return any(item.action == "wait" and item.version == trial.version for item in decisions)
 
 
 def _evidence(standing: CanaryStatus) -> str:
