@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dspy
+
 from combee_dspy.lessons import Book, BookLesson
 from combee_dspy.traces import Trace
 from combee_strategist.live._evidence import drifted
 from combee_strategist.live._lines import Lines
+from combee_strategist.live._proving import Prover
+from combee_strategist.live._records import LineEvidence
 from combee_strategist.live._served import ServedRow
+from combee_strategist.live._verdict import GateRow
 from plugins.strategist.tests.test_live_learning import GOODS, served_lines, trial
 
 OLD, NEW = (
@@ -39,6 +44,28 @@ def test_a_line_takes_the_place_of_what_it_contradicts():
     lines = Lines({"self": ""}, {"self": Book((OLD, NEW))})
     old, new = ("self", "old"), ("self", "new")
     assert lines.swapped({old}, {new}) == {new}
+
+
+def test_exceptions_do_not_hide_what_should_replace_their_rule():
+    old = BookLesson("old", "A kettle gets the code K1.", ("a",), rivals=("new",))
+    new = BookLesson("new", "A kettle gets the code K2.", ("x",), rivals=("old",))
+    narrow = [
+        BookLesson(colour, f"A {colour} kettle gets the code K2.", (colour,), rule="old")
+        for colour in ("red", "big")
+    ]
+    lines = Lines({"self": ""}, {"self": Book((old, *narrow, new))})
+
+    class Runs:
+        def score(self, texts, rows):
+            return [float("K2" in texts["self"]) for _ in rows]
+
+    row = GateRow(dspy.Example(question="A big red kettle", code="K2"), "all", trusted=True)
+    candidates = [
+        LineEvidence("self", each.id, each.text, each.sources, new=True) for each in (*narrow, new)
+    ]
+    proven, _ = Prover(lines, {("self", "old")}, Runs()).prove(candidates, [(row, 0.0)])
+    passed = [line.lesson for line in proven if line.passed]
+    assert (len(passed), "new" in passed) == (2, True)
 
 
 def test_a_drift_within_a_slice_is_learned_and_the_rest_stays(desk):

@@ -95,10 +95,10 @@ class Prover:
             fitting = [place for place, line in enumerate(new) if row.at >= line.newest]
             # Of lines that share no word with it, those that most requests teach.
             fitting.sort(key=lambda place: -len(new[place].sources))
-            near = nearest(row.words, [new[place].text for place in fitting], _TRIED)
-            rest = (place for place in range(len(fitting)) if place not in near)
-            for place in [*near, *rest][:_TRIED]:
-                tries[fitting[place]].append((row, score))
+            near = nearest(row.words, [new[place].text for place in fitting], len(fitting))
+            rest = [place for place in range(len(fitting)) if place not in near]
+            for place in self._tried([fitting[place] for place in [*near, *rest]], new):
+                tries[place].append((row, score))
         mended = {}
         for place, tried in tries.items():
             line, scores = new[place], self._alone(new[place], tried)
@@ -106,6 +106,21 @@ class Prover:
                 row.id for (row, before), after in zip(tried, scores, strict=True) if after > before
             }
         return mended
+
+    def _tried(self, places: Sequence[int], new: Sequence[LineEvidence]) -> list[int]:
+        """Return the lines that a row tries, of lines by their nearness to it.
+
+        Beside an exception it tries what would take the place of the rule: where a rule has
+        changed, exceptions that share more words with each row would hide its successor for good.
+        """
+        lessons = [self.lines.lesson((new[place].component, new[place].lesson)) for place in places]
+        rule = lessons[0].rule if lessons else ""
+        instead = [
+            place
+            for place, lesson in zip(places, lessons, strict=True)
+            if rule and rule in lesson.rivals
+        ]
+        return [*dict.fromkeys([*places[:1], *instead[:1], *places[1:]])][:_TRIED]
 
     def _losses(self, line: LineEvidence, rows: Sequence[ScoredRow]) -> int:
         """Return how many of the nearest rows a line spoils, of those that may count against it."""
