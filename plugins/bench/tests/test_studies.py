@@ -22,7 +22,7 @@ def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
         client.run(client.ClientOptions(rows=("nothing",)))
 
 
-@pytest.mark.parametrize("name", ["client", "fortnight", "overhead", "promises"])
+@pytest.mark.parametrize("name", ["client", "drift", "fortnight", "overhead", "promises", "served"])
 def test_a_study_is_a_command(name: str) -> None:
     assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
 

@@ -119,8 +119,8 @@ def run(options: ServedOptions) -> Iterator[ServedRow]:
     Raises:
         ArgumentValueError: The key is not set.
     """
-    own = {"rules": options.rules, "choices": True, "seed": options.number}
     sizes = {"train": options.requests, "validation": TRUSTED, "heldout": HELDOUT}
+    own = {"rules": options.rules, "choices": True, "seed": options.number, **sizes}
     rows = load_rows("house-rules", own, **sizes)
     lms, reader = _lms(options)
     clock = SetClock()
