@@ -20,6 +20,8 @@ _CELL = 60
 _SHORT = 20
 _WIDE = 200
 _NAMES = 12
+_AMOUNTS = ("rollouts", "calls", "tokens", "in", "out", "errors", "cached")
+"""Columns of counts, whose thousands are set apart; other numbers, such as ids, are names."""
 
 
 def plain(text: object, limit: int = 1_000) -> str:
@@ -56,10 +58,20 @@ def show_table(
     table = Table(box=None, pad_edge=False)
     columns: list[list[Text]] = []
     for name in rows[0] if rows else ():
-        cells = [_cell(row[name], fold=name in folded) for row in rows[: limit or None]]
+        values = [row[name] for row in rows[: limit or None]]
+        if name in _AMOUNTS:
+            cells = [_cell(_grouped(value), fold=False) for value in values]
+        else:
+            cells = [_cell(value, fold=name in folded) for value in values]
+        is_numeric = all(isinstance(value, int | float | None) for value in values)
         width = max(len(name), *map(len, cells))
         is_short = width <= _SHORT and name not in folded
-        table.add_column(name, min_width=width if is_short else len(name), no_wrap=is_short)
+        table.add_column(
+            name,
+            justify="right" if is_numeric else "left",
+            min_width=width if is_short else len(name),
+            no_wrap=is_short,
+        )
         columns.append(cells)
     for line in zip(*columns, strict=True):
         table.add_row(*line)
@@ -68,6 +80,10 @@ def show_table(
     console.print(table)
     if limit and len(rows) > limit:
         console.print(f"These are the first {limit}; --limit 0 shows all of them.")
+
+
+def _grouped(value: object) -> object:
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 def _cell(value: object, *, fold: bool) -> Text:
