@@ -75,6 +75,7 @@ _NEVER_NULL = {
         *("purpose", "step", "component", "candidate", "example", "split", "replicate"),
         *("started", "ended", "queued"),
     ),
+    "usage": ("calls", "errors", "cached", "prompt_tokens", "completion_tokens", "seconds"),
     "event": ("step",),
 }
 
@@ -165,20 +166,40 @@ def _problems_of(connection: sqlite3.Connection, table: str, least: int) -> Iter
     ).fetchone()
     if count < (last := max(last, least)):
         yield f"{last - count} of {last} rows of {table!r} are missing, by what stands beside it"
-    sql = f"SELECT {key} FROM {source} WHERE {table}.crc IS NOT row_sum({columns})"  # noqa: S608 - constants
+    differs = f"{table}.crc IS NOT row_sum({columns})"
+    tests = {column: f"({test})" for column, test in _tests_of(connection, table)}
+    # One pass over a sound table; what is wrong with another is asked for afterwards.
+    sql = f"SELECT 1 FROM {source} WHERE {differs} OR {' OR '.join(tests.values())} LIMIT 1"  # noqa: S608 - constants
+    if not connection.execute(sql).fetchone():
+        return
+    sql = f"SELECT {key} FROM {source} WHERE {differs}"  # noqa: S608 - constants
     if changed := connection.execute(sql).fetchall():
         yield f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0][0]!r}"
-    tests = {}
-    for _, column, kind, not_null, *_ in connection.execute(f"PRAGMA table_info({table})"):
-        has_value = not_null or column in _NEVER_NULL.get(table, ())
-        types = f"'{kind.lower()}'" if has_value else f"'{kind.lower()}', 'null'"
-        tests[column] = f"typeof({column}) NOT IN ({types})"
-        if kind != "TEXT":
-            tests[column] += f" OR abs({column}) >= {_LARGEST_OF.get(column, _LARGEST)!r}"
     wrong = ", ".join(f"max({test})" for test in tests.values())
     flags = connection.execute(f"SELECT {wrong} FROM {table}").fetchone()  # noqa: S608 - constants
     for column in (column for column, is_wrong in zip(tests, flags, strict=True) if is_wrong):
         yield f"{table}.{column} holds a value that nobody writes there"
+
+
+def _tests_of(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
+    """Return for each column what is true of a value that nobody writes there.
+
+    By comparisons, a quarter of the time of ``typeof``: in SQLite NULL is neither less nor more
+    than anything, a number is less than a text, and a text less than a blob. The plus keeps SQLite
+    from converting a value to the column's type first.
+    """
+    for _, column, kind, not_null, *_ in connection.execute(f"PRAGMA table_info({table})"):
+        name = f"+{table}.{column}"
+        largest = _LARGEST_OF.get(column, _LARGEST)
+        tests = {
+            "TEXT": f"{name} < '' OR {name} >= x''",
+            "REAL": f"{name} >= {largest!r} OR {name} <= -{largest!r}",
+            # Of 1.5 and 'a' the integers are 1 and 0.
+            "INTEGER": f"{name} IS NOT ({name} | 0)"
+            f" OR {name} >= {largest!r} OR {name} <= -{largest!r}",
+        }
+        has_value = not_null or column in _NEVER_NULL.get(table, ())
+        yield column, tests[kind] + (f" OR {name} IS NULL" if has_value else "")
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:

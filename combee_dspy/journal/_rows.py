@@ -208,11 +208,9 @@ class Outcome:
 _ENDED = """
 SELECT kind, split, purpose, role, candidate, failed_in,
     CASE WHEN kind <> 'rollout' AND error IS NULL
-        THEN json_extract(value, '$.value.error') ELSE error END AS failure,
-    count(*)
+        THEN json_extract(value, '$.value.error') ELSE error END
 FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback')
-    AND id > ? AND id <= ? AND step <= ?
-GROUP BY kind, split, purpose, role, candidate, failed_in, failure ORDER BY min(id)"""
+    AND id > ? AND id <= ? AND step <= ? ORDER BY id"""
 
 
 def outcomes(
@@ -227,9 +225,11 @@ def outcomes(
         upto: Only effects with at most this number.
         step: Only those of updates up to this one.
     """
+    # Counted here, in their order: SQLite would sort all effects for it, with their values.
+    counts = Counter(map(tuple, reader.stream(_ENDED, (run, after, upto, step))))
     alike: dict[tuple[str, str, Role, Cause | None], Outcome] = {}
-    for row in reader.rows(_ENDED, (run, after, upto, step)):
-        kind, split, purpose, role, candidate, failed_in, error, number = row
+    for ending, number in counts.items():
+        kind, split, purpose, role, candidate, failed_in, error = ending
         name = f"{role} {'calls' if kind == 'call' else 'feedback'}"
         if kind == "rollout":
             name = f"{split.replace('heldout', 'held-out')} rollouts"

@@ -148,6 +148,9 @@ def crafts() -> Iterator[Any]:
     for column in ("role", "purpose", "step", "candidate", "example", "score", "started", "ended"):
         sql = f"UPDATE effect SET {column} = NULL"  # noqa: S608 - constants
         yield pytest.param(sql, (), id=f"effect without {column}")
+    for column in ("calls", "errors", "cached", "prompt_tokens", "completion_tokens", "seconds"):
+        sql = f"UPDATE usage SET {column} = NULL"  # noqa: S608 - constants
+        yield pytest.param(sql, (), id=f"usage without {column}")
     yield pytest.param("UPDATE event SET step = NULL", (), id="event without step")
     yield pytest.param("UPDATE effect SET value = '{' WHERE id = 1", (), id="value that is no JSON")
     yield pytest.param("UPDATE run SET created = 9e999", (), id="endless time")
@@ -171,6 +174,33 @@ def test_a_crafted_journal_is_read_or_refused_by_name(
         read_all(tmp_path)
     except CombeeError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("step INTEGER", value) for value in ("1.5", "1e15", "-1e15", "'x'", "'5'", "x'35'")),
+        *(("score REAL", value) for value in ("9e999", "-1.7e308", "'x'", "'0.5'", "x'ff'")),
+        *(("component TEXT", value) for value in ("5", "0.5", "x''", "x'ff'")),
+        *((column, "NULL") for column in ("step INTEGER", "ended REAL", "purpose TEXT")),
+    ],
+)
+def test_a_value_of_another_type_is_refused_though_its_checksum_fits(
+    column: str, value: str, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copy(whole / "journal.sqlite", tmp_path)
+    name = column.split()[0]
+    # Where a column has no type, SQLite keeps a value as it is.
+    for before, after in ((column, f"{name} BLOB"), (f"{name} BLOB", column)):
+        with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
+            connection.execute("PRAGMA writable_schema = ON")
+            sql = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'effect'"
+            connection.execute(sql, (before, after))
+            connection.commit()
+        if after != column:
+            craft(tmp_path, f"UPDATE effect SET {name} = {value} WHERE id = 2")  # noqa: S608
+    with pytest.raises(JournalDamagedError, match=f"effect.{name}"):
+        tracking.runs(tmp_path)
 
 
 @pytest.mark.parametrize("command", [["rollouts", "--table"], ["show", "effect/1"], ["report"]])
