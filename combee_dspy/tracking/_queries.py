@@ -28,12 +28,7 @@ from combee_dspy.tracking._spending import (
     read_spending,
     spending_rows,
 )
-from combee_dspy.tracking._sql import (
-    COSTS_BY_ROLE,
-    EVALUATOR,
-    ROLLOUT,
-    ROLLOUT_COLUMNS,
-)
+from combee_dspy.tracking._sql import EVALUATOR, ROLLOUT, ROLLOUT_COLUMNS
 from combee_dspy.tracking._text import Row, clean_rows, clean_values
 
 # Functions that a condition may call: they neither reach beyond the journal nor make texts of any
@@ -100,7 +95,7 @@ def facts_of(
     warnings = (entry.event.text for entry in history.entries(WarningRaised))
     failures = failure_counts(outcomes(reader, run))
     return {
-        "costs": reader.rows(COSTS_BY_ROLE, (run,)),
+        "costs": [asdict(cost) for cost in figures.costs_by_model],
         "budget": budget_use(spending, candidates, figures),
         "spending": spending_rows(spending, candidates, figures),
         "audit": [{"run": run, **asdict(entry.event)} for entry in history.entries(RunStarted)],

@@ -14,7 +14,7 @@ from combee_dspy.events import (
 )
 from combee_dspy.journal import Description, Reader, RunHistory, RunRecord
 from combee_dspy.records import NO_BASELINE
-from combee_dspy.tracking._costs import CallCosts, costs_by_role, total_costs
+from combee_dspy.tracking._costs import CallCosts, ModelCosts, costs_by_model, total_costs
 from combee_dspy.verdicts import Verdict, judge_difference
 
 _ROLLOUTS = (
@@ -40,7 +40,8 @@ class RunFigures:
     Attributes:
         record: Its row in the journal.
         about: What it is.
-        costs: What its LM calls have cost.
+        costs_by_model: What its LM calls have cost, by role and model.
+        costs: All of it.
         updates: Updates that have ended.
         rollouts: Rollouts of the search, those of the held-out set left out.
         heldout_rollouts: Those of the held-out set.
@@ -56,6 +57,7 @@ class RunFigures:
 
     record: RunRecord
     about: Description
+    costs_by_model: tuple[ModelCosts, ...]
     costs: CallCosts
     updates: int
     rollouts: int
@@ -116,10 +118,12 @@ def figures_of(history: RunHistory) -> RunFigures:
     heldout, priced = history.last(HeldoutRead), history.last(PointPriced)
     stopped = history.last(RunStopped)
     rollouts, heldout_rollouts, recorded = map(int, history.reader.rows(_ROLLOUTS, (record.id,))[0])
+    costs = costs_by_model(history)
     return RunFigures(
         record=record,
         about=history.about,
-        costs=total_costs(costs_by_role(history)),
+        costs_by_model=costs,
+        costs=total_costs(costs),
         updates=history.count(UpdateEnded),
         rollouts=rollouts,
         heldout_rollouts=heldout_rollouts,

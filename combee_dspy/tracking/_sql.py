@@ -6,8 +6,8 @@ EVALUATOR = "(SELECT json_extract(description, '$.evaluator') FROM run WHERE id 
 """Who scores: a run has one evaluator, since a journal of another metric is refused."""
 
 _TOKENS = "sum(u.prompt_tokens + u.completion_tokens)"
-# A sum of which one part is not known is not known.
-_DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
+DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
+"""Dollars of some LM calls: a sum of which one part is not known is not known."""
 
 
 def _of_calls(figure: str) -> str:
@@ -51,7 +51,7 @@ _COLUMNS = {
     "tokens": _of_calls(f"coalesce({_TOKENS}, 0)"),
     "tokens_task": _of_calls(f"coalesce({_TOKENS} FILTER (WHERE u.role = 'task'), 0)"),
     "tokens_evaluator": _of_calls(f"coalesce({_TOKENS} FILTER (WHERE u.role = 'evaluator'), 0)"),
-    "dollars": _of_calls(_DOLLARS),
+    "dollars": _of_calls(DOLLARS),
     "gpu_seconds": _of_calls("sum(u.gpu_seconds)"),
     "inputs": _unless_heldout("inputs"),
     "expected": _unless_heldout("expected"),
@@ -74,12 +74,3 @@ FROM usage u JOIN effect e ON e.id = u.effect WHERE 1"""
 """The LM calls behind each effect, by role and model: of a rollout those of the task and of a
 judge, of anything else those that read, merged, wrote or reflected; ``purpose`` says which.
 """
-
-COSTS_BY_ROLE = f"""
-SELECT u.role, u.model, sum(u.calls) AS calls, sum(u.errors) AS errors, sum(u.cached) AS cached,
-  sum(u.prompt_tokens) AS prompt_tokens, sum(u.completion_tokens) AS completion_tokens,
-  {_DOLLARS} AS dollars, total(u.dollars) AS known_dollars, sum(u.gpu_seconds) AS gpu_seconds,
-  total(u.seconds) AS seconds,
-  coalesce(sum(u.calls) FILTER (WHERE u.dollars IS NULL), 0) AS unpriced
-FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2 ORDER BY 1, 2"""  # noqa: S608 - constants
-"""What the LM calls of a run have cost, by role and model."""
