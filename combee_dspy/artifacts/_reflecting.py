@@ -24,9 +24,9 @@ insight belongs.
 # The longest insight: a sentence or two, or a code snippet.
 _MOST_CHARACTERS = 4_000
 # Characters of a hostile answer that a warning quotes.
-_NOTED = 120
+_QUOTED = 120
 _TRAJECTORY_TOKENS = 12_000
-_KNOWN_TAGS = ("helpful", "harmful", "neutral")
+_VERDICTS = ("helpful", "harmful", "neutral")
 _MOST_COMPARED = 2_000
 # Bullets that a reflector judges at most.
 _MOST_BULLETS = 8
@@ -115,12 +115,18 @@ async def reflect_on(
     if not insight and not tags:
         return None
     record: dict[str, Any] = {INSIGHT: insight, TAGS: tags}
-    # Models spell a section's name in their own way; what names none belongs to the last.
-    section = str(answer.get("section")).strip().casefold()
-    names = [name for name in sections if name.casefold() == section]
-    if insight and names:
-        record[SECTION] = names[0]
+    if insight and (section := _find_section(answer.get("section"), sections)):
+        record[SECTION] = section
     return Reflection(trajectory.index, record, rollout.example_id)
+
+
+def _find_section(answer: object, sections: Sequence[str]) -> str:
+    """Return the section that an answer names; empty for none: then it belongs to the last.
+
+    Models spell a section's name in their own way.
+    """
+    spelling = str(answer).strip().casefold()
+    return next((name for name in sections if name.casefold() == spelling), "")
 
 
 def _describe_score(rollout: Rollout) -> str:
@@ -137,15 +143,15 @@ def read_tags(answer: object, ids: Collection[str]) -> tuple[dict[str, str], lis
     it is ignored.
     """
     if not isinstance(answer, Mapping):
-        return {}, [f"the tags are no mapping: {str(answer)[:_NOTED]!r}"] if answer else []
+        return {}, [f"the tags are no mapping: {str(answer)[:_QUOTED]!r}"] if answer else []
     tags: dict[str, str] = {}
     ignored: list[str] = []
     for name, tag in answer.items():
         bullet, verdict = str(name).strip().strip("[]"), str(tag).strip().casefold()
         if bullet not in ids:
-            ignored.append(f"a tag for {bullet[:_NOTED]!r}, which was not shown")
-        elif verdict not in _KNOWN_TAGS:
-            ignored.append(f"the tag {verdict[:_NOTED]!r} for {bullet}")
+            ignored.append(f"a tag for {bullet[:_QUOTED]!r}, which was not shown")
+        elif verdict not in _VERDICTS:
+            ignored.append(f"the tag {verdict[:_QUOTED]!r} for {bullet}")
         else:
             tags[bullet] = verdict
     return tags, ignored

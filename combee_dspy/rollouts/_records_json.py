@@ -191,7 +191,9 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
         return f"[{type(value).__name__}]"
 
 
-def fields_with_texts(values: Mapping[str, object], change: Callable[[str], str]) -> dict[str, Any]:
+def fields_with_texts(
+    values: Mapping[str, object], change: Callable[[str], str]
+) -> dict[str, object]:
     """Return fields with every text in them changed."""
     return {name: with_texts(value, change) for name, value in values.items()}
 

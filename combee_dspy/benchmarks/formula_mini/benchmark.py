@@ -17,11 +17,6 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
 
-_SPLITS = ("heldout", "validation", "train")
-"""The order in which a cell's rows are dealt out: held-out first, so that the other sizes never
-move it.
-"""
-
 _DEFAULT_SIZES: Mapping[Task, Mapping[str, int]] = {
     "route": {"train": 120, "validation": 48, "heldout": 120},
     "compute": {"train": 168, "validation": 84, "heldout": 168},
@@ -151,7 +146,9 @@ class FormulaMini(Benchmark):
 
     def _deal(self, cells: Sequence[Cell]) -> dict[str, list[Row]]:
         """Return the rows of each split: of every cell equally many, in a shuffled order."""
-        quotas = {split: self._quota(split, cells) for split in _SPLITS}
+        # Held-out is dealt first, so that the other sizes never move it.
+        sizes = {"heldout": self.heldout, "validation": self.validation, "train": self.train}
+        quotas = {split: self._quota(split, size, cells) for split, size in sizes.items()}
         rows = {
             cell: iter(
                 cell_rows(self.task, self.seed, cell, sum(quota[cell] for quota in quotas.values()))
@@ -159,13 +156,13 @@ class FormulaMini(Benchmark):
             for cell in cells
         }
         dealt: dict[str, list[Row]] = {}
-        for split in _SPLITS:
-            dealt[split] = [next(rows[cell]) for cell in cells for _ in range(quotas[split][cell])]
+        for split, quota in quotas.items():
+            dealt[split] = [next(rows[cell]) for cell in cells for _ in range(quota[cell])]
             derive(self.seed, "formula-mini", self.task, split, "order").shuffle(dealt[split])
         return dealt
 
-    def _quota(self, split: str, cells: Sequence[Cell]) -> dict[Cell, int]:
-        base, rest = divmod(getattr(self, split) or _DEFAULT_SIZES[self.task][split], len(cells))
+    def _quota(self, split: str, size: int | None, cells: Sequence[Cell]) -> dict[Cell, int]:
+        base, rest = divmod(size or _DEFAULT_SIZES[self.task][split], len(cells))
         order = list(cells)
         derive(self.seed, "formula-mini", self.task, split, "remainder").shuffle(order)
         return {cell: base + (cell in order[:rest]) for cell in cells}
