@@ -21,6 +21,7 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._privacy import inputs_text
 from combee_dspy.search._traces import make_scrub
 from combee_dspy.traces import (
+    RECORD_TOKENS,
     Recording,
     Selection,
     Trace,
@@ -72,10 +73,9 @@ class Recorded:
         ``None`` where the predictor was not called.
         """
         trace, perfect = await self._judged(row, recording, step)
-        tokens = self._selection.trace_tokens
         if component not in self._predictors:
-            return read_trace(trace, tokens, perfect=perfect).record
-        call = read_call(trace, component, tokens, perfect)
+            return read_trace(trace, RECORD_TOKENS, perfect=perfect).record
+        call = read_call(trace, component, RECORD_TOKENS, perfect)
         return None if call is None else call.record
 
     async def _read(self, key: str, row: Row, recording: Recording, step: int) -> Rollout:

@@ -21,7 +21,7 @@ from combee_dspy.search._keeper import UpdatePlan
 from combee_dspy.search._programs import Programs
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.streams import derive
-from combee_dspy.traces import Selection, Trace, read_inputs, read_others
+from combee_dspy.traces import RECORD_TOKENS, Trace, read_inputs, read_others
 
 __all__ = ["Records", "trajectories"]
 
@@ -172,7 +172,7 @@ def _whole_record(example: dspy.Example, rollout: Rollout, call: PredictorCall) 
     inputs = dict(example.inputs().items())
     trace = Trace(rollout.example_id, inputs, rollout.prediction, rollout.calls)
     record = _shown_call(replace(call, inputs=read_inputs(trace.calls, subject)), as_objects=True)
-    return {**record, **read_others(trace, subject, record, Selection().trace_tokens)}
+    return {**record, **read_others(trace, subject, record, RECORD_TOKENS)}
 
 
 def _ask_metric(

@@ -27,6 +27,7 @@ from combee_dspy.traces._mlflow import MLflowTraces, trace_of_mlflow
 from combee_dspy.traces._opening import Traces, open_traces
 from combee_dspy.traces._otlp import OtlpFile
 from combee_dspy.traces._reading import (
+    RECORD_TOKENS,
     describe_outcome,
     is_right,
     read_call,
@@ -40,6 +41,7 @@ from combee_dspy.traces._splitting import as_example, hold_out_newest
 from combee_dspy.traces._steps import read_inputs
 
 __all__ = [
+    "RECORD_TOKENS",
     "ROLLOUTS",
     "FieldPaths",
     "HuggingFace",

@@ -21,6 +21,7 @@ from combee_dspy.traces._steps import (
 )
 
 __all__ = [
+    "RECORD_TOKENS",
     "describe_outcome",
     "has_steps",
     "is_right",
@@ -29,6 +30,9 @@ __all__ = [
     "read_trace",
     "redact_trace",
 ]
+
+RECORD_TOKENS = 3_000
+"""Estimated tokens that what a reader sees of one rollout may take."""
 
 STEPS, FEEDBACK, ERROR = "Steps", "Feedback", "Error"
 OTHER_STEPS, RESULT = "Other Steps", "Result of the Whole Program"

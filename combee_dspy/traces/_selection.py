@@ -20,6 +20,7 @@ from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.strategies import parameters
 from combee_dspy.texts import normalised
 from combee_dspy.traces._reading import (
+    RECORD_TOKENS,
     describe_outcome,
     has_steps,
     is_right,
@@ -66,7 +67,6 @@ class Selection:
     Args:
         tokens: Estimated tokens of records that readers may get, each record counted once. A scan
             reads every record as often as its aggregator's ``copies`` say.
-        trace_tokens: Estimated tokens that one record may take, at most all ``tokens``.
         drop: Machine traffic: a pattern such as ``"cron*"`` by the tag that must not match it.
         perfect: The score from which a trace has nothing to mend.
         seed: Draws within a kind.
@@ -75,7 +75,6 @@ class Selection:
     """
 
     tokens: Annotated[int, Field(ge=1_000)] = 500_000
-    trace_tokens: Annotated[int, Field(ge=200)] = 3_000
     drop: Mapping[str, str] = Field(default_factory=dict)
     perfect: float = 1.0
     seed: int = 0
@@ -241,7 +240,7 @@ class _Pool:
         if draw >= self._limits.get((tier, kind), draw + 1):
             return
         redacted = redact_trace(trace, self._scrub) if self._scrub else trace
-        most = min(self._selection.trace_tokens, self._selection.tokens)
+        most = min(RECORD_TOKENS, self._selection.tokens)
         reflection = read_trace(redacted, most, perfect=self._selection.perfect)
         size = max(1, estimate_record_tokens(reflection.record))
         entry = _Entry(draw, Recording(redacted, trace), reflection, size)

@@ -35,11 +35,17 @@ def test_a_lesson_that_was_removed_is_in_no_text(
     assert all(line in report.texts["self"] for line in others)
 
 
-def test_a_line_of_an_earlier_run_can_be_removed(world: World) -> None:
-    student = dspy.Predict(
-        dspy.Signature("question -> answer", f"Give it.\n\nLessons learned:\n- {UNWANTED}")
-    )
-    report = world.compile(student, guards=Guards(removed=(UNWANTED,))).combee_report
+@pytest.mark.parametrize(
+    ("lines", "removed"),
+    [((UNWANTED,), UNWANTED), ((UNWANTED, f"{UNWANTED}!"), f"{UNWANTED}!")],
+    ids=["one", "two that differ in a mark"],
+)
+def test_lines_of_an_earlier_run_can_be_removed(
+    world: World, lines: tuple[str, ...], removed: str
+) -> None:
+    section = "\n- ".join(("Lessons learned:", *lines))
+    student = dspy.Predict(dspy.Signature("question -> answer", f"Give it.\n\n{section}"))
+    report = world.compile(student, guards=Guards(removed=(removed,))).combee_report
     assert report.best_score > report.seed_score
     assert UNWANTED not in report.texts["self"]
 
@@ -59,14 +65,3 @@ def test_what_writes_texts_of_its_own_cannot_hold_it(
 ) -> None:
     with pytest.raises(ArgumentValueError, match=r"guards.removed.*texts of their own"):
         world.combee(guards=Guards(removed=(UNWANTED,)), **arguments)
-
-
-def test_of_two_lines_that_differ_in_a_mark_both_go(world: World) -> None:
-    student = dspy.Predict(
-        dspy.Signature(
-            "question -> answer", f"Give it.\n\nLessons learned:\n- {UNWANTED}\n- {UNWANTED}!"
-        )
-    )
-    report = world.compile(student, guards=Guards(removed=(f"{UNWANTED}!",))).combee_report
-    assert report.best_score > report.seed_score
-    assert UNWANTED not in report.texts["self"]
