@@ -77,6 +77,17 @@ def test_lms_that_no_open_predictor_has_count():
         assert [name for name in first if first[name] != other[name]] == ["lms"]
 
 
+def test_a_number_that_a_metric_reads_counts_and_one_that_it_assigns_does_not():
+    source = (
+        "tolerance, calls = {}, {}\ndef metric(gold, pred, *rest):\n    global calls\n"
+        "    calls += 1\n    return abs(gold - pred) < tolerance\n"
+    )
+    first, later, other = (
+        of_metric(coded(source.format(*numbers))) for numbers in ((0.1, 0), (0.1, 7), (0.2, 0))
+    )
+    assert first == later != other
+
+
 def test_an_lm_that_a_metric_names_counts():
     source = (
         "import dspy\njudge = dspy.LM('openai/{}')\ndef metric(gold, pred, *rest):\n    return"
