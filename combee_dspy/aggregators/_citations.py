@@ -52,7 +52,7 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
         items: What the call read. Number n is the item at n − 1.
     """
     lessons: list[Lesson] = []
-    for text in _divided(texts, items):
+    for text in _divide(texts, items):
         citation = _LEADING.match(text) or _TRAILING.search(text)
         wording = text[: citation.start()] + text[citation.end() :] if citation else text
         if not any(character.isalnum() for character in wording):
@@ -60,7 +60,7 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
         numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
         lessons.append(Lesson(_DOTS.sub("", wording.strip()), tuple(sorted(sources))))
-    return _checked(_told_apart(lessons), items) if lessons and items else lessons
+    return _check_sources(_void_shared(lessons), items) if lessons and items else lessons
 
 
 def ends(text: str) -> str:
@@ -68,7 +68,7 @@ def ends(text: str) -> str:
     return text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]} {text[-_END_CHARS:]}"
 
 
-def _divided(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
+def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
     """Return texts; the sentences of a lone one that speaks of several mistakes at once.
 
     A sentence without a citation has that of the first, and a text that cites few examples is one
@@ -88,14 +88,14 @@ def _divided(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
     return [part if _LEADING.match(part) else prefix + part for part in parts]
 
 
-def _told_apart(lessons: Sequence[Lesson]) -> Sequence[Lesson]:
+def _void_shared(lessons: Sequence[Lesson]) -> Sequence[Lesson]:
     """Return lessons; without citations where all cite the same many examples."""
     cited = {lesson.sources for lesson in lessons}
     is_void = len(lessons) > 1 == len(cited) and len(*cited) >= max(_SEVERAL, len(lessons))
     return [Lesson(lesson.text) for lesson in lessons] if is_void else lessons
 
 
-def _checked(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
+def _check_sources(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
     """Return lessons with the sources that their words allow; with the nearest where none is left.
 
     Mistakes come first where a reader cites nothing: they are what it writes about.

@@ -57,7 +57,7 @@ def read_relations(
     subjects = [vocabulary.subject(lesson.text) for lesson in lessons]
     ids = [lesson.id for lesson in lessons]
     edits: list[BookEdit] = []
-    alike = _coherent(same, subjects)
+    alike = _find_coherent(same, subjects)
     for group in same:
         if group in alike:
             edits.append(Unite(tuple(ids[place] for place in group)))
@@ -73,11 +73,11 @@ def read_relations(
             edits.append(Contradict(tuple(ids[place] for place in group)))
         else:
             void.append(f"contradictory: {len(group)} of {len(ids)} lessons, not about one thing")
-    edits += _retirements([lessons[place] for place in empty], len(ids), void)
+    edits += _retire([lessons[place] for place in empty], len(ids), void)
     return LessonRelations(tuple(edits), tuple(void))
 
 
-def _retirements(named: Sequence[BookLesson], lessons: int, void: list[str]) -> list[Retire]:
+def _retire(named: Sequence[BookLesson], lessons: int, void: list[str]) -> list[Retire]:
     """Retire the lessons that say nothing: few at once, and none that examples speak for."""
     untaught = [lesson for lesson in named if not lesson.own and lesson.helpful <= _MOST_EXAMPLES]
     if len(untaught) > max(1, _MOST_EMPTY * lessons):
@@ -125,7 +125,7 @@ def _rarest(subject: Mapping[str, float]) -> set[str]:
     return {word for word, weight in subject.items() if weight >= least}
 
 
-def _coherent(
+def _find_coherent(
     groups: Sequence[tuple[int, ...]], subjects: Sequence[Mapping[str, float]]
 ) -> list[tuple[int, ...]]:
     """Return the groups that may each be about one thing, also once those that overlap are one.

@@ -81,11 +81,11 @@ class ShardReader:
             calls = [
                 items[first:last] for first, last in even_runs(self._tokens(items), self._scan.room)
             ]
-            return await _joined(
+            return await _chain(
                 self._read_call(call, (number, part)) for part, call in enumerate(calls)
             )
 
-        reads = await _joined(
+        reads = await _chain(
             read_shard(number, positions) for number, positions in enumerate(shards)
         )
         if cuts := [note for _, texts in sorted(notes.items()) for note in texts]:
@@ -144,7 +144,7 @@ class ShardReader:
         self, items: list[Reflection], place: tuple[int, ...], halvings: int
     ) -> _Reads:
         half = len(items) // 2
-        return await _joined(
+        return await _chain(
             self._read_call(part, (*place, side), halvings)
             for side, part in enumerate((items[:half], items[half:]))
             if not all(item.perfect for item in part)
@@ -179,7 +179,7 @@ class ShardReader:
         lessons = self._lessons(items, texts)
         mistakes = {item.index for item in items if not item.perfect}
         from_right = [lesson for lesson in lessons if mistakes.isdisjoint(lesson.sources)]
-        repeats = prompt.repeated(lessons) if self._cites else []
+        repeats = prompt.find_repeats(lessons) if self._cites else []
         reasons = dict.fromkeys(from_right, "right answers alone teach")
         reasons |= dict.fromkeys(repeats, "the prompt says already")
         if reasons:
@@ -202,5 +202,5 @@ def _indices(items: Iterable[Reflection]) -> tuple[int, ...]:
     return tuple(sorted({item.index for item in items}))
 
 
-async def _joined(reads: Iterable[Coroutine[object, object, _Reads]]) -> _Reads:
+async def _chain(reads: Iterable[Coroutine[object, object, _Reads]]) -> _Reads:
     return list(chain.from_iterable(await together(reads)))

@@ -38,7 +38,7 @@ class PromptLines:
             for index, words in rare.items()
         }
 
-    def repeated(self, lessons: Sequence[Lesson]) -> list[Lesson]:
+    def find_repeats(self, lessons: Sequence[Lesson]) -> list[Lesson]:
         """Return the lessons of an answer that repeat a line of the prompt.
 
         Such a lesson names nothing that tells the feedback on its mistakes apart from other

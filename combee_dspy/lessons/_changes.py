@@ -55,7 +55,7 @@ class Changes:
         if home is None:
             lesson = _new_lesson(wording, taught, born)
         else:
-            lesson = _joined(self._lessons[home], wording, taught, born)
+            lesson = _join(self._lessons[home], wording, taught, born)
         self._put(lesson)
         self._home[wording] = lesson.id
         self._home_at.setdefault(place, lesson.id)
@@ -71,7 +71,7 @@ class Changes:
 
     def make(self, edit: BookEdit) -> str:
         """Make an edit; return why it cannot be made, the empty text where it was."""
-        named = _named(edit)
+        named = _lessons_of(edit)
         homes = [self._home.get(lesson, "") for lesson in named]
         if "" in homes:
             return f"the book holds no lesson {named[homes.index('')]!r}"
@@ -191,7 +191,7 @@ def _new_lesson(wording: str, taught: Taught, born: int) -> BookLesson:
     )
 
 
-def _joined(lesson: BookLesson, wording: str, taught: Taught, born: int) -> BookLesson:
+def _join(lesson: BookLesson, wording: str, taught: Taught, born: int) -> BookLesson:
     """Return a lesson with another wording and the examples that teach it."""
     if wording not in lesson.wordings:
         lesson = replace(
@@ -207,7 +207,7 @@ def _joined(lesson: BookLesson, wording: str, taught: Taught, born: int) -> Book
     )
 
 
-def _named(edit: BookEdit) -> tuple[str, ...]:
+def _lessons_of(edit: BookEdit) -> tuple[str, ...]:
     if isinstance(edit, (Unite, Contradict)):
         return edit.lessons
     return (edit.exception, edit.rule) if isinstance(edit, Narrow) else (edit.lesson,)

@@ -55,14 +55,14 @@ class Departures:
         votes = set(lesson.sources)
         for rival in lesson.rivals:
             if rival in self.lessons:
-                votes |= self._departing_like(lesson, rival)
+                votes |= self._find_departing_like(lesson, rival)
         return votes
 
     def examples(self, exception: BookLesson) -> set[str]:
         """Return the examples that depart from an exception's rule in the way that it does."""
-        return {*exception.sources, *self._departing_like(exception, exception.rule)}
+        return {*exception.sources, *self._find_departing_like(exception, exception.rule)}
 
-    def _departing_like(self, lesson: BookLesson, rule: str) -> set[str]:
+    def _find_departing_like(self, lesson: BookLesson, rule: str) -> set[str]:
         return {
             source
             for exception in self._exceptions.get(rule, ())

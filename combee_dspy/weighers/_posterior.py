@@ -93,7 +93,7 @@ class Posterior(Weigher):
             if lesson.id not in standings.keys() | decided.keys()
         }
         departures = Departures(book, lessons | tested)
-        standings |= self._contradicted(lessons, tested, departures)
+        standings |= self._weigh_contradictions(lessons, tested, departures)
         served = {home for home in lessons if standings[home].state == "served"} | tested.keys()
         repeated = Standing("waiting", "a rule that is served says so without a condition")
         for lesson in lessons.values():
@@ -101,10 +101,10 @@ class Posterior(Weigher):
                 standings[lesson.id] = repeated
                 served.remove(lesson.id)
         open_lessons = [lesson for home, lesson in lessons.items() if home in served]
-        standings |= self._lone(open_lessons, departures)
-        return standings | self._sole(book, standings)
+        standings |= self._find_lone(open_lessons, departures)
+        return standings | self._find_sole(book, standings)
 
-    def _contradicted(
+    def _weigh_contradictions(
         self,
         lessons: Mapping[str, BookLesson],
         tested: Mapping[str, BookLesson],
@@ -124,19 +124,23 @@ class Posterior(Weigher):
                 speaker = "the user's own line says what" if is_own else "a test speaks for what"
                 standing = Standing("waiting", f"{speaker} contradicts it")
             elif rivals:
-                standing = self._lost(votes[lesson.id], max(votes[rival] for rival in rivals))
+                standing = self._weigh_loser(
+                    votes[lesson.id], max(votes[rival] for rival in rivals)
+                )
             else:
                 standing = Standing("served")
             standings[lesson.id] = standing
         return standings
 
-    def _lost(self, votes: int, winner: int) -> Standing:
+    def _weigh_loser(self, votes: int, winner: int) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""
         teaches = "teaches" if winner == 1 else "teach"
         reason = f"{_count_examples(winner)} {teaches} the opposite and {votes} this"
         return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
 
-    def _lone(self, served: Sequence[BookLesson], departures: Departures) -> dict[str, Standing]:
+    def _find_lone(
+        self, served: Sequence[BookLesson], departures: Departures
+    ) -> dict[str, Standing]:
         """Return the exceptions that wait since too many depart from a rule in ways of their own.
 
         One departs in a way of its own where fewer than ``least`` examples depart so.
@@ -148,7 +152,7 @@ class Posterior(Weigher):
         reason = f"one example alone departs from the rule so, as {len(lone)} do in other ways"
         return {lesson.id: Standing("waiting", reason) for lesson in lone}
 
-    def _sole(self, book: Book, standings: Mapping[str, Standing]) -> dict[str, Standing]:
+    def _find_sole(self, book: Book, standings: Mapping[str, Standing]) -> dict[str, Standing]:
         """Return the lessons that wait since one example alone teaches them."""
         examples = {source for lesson in book.lessons for source in lesson.sources}
         if self.sole is None or len(examples) <= self.sole:
