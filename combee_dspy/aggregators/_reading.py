@@ -26,6 +26,8 @@ __all__ = ["ShardReader"]
 _SHARE = 4
 # How often a call is read again in halves: a quarter of it is the least that is read so.
 _HALVINGS = 2
+# The place of the call that asks again for no citations, beside those of the halves, 0 and 1.
+_PLAIN = 2
 # Long reflections, or refused lessons, that one event names.
 _NAMED = 5
 
@@ -40,18 +42,24 @@ class ShardReader:
         scan: Gets level 1.
         signature: What a call is asked; returns ``lessons``, a list of texts.
         most_lessons: The most lessons that one call may return.
-        cites: Whether examples carry numbers, and each lesson begins with those that teach it.
-            Without citations, all that a call read teach each of its lessons.
+        citing: What a call is asked first, where examples carry numbers and each lesson begins with
+            those that teach it. Without it, all that a call read teach each of its lessons.
     """
 
     def __init__(
-        self, scan: Scan, signature: type[dspy.Signature], most_lessons: int, *, cites: bool = False
+        self,
+        scan: Scan,
+        signature: type[dspy.Signature],
+        most_lessons: int,
+        *,
+        citing: type[dspy.Signature] | None = None,
     ) -> None:
         self._scan, self._context = scan, scan.context
-        self._most, self._cites = most_lessons, cites
-        self._signature, self._limits = signature, {"most_lessons": most_lessons}
+        self._most, self._cites = most_lessons, citing is not None
+        self._signature, self._citing = signature, citing or signature
+        self._limits = {"most_lessons": most_lessons}
         if scan.context.longest_quote is not None:
-            self._signature = quoting(signature)
+            self._signature, self._citing = quoting(self._signature), quoting(self._citing)
             self._limits["longest_quote"] = scan.context.longest_quote
         self._too_long = self._passed_over = 0
 
@@ -105,7 +113,7 @@ class ShardReader:
         if self._passed_over:
             self._warn(
                 f"{self._passed_over} answers passed over nearly all examples, which were read"
-                " again in halves"
+                " again: whole and without citations, then in halves"
             )
 
     def _tokens(self, items: Iterable[Reflection]) -> list[int]:
@@ -117,11 +125,12 @@ class ShardReader:
     ) -> _Reads:
         """Read reflections by one call, or by its halves.
 
-        Halves are read where the model finds the call too long, since tokens are estimated here,
-        and where the answer passes over nearly all of them: a small model keeps all of what a call
-        reads, or nothing.
+        Halves are read where the model finds the call too long, since tokens are estimated here.
+        An answer that passes over nearly all of them is asked for again: without citations, since
+        small models write those in the place of lessons; then by halves, since they keep all of
+        what a call reads, or nothing.
         """
-        answer = await self._ask(items, place)
+        answer = await self._ask(items, place, self._citing)
         whole = [(items, answer)]
         if isinstance(answer, FailedCall):
             parts = items
@@ -131,12 +140,13 @@ class ShardReader:
                 return whole
             self._too_long += 1
             return await self._read_halves(parts, place, halvings)
-        if not self._cites or halvings == 0 or len(items) < 2:
-            return whole
-        lessons = self._lessons(items, parse_lessons(answer.get("lessons"))[0])
-        if not is_passed_over(items, lessons, self._context.text):
+        if not self._is_passed_over(items, answer) or halvings == 0 or len(items) < 2:
             return whole
         self._passed_over += 1
+        if halvings == _HALVINGS:
+            plain = await self._ask(items, (*place, _PLAIN), self._signature)
+            if not isinstance(plain, FailedCall) and not self._is_passed_over(items, plain):
+                return [(items, plain)]
         halves = await self._read_halves(items, place, halvings - 1)
         return whole if all(isinstance(answer, FailedCall) for _, answer in halves) else halves
 
@@ -150,18 +160,22 @@ class ShardReader:
             if not all(item.perfect for item in part)
         )
 
+    def _is_passed_over(self, items: Sequence[Reflection], answer: dspy.Prediction) -> bool:
+        lessons = self._lessons(items, parse_lessons(answer.get("lessons"))[0])
+        return self._cites and is_passed_over(items, lessons, self._context.text)
+
     async def _ask(
-        self, items: Sequence[Reflection], place: tuple[int, ...]
+        self, items: Sequence[Reflection], place: tuple[int, ...], signature: type[dspy.Signature]
     ) -> dspy.Prediction | FailedCall:
         records = render_records(items)
-        if self._cites:
+        if self._cites and signature is self._citing:
             records = [{NUMBER: number, **record} for number, record in enumerate(records, start=1)]
         inputs = {
             "current_instruction": self._context.text,
             "examples_with_feedback": records,
             **self._limits,
         }
-        return await self._context.ask(self._signature, inputs, "read", *place)
+        return await self._context.ask(signature, inputs, "read", *place)
 
     def _node(
         self,

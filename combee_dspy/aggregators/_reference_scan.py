@@ -17,7 +17,7 @@ from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
-from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
+from combee_dspy.aggregators._prompts import AddCitedLessons, AddLessons, RelateLessons
 from combee_dspy.aggregators._reading import ShardReader
 from combee_dspy.aggregators._rulings import Rulings
 from combee_dspy.aggregators._scan import Node, Scan
@@ -89,7 +89,7 @@ class ReferenceScan(Dealt):
     ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
         scan = Scan(context, self.max_call_tokens)
-        reader = ShardReader(scan, AddCitedLessons, self.max_lessons, cites=True)
+        reader = ShardReader(scan, AddLessons, self.max_lessons, citing=AddCitedLessons)
         await reader.read(reflections, self.shards(len(reflections), context))
         if not scan.levels:
             return scan.result()

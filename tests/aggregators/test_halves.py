@@ -16,7 +16,8 @@ RULES = [f"A message about the {word} goes to the desk of {word.title()}by." for
 # Sixteen reflections are four shards of four.
 SHARDS, SHARD = 4, 4
 SCAN = ReferenceScan(copies=1, levels=0)
-ALL_HALVES = [4, 2, 2, 1, 1, 1, 1]
+# What is passed over is first read again whole, without citations.
+ALL_HALVES = [4, 4, 2, 2, 1, 1, 1, 1]
 
 
 def reflections(feedback=""):
@@ -49,21 +50,36 @@ def expected(sizes):
     return sorted(SHARDS * sizes, reverse=True)
 
 
-@pytest.mark.parametrize(("most", "sizes"), [(4, [4]), (2, [4, 2, 2]), (1, ALL_HALVES)])
+@pytest.mark.parametrize(("most", "sizes"), [(4, [4]), (2, [4, 4, 2, 2]), (1, ALL_HALVES)])
 def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(most, sizes):
     world = World(reader(most))
     lessons = world.run(SCAN, reflections())
     assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
     assert reads(world) == expected(sizes)
     assert len({call.place for call in world.calls}) == len(world.calls)
-    assert any("read again in halves" in text for text in world.warnings) == (len(sizes) > 1)
+    assert any("read again" in text for text in world.warnings) == (len(sizes) > 1)
+
+
+def test_a_reader_that_citing_confuses_is_asked_without():
+    def confused(name, inputs):
+        records = inputs["examples_with_feedback"]
+        if "Example" in records[0]:
+            return {"lessons": ["[1, 2, 3, 4] Answer by the rules."]}
+        return {"lessons": [each["Feedback"].removeprefix("Wrong. ") for each in records]}
+
+    world = World(confused)
+    lessons = world.run(SCAN, reflections()).lessons
+    assert reads(world) == expected([4, 4])
+    assert {lesson.text: lesson.sources for lesson in lessons} == {
+        rule: (place,) for place, rule in enumerate(RULES)
+    }
 
 
 def test_a_model_that_never_learns_is_asked_for_a_quarter_at_the_least():
     world = World(reader(0))
     lessons = world.run(SCAN, reflections() * 4)
     assert not lessons.lessons
-    assert len(world.calls) == len(SCAN.shards(64, world.context)) * (1 + 2 + 4)
+    assert len(world.calls) == len(SCAN.shards(64, world.context)) * (2 + 2 + 4)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +128,7 @@ def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback():
         records = inputs["examples_with_feedback"]
         if len(records) == 1:
             return {"lessons": cited_rules(inputs)}
-        return {"lessons": [f"[{each['Example']}] {each['Inputs']['message']}" for each in records]}
+        return {"lessons": [each["Inputs"]["message"] for each in records]}
 
     items = [
         replace(item, record={"Inputs": {"message": f"My {product} is late."}, **item.record})
