@@ -66,11 +66,6 @@ def numbers_in(text: str) -> frozenset[str]:
     return frozenset((*_DIGITS.findall(text), *words))
 
 
-def polarity_in(text: str) -> frozenset[str]:
-    """Return the words of a text that turn or bound what it says, such as "never" and "only"."""
-    return _POLAR.intersection(normalised(text).split())
-
-
 class NearDuplicates:
     """Finds texts that say what an earlier one said. Not thread-safe.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.lessons import BookEdit, BookLesson, Contradict, Narrow, Retire, Unite
-from combee_dspy.reflections import PARAPHRASE, Vocabulary, word_likeness
+from combee_dspy.reflections import Vocabulary, word_likeness
 
 __all__ = ["LessonRelations", "read_relations"]
 
@@ -15,6 +15,8 @@ _MOST_OPINIONS = 12
 # Few lessons say nothing, and none that more examples teach.
 _MOST_EMPTY = 1 / 8
 _MOST_EXAMPLES = 1
+# Lessons that are the same are at least so like the first of them; unlike lessons share less.
+_PARAPHRASE = 0.2
 EMPTY = "it tells the assistant nothing that it could do"
 
 
@@ -138,7 +140,7 @@ def _find_coherent(
     for group in groups:
         touched = [other for other in united if not set(other).isdisjoint(group)]
         first, *others = dict.fromkeys(number for part in (*touched, group) for number in part)
-        if all(word_likeness(subjects[first], subjects[other]) >= PARAPHRASE for other in others):
+        if all(word_likeness(subjects[first], subjects[other]) >= _PARAPHRASE for other in others):
             coherent.append(group)
             united = [*(other for other in united if other not in touched), (first, *others)]
     return coherent

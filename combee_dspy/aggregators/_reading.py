@@ -13,7 +13,6 @@ from combee_dspy.aggregators._citations import NUMBER, read_citations
 from combee_dspy.aggregators._dealing import even_runs
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
-from combee_dspy.aggregators._repeats import PromptLines
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._unread import is_passed_over
 from combee_dspy.events import AnswersIgnored, WarningRaised
@@ -100,10 +99,7 @@ class ShardReader:
             more = f"; and {len(cuts) - _NAMED} more" if len(cuts) > _NAMED else ""
             self._warn("; ".join(cuts[:_NAMED]) + more)
         if reads:
-            lines = PromptLines(
-                self._context.text, chain.from_iterable(items for items, _ in reads)
-            )
-            level = [self._node(number, *read, lines) for number, read in enumerate(reads)]
+            level = [self._node(number, *read) for number, read in enumerate(reads)]
             self._scan.levels.append(level)
         if self._too_long:
             self._warn(
@@ -178,29 +174,22 @@ class ShardReader:
         return await self._context.ask(signature, inputs, "read", *place)
 
     def _node(
-        self,
-        number: int,
-        items: Sequence[Reflection],
-        answer: dspy.Prediction | FailedCall,
-        prompt: PromptLines,
+        self, number: int, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
     ) -> Node:
         """Return the lessons of one call that a mistake teaches.
 
-        A lesson that comes from right answers alone changes what works, and what the prompt said
-        when an example failed is no lesson of it.
+        A lesson that comes from right answers alone changes what works.
         """
         texts, failed = self._scan.texts_in(number, answer, self._most)
-        lessons = self._lessons(items, texts)
         mistakes = {item.index for item in items if not item.perfect}
-        from_right = [lesson for lesson in lessons if mistakes.isdisjoint(lesson.sources)]
-        repeats = prompt.find_repeats(lessons) if self._cites else []
-        reasons = dict.fromkeys(from_right, "right answers alone teach")
-        reasons |= dict.fromkeys(repeats, "the prompt says already")
-        if reasons:
-            texts = [f"{reason} {lesson.text[:60]!r}" for lesson, reason in reasons.items()]
-            self._context.emit(AnswersIgnored(len(texts), tuple(texts[:_NAMED])))
-        rest = tuple(lesson for lesson in lessons if lesson not in reasons)
-        return Node(rest, _indices(items), failed)
+        lessons: list[Lesson] = []
+        refused: list[Lesson] = []
+        for lesson in self._lessons(items, texts):
+            (refused if mistakes.isdisjoint(lesson.sources) else lessons).append(lesson)
+        if refused:
+            reasons = (f"right answers alone teach {lesson.text[:60]!r}" for lesson in refused)
+            self._context.emit(AnswersIgnored(len(refused), tuple(reasons)[:_NAMED]))
+        return Node(tuple(lessons), _indices(items), failed)
 
     def _lessons(self, items: Sequence[Reflection], texts: Sequence[str]) -> list[Lesson]:
         """Return an answer's texts as lessons, each with the reflections that teach it."""

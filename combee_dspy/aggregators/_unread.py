@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from combee_dspy.aggregators._coverage import Coverage, text_lines
 from combee_dspy.aggregators._retention import teaches
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import feedback_text, normalised
 
-__all__ = ["feedback_words", "is_passed_over", "telling_words"]
+__all__ = ["is_passed_over"]
 
 # A small model keeps all of what a call reads, or nothing. What lies between is not read again.
 _MOST = 0.75
@@ -34,13 +34,16 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
         lessons: What it returned, with the indices of the reflections that teach each.
         text: The program's text.
     """
-    mistakes = {item.index: item for item in items if not item.perfect}
-    feedback = {index: feedback_text(item)[:_MOST_CHARS] for index, item in mistakes.items()}
+    feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
     teaching = {index: comment for index, comment in feedback.items() if teaches(comment)}
     if len(lessons) >= 2 * max(len(teaching), 1):
         return False
     words = {word for lesson in lessons for word in _words(lesson.text)}
-    telling = telling_words(mistakes[index] for index in teaching)
+    telling = _telling_words(teaching)
+    for item in items:
+        new = telling.get(item.index, set()) - _words(str(item.record.get("Inputs", "")))
+        if new:
+            telling[item.index] = new
     named = {index for index, own in telling.items() if own & words}
     if named or (lessons and not any(telling.values())):
         named |= {source for lesson in lessons for source in lesson.sources}
@@ -52,29 +55,21 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     return int((in_text < _SAME).sum()) > _MOST * len(teaching)
 
 
-def feedback_words(item: Reflection) -> set[str]:
-    """Return the words of the feedback in a reflection, of the beginning of a long one."""
-    return _words(feedback_text(item)[:_MOST_CHARS])
+def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
+    """Return the words of each feedback that at most half of all feedbacks hold.
 
-
-def telling_words(items: Iterable[Reflection]) -> dict[int, set[str]]:
-    """Return by index the words of each feedback that at most half of all feedbacks hold.
-
-    Those that the inputs do not hold, where there are any. A number is none: it is the answer to a
-    single example, which a good lesson leaves out.
+    A number is none: it is the answer to a single example, which a good lesson leaves out.
     """
-    read = {item.index: item for item in items}
-    words = {index: feedback_words(item) for index, item in read.items()}
+    words = {index: _words(comment) for index, comment in feedback.items()}
     holders = Counter(word for own in words.values() for word in own)
-    telling: dict[int, set[str]] = {}
-    for index, own in words.items():
-        rare = {
+    return {
+        index: {
             word
             for word in own
             if len(word) > 1 and not word.isdecimal() and 2 * holders[word] <= len(words)
         }
-        telling[index] = rare - _words(str(read[index].record.get("Inputs", ""))) or rare
-    return telling
+        for index, own in words.items()
+    }
 
 
 def _words(text: str) -> set[str]:

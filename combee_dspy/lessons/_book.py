@@ -8,13 +8,12 @@ Which lessons are served follows from the evidence: a weigher decides it (see
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from combee_dspy.edits import BookEdit, Remove
 from combee_dspy.lessons._changes import Changes
 from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id, opposing
-from combee_dspy.lessons._uniting import without
 
 __all__ = ["Book", "Edited"]
 
@@ -121,18 +120,6 @@ class Book:
             )
         )
 
-    def without_repeats(self, prompts: Mapping[tuple[str, str], Set[str]]) -> Book:
-        """Return the book without votes for what an example's own prompt said.
-
-        An example that failed although its prompt held a lesson is no evidence for the lesson, and
-        one that succeeded teaches nothing new. Readers cite either, where they repeat the prompt.
-
-        Args:
-            prompts: By the wording and the example that was cited for it, the ids of the lessons
-                that stood in the example's prompt. An example that is not there keeps its vote.
-        """
-        return Book(tuple(_without_repeats(lesson, prompts) for lesson in self.lessons))
-
     def with_states(self, states: Mapping[str, tuple[State, str]]) -> Book:
         """Return the book with a state and a reason for each lesson that is named by its own id."""
         return Book(
@@ -145,19 +132,6 @@ class Book:
                 for lesson in self.lessons
             )
         )
-
-
-def _without_repeats(lesson: BookLesson, prompts: Mapping[tuple[str, str], Set[str]]) -> BookLesson:
-    wordings = set(lesson.wordings)
-    repeats: list[str] = []
-    for source in lesson.sources:
-        places = ((wording, source) for wording in lesson.wordings)
-        shown = [prompts[place] for place in places if place in prompts]
-        if shown and not any(map(wordings.isdisjoint, shown)):
-            repeats.append(source)
-    if not repeats:
-        return lesson
-    return replace(lesson, sources=without(lesson.sources, repeats))
 
 
 def _is_outweighed(lesson: BookLesson, lessons: Mapping[str, BookLesson]) -> bool:

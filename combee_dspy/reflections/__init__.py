@@ -12,19 +12,13 @@ from combee_dspy.reflections._records import (
     render_records,
     texts_in,
 )
-from combee_dspy.reflections._vocabulary import (
-    PARAPHRASE,
-    Vocabulary,
-    subject_words,
-    word_likeness,
-)
+from combee_dspy.reflections._vocabulary import Vocabulary, subject_words, word_likeness
 from combee_dspy.texts import NearDuplicates, ngram_counts, normalised, unit_length
 
 __all__ = [
     "LEAST_TOKENS",
     "MAX_PARTS",
     "MEDIA_TOKENS",
-    "PARAPHRASE",
     "NearDuplicates",
     "Vocabulary",
     "estimate_record_tokens",

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 
 from combee_dspy.texts import normalised
 
-__all__ = ["PARAPHRASE", "Vocabulary", "subject_words", "word_likeness"]
-
-PARAPHRASE = 0.2
-"""Lessons that say the same are at least so like each other; unlike lessons share less."""
+__all__ = ["Vocabulary", "subject_words", "word_likeness"]
 
 # A word that more lessons hold, and more than so large a share of them, tells no subject.
 _FEW, _COMMON = 6, 0.2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from combee_dspy.artifacts import Artifact
 from combee_dspy.events import AnswersIgnored, BookChanged, Emit
-from combee_dspy.lessons import Book, BookEdit, Taught, lesson_id, taught
+from combee_dspy.lessons import Book, BookEdit, taught
 from combee_dspy.records import Reflection
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._keeper import Learned
@@ -53,15 +53,6 @@ class Books:
             self.now[component] = self.artifact.begin(self.seed.texts[component]).without(
                 self.removed
             )
-        # By component, wording and example: what the example's prompt said each time.
-        self._prompts: dict[str, dict[tuple[str, str], frozenset[str]]] = {
-            component: {
-                (lesson.id, source): frozenset()
-                for lesson in book.lessons
-                for source in lesson.sources
-            }
-            for component, book in self.now.items()
-        }
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
         self._relating: dict[int, asyncio.Task[Relations]] = {}
 
@@ -77,35 +68,14 @@ class Books:
         for component, lessons in learned.lessons.items():
             if lessons.rewrite is not None:
                 continue  # a whole text is no part of the book
-            new = taught(lessons, learned.reflections[component], update)
-            self._note_prompts(component, new, learned)
-            book = self.now[component].add(new, update)
-            self._change(component, book, lessons.edits, update)
+            new = self.now[component].add(
+                taught(lessons, learned.reflections[component], update), update
+            )
+            self._change(component, new, lessons.edits, update)
         self._after[update] = dict(self.now)
         # Updates that overlap are few: older books are read by nobody.
         for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
             del self._after[old]
-
-    def _note_prompts(self, component: str, new: Iterable[Taught], learned: Learned) -> None:
-        """Note for each citation which lessons stood in the prompt of the example's rollout.
-
-        Nothing where that is not known of an example: its rollout was recorded elsewhere, its calls
-        look lessons up, or the artifact judges what lessons did.
-        """
-        if self.artifact.judges or self.artifact.looks_up:
-            return
-        plan, prompts = learned.plan, self._prompts[component]
-        text = self.artifact.read(plan.parent.candidate.texts[component])
-        standing = frozenset(lesson.id for lesson in text.lessons)
-        known = {
-            reflection.source(plan.step): standing
-            for reflection in learned.reflections[component]
-            if plan.rows[reflection.index].recorded is None
-        }
-        for lesson in new:
-            for source in lesson.sources:
-                place, shown = (lesson_id(lesson.text), source), known.get(source, frozenset())
-                prompts[place] = prompts.get(place, shown) & shown
 
     def relate(self, update: int, comparing: Coroutine[None, None, Relations]) -> None:
         """Begin to compare what an update taught with the rest; :meth:`settle` makes the edits."""
@@ -133,25 +103,13 @@ class Books:
     def _change(self, component: str, book: Book, edits: Iterable[BookEdit], update: int) -> None:
         before = self.now[component]
         edited = book.edit(edits)
-        voted = edited.book.without_repeats(self._prompts[component])
-        after = self.weigher.applied(voted)
+        after = self.weigher.applied(edited.book)
         self.now[component] = after
-        ignored = [*edited.refused, *_repeats(edited.book, voted)]
-        if ignored:
-            event = AnswersIgnored(len(ignored), tuple(ignored[:_QUOTED]))
-            self.emit(event, step=update, component=component)
+        if edited.refused:
+            ignored = AnswersIgnored(len(edited.refused), edited.refused[:_QUOTED])
+            self.emit(ignored, step=update, component=component)
         if after != before:
             self.emit(BookChanged.of(after), step=update, component=component)
-
-
-def _repeats(before: Book, after: Book) -> list[str]:
-    """Return a sentence for each lesson that lost votes of examples whose prompt said it."""
-    return [
-        f"{len(lesson.sources) - len(left.sources)} examples repeat {lesson.text[:60]!r},"
-        " which their prompt says"
-        for lesson, left in zip(before.lessons, after.lessons, strict=True)
-        if left.sources != lesson.sources
-    ]
 
 
 @dataclass(frozen=True)

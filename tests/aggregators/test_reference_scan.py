@@ -88,39 +88,6 @@ def test_a_lesson_that_right_answers_alone_teach_is_refused_and_counted():
     assert len(refused) == 2
 
 
-KETTLES = "Answer.\n\nLessons learned:\n- Every kettle gets code D8.\n- Every tent gets code D5."
-
-
-def kettles(*codes):
-    """Return mistakes about kettles, each with its right code in the feedback."""
-    return [
-        Reflection(
-            place,
-            {"Inputs": {"case": f"A kettle, slip {place}"}, "Feedback": f"Wrong: it is {code}."},
-        )
-        for place, code in enumerate(codes)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("lesson", "is_refused"),
-    [
-        ("D8 is what a kettle is filed under.", True),
-        ("Every kettle gets code D9.", False),  # what the feedback says
-        ("Never give a kettle code D8.", False),  # the opposite of the line
-        ("Slips begin with the case.", False),  # like no line
-    ],
-)
-@pytest.mark.parametrize("codes", [("D9",), ("D9", "D9"), ("D9", "D2", "D4")])
-def test_what_the_prompt_says_and_the_feedback_does_not_is_no_lesson_of_a_mistake(
-    lesson, is_refused, codes
-):
-    world = World(lambda *_: {"lessons": [f"[1] {lesson}"]}, text=KETTLES)
-    result = world.run(ReferenceScan(fan_in=8, levels=0), kettles(*codes))
-    assert [each.text for each in result.lessons] == ([] if is_refused else [lesson])
-    assert any("the prompt says already" in text for text in world.warnings) == is_refused
-
-
 def test_a_lesson_without_a_citation_comes_from_a_mistake():
     words = "Letters to the north take a red stamp."
     texts = [(words, "Right."), ("Letters to the north take a stamp", "Wrong.")]

@@ -314,17 +314,3 @@ def test_what_is_like_any_wording_of_a_lesson_joins_it() -> None:
     again = book.add([Taught(other + " Now.", ("row",))], 1)
     assert [lesson.state for lesson in again.lessons] == ["removed_by_user"]
     assert len(again.add([Taught(other + " Now please.")], 2).lessons) == 1
-
-
-def test_an_example_has_no_vote_for_what_its_prompt_said_in_these_or_other_words() -> None:
-    book = related(TEXTS[:3], Unite((IDS[0], IDS[1])))
-    prompts = {(IDS[1], "row 1.0"): frozenset({IDS[0]}), (IDS[2], "row 2.0"): frozenset({IDS[0]})}
-    voted = book.without_repeats(prompts)
-    assert held(voted, IDS[0]).sources == ("row 0.0",), "nobody knows its prompt: it has its vote"
-    assert held(voted, IDS[2]) == held(book, IDS[2]), "its prompt said something else"
-
-
-def test_an_example_that_once_taught_a_lesson_without_it_has_its_vote_whatever_came_later() -> None:
-    book = related(TEXTS[:2], Unite((IDS[0], IDS[1]))).add([Taught(TEXTS[1], ("row 0.0",))], 1)
-    prompts = {(IDS[0], "row 0.0"): frozenset[str](), (IDS[1], "row 0.0"): frozenset({IDS[0]})}
-    assert book.without_repeats(prompts) == book

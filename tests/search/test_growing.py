@@ -14,7 +14,7 @@ import pytest
 
 from combee_dspy import Budget, Search
 from combee_dspy.aggregators import Aggregator, gathered
-from combee_dspy.edits import BookEdit, Retire, Unite
+from combee_dspy.edits import BookEdit, Retire
 from combee_dspy.lessons import lesson_id
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Lesson, Lessons
@@ -48,16 +48,6 @@ class Late(Teaches):
     async def relate(self, fresh: Sequence[str], context: Any) -> tuple[BookEdit, ...]:
         assert {lesson.text for lesson in context.book.lessons} >= set(fresh)
         return tuple(Retire(lesson_id(text), "empty") for text in fresh)
-
-
-class Repeats(Teaches):
-    """Finds when it compares lines that all of them say the same."""
-
-    name = "repeats"
-
-    async def relate(self, fresh: Sequence[str], context: Any) -> tuple[BookEdit, ...]:
-        wordings = dict.fromkeys((*map(lesson_id, (self.texts[0], *fresh)),))
-        return (Unite(tuple(wordings)),) if len(wordings) > 1 else ()
 
 
 RULES = ("Rule zero", "Poison the answer", "Rule two", "Rule three")
@@ -127,22 +117,6 @@ def test_a_text_knows_of_comparisons_by_the_number_of_its_update(tmp_path: Path)
     assert shown == {0: [0], 1: [0, 1], 2: [1, 2], 3: [2, 3]}
     book = events(tmp_path, "book")[-1]["lessons"]
     assert [lesson["state"] for lesson in book] == 4 * ["retired"], "the end knows of all"
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [("The word is plain",), tuple(f"The word is {word}" for word in ("plain", "dull", "flat"))],
-    ids=["word for word", "in other words"],
-)
-def test_rows_that_fail_with_a_line_in_their_prompt_do_not_vote_for_it(
-    tmp_path: Path, texts: tuple[str, ...]
-) -> None:
-    """Updates 0 and 1 run without the line, updates 2 and 3 with it, all on rows of their own."""
-    grow(tmp_path, answer=task_answer, aggregator=Repeats(texts))
-    (lesson,) = events(tmp_path, "book")[-1]["lessons"]
-    assert len(lesson["sources"]) == 12
-    reasons = [reason for event in events(tmp_path, "void") for reason in event["reasons"]]
-    assert any("examples repeat 'The word is plain'" in reason for reason in reasons)
 
 
 def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
