@@ -44,8 +44,8 @@ def promoted(here):
     here.server.refresh()
 
 
-def test_a_second_promotion_whose_decision_died_is_no_roll_back(desk):
-    here = desk()
+def propose_again(here):
+    """Promote a version, then change two rules until another is proposed."""
     promoted(here)
     here.rules |= {"ant": "Z0", "bell": "Z1"}
     for _ in range(6):
@@ -54,6 +54,11 @@ def test_a_second_promotion_whose_decision_died_is_no_roll_back(desk):
         here.clock.pass_hours(6)
         if "propose" in actions(here.live.tick()):
             break
+
+
+def test_a_second_promotion_whose_decision_died_is_no_roll_back(desk):
+    here = desk()
+    propose_again(here)
     trial(here)
     registry = here.live._setup.registry()
     promote(registry, here.live._setup.requests, who="combee live", why="then it died")
@@ -132,14 +137,7 @@ def test_what_is_promoted_by_hand_after_a_roll_back_is_seen(desk):
 
 def test_a_trial_goes_on_though_somebody_changes_what_serves(desk):
     here = desk()
-    promoted(here)
-    here.rules |= {"ant": "Z0", "bell": "Z1"}
-    for _ in range(6):
-        here.label(*GOODS, trusted=True)
-        here.label(*GOODS)
-        here.clock.pass_hours(6)
-        if "propose" in actions(here.live.tick()):
-            break
+    propose_again(here)
     setup = here.live._setup
     registry = setup.registry()
     registry.move("promote", 2, 1, "ada", "by hand")
