@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import random
 from typing import Any
 
@@ -22,6 +24,8 @@ PATIENCE = 300.0
 
 # Service unavailable, and overloaded: the service may be full, or down.
 _OVERLOADED = (503, 529)
+# By what an LM is called, and asks its service.
+_CALLS = ("__call__", "acall", "forward", "aforward")
 # These attributes grow with every call, and hold no predictor.
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 
@@ -157,16 +161,42 @@ def may_pass(error: LMError) -> bool:
 
 
 def patient(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
-    """Return a copy of an LM that outlasts a full service; any but a plain ``dspy.LM`` as it is.
+    """Return a copy of an LM that outlasts a full service; any that calls in a way of its own as
+    it is.
 
-    The copy shares client, history and callbacks with the LM, and gives the same answers.
-    Subclasses and test doubles have a ``forward`` of their own, and stay as they are.
+    The copy shares client, history and callbacks with the LM, and gives the same answers. A
+    subclass of ``dspy.LM`` stays one. Test doubles and subclasses with a ``__call__``, ``acall``,
+    ``forward`` or ``aforward`` of their own stay as they are: what they do when a call fails is
+    theirs to decide. So do those that hear of their subclasses.
     """
-    if lm is None or type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
+    if not isinstance(lm, dspy.LM) or any(_is_own(lm, name) for name in _CALLS):
         return lm
-    copied = object.__new__(PatientLM)
-    copied.__dict__.update(vars(lm))
+    kind: Any = type(lm)
+    if any("__init_subclass__" in vars(base) for base in kind.__mro__[:-1]):
+        return lm
+    copied = copy.copy(lm)
+    copied.__class__ = _patient_kind(kind)
     return copied
+
+
+def _is_own(lm: dspy.LM, name: str) -> bool:
+    return name in vars(lm) or getattr(type(lm), name) is not getattr(dspy.LM, name)
+
+
+@functools.cache
+def _patient_kind(kind: Any) -> Any:
+    """Return a class whose LMs differ from another's in their patience alone."""
+    if kind is dspy.LM:
+        return PatientLM
+
+    def reduced(self: dspy.LM, protocol: object) -> object:
+        # No module has this class: another process makes it anew.
+        plain = copy.copy(self)
+        plain.__class__ = kind
+        return patient, (plain,)
+
+    about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind, PatientLM), {**about, "__reduce_ex__": reduced})
 
 
 def patient_program(program: dspy.Module) -> dspy.Module:

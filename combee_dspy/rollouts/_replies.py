@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import re
 import traceback
@@ -77,9 +78,9 @@ async def aask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any
 
 def _without_retries(lm: dspy.LM) -> dspy.LM:
     """Return an LM with the clients of another, which makes one attempt, with a deadline."""
-    copied = object.__new__(dspy.LM)
+    copied = copy.copy(lm)
     engines = Engines(lm._engine_store, DeadlineTransport, AsyncDeadlineTransport)
-    copied.__dict__.update(vars(lm), num_retries=0, _engine_store=engines)
+    copied.__dict__.update(num_retries=0, _engine_store=engines)
     return copied
 
 

@@ -50,8 +50,8 @@ class Budget(StoppingRule):
     Args:
         rollouts: Rollouts bought.
         calls: LM calls sent to a service, those that it turned away included; answers of a cache
-            are free. What an LM class of your own sends again within a call counts once, unless it
-            has ``num_retries=0`` and raises instead.
+            are free. What an LM class that calls in a way of its own sends again within a call
+            counts once, unless it has ``num_retries=0`` and raises instead.
         tokens: Prompt and completion tokens together, all roles.
         dollars: Dollars by the run's prices.
         seconds: Wall-clock seconds of the run, whatever it waits for or hangs in. Once they are

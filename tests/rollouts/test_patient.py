@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import dspy
 import pytest
@@ -13,6 +14,7 @@ from dspy.lm15 import RateLimitError, ServerError
 from dspy.utils.dummies import DummyLM
 from dspy.utils.exceptions import LMRateLimitError, LMServerError
 
+from combee_dspy import Budget, Combee
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.rollouts import _attempt, _patient, lms_of, patient, patient_program
 
@@ -120,8 +122,87 @@ class Legacy(dspy.LM):
         return None
 
 
-@pytest.mark.parametrize("lm", [None, Legacy("openai/double"), DummyLM([])])
-def test_only_plain_lms_are_replaced(lm):
+class Counting(dspy.LM):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+class Listed(dspy.LM):
+    kinds: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls, *, owner: str) -> None:
+        cls.kinds.append(owner)
+
+
+@pytest.mark.parametrize(
+    "lm", [None, *(kind("openai/double") for kind in (Legacy, Counting, Listed)), DummyLM([])]
+)
+def test_lms_that_call_in_a_way_of_their_own_are_not_replaced(lm):
+    assert patient(lm) is lm
+
+
+class Tenant(dspy.LM):
+    """An LM that says more of itself, and calls its service as DSPy does."""
+
+    def __init__(self, *args: Any, tenant: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tenant = tenant
+
+    @property
+    def label(self) -> str:
+        return f"{self.tenant}: {self.model}"
+
+
+class Named(dspy.LM):
+    pass
+
+
+def tenant(lm: dspy.LM) -> Tenant:
+    return Tenant(
+        "openai/gpt-4o",
+        engine=lm.engine,
+        async_engine=lm._async_engine_spec,
+        num_retries=5,
+        cache=False,
+        tenant="ours",
+    )
+
+
+def test_each_attempt_of_a_subclass_counts(scripted, rejections):
+    lm = tenant(scripted(full(2)))
+    with dspy.context(lm=patient(lm)), metered(Tariff()) as meter:
+        assert dspy.Predict("question -> answer")(question="q").answer == "42"
+    assert rejections == [0.0] * 2
+    assert [(row.calls, row.errors) for row in meter.usage()] == [(3, 2)]
+
+
+def test_no_attempt_of_a_subclass_passes_a_limit_of_calls(scripted, tmp_path, monkeypatch):
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.0)
+    # A third of all requests fail.
+    lm = tenant(scripted(lambda _, attempt: ServerError("down") if attempt % 3 == 0 else "42"))
+    rows = [dspy.Example(question=f"q {n}", answer="7").with_inputs("question") for n in range(20)]
+    combee = Combee(
+        lambda gold, pred, *_: float(gold.answer == pred.answer),
+        reflection_lm=lm,
+        budget=Budget(calls=30),
+        log_dir=tmp_path / "run",
+        num_threads=4,
+        tracker=(),
+    )
+    with dspy.context(lm=lm):
+        combee.compile(dspy.Predict("question -> answer"), trainset=rows[:12], valset=rows[12:])
+    assert 20 < lm.engine.attempts <= 30
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda lm: lm.copy()])
+def test_a_patient_subclass_stays_one(again):
+    plain = Tenant("openai/double", num_retries=5, tenant="ours")
+    lm = again(patient(plain))
+    assert type(plain) is Tenant
+    assert isinstance(lm, Tenant)
+    assert isinstance(lm, _patient.PatientLM)
+    assert (lm.label, lm.num_retries) == ("ours: openai/double", 5)
+    assert lm.dump_state() == plain.dump_state()
     assert patient(lm) is lm
 
 
@@ -135,8 +216,10 @@ def test_a_patient_lm_gives_the_answers_of_the_lm_that_it_was_made_from(scripted
     assert lm.num_retries == 3
 
 
-def test_a_patient_lm_can_be_taken_to_another_process():
-    lm = pickle.loads(pickle.dumps(patient(dspy.LM("openai/double", num_retries=5))))  # noqa: S301 - these very bytes
+@pytest.mark.parametrize("kind", [dspy.LM, Named])
+def test_a_patient_lm_can_be_taken_to_another_process(kind):
+    lm = pickle.loads(pickle.dumps(patient(kind("openai/double", num_retries=5))))  # noqa: S301 - these very bytes
+    assert isinstance(lm, kind)
     assert lm.num_retries == 5
     assert patient(lm) is lm
 
