@@ -164,7 +164,7 @@ def load_study_rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
     }
     own = {"rules": cell.size, "choices": True, "seed": cell.number, **sizes}
     rows = load_rows("house-rules", own, **sizes)
-    return _mislabelled(rows, cell.number) if cell.part == "wrong" else rows
+    return _mislabelled(rows, cell.number) if cell.part.endswith("wrong") else rows
 
 
 def _mislabelled(rows: LoadedBenchmark, number: int) -> LoadedBenchmark:

@@ -12,6 +12,8 @@ _SETS = range(611, 627)
 _WIDE_SETS = range(641, 644)
 _NEW_SETS = range(651, 659)
 _WRONG_SETS = range(671, 675)
+_MENDED_SETS = range(681, 689)
+_MENDED_WRONG_SETS = range(691, 695)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
@@ -31,9 +33,23 @@ _SET_BY_SET = {
     "decide": (6, _NEW_SETS, _AGGREGATORS),
     "wrong": (6, _WRONG_SETS, _AGGREGATORS),
     "peers": (6, _NEW_SETS, ("floor", "gepa")),
+    "mended": (6, _MENDED_SETS, _AGGREGATORS),
+    "mended-wrong": (6, _MENDED_WRONG_SETS, _AGGREGATORS),
 }
 
-PARTS = ("sets", "beside", "retention", "parts", "wide", "labels", "decide", "wrong", "peers")
+PARTS = (
+    "sets",
+    "beside",
+    "retention",
+    "parts",
+    "wide",
+    "labels",
+    "decide",
+    "wrong",
+    "peers",
+    "mended",
+    "mended-wrong",
+)
 """Parts of the study, the most important first."""
 
 
