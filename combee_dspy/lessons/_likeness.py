@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from combee_dspy.texts import normalised
 
 __all__ = ["deal_alike", "nearest", "word_vectors"]
@@ -109,7 +107,7 @@ def nearest(query: str, texts: Sequence[str], most: int) -> list[int]:
         return []
     vectors = word_vectors([query, *texts])
     near = (vectors[1:] @ vectors[0].T).toarray().ravel().round(6)
-    return [place for place in np.argsort(-near, kind="stable").tolist()[:most] if near[place] > 0]
+    return [place for place in (-near).argsort(kind="stable").tolist()[:most] if near[place] > 0]
 
 
 def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Random) -> list[int]:
@@ -119,8 +117,8 @@ def _with_neighbours(texts: Sequence[str], fresh: set[int], stream: random.Rando
         return sorted(fresh)
     vectors = word_vectors(texts, stream)
     near = (vectors[sorted(fresh)] @ vectors[older].T).toarray()
-    nearest = np.argsort(-near, axis=1, kind="stable")[:, :_NEIGHBOURS]
-    return sorted(fresh | {older[column] for column in np.unique(nearest).tolist()})
+    nearest = (-near).argsort(axis=1, kind="stable")[:, :_NEIGHBOURS]
+    return sorted(fresh | {older[column] for column in nearest.ravel().tolist()})
 
 
 def _clusters(vectors: Any, most: int) -> list[list[int]]:
@@ -128,6 +126,8 @@ def _clusters(vectors: Any, most: int) -> list[list[int]]:
 
     Rows that share nothing stay apart.
     """
+    # Not above: who only reads a journal would load it for nothing.
+    import numpy as np
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 

@@ -1,5 +1,6 @@
 """From trajectories to what an LM reads: tokens, fitting, rendering, comparing texts."""
 
+from combee_dspy.ngrams import ngram_counts, unit_length
 from combee_dspy.reflections._fitting import LEAST_TOKENS, MAX_PARTS, fit_reflections, is_cut
 from combee_dspy.reflections._records import (
     MEDIA_TOKENS,
@@ -13,7 +14,7 @@ from combee_dspy.reflections._records import (
     texts_in,
 )
 from combee_dspy.reflections._vocabulary import Vocabulary, subject_words, word_likeness
-from combee_dspy.texts import NearDuplicates, ngram_counts, normalised, unit_length
+from combee_dspy.texts import NearDuplicates, normalised
 
 __all__ = [
     "LEAST_TOKENS",

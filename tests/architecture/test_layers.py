@@ -32,6 +32,7 @@ LAYERS = (
         "strategies",
         "streams",
         "texts",
+        "ngrams",
         "yaml_files",
     ),
     (
