@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
@@ -176,7 +176,7 @@ class Combee(Teleprompter):
         cache: str | PathLike[str] | Literal[False] | None = None,
         costs: Costs | None = None,
         privacy: Privacy | None = None,
-        **elsewhere: object,
+        **elsewhere: Never,
     ) -> None:
         arguments = dict(locals())
         del arguments["self"], arguments["elsewhere"]
@@ -240,7 +240,7 @@ class Combee(Teleprompter):
         heldout: Sequence[dspy.Example] | Heldout | None = None,
         traces: Traces | None = None,
         selection: Selection | None = None,
-        **elsewhere: object,
+        **elsewhere: Never,
     ) -> dspy.Module:
         """Return a better copy of a program.
 
