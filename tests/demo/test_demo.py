@@ -31,6 +31,7 @@ def test_it_runs_and_prints_its_result(shell, tmp_path, monkeypatch):  # noqa: F
     for words in (
         "real but tiny",
         "135 million",
+        "that of seed 4, 0.11, is not",
         "--lm openai/",
         "--benchmark formula --path",
         "24 rollouts, seed 3",
