@@ -109,11 +109,20 @@ class Changes:
         gone = set(ids) - {united.id}
         for old in gone:
             del self._lessons[old]
-        for lesson in self.lessons:
-            if gone & {lesson.rule, *lesson.rivals}:
-                rivals = distinct(self._home.get(rival, rival) for rival in lesson.rivals)
-                rule = self._home.get(lesson.rule, lesson.rule)
-                self._put(replace(lesson, rivals=rivals, rule=rule))
+        related = [
+            lesson
+            for lesson in self.lessons
+            if lesson.id == united.id or gone & {lesson.rule, *lesson.rivals}
+        ]
+        rules = {lesson.id: self._home.get(lesson.rule, lesson.rule) for lesson in related}
+        for lesson in related:
+            # A rival of one may be the rule of another, or an exception to it: both may be right.
+            rivals = distinct(
+                rival
+                for rival in (self._home.get(name, name) for name in lesson.rivals)
+                if rival != rules[lesson.id] and rules.get(rival) != lesson.id
+            )
+            self._put(replace(lesson, rivals=rivals, rule=rules[lesson.id]))
         return ""
 
     def _contradict(self, lessons: Sequence[BookLesson]) -> str:

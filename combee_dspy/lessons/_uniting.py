@@ -18,8 +18,8 @@ def why_apart(members: Sequence[BookLesson]) -> str:
     if len(own) > 1 or (own and any(lesson.state == "removed_by_user" for lesson in members)):
         return f"{quoted(own[0])} is the user's own"
     texts = [text for lesson in members for text in (lesson.text, *lesson.texts)]
-    for text, other in combinations(texts, 2):
-        numbers, rest = numbers_in(text), numbers_in(other)
+    numbered = [(text, numbers_in(text)) for text in texts]
+    for (text, numbers), (other, rest) in combinations(numbered, 2):
         # A number decides what a lesson says, as in "two decimals" or "code 7".
         if not (numbers <= rest or rest <= numbers):
             return f"numbers differ in {text[:60]!r} and {other[:60]!r}"
@@ -52,7 +52,6 @@ def united_lesson(members: Sequence[BookLesson], oldest: BookLesson, rule: str) 
     )
     sources = distinct(source for lesson in members for source in lesson.sources)
     against = distinct(example for lesson in members for example in lesson.against)
-    rivals = distinct(rival for lesson in members for rival in lesson.rivals)
     return replace(
         settled,
         id=oldest.id,
@@ -65,7 +64,7 @@ def united_lesson(members: Sequence[BookLesson], oldest: BookLesson, rule: str) 
         section=next((lesson.section for lesson in members if lesson.section), ""),
         born=min(lesson.born for lesson in members),
         rule=rule,
-        rivals=without(rivals, [rule]),
+        rivals=distinct(rival for lesson in members for rival in lesson.rivals),
         wordings=tuple(wordings),
         texts=without(texts, [text]),
         worded=max(lesson.worded for lesson in members),

@@ -70,7 +70,8 @@ any_edit = st.one_of(
     st.builds(Credit, lesson, rows, rows),
 )
 few = st.sampled_from(IDS[:4])
-chained = st.one_of(st.tuples(few, few).map(Unite), st.builds(Narrow, few, few))
+pair = st.tuples(few, few)
+chained = st.one_of(pair.map(Unite), pair.map(Contradict), st.builds(Narrow, few, few))
 edits: st.SearchStrategy[list[BookEdit]] = st.lists(any_edit, max_size=12) | st.lists(
     chained, min_size=3, max_size=8
 )
@@ -179,12 +180,21 @@ def test_united_lessons_have_what_was_decided_about_each() -> None:
     assert (lesson.support, lesson.decision, lesson.state) == (9, Decision(3, 6), "retired")
 
 
-def test_a_united_exception_does_not_contradict_its_rule() -> None:
-    texts = ["Rule for copper", "Exception of copper", "Copper is an exception"]
-    rule, first, second = map(lesson_id, texts)
-    edits = (Narrow(first, rule), Contradict((second, rule)), Unite((first, second)))
-    united = held(related(texts, *edits), first)
-    assert (united.rule, united.rivals) == (rule, ())
+@pytest.mark.parametrize("united", ["exceptions", "rules"])
+def test_what_is_united_does_not_contradict_its_rule_or_its_exception(united: str) -> None:
+    texts = [
+        "Rule for copper",
+        "Copper has a rule",
+        "Exception of copper",
+        "Copper is an exception",
+    ]
+    rule, other_rule, exception, other = map(lesson_id, texts)
+    opposed, pair = (other, rule), (exception, other)
+    if united == "rules":
+        opposed, pair = (exception, other_rule), (rule, other_rule)
+    book = related(texts, Narrow(exception, rule), Contradict(opposed), Unite(pair))
+    assert held(book, exception).rule == rule
+    assert not any(lesson.rivals for lesson in book.lessons)
 
 
 def test_a_lesson_that_would_be_an_exception_to_its_own_exception_is_none() -> None:
