@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import dspy
 
 from combee_dspy.lessons import Book, BookLesson
 from combee_dspy.traces import Trace
-from combee_strategist.live._evidence import drifted
+from combee_strategist.live._evidence import drifted, moved
 from combee_strategist.live._lines import Lines
 from combee_strategist.live._proving import Prover
 from combee_strategist.live._records import LineEvidence
@@ -38,6 +40,27 @@ def test_a_slice_in_which_a_minority_goes_wrong_is_seen_as_drifted():
 
 def test_a_share_of_few_requests_is_not_taken_for_sure():
     assert drifted(served("1" * 8 + "0" * 4), {}) == []
+
+
+def mixed(count, weights, since=0):
+    """Return rows that went wrong, of slices drawn by weights."""
+    names = random.Random(since).choices(range(len(weights)), weights, k=count)
+    return [
+        ServedRow(Trace(f"r{n}", {}, {}, score=0.0), float(since + n), (), f"s{name}", False, True)
+        for n, name in enumerate(names)
+    ]
+
+
+def test_few_requests_of_many_slices_are_no_other_mix():
+    rare = [(place + 1) ** -1.5 for place in range(100)]
+    for seed in range(10):
+        rows = mixed(9_000, rare, seed * 10_000)
+        assert moved(rows, rows[-20].at) == []
+    before, after = mixed(500, [1] * 24), mixed(500, [5, 5, *[1] * 22], 500)
+    assert [why.split(":")[0] for why in moved([*before, *after], 500.0)] == [
+        "the mix of requests has moved",
+        "the mix of failures has moved",
+    ]
 
 
 def test_a_line_takes_the_place_of_what_it_contradicts():
