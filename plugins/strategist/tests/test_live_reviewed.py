@@ -147,6 +147,20 @@ def test_a_trial_goes_on_though_somebody_changes_what_serves(desk):
     assert moves(here.live.tick()) == ["reject", "withdraw"]
 
 
+def test_a_trial_that_servers_end_while_the_learner_does_ends_once(desk, monkeypatch):
+    here = desk()
+    here.label(*GOODS)
+    here.live.tick()
+    here.live.reject(2, who="bob")
+
+    def twice(registry, **how):
+        withdraw(registry, who="combee (automatic)", why="it fails")
+        return withdraw(registry, **how)
+
+    monkeypatch.setattr(_shipping, "withdraw", twice)
+    assert actions(here.live.tick())[:2] == ["reject", "withdraw"]
+
+
 def test_pairs_that_come_while_a_version_is_promoted_do_not_end_the_learner(desk, monkeypatch):
     here = desk()
     here.label(*GOODS)

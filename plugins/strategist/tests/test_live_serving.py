@@ -8,6 +8,7 @@ import pytest
 
 from combee_dspy import Privacy
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, JournalHeldError
+from combee_dspy.files import append_plain
 from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.traces import JournalTraces
 from combee_strategist.canary import RequestLabelled
@@ -110,6 +111,23 @@ def test_people_are_heard_once_from_any_process(desk):
     assert again.tick() == ()
     assert again.decisions() == first
     again.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON",
+        '{"action": "promote", "why": "", "who": "ada", "version": 2}',
+        '{"action": "approve", "why": "", "version": 2}',
+        f'{{"action": "approve", "why": "", "who": "ada", "version": {10**30}}}',
+    ],
+    ids=["no JSON", "no answer", "nobody", "no version"],
+)
+def test_a_line_of_people_that_says_nothing_is_passed_over(desk, line):
+    here = desk()
+    append_plain(here.live._setup.home / "people.jsonl", f"{line}\n".encode())
+    here.remake().reject(2, who="ada")
+    assert [each.action for each in here.live.tick()] == ["skip", "reject"]
 
 
 def test_one_process_learns(desk):

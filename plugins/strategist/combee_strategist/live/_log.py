@@ -236,6 +236,12 @@ def _read(text: bytes, line: int) -> LiveDecision:
         answer = _DECISION.validate_json(text)
     except ValidationError:
         answer = None
-    if answer is None or answer.action not in _ANSWERS:
+    # A number that no journal holds would end every tick.
+    if (
+        answer is None
+        or answer.action not in _ANSWERS
+        or not answer.who
+        or (answer.version or 0) >= 2**63
+    ):
         return LiveDecision("skip", "a line of people.jsonl cannot be read", line=line)
     return replace(answer, session=0, line=line)

@@ -134,7 +134,7 @@ class Shipper:
             return
         log.change_books(books)
         if challenger not in (None, number):
-            withdraw(registry, who=who, why=_REMOVED)
+            withdraw(registry, who=who, why=_REMOVED, only=challenger)
         if (trial := open_trial(log.decisions)) is not None:
             self._end(trial, "withdraw", _REMOVED)
         if serves & lines.removed:
@@ -192,8 +192,7 @@ class Shipper:
         self._withdraw(trial, why)
 
     def _withdraw(self, trial: LiveDecision, why: str) -> None:
-        if self.registry.at(CHALLENGER) == trial.version:
-            withdraw(self.registry, who=_WHO, why=why)
+        withdraw(self.registry, who=_WHO, why=why, only=trial.version)
         self._end(trial, "withdraw", why)
 
     def _retire(self, session: int, version: int | None, why: str) -> None:
