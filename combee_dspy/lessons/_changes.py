@@ -114,15 +114,15 @@ class Changes:
             for lesson in self.lessons
             if lesson.id == united.id or gone & {lesson.rule, *lesson.rivals}
         ]
-        rules = {lesson.id: self._home.get(lesson.rule, lesson.rule) for lesson in related}
+        rule_of = {lesson.id: self._home.get(lesson.rule, lesson.rule) for lesson in related}
         for lesson in related:
             # A rival of one may be the rule of another, or an exception to it: both may be right.
             rivals = distinct(
                 rival
                 for rival in (self._home.get(name, name) for name in lesson.rivals)
-                if rival != rules[lesson.id] and rules.get(rival) != lesson.id
+                if rival != rule_of[lesson.id] and rule_of.get(rival) != lesson.id
             )
-            self._put(replace(lesson, rivals=rivals, rule=rules[lesson.id]))
+            self._put(replace(lesson, rivals=rivals, rule=rule_of[lesson.id]))
         return ""
 
     def _contradict(self, lessons: Sequence[BookLesson]) -> str:
