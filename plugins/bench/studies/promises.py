@@ -41,6 +41,12 @@ PROMISES = {
         {"kills": 13},
         {"examples": 40, "validation": 10, "workers": 8},
     ),
+    "compare": Promise(
+        "a comparison killed: whole journals, the same figures",
+        f"{_TESTS}/test_compare_kills.py",
+        {"kills": 10},
+        {},
+    ),
     "live": Promise(
         "servers and a learner killed: no request lost, no trace learned twice",
         f"{_TESTS}/test_live_kills.py",

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,8 @@ from combee_bench import compare
 from combee_bench.options import CompareOptions
 from combee_dspy.journal import Reader
 from combee_dspy.streams import derive
+from plugins.bench.tests.killing import EVERY, Processes
+from plugins.bench.tests.sizes import show, size
 
 # What two comparisons of the same data agree in.
 SAME = ("method", "rollouts", "tokens", "validation", "before", "after")
@@ -26,26 +24,25 @@ METHODS = ("gepa", "combee", "combee-playbook")
 
 @pytest.mark.slow
 def test_a_comparison_that_is_killed_comes_to_the_same_the_next_time(tmp_path: Path) -> None:
-    from plugins.bench.tests.sizes import show, size
-
     kills, stream = size("kills", 2), derive(0, "kills", "compare")
-    assert start(tmp_path / "whole").wait() == 0
-    whole, died = results(tmp_path / "whole"), 0
-    for _ in range(kills):
-        process, before = start(tmp_path / "killed"), len(journals(tmp_path / "killed"))
-        most = before + stream.randint(1, 2)  # within the first of ours, or the second
-        while process.poll() is None and len(journals(tmp_path / "killed")) < most:
-            time.sleep(0.002)
-        time.sleep(stream.uniform(0.0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        died += process.wait() == -signal.SIGKILL
-    assert start(tmp_path / "killed").wait() == 0
-    states = [state_of(journal) for journal in journals(tmp_path / "killed")]
+    whole, killed, died = tmp_path / "whole", tmp_path / "killed", 0
+    with Processes(compare_all) as processes:
+        assert processes.start({"folder": str(whole)}).wait() == 0
+        for _ in range(kills):
+            before = len(journals(killed))
+            process = processes.start({"folder": str(killed)})
+            most = before + stream.randint(1, 2)  # within the first of ours, or the second
+            while process.poll() is None and len(journals(killed)) < most:
+                time.sleep(EVERY)
+            time.sleep(stream.uniform(0.0, 0.2))
+            died += process.kill()
+        assert processes.start({"folder": str(killed)}).wait() == 0
+    states = [state_of(journal) for journal in journals(killed)]
     show({"run": "compare", "kills": died, "journals": states})
     assert states[-2:] == ["finished", "finished"]
     assert len(states) > 2
-    assert [row["method"] for row in whole] == list(METHODS)
-    assert results(tmp_path / "killed")[-len(METHODS) :] == whole
+    assert [row["method"] for row in results(whole)] == list(METHODS)
+    assert results(killed)[-len(METHODS) :] == results(whole)
 
 
 def journals(folder: Path) -> list[Path]:
@@ -64,14 +61,10 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    folder.mkdir(exist_ok=True)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, __file__, str(folder)], env=environ)  # noqa: S603 - this file
-
-
-def compare_all(folder: Path) -> None:
+def compare_all(arguments: dict[str, Any]) -> None:
     """Compare in a process of its own, and note each run as it ends."""
+    folder = Path(arguments["folder"])
+    folder.mkdir(exist_ok=True)
     options = CompareOptions(
         methods=METHODS,
         budget=40,
@@ -86,7 +79,3 @@ def compare_all(folder: Path) -> None:
         facts = dataclasses.asdict(run)
         with (folder / "results").open("a", encoding="utf-8") as file:
             file.write(json.dumps({name: facts[name] for name in SAME}) + "\n")
-
-
-if __name__ == "__main__":
-    compare_all(Path(sys.argv[1]))

@@ -6,9 +6,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,14 +25,14 @@ from combee_dspy import (
     learn_lessons,
 )
 from combee_dspy.artifacts import OnlinePlaybook, read_text
-from combee_dspy.exceptions import CombeeError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.streams import derive
 from combee_dspy.traces import Trace
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
+from plugins.bench.tests.killing import EVERY, Processes
+from plugins.bench.tests.sizes import show, size
 
 SEED = 0
-EVERY = 0.002
 RUNS: dict[str, dict[str, Any]] = {
     "pareto": {"search": Search(keep="pareto", staleness=1)},
     "trunk": {"search": Search(keep="trunk", staleness=1)},
@@ -51,11 +48,17 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(compile_once) as processes:
+        yield processes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_that_is_killed_ends_as_one_that_is_not(name: str, tmp_path: Path) -> None:
-    from plugins.bench.tests.sizes import show, size
-
+def test_a_run_that_is_killed_ends_as_one_that_is_not(
+    name: str, processes: Processes, tmp_path: Path
+) -> None:
     train, validation, workers = size("examples", 16), size("validation", 4), size("workers", 4)
     source = ("formula-mini", {"task": "compute"})
     rows = load_rows(*source, train=train, validation=validation, heldout=1)
@@ -71,11 +74,12 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name: str, tmp_path: Path)
             "workers": workers,
             "sizes": [train, validation],
         }
-        start(arguments).wait()
+        assert processes.start(arguments).wait() == 0
         whole = read_run(tmp_path / "whole")
         service.reset_stats()
         arguments["folder"] = str(tmp_path / "killed")
-        kills = kill(arguments, whole["counts"], size("kills", 1), derive(SEED, "kills", name))
+        stream = derive(SEED, "kills", name)
+        kills = kill(processes, arguments, whole["counts"], size("kills", 1), stream)
         killed = read_run(tmp_path / "killed")
         answered = service.stats().calls
     bought = killed["books"][0]
@@ -96,10 +100,10 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(name: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_playbook_that_is_served_outlives_its_servers(tmp_path: Path) -> None:
+def test_a_playbook_that_is_served_outlives_its_servers(
+    processes: Processes, tmp_path: Path
+) -> None:
     """Whatever moment a server is killed in, the next one goes on with a whole playbook."""
-    from plugins.bench.tests.sizes import show, size
-
     examples, workers, kills = size("examples", 16), size("workers", 4), size("kills", 1)
     source = ("formula-mini", {"task": "compute"})
     rows = load_rows(*source, train=examples, validation=4, heldout=1)
@@ -119,13 +123,12 @@ def test_a_playbook_that_is_served_outlives_its_servers(tmp_path: Path) -> None:
                 "sizes": [examples, 4],
             }
             for _ in range(times):
-                before, process = served(folder), start(arguments)
+                before, process = served(folder), processes.start(arguments)
                 while process.poll() is None and served(folder) == before:
                     time.sleep(EVERY)
                 time.sleep(stream.uniform(0.0, 0.2))
-                process.send_signal(signal.SIGKILL)
-                died += process.wait() == -signal.SIGKILL
-            assert start(arguments).wait() == 0
+                died += process.kill()
+            assert processes.start(arguments).wait() == 0
             text = (folder / "playbook.txt").read_text(encoding="utf-8")
             books.append({bullet.content for bullet in read_text(text).bullets})
     show({"run": "online", "kills": died, "bullets": len(books[1])})
@@ -158,28 +161,20 @@ def serve(rows: Any, lm: dspy.LM, arguments: dict[str, Any]) -> None:
 
 
 def kill(
-    arguments: dict[str, Any], counts: dict[str, int], kills: int, stream: random.Random
+    processes: Processes,
+    arguments: dict[str, Any],
+    counts: dict[str, int],
+    kills: int,
+    stream: random.Random,
 ) -> int:
     """Run to the end, killed so often on the way; return how often it was."""
-    folder, died = Path(arguments["folder"]), 0
-    most = counts.get(arguments["run"], 0)
+    died, most = 0, counts.get(arguments["run"], 0)
     for at in sorted(stream.sample(range(1, counts["effects"] - arguments["workers"]), kills)):
         # In each part a few of what it dies at, so that every part comes to it.
         inside = {"dies_at": stream.randint(1, max(1, most // (kills + 1)))} if most else {}
-        process = start(arguments | inside)
-        while process.poll() is None and (most or count_effects(folder) < at):
-            time.sleep(EVERY)
-        process.send_signal(signal.SIGKILL)
-        died += process.wait() == -signal.SIGKILL
-    start(arguments).wait()
+        died += processes.kill_at(arguments | inside, None if most else at)
+    assert processes.start(arguments).wait() == 0
     return died
-
-
-def start(arguments: dict[str, Any]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, json.dumps(arguments)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    # MLflow writes artifacts below the folder that it is started in.
-    return subprocess.Popen(command, cwd=Path(arguments["folder"]).parent, env=environ)  # noqa: S603 - this file
 
 
 def compile_once(arguments: dict[str, Any]) -> None:
@@ -300,14 +295,6 @@ class Armed(list[Any]):
             trap()
 
 
-def count_effects(folder: Path) -> int:
-    try:
-        with Reader(journal_file(folder)) as reader:
-            return int(reader.rows("SELECT count(*) FROM effect")[0][0])
-    except (CombeeError, sqlite3.Error):
-        return 0  # not made yet
-
-
 def read_run(folder: Path) -> dict[str, Any]:
     """Return what a run came to, of its journal and of MLflow's store."""
     with Reader(journal_file(folder), checked=True) as reader:
@@ -366,7 +353,3 @@ def read_mlflow(folder: Path) -> dict[str, Any]:
     }
     status = run.info.status
     return {"rows": len(ids), "files": len(files), "steps": steps, "status": status}
-
-
-if __name__ == "__main__":
-    compile_once(json.loads(sys.argv[1]))

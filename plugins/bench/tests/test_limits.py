@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +23,9 @@ from combee_dspy.rollouts import _patient
 from combee_dspy.streams import derive
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 from combee_simulator.service import Running
+from plugins.bench.tests.killing import Processes
 from plugins.bench.tests.sizes import show, size
 from plugins.bench.tests.spoiling import FAULTS, Spoiling
-from plugins.bench.tests.test_kills import count_effects
 
 pytestmark = pytest.mark.slow
 SEED, RATE, TIMEOUT, PRICE = 0, 0.3, 2.0, 1.0
@@ -42,8 +39,16 @@ LIMITS: dict[str, float] = {
 }
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(compile_once) as processes:
+        yield processes
+
+
 @pytest.mark.parametrize("kind", LIMITS)
-def test_no_limit_is_passed_under_faults_and_kills(kind: str, tmp_path: Path) -> None:
+def test_no_limit_is_passed_under_faults_and_kills(
+    kind: str, processes: Processes, tmp_path: Path
+) -> None:
     examples, workers = size("examples", 16), size("workers", 4)
     limit = LIMITS[kind] * max(1, examples // 16)
     sizes = {"train": examples, "validation": examples // 4, "heldout": 1}
@@ -64,15 +69,11 @@ def test_no_limit_is_passed_under_faults_and_kills(kind: str, tmp_path: Path) ->
             }
             kills, stream = 0, derive(SEED, "limits", kind)
             for at in sorted(stream.sample(range(2, 30), size("kills", 1))):
-                process = _start(arguments)
-                while process.poll() is None and count_effects(folder) < at:
-                    time.sleep(0.002)
-                process.send_signal(signal.SIGKILL)
-                kills += process.wait() == -signal.SIGKILL
-            ends = [_start(arguments).wait()]
+                kills += processes.kill_at(arguments, at)
+            ends = [processes.start(arguments).wait()]
             # What was held for calls in flight at the kill is free again, and is used.
             time.sleep(2 * TIMEOUT + 0.1)
-            ends.append(_start(arguments).wait())
+            ends.append(processes.start(arguments).wait())
         finally:
             server.stop()
         used = {"calls": spoiling.requests, "tokens": spoiling.charged}
@@ -99,13 +100,7 @@ def test_no_limit_is_passed_under_faults_and_kills(kind: str, tmp_path: Path) ->
         assert booked * (PRICE / 1e6 if kind == "dollars" else 1) > limit / 3
 
 
-def _start(arguments: dict[str, Any]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, json.dumps(arguments)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(command, env=environ)  # noqa: S603 - this file
-
-
-def _compile(arguments: dict[str, Any]) -> None:
+def compile_once(arguments: dict[str, Any]) -> None:
     """Compile in a process of its own."""
     _patient.pause_after = lambda retry_after, count: 0.01
     rows = load_rows(*SOURCE, **arguments["sizes"])
@@ -141,7 +136,3 @@ def _compile(arguments: dict[str, Any]) -> None:
         except CombeeError as error:  # too little was left for the student's validation
             if "budget" not in str(error):
                 raise
-
-
-if __name__ == "__main__":
-    _compile(json.loads(sys.argv[1]))
