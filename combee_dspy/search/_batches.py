@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import pvariance
 
@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 from combee_dspy.controllers import BatchView
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import BatchPlanned
-from combee_dspy.records import BatchDecision, Measurement, Rollout
+from combee_dspy.records import BatchDecision, Measurement
 from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._keeper import Parent, UpdatePlan
+from combee_dspy.search._keeper import Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.streams import derive
 
@@ -217,11 +217,15 @@ class Minibatches:
         perfect_score = perfect_score_of(self.task.settings.perfect_score, highest)
         return UpdatePlan(step, parent, rows, children, perfect_score)
 
-    def measured(self, plan: UpdatePlan, seconds: float, rollouts: Sequence[Rollout]) -> None:
-        """Note how long an update took, and its parent's rollouts."""
+    def note(self, learned: Learned, seconds: float) -> None:
+        """Note what an update's rollouts scored and, where it learned, what it took."""
+        plan, rollouts = learned.plan, learned.rollouts
+        scores = [rollout.score for rollout in rollouts]
+        self._highest[plan.step] = max(scores)
+        if learned.skipped:
+            return
         self._measured.append(Measurement(len(plan.rows), seconds))
-        self._highest[plan.step] = max(rollout.score for rollout in rollouts)
-        self._scores.extend(rollout.score for rollout in rollouts)
+        self._scores += scores
         self._prompt_tokens += sum(
             used.prompt_tokens
             for rollout in rollouts

@@ -210,8 +210,8 @@ class Loop(Generic[P, C]):
     def _close(self, learned: Learned, started: float, seconds: float) -> None:
         plan, self.committed = learned.plan, learned.plan.step + 1
         self.ending.note(learned)
-        if not learned.skipped and plan.rows[0].recorded is None:
-            self.batches.measured(plan, seconds, learned.rollouts)
+        if plan.rows[0].recorded is None:
+            self.batches.note(learned, seconds)
         event = UpdateEnded(
             plan.parent.candidate.id,
             tuple(learned.lessons),

@@ -83,7 +83,7 @@ class UpdateLearner:
     async def learn(self, plan: UpdatePlan) -> Learned:
         """Run the minibatch and return what it teaches."""
         rollouts = [self._rollout(plan, row) for row in plan.rows]
-        teaches = asyncio.ensure_future(self._teaches(rollouts))
+        teaches = asyncio.ensure_future(self._teaches(plan, rollouts))
         teaches.add_done_callback(silence)
         running = _Running(plan, rollouts, teaches)
         first = [self.failures.check_first("train", rollouts)] if plan.step == 0 else []
@@ -115,18 +115,19 @@ class UpdateLearner:
             return self._recorded.rollout(row, row.recorded, plan.step)
         return self.effects.rollout(plan.parent.candidate, row, EffectPlace("train", plan.step))
 
-    async def _teaches(self, rollouts: Sequence[Awaitable[Rollout]]) -> bool:
+    async def _teaches(self, plan: UpdatePlan, rollouts: Sequence[Awaitable[Rollout]]) -> bool:
         """Return, as soon as it is known, whether any rollout of a minibatch made a mistake."""
         ended: list[Rollout] = []
         for rollout in asyncio.as_completed(rollouts):
             ended.append(await rollout)
-            if not self._is_flawless(ended[-1:]):
+            if not self._is_flawless(plan, ended[-1:]):
                 return True
-        return not self._is_flawless(ended)
+        return not self._is_flawless(plan, ended)
 
-    def _is_flawless(self, rollouts: Sequence[Rollout]) -> bool:
+    def _is_flawless(self, plan: UpdatePlan, rollouts: Sequence[Rollout]) -> bool:
+        scores = (rollout.score for rollout in rollouts)
         perfect_score = perfect_score_of(
-            self._settings.perfect_score, [rollout.score for rollout in rollouts]
+            self._settings.perfect_score, [plan.perfect_score, *scores]
         )
         # A row that could not be scored says nothing about the answer.
         return self._settings.skip_perfect_score and all(

@@ -102,7 +102,7 @@ class RowScores:
     def end(self, learned: Learned) -> None:
         """Note the scores of the next update. Recorded rollouts do not count."""
         scores = [rollout.score for rollout in learned.rollouts]
-        perfect = perfect_score_of(self.perfect_score, scores)
+        perfect = perfect_score_of(self.perfect_score, [learned.plan.perfect_score, *scores])
         rows = zip(learned.plan.rows, scores, strict=True)
         self._right.append({row.index: score >= perfect for row, score in rows if row.index >= 0})
 

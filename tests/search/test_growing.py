@@ -292,7 +292,9 @@ def test_rows_are_right_by_what_ran_last() -> None:
     ):
         ran: list[Any] = [Row("train", row, dspy.Example(), "") for row in update]
         rollouts = [SimpleNamespace(score=float(is_right)) for is_right in update.values()]
-        learned: Any = SimpleNamespace(plan=SimpleNamespace(rows=ran), rollouts=rollouts)
+        learned: Any = SimpleNamespace(
+            plan=SimpleNamespace(rows=ran, perfect_score=1.0), rollouts=rollouts
+        )
         scores.end(learned)
     assert not scores.are_right(2, 4), "what a later update ran is not known yet"
     assert scores.are_right(3, 4)

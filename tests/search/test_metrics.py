@@ -153,6 +153,24 @@ def test_wrong_answers_may_score_above_1(world: World, right: float, wrong: floa
     assert report.best_score == right > report.seed_score
 
 
+def test_the_worst_answers_of_a_larger_scale_are_mistakes(world: World, tmp_path: Path) -> None:
+    world.compile(
+        metric=scaled(10, 1),
+        budget=Budget(updates=24),
+        reflection_minibatch_size=2,
+        log_dir=tmp_path,
+    )
+    trained = rows(
+        tmp_path,
+        "SELECT step, max(score) AS score FROM effect WHERE split = 'train' GROUP BY step",
+    )
+    highest = {each["step"]: each["score"] for each in trained}
+    skipped = {each["step"] for each in events(tmp_path, "update") if each["skipped"]}
+    first = min(step for step, score in highest.items() if score == 10)
+    # Until an update that has seen the scale is committed, it is not known.
+    assert all(highest[step] == 10 for step in skipped if step > first + 5)
+
+
 @pytest.mark.parametrize(("options", "warnings"), [({}, 1), ({"perfect_score": 100}, 0)])
 def test_a_larger_scale_is_warned_of_once_unless_perfect_score_is_given(
     world: World, tmp_path: Path, options: dict[str, Any], warnings: int
