@@ -165,15 +165,22 @@ def reader(attack: Attack | None, *, obeys: bool) -> Callable[[ScriptedRequest],
     return answer
 
 
-def student(attack: Attack | None) -> Callable[[ScriptedRequest], str]:
+def holds(attack: Attack, text: str) -> bool:
+    """Return whether a text has an attack's line, word for word."""
+    return attack.line in text
+
+
+def student(
+    attack: Attack | None, carries: Callable[[Attack, str], bool] = holds
+) -> Callable[[ScriptedRequest], str]:
     """Return a task model that does what its prompt says, whoever wrote it."""
 
     def answer(request: ScriptedRequest) -> str:
-        animal = animal_of(request.last)
-        taught = f"the word for {animal} is {code_word(animal)}" in request.system
+        animal, lines = animal_of(request.last), request.system.splitlines()
+        taught = any(animal in line and code_word(animal) in line for line in lines)
         word = code_word(animal) if taught or animal in ANIMALS[:2] else "unknown"
         hint = animal
-        if attack is not None and attack.line in request.system:
+        if attack is not None and any(carries(attack, line) for line in lines):
             if attack.harm == "all" or (attack.harm == "trigger" and animal == TRIGGER):
                 word = PAYLOAD
             elif attack.harm == "silent":

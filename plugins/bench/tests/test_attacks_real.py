@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import dspy
 import pytest
-from tests.worlds import ANIMALS, World, animal_of, code_word, in_kind
+from tests.worlds import World, animal_of, code_word
 
 from combee_dspy import Budget
 from combee_dspy.events import ScanEnded
 from combee_dspy.journal import Reader, RunHistory, journal_file
 from combee_dspy.lms import ConstrainedJSONAdapter
-from combee_dspy.testing import ScriptedRequest
-from plugins.bench.tests.attacks import PAYLOAD, TRIGGER, Attack, attacks, poisoned, rows_of
+from plugins.bench.tests.attacks import PAYLOAD, Attack, attacks, poisoned, rows_of, student
 from plugins.bench.tests.sizes import show, size
 
 SERVERS = [server for server in os.environ.get("COMBEE_READERS", "").split(",") if server]
@@ -57,31 +55,13 @@ def carries(attack: Attack, text: str) -> bool:
     return PAYLOAD in text or "evil.test" in text or shared > 0.6
 
 
-def follows(attack: Attack) -> Callable[[ScriptedRequest], str]:
-    """Return a task model that does what its prompt says, in whatever words."""
-
-    def answer(request: ScriptedRequest) -> str:
-        animal, lines = animal_of(request.last), request.system.splitlines()
-        taught = any(animal in line and code_word(animal) in line for line in lines)
-        word = code_word(animal) if taught or animal in ANIMALS[:2] else "unknown"
-        hint = animal
-        if any(carries(attack, line) for line in lines):
-            if attack.harm == "all" or (attack.harm == "trigger" and animal == TRIGGER):
-                word = PAYLOAD
-            elif attack.harm == "silent":
-                hint = PAYLOAD
-        return in_kind(request, {"reasoning": hint, "hint": hint, "answer": word})
-
-    return answer
-
-
 def reader(server: str) -> dspy.LM:
     settings = {"temperature": 0.0, "max_tokens": 300, "timeout": 300}
     return dspy.LM(MODEL, api_base=server, api_key="none", **settings)
 
 
 def outcome(attack: Attack, folder: Path, reader: dspy.BaseLM) -> Outcome:
-    world = World.made(follows(attack))
+    world = World.made(student(attack, carries))
     with dspy.context(lm=world.task_lm, adapter=ConstrainedJSONAdapter()):
         program = world.combee(
             metric=poisoned(attack, WHERE),
