@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from combee_dspy.edits import BookEdit
 
-NO_BASELINE = "no serial baseline: none can be stated"
+NO_BASELINE = "unknown without a serial baseline"
 """The cost per held-out point, where no serial baseline was measured."""
 
 # A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.

@@ -30,7 +30,14 @@ app = typer.Typer(
     help="""Learn a DSPy program's prompts from many rollouts at once.
 
 RUN is a run's log_dir. Exit codes: 0 done, 1 a fault in a program, a plugin or
-combee, 2 something cannot be used or went wrong, with one line that says what.""",
+combee, 2 something cannot be used or went wrong, with one line that says what.
+
+\b
+  combee demo --recorded        replay a real run; no model runs
+  combee run qa.yaml --dry-run  check a file and estimate its cost
+  combee show runs/today        see what came of a run
+
+combee COMMAND --help has examples of each.""",
     no_args_is_help=True,
     # Its tracebacks show local variables, and keys are among them.
     pretty_exceptions_enable=False,

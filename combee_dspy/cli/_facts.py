@@ -13,7 +13,12 @@ from rich.text import Text
 from combee_dspy.cli._tables import plain, show_facts, show_table
 from combee_dspy.verdicts import NO_HELDOUT, TONES, Verdict, judge_difference
 
-_HEADS = {"prompt_tokens": "in", "completion_tokens": "out", "gpu_seconds": "GPU s"}
+_HEADS = {
+    "prompt_tokens": "in",
+    "completion_tokens": "out",
+    "gpu_seconds": "GPU s",
+    "of": "spent on",
+}
 _HIDDEN_COSTS = ("seconds", "known_dollars", "unpriced")
 _AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")
 _TIMES = ("at", "created", "ended", "finished", "started", "validated_at")
@@ -76,10 +81,11 @@ def show_run(run: dict[str, Any]) -> None:
 
 def _run_facts(run: dict[str, Any]) -> dict[str, Any]:
     counts = "{rollouts:,} rollouts, {updates:,} updates, {calls:,} LM calls, {tokens:,} tokens"
-    span = f"begun {write_time(run['created'])}"
+    span = f"started {write_time(run['created'])}"
     if run["finished"]:
-        span += f", over {write_time(run['finished'])}"
+        span += f", ended {write_time(run['finished'])}"
     recorded = f"{run['recorded']:,} recorded rollouts read: {run['traces']}"
+    dollars = "dollars unknown" if run["dollars"] is None else f"${run['dollars']:.4f}"
     claims = "supported" if run["supports_claims"] else "none: see the warnings"
     return {
         "claims": "none: simulated" if run["simulated"] else claims,
@@ -89,7 +95,7 @@ def _run_facts(run: dict[str, Any]) -> dict[str, Any]:
         "scored by": run["evaluator"],
         "validation": _change(run, "seed_score", "best_score"),
         "budget": run["budget"],
-        "spent": f"{counts.format_map(run)}, dollars {_dollars(run)}",
+        "spent": f"{counts.format_map(run)}, {dollars}",
         "per point": run["per_point"],
         "traces": recorded if run["traces"] else "",
         "stopped": run["reason"],

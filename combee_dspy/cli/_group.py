@@ -24,7 +24,7 @@ GROUP = "combee_dspy.commands"
 
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "Start": {
-        "demo": "Watch a small model's prompt get better; --recorded asks none.",
+        "demo": "Watch a small model's prompt improve; --recorded replays a run.",
         "run": "Learn a program's prompts as a YAML file says.",
         "learn": "Learn lessons from recorded rollouts; nothing runs again.",
     },
@@ -40,7 +40,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         "diagnose": "Decide whether serial search has converged.",
         "plan": "Write the plan of a wide search from a specification.",
         "verify": "Re-run a claim where it might not hold.",
-        "compare": "Methods side by side: held-out, and what it costs.",
+        "compare": "Compare methods side by side: held-out score and cost.",
         "bench": "Measure Combee beside its peers on a simulated service.",
         "benchmarks": "List the benchmarks: licence, size, source.",
         "tune-scan": "Find the copies and fan-in that keep most lessons.",
@@ -49,7 +49,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         "skill": "Write what a run learned as a skill for coding agents.",
         "publish": "Register what a run returned as the challenger.",
         "canary": "Try, promote and roll back a program in production.",
-        "live": "Learn from what was served and said; ship what is proven.",
+        "live": "Learn from served requests; ship what is proven.",
     },
     "Extend": {
         "plugins": "Show what is installed and what failed; start a plugin.",

@@ -42,8 +42,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
         ArgumentValueError: It does not; the line and a caret are on standard error.
     """
     try:
-        data = load_yaml(read_plain(path, follow=True))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        text = read_plain(path, follow=True)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise ArgumentValueError("CONFIG", str(path), problem, "Name a YAML file.") from error
+    try:
+        data = load_yaml(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         problem, line = place_problem(error)
         for part in line.splitlines():
             typer.echo(plain(part), err=True)

@@ -91,13 +91,14 @@ def demo(  # noqa: PLR0913 - one parameter an option
     log_dir: Annotated[Path | None, _option("Folder to keep the run's journal in.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Record the run in MLflow.")] = False,
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="Show a recorded run of a larger model; ask none.")
+        bool,
+        typer.Option("--recorded", help="Replay a recorded run of a larger model; ask none."),
     ] = False,
 ) -> None:
     """Watch Combee teach a language model, on examples it has not seen.
 
-    Without options: which of some finance formulas does a question call for, with a
-    tiny model that runs inside this process, in about three minutes on two idle cores.
+    Without options, a tiny model inside this process learns which finance formula a
+    question calls for. It takes about three minutes on two idle cores.
 
     \b
         combee demo

@@ -27,25 +27,23 @@ def learn(  # noqa: PLR0913 - one parameter an option
     api_base: Annotated[str, typer.Option(help="Address of its service.")] = "",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds its key.")] = "",
     field: Annotated[
-        list[str], typer.Option(help="Where records hold what: inputs=question; may be repeated.")
+        list[str], typer.Option(help="Which field of a record is what: inputs=question; repeat it.")
     ] = [],  # noqa: B006 - typer's way
     param: Annotated[
-        list[str], typer.Option(help="A parameter of the source, name=value; may be repeated.")
+        list[str], typer.Option(help="A parameter of the source, name=value; repeat it.")
     ] = [],  # noqa: B006 - typer's way
     prompt: Annotated[
         Path | None, typer.Option(help="The prompt that answered.", show_default=False)
     ] = None,
     drop: Annotated[
-        list[str], typer.Option(help="Machine traffic: tag=pattern; may be repeated.")
+        list[str], typer.Option(help="Skip records whose tag matches: tag=pattern; repeat it.")
     ] = [],  # noqa: B006 - typer's way
-    tokens: Annotated[
-        int, typer.Option(help="Tokens of records that readers get, each counted once.")
-    ] = 500_000,
+    tokens: Annotated[int, typer.Option(help="Read at most so many tokens of records.")] = 500_000,
     out: Annotated[
         Path | None,
         typer.Option(help="Write lessons.json and prompt.md there.", show_default=False),
     ] = None,
-    skill: Annotated[str, typer.Option(help="Write a skill of this name, or go on with it.")] = "",
+    skill: Annotated[str, typer.Option(help="Write, or continue, a skill of this name.")] = "",
     log_dir: Annotated[
         Path | None,
         typer.Option(help="The journal: run again to go on.", show_default=False),
@@ -64,8 +62,8 @@ def learn(  # noqa: PLR0913 - one parameter an option
         combee learn mlflow --param experiment=support --lm openai/gpt-5
         combee learn hugging-face --param path=owner/name --field inputs=question --lm …
 
-    A file is JSON lines, or OpenTelemetry's spans as JSON. Keys stand in no option: name the
-    environment variable. What is printed was not validated: combee run does that.
+    A file is JSON lines, or OpenTelemetry's spans as JSON. Never give a key itself: name its
+    environment variable. Nothing validates the lessons here; combee run does.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     from combee_dspy import learn_lessons
     from combee_dspy.cli._config import LMConfig

@@ -41,7 +41,7 @@ def runs(
     ] = None,
     as_json: _Rows = None,
 ) -> None:
-    """List the runs below some folders, and what came of each."""
+    """List the runs below some folders, with date, program, model and score."""
     rows: list[dict[str, Any]] = []
     damaged: list[JournalError | NotPlainFileError] = []
     for folder in folders or [Path()]:
@@ -77,7 +77,7 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
 def show(
     run: _Run,
     what: Annotated[
-        str | None, typer.Argument(metavar="[WHAT]", help="A candidate, or a number.")
+        str | None, typer.Argument(metavar="WHAT", help="A candidate, or a number.")
     ] = None,
     task: _Task = None,
     as_json: _Json = False,
@@ -157,7 +157,7 @@ def rollouts(
 def _rollout_row(row: dict[str, Any], failed: bool) -> dict[str, Any]:
     return {
         "id": row["id"],
-        "update": row["step"],
+        "update": _update(row),
         "for": row["purpose"],
         "candidate": row["candidate"][:_SHORT_ID],
         "score": row["score"],
@@ -166,6 +166,11 @@ def _rollout_row(row: dict[str, Any], failed: bool) -> dict[str, Any]:
         "inputs": field_values(row["inputs"]),
         "prediction": field_values(row["prediction"]),
     }
+
+
+def _update(row: dict[str, Any]) -> int | None:
+    """Return the number of a row's update; none before the first."""
+    return None if row["step"] < 0 else row["step"]
 
 
 def candidates(place: _Run, run: _Task = None, as_json: _Rows = None) -> None:
@@ -197,7 +202,7 @@ def _candidate_row(row: dict[str, Any], indices: dict[str, int | None]) -> dict[
         "id": row["candidate"][:_SHORT_ID],
         "parents": ", ".join(parents),
         "operator": row["operator"],
-        "update": row["step"],
+        "update": _update(row),
         "validation": row["score"],
         "screen": (
             f"{screened['score']:.3g} to {screened['parent_score']:.3g}" if screened else None
@@ -212,14 +217,14 @@ def replay(
         str | None, typer.Option(help="The store; MLflow's own choice by default.")
     ] = None,
     experiment: Annotated[
-        str | None, typer.Option(help="The experiment, where a run has to be made.")
+        str | None, typer.Option(help="The experiment, if MLflow has no such run yet.")
     ] = None,
 ) -> None:
-    """Tell MLflow what a run's journal holds and MLflow has not got yet.
+    """Send MLflow what it lacks of a run.
 
-    A run writes everything to its journal first. Where MLflow did not answer, or
-    the run was killed, this completes the record: each rollout arrives exactly
-    once, and doing it twice changes nothing.
+    A run writes everything to its journal first. If MLflow did not answer, or the
+    run was killed, this completes MLflow's record. Each rollout arrives exactly
+    once; a second replay changes nothing.
     """
     for where in tracking.replay(run, tracking_uri=tracking_uri, experiment=experiment):
         typer.echo(where)

@@ -84,8 +84,8 @@ def run(
         tracker: [progress, mlflow]
         log_dir: runs/today                # run again to go on
 
-    What your program has done already, read before anything is run (see combee learn --help for
-    other sources); data may hold validation and held-out rows alone, or be left out:
+    To learn from logs before anything runs (sources: combee learn --help). Then data may hold
+    only validation and held-out rows, or be left out:
 
     \b
         traces: {name: mlflow, params: {experiment: questions},
@@ -100,10 +100,10 @@ def run(
         at_once: 4
         output: learned/{name}.json        # further keys as above, for all tasks
 
-    Every argument of combee_dspy.Combee is a key of its own name. Keys of services
-    never stand in the file: name the environment variable in api_key_env. Paths
-    start at the file's folder; modules are looked for in the working directory,
-    then there if it lies in it.
+    Every argument of combee_dspy.Combee is a key of the same name. Never write a
+    service's key into the file: name its environment variable in api_key_env.
+    Paths are relative to the file. Modules are imported from the working directory,
+    and from the file's folder if that is inside it.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     from combee_dspy.cli import _reading
 

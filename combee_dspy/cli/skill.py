@@ -17,20 +17,20 @@ def skill(
     out: Annotated[
         Path, typer.Option(help="The skill's folder; its name is the skill's.", show_default=False)
     ],
-    predictor: Annotated[str, typer.Option(help="Which, where the program has several.")] = "",
+    predictor: Annotated[str, typer.Option(help="Which predictor, if there are several.")] = "",
     task: Annotated[str | None, typer.Option("--run", help="One of several tasks.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of SKILL.md and of each reference.")] = (
         5_000
     ),
 ) -> None:
-    r"""Write what a run has learned as a skill: SKILL.md, and references by topic.
+    """Write what a run has learned as a skill: SKILL.md, and references by topic.
 
     \b
         combee skill runs/today --out skills/order-codes
 
-    A skill that lies there already is written anew. What people changed in it stays: lessons that
-    they edited, added or took out, and its description.
-    """
+    An existing skill is rewritten. What people changed in it stays: the description, and lessons
+    that they edited, added or removed.
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
     from combee_dspy.loading import load_skill
     from combee_dspy.skills import write_skill
 

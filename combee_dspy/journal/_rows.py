@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
+from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError, did_you_mean
 from combee_dspy.files import check_database
 from combee_dspy.journal._integrity import check
 from combee_dspy.records import CallUsage, Cause, FailureCount, Role
@@ -95,7 +95,9 @@ def journal_file(place: Path | str) -> Path:
             )
         return below[0]
     if not file.is_file():
-        raise ArgumentValueError("log_dir", str(place), "holds no run", "Give the folder of a run.")
+        beside = (journal.parent.name for journal in path.parent.glob(f"*/{JOURNAL}"))
+        remedy = f"{did_you_mean(path.name, beside)}Give the folder of a run."
+        raise ArgumentValueError("log_dir", str(place), "holds no run", remedy)
     return file
 
 

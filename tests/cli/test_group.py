@@ -10,9 +10,10 @@ import textwrap
 from importlib import metadata
 
 import pytest
+import typer
 
 from combee_dspy import __version__, tracking
-from combee_dspy.cli import _group
+from combee_dspy.cli import _group, app
 from combee_dspy.exceptions import DataSourceError, LMUnreachableError, LocalModelError
 
 GREET = """
@@ -100,6 +101,13 @@ def test_help_has_groups_in_whole_words(site, shell, monkeypatch):
     extended = out.partition("Extend:")[2]
     assert re.search(r"^  greet +From their_group\.$", extended, re.MULTILINE)
     assert out.count("  runs ") == 1, "a plugin's command of our name is not listed"
+
+
+@pytest.mark.parametrize("name", typer.main.get_command(app).commands)
+def test_a_help_page_shows_no_markup(shell, name):
+    page = shell(name, "--help")[1]
+    assert "\\b" not in page
+    assert "[[" not in page
 
 
 def test_help_loads_neither_dspy_nor_plugins(site):

@@ -62,7 +62,7 @@ def test_without_a_baseline_no_cost_is_stated(world: World, tmp_path: Path) -> N
     assert report.per_point is None
     assert runs(tmp_path / "log")[0]["per_point"] == NO_BASELINE
     page = write_report(tmp_path / "log", tmp_path / "r.html").read_text()
-    assert "Cost per held-out point: no serial baseline: none can be stated." in page
+    assert "Cost per held-out point: unknown without a serial baseline." in page
 
 
 def test_dollars_that_are_unknown_stay_so_and_the_rest_is_given(world: World) -> None:

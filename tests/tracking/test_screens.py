@@ -48,6 +48,11 @@ PAGES = (
     *("index", "quickstart", "gallery", "reading_the_report", "results", "results/speed"),
     *("api/index", "api/combee_dspy", "cli"),
 )
+# How light the ground of each block of code is, from 0 to 255.
+CODE_LIGHTS = """[...document.querySelectorAll("div.highlight")].map(block => {
+  const [red, green, blue] = getComputedStyle(block).backgroundColor.match(/\\d+/g).map(Number);
+  return (red + green + blue) / 3;
+})"""
 
 
 @pytest.fixture
@@ -202,6 +207,10 @@ def test_the_site(shots: Path, size: tuple[int, int]) -> None:
                 await tab.open(SITE / f"{page}.html", size)
                 await tab.picture(shots / f"site-{re.sub(r'[^a-z_]', '-', page)}-{size[0]}.png")
                 assert await tab.value("document.documentElement.scrollWidth") <= size[0], page
+                for dark in (False, True):
+                    await tab.open(SITE / f"{page}.html", size, dark=dark)
+                    lights = await tab.value(CODE_LIGHTS)
+                    assert all(light < 128 if dark else light > 128 for light in lights), page
             assert tab.messages == []
 
     asyncio.run(look())
