@@ -34,7 +34,7 @@ def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
     given = ["--registry", mlflow_store]
     code, _, err = shell("canary", "promote", "qa", *given)
     assert code == 2
-    assert "0 pairs are scored of 20" in err
+    assert "0 of 20 pairs are scored" in err
     with dspy.context(lm=lm_for(lambda: "right"), adapter=dspy.ChatAdapter()):
         # The folder is the one that commands look into by themselves.
         program = CanaryProgram(

@@ -43,12 +43,12 @@ def test_an_open_trial_shows_how_far_it_is_and_what_is_missing(tmp_path):
     standing = CanaryStatus(
         *("qa", 1, 2, PLAN, 0.75, 50, 0.1, -0.05, 0.25, 24.0, {"sampled": 60}),
         versions=VERSIONS,
-        missing=("50 pairs are scored of 200",),
+        missing=("50 of 200 pairs are scored",),
         audit=AUDIT,
     )
     text, page = pages(standing, tmp_path)
     assert "Version 2 may not be promoted yet" in text
-    assert "- 50 pairs are scored of 200" in text
+    assert "- 50 of 200 pairs are scored" in text
     # A quarter of the pairs, in the open; all of the hours.
     assert '<div class="bar"><b>scored pairs</b><span><i style="width:25.0%">' in page
     assert '<div class="bar better"><b>hours</b><span><i style="width:100.0%">' in page

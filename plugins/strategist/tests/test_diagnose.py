@@ -39,7 +39,7 @@ def test_a_search_that_still_learns_gets_more_serial_rollouts():
 def test_a_search_that_learned_nothing_gets_another_method():
     found = diagnose(search([0.4] * 15))
     assert found.verdict == "flat"
-    assert "switch the method" in found.advice
+    assert "change the method" in found.advice
     # So is one in which no child was ever good enough to be validated.
     assert diagnose(search([0.4], total=1_000)).verdict == "flat"
 

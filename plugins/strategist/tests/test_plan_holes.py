@@ -174,7 +174,7 @@ def test_risks_follow_from_the_inputs(place):
     assert "used to tune" in risky[0]
     for part in (
         "is learned instead of",
-        "80 workers wait for 64",
+        "80 workers share 64",
         "takes slots",
         "cannot be undone",
     ):

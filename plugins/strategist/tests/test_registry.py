@@ -104,13 +104,13 @@ def test_terms_that_were_written_over_audit_line_and_all_have_no_evidence(
     digest = written_over(registry, pairs=20)
     key, line = audit_line(registry)
     registry._client.set_prompt_tag(registry.name, key, json.dumps({**line, "sha256": digest}))
-    with pytest.raises(PromotionRefusedError, match="0 pairs are scored of 20"):
+    with pytest.raises(PromotionRefusedError, match="0 of 20 pairs are scored"):
         promote(registry, folder)
 
 
 def test_an_alias_that_was_moved_past_the_audit_is_told(published):
     registry = published()
-    assert status(registry).missing[0].startswith("0 pairs")
+    assert status(registry).missing[0].startswith("0 of 20 pairs")
     registry._client.set_prompt_alias(registry.name, "production", 2)
     assert (
         status(registry).missing[0] == "version 2 is in production, and no audit line put it there"
@@ -232,8 +232,8 @@ def test_a_spoiled_audit_line_keeps_nobody_from_rolling_back(
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (CanaryPlan(epsilon=0.2, pairs=500, hours=0), "60 pairs are scored of 500"),
-        (CanaryPlan(epsilon=0.2, pairs=20, hours=24), "0.00 hours have passed of 24"),
+        (CanaryPlan(epsilon=0.2, pairs=500, hours=0), "60 of 500 pairs are scored"),
+        (CanaryPlan(epsilon=0.2, pairs=20, hours=24), "0.00 of 24 hours have passed"),
         (CanaryPlan(epsilon=0.2, pairs=20, hours=0, target=1.0), None),
     ],
 )

@@ -207,11 +207,11 @@ def _unready(plan: CanaryPlan, heldout: float | None, pairs: int, hours: float) 
     if heldout is None:
         yield "it has no held-out receipt"
     elif plan.target is None or heldout < plan.target:
-        yield f"its held-out score is {heldout:.4f} and must be {plan.target} at least"
+        yield f"its held-out score is {heldout:.4f}, below {plan.target}"
     if pairs < plan.pairs:
-        yield f"{pairs} pairs are scored of {plan.pairs}"
+        yield f"{pairs} of {plan.pairs} pairs are scored"
     if hours < plan.hours:
-        yield f"{hours:.2f} hours have passed of {plan.hours:g}"
+        yield f"{hours:.2f} of {plan.hours:g} hours have passed"
 
 
 def _by_version(folder: Path, name: str) -> tuple[Mapping[str, int], tuple[Mapping[str, Any], ...]]:

@@ -41,21 +41,21 @@ def publish(  # noqa: PLR0913 - each has a default
         str, typer.Option(help="The program's name in the registry.", show_default=False)
     ],
     epsilon: Annotated[
-        float, typer.Option(help="How much worse it may be, in score units.")
+        float, typer.Option(help="How much worse it may be and still be promoted, in score units.")
     ] = 0.02,
     target: Annotated[
         float | None, typer.Option(help="Least held-out score; the student's by default.")
     ] = None,
     level: Annotated[
-        float, typer.Option(help="How often a worse one may be promoted, at most.")
+        float, typer.Option(help="Highest chance that a worse version is promoted.")
     ] = 0.05,
-    pairs: Annotated[int, typer.Option(help="The fewest scored pairs.")] = 200,
-    hours: Annotated[float, typer.Option(help="The least time of the canary.")] = 24.0,
+    pairs: Annotated[int, typer.Option(help="Scored pairs before a promotion, at least.")] = 200,
+    hours: Annotated[float, typer.Option(help="Hours before a promotion, at least.")] = 24.0,
     errors: Annotated[
-        float, typer.Option(help="Share of failures, over the incumbent's, at which it goes.")
+        float, typer.Option(help="Withdraw it if it fails in so much more of its requests.")
     ] = 0.2,
     score: Annotated[
-        float | None, typer.Option(help="Mean live score below which it is taken back.")
+        float | None, typer.Option(help="Withdraw it below this mean live score.")
     ] = None,
     task: Annotated[
         str | None, typer.Option("--run", help="One of several tasks, by its name.")

@@ -24,7 +24,7 @@ def diagnose(
         int | None, typer.Option(min=1, help="Calls that the service answers at once.")
     ] = None,
     margin: Annotated[
-        float, typer.Option(help="What a plateau may still gain in its half, in points.")
+        float, typer.Option(help="Points that a plateau may still gain in its second half.")
     ] = 3.0,
     run: Annotated[
         str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")
@@ -35,10 +35,10 @@ def diagnose(
 ) -> None:
     """Decide whether serial search has converged, so that going wide can pay.
 
-    RUN is the log_dir of a serial search, mlflow:ID one that MLflow holds.
-    CONFIG.yaml is a file of combee run, which is then searched serially: GEPA's
-    minibatches of three, one rollout at a time, no update before the last is done,
-    the held-out set unread. Its log_dir has -serial added, and goes on where it ended.
+    RUN is the log_dir of a serial search, mlflow:ID a serial search in MLflow.
+    With CONFIG.yaml, a file of combee run, the serial search runs first, in log_dir
+    with -serial added: minibatches of three, one rollout and one update at a time.
+    It reads no held-out row. Run it again to go on.
 
     Writes diagnosis.json, .md and .html. Exit code 0 for go, 1 for no go.
     """

@@ -28,18 +28,18 @@ def live(  # noqa: PLR0913 - each has a default
         Path, typer.Argument(metavar="CONFIG.yaml", help="What it learns from and with.")
     ],
     once: Annotated[bool, typer.Option("--once", help="Do what is due now, and end.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Between two looks.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 60.0,
     approve: Annotated[int | None, typer.Option(help="Approve this version.")] = None,
     reject: Annotated[int | None, typer.Option(help="Reject this version.")] = None,
     remove: Annotated[str | None, typer.Option(help="Remove this lesson for good.")] = None,
-    who: Annotated[str | None, typer.Option(help="Who says so; this process's user.")] = None,
+    who: Annotated[str | None, typer.Option(help="Who decides; this process's user.")] = None,
     why: Annotated[str, typer.Option(help="The reason, for the audit.")] = "",
 ) -> None:
-    """Learn from what was served and said, and ship what is proven, until it is interrupted.
+    """Learn from served requests and their labels, and ship what is proven, until interrupted.
 
     Your service calls live.serve() with the same name and log_dir; this is the one
-    process that learns. --approve, --reject and --remove say what a person decided, and
-    the learner takes it up.
+    process that learns. --approve, --reject and --remove record a person's decision
+    for it.
 
     \b
         program: my_package.qa:Program
@@ -64,7 +64,7 @@ def live(  # noqa: PLR0913 - each has a default
         if remove is not None:
             process.remove(remove, who=who, why=why)
         if not (approve is None and reject is None and remove is None):
-            typer.echo("The learner takes it up with its next look.")
+            typer.echo("Recorded. The learner acts on it at its next look.")
             return
         stop = threading.Event()
         while True:

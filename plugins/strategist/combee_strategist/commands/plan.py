@@ -31,9 +31,7 @@ _ENDINGS = (".md", ".html", ".json")
 
 def plan(
     spec: Annotated[str, typer.Argument(metavar="SPEC.yaml|init", show_default=False)],
-    target: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC.yaml]", show_default=False)
-    ] = None,
+    target: Annotated[Path | None, typer.Argument(metavar="SPEC.yaml", show_default=False)] = None,
     run: Annotated[
         Path | None, typer.Option(help="For init: log_dir of the serial search, which is measured.")
     ] = None,
@@ -51,9 +49,9 @@ def plan(
                                                         without a terminal, leaves it empty
         combee plan spec.yaml                           writes plan.md, plan.html and plan.json
 
-    Whatever is missing or vague is listed, one a line, and there is no plan (exit
-    code 2). So it is where serial search has not converged, or the run file that
-    the specification names makes a choice that would spoil the claim.
+    There is no plan (exit code 2) while a field is missing or vague, serial search
+    has not converged, or the run file makes a choice that would spoil the claim.
+    Each reason is one line.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     if spec == "init":
         _init(target or Path("spec.yaml"), run)

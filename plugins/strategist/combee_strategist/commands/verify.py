@@ -39,10 +39,11 @@ def verify(  # noqa: PLR0913 - each has a default
         float, typer.Option(min=0, help="The claimed held-out gain over the student, in points.")
     ] = 0.0,
     margin: Annotated[
-        float, typer.Option(min=0.01, max=10, help="How much worse is no worse, in points.")
+        float, typer.Option(min=0.01, max=10, help="Points worse that still count as no worse.")
     ] = 2.0,
     faster: Annotated[
-        float, typer.Option(min=0, help="Times as fast as serial search, at least; 0: not claimed.")
+        float,
+        typer.Option(min=0, help="Claim so many times serial speed at least; 0 for none."),
     ] = 1.0,
     output: Annotated[
         Path | None, typer.Option(help="Folder to write into; log_dir-verify by default.")
@@ -52,9 +53,9 @@ def verify(  # noqa: PLR0913 - each has a default
 
     RUN.yaml is the file of combee run, with a held-out set. The claim: the result is
     better than the student, no worse than serial search on the same rows, and faster.
-    It is tried on the run itself (searched if it has not been), under other seeds, on
-    slices of its held-out rows, and on other hardware: another service, declared or
-    measured, or another concurrency. Each is searched as the file says and serially.
+    It is tried on the run itself, under other seeds, on slices of the held-out rows,
+    and on other hardware: another service or another concurrency. Each try has a
+    serial search beside it. Whatever has not run yet runs first.
 
     \b
         combee verify run.yaml --hardware small.yaml

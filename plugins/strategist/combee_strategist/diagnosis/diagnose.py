@@ -52,18 +52,16 @@ _ALTERNATIVE: Mapping[Verdict, str] = {
         "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, {aim}."
     ),
     "rising": (
-        "No go: buy more serial rollouts first, {more}. Another {rollouts} would bring "
-        "{low:.1f} to {high:.1f} "
-        "points if the last half is a guide."
+        "No go: buy more serial rollouts first, {more}. At the pace of the last half, another"
+        " {rollouts} would bring {low:.1f} to {high:.1f} points."
     ),
     "flat": (
-        "No go: switch the method (the metric's feedback, the proposer, what is learned). "
-        "More rollouts in "
-        "parallel repeat what has brought nothing that can be told from luck."
+        "No go: change the method (the metric's feedback, the proposer, what is learned). Serial"
+        " rollouts brought no gain beyond chance, and more of them in parallel would not either."
     ),
     "undecided": (
         "No go yet: {rows} validation rows and {validated} validated candidates cannot tell a"
-        " plateau from a slope: by these the second half rose by {low:.1f} to {high:.1f} points."
+        " plateau from a slope. The second half rose by {low:.1f} to {high:.1f} points."
         " {need}, or average several draws: Validation(draws=…)."
     ),
 }

@@ -34,7 +34,7 @@ def list_risks(
 def _of_evidence(spec: Spec, measured: Measured, judge: SizeComparison | None) -> Iterator[str]:
     rows = measured.diagnosis.gain.n
     if spec.evaluation.used_to_tune:
-        yield "The held-out rows were used to tune: the result is known from them already."
+        yield "The held-out rows were used to tune, so they cannot prove the result."
     if judge is not None:
         yield (
             f"The judge {spec.models.evaluator} is learned instead of the task. Monitor: its rank"
@@ -52,7 +52,7 @@ def _of_evidence(spec: Spec, measured: Measured, judge: SizeComparison | None) -
         " score/train by update."
     )
     if spec.failure == "harms":
-        yield "A failure cannot be undone: a shadow shows it to nobody, Serving(live=…) would."
+        yield "A failure cannot be undone. A shadow shows it to nobody; Serving(live=…) would."
 
 
 def _of_service(
@@ -60,7 +60,7 @@ def _of_service(
 ) -> Iterator[str]:
     slots = spec.hardware.slots
     if choices.workers > slots:
-        yield f"{choices.workers} workers wait for {slots} slots, and {slots} would be as fast."
+        yield f"{choices.workers} workers share {slots} slots: {slots} workers would be as fast."
     if batches.utilisation < HALF and spec.task.count == 1:
         yield (
             f"{1 - batches.utilisation:.0%} of {slots} slots stay idle: a smaller service is as"
@@ -70,7 +70,7 @@ def _of_service(
     if ceiling is not None and ceiling.share > _SERIAL_SHARE:
         yield (
             f"{ceiling.share:.0%} of the serial search's time had no rollout in it, so a speedup"
-            f" above {ceiling.unbounded:.1f} times is not to be had by workers."
+            f" above {ceiling.unbounded:.1f} times needs more than workers."
         )
     if spec.hardware.models == "shared":
         yield "The proposer takes slots from the rollouts: the rate above has none of its calls."
@@ -85,11 +85,11 @@ def _of_budget(spec: Spec, choices: Choices, measured: Measured) -> Iterator[str
     if choices.rollouts > budget.rollouts:
         yield (
             f"The budget of {budget.rollouts:,} rollouts ends the search before the planned"
-            f" {choices.rollouts:,}: a gain needs the target before that."
+            f" {choices.rollouts:,}: the target must be reached before that."
         )
     tokens = each["tokens"] / each["rollouts"] * choices.rollouts if each["tokens"] else 0
     if tokens > budget.tokens:
-        yield f"{tokens:,.0f} tokens are planned of {budget.tokens:,}: the budget ends it first."
+        yield f"The plan needs {tokens:,.0f} tokens: the budget of {budget.tokens:,} ends it first."
     days = (budget.deadline - datetime.now(UTC).date()).days
     if days < _DAYS:
         hours = choices.canary_hours

@@ -228,12 +228,10 @@ def read_spec(source: Mapping[str, Any] | Path) -> Spec:
     if isinstance(source, Path):
         try:
             source = cast("Mapping[str, Any]", load_yaml(read_plain(source, follow=True)) or {})
-        except (
-            OSError,
-            ValueError,
-            yaml.YAMLError,
-            RecursionError,
-        ) as error:  # a date that is none is a ValueError
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise ArgumentValueError("SPEC", str(source), problem, _INIT) from error
+        except (ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: no date
             raise ArgumentValueError(
                 "SPEC", str(source), f"cannot be read as YAML: {error}", _INIT
             ) from error
