@@ -14,15 +14,19 @@ import pytest
 
 from combee_dspy import Budget, Combee, Search
 from combee_dspy.aggregators import Aggregator, gathered
+from combee_dspy.edits import Retire
+from combee_dspy.lessons import lesson_id
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.tracking._params import params
 from tests.worlds import events, gate_metric, gate_rows, rows
 
+DOUBTFUL = "Doubtful: [G9] asks for nothing."
+
 
 class Signed(Aggregator):
-    """Writes what each reflection says under its own name, by code: it returns lessons alone, and
-    no edits.
+    """Writes what each reflection says under its own name, by code. It adds a lesson to each
+    minibatch, and takes it out again by an edit.
     """
 
     name: ClassVar[str] = "signed"
@@ -42,13 +46,21 @@ class Signed(Aggregator):
             for index, text in feedback.items()
             if text != "Right."
         )
+        lessons = (*lessons, Lesson(f"{DOUBTFUL} Signed.", tuple(feedback)))
         node = NodeOutput(1, 0, tuple(feedback), tuple(lesson.text for lesson in lessons))
-        return Lessons(context.component, lessons, nodes=(node,))
+        edits = (Retire(lesson_id(lessons[-1].text), "nobody vouches for it"),)
+        return Lessons(context.component, lessons, nodes=(node,), edits=edits)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"search": Search(keep="pareto")}, {"artifact": "playbook"}, {"artifact": "memory"}],
+    [
+        {},
+        {"search": Search(keep="pareto")},
+        {"artifact": "playbook"},
+        {"artifact": "memory"},
+        {"artifact": "skill"},
+    ],
     ids=str,
 )
 def test_its_aggregate_is_what_decides_and_what_is_named(
@@ -74,6 +86,8 @@ def test_its_aggregate_is_what_decides_and_what_is_named(
     learned = [line for text in report.texts.values() for line in text.splitlines() if "[G" in line]
     assert learned
     assert all(line.endswith("Signed.") for line in learned)
+    assert not any(DOUBTFUL in text for text in report.texts.values())
+    assert DOUBTFUL in json.dumps(events(tmp_path, "book")[-1]), "it stays in the book"
     roles = {
         row["role"]
         for row in rows(tmp_path, "SELECT DISTINCT role FROM effect WHERE kind = 'call'")

@@ -21,7 +21,9 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.benchmarks import Card, FormulaMini
 from combee_dspy.controllers import BatchController
 from combee_dspy.diversity import CharNgrams
+from combee_dspy.edits import Contradict, Retire
 from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.lessons import lesson_id
 from combee_dspy.operators import Operator
 from combee_dspy.records import (
     BatchDecision,
@@ -280,6 +282,23 @@ class Changes(Plain):
         return await super().joined(read, context)
 
 
+class Relates(Plain):
+    """Names lessons by their texts."""
+
+    async def joined(self, read, context):
+        lessons = await super().joined(read, context)
+        texts = tuple(lesson.text for lesson in lessons.lessons)
+        return replace(lessons, edits=(Contradict(texts),) if texts else ())
+
+
+class Trusts(Plain):
+    """Believes that a comparison never fails."""
+
+    async def relate(self, fresh, context):
+        answer = await context.ask(Reading, {"records": repr(fresh)}, "relate")
+        return tuple(Retire(lesson_id(text), "it is void") for text in answer.lessons if not text)
+
+
 @pytest.mark.parametrize(
     ("strategy", "checks"),
     [
@@ -296,6 +315,8 @@ class Changes(Plain):
         (ByArrival(), {"the_order_of_arrival_counts_nothing"}),
         (Swallows(), {"a_failed_reflection_is_raised"}),
         (Changes(), {"several_uses_at_once"}),
+        (Relates(), {"edits_name_lessons_that_are_there"}),
+        (Trusts(), {"edits_name_lessons_that_are_there"}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Aggregator) else "",
 )

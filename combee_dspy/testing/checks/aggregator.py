@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, get_args
 
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.edits import BookEdit
+from combee_dspy.lessons import Book, Taught
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection, Role
 from combee_dspy.testing._kit import attempt, expect, expect_same_at_once
 from combee_dspy.testing.doubles import (
@@ -231,3 +233,31 @@ def check_survives_failed_calls(strategy: Aggregator) -> None:
         "one failed and nothing was returned",
         mend,
     )
+
+
+def check_edits_name_lessons_that_are_there(strategy: Aggregator) -> None:
+    """Edits name lessons by their ids: those that are returned, and those of the book.
+
+    Later comparisons (`relate`) may fail, or come back empty, as any call may.
+    """
+    for ask in (ScriptedAsk(), ScriptedAsk(empty=True), ScriptedAsk(fail=lambda call: True)):
+        result = _run(strategy, 13, ask)
+        taught = [Taught(item.text, tuple(map(str, item.sources))) for item in result.lessons]
+        _check_edits("aggregate", result.edits, Book().add(taught, born=1))
+        book = Book().add((Taught(text, (str(row),)) for row, text in enumerate(_RELATED)), born=1)
+        seen = replace(context(ask), book=book, reflections=tuple(reflections(13)))
+        mend = "for a `FailedCall` or an empty answer, return ()"
+        edits = attempt(partial(strategy.relate, _RELATED, seen), "`relate` returns", mend)
+        _check_edits("relate", edits, book)
+
+
+_RELATED = ("Give the product.", "State the product.", "Give the sum.", "Round the product.")
+
+
+def _check_edits(verb: str, edits: Any, book: Book) -> None:
+    ours = isinstance(edits, tuple) and all(isinstance(edit, BookEdit) for edit in edits)
+    mend = "return a tuple of edits, see `combee_dspy.edits`"
+    expect(ours, f"a tuple of edits from `{verb}`", f"{edits!r:.200}", mend)
+    refused = book.edit(edits).refused
+    mend = "name a lesson by `lesson_id(lesson.text)`"
+    expect(not refused, f"edits from `{verb}` that the book accepts", f"{refused!r:.300}", mend)
