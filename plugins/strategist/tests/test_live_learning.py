@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dspy
 import pytest
 
 from combee_dspy.lessons import read_section
+from combee_dspy.testing import ScriptedLM
 from combee_dspy.traces import Selection
-from combee_strategist.live import Gate, Learning
+from combee_strategist.live import Gate, Learning, _learner
 from plugins.strategist.tests.lives import GOODS, reader_answer
 
 
@@ -225,25 +227,44 @@ def test_a_version_that_servers_take_back_is_seen(desk):
     assert "roll back" not in actions(here.live.tick())
 
 
-def test_nothing_is_learned_while_the_service_is_ill(desk):
-    def broken(request):
-        raise ValueError("down")
+def broken(request):
+    raise ValueError("down")
 
+
+def fail(here):
+    """Let eight requests fail."""
+    with dspy.context(lm=ScriptedLM(broken, cache=False)):
+        for goods in GOODS:
+            with pytest.raises(Exception, match="down"):
+                here.ask(goods)
+
+
+def test_nothing_is_learned_while_the_service_is_ill(desk):
     here = desk()
     here.label(*GOODS)
-    import dspy
-
-    from combee_dspy.testing import ScriptedLM
-
-    with dspy.context(lm=ScriptedLM(broken, cache=False)):
-        for n in range(8):
-            with pytest.raises(Exception, match="down"):
-                here.ask(GOODS[n])
+    fail(here)
     (skipped,) = here.live.tick()
     assert (skipped.action, "8 of 16" in skipped.why) == ("skip", True)
     assert here.live.tick() == ()
     here.clock.pass_hours(2)
     assert actions(here.live.tick()) == ["learn", "propose"]
+
+
+def test_a_session_that_is_open_waits_while_the_service_is_ill(desk, monkeypatch):
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    here = desk()
+    here.label(*GOODS)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(_learner, "gate", dies)
+        here.live.tick()
+    fail(here)
+    asked = [len(lm.requests) for lm in here.lms]
+    assert actions(here.live.tick()) == ["skip"]
+    assert [len(lm.requests) for lm in here.lms] == asked
+    here.clock.pass_hours(2)
+    assert actions(here.live.tick()) == ["propose"]
 
 
 def test_the_schedule_waits_for_enough_or_for_the_night(desk):

@@ -98,8 +98,9 @@ class LiveLearner:
         try:
             if not log.is_open:
                 self._begin(registry)
-            if log.begun is not None and log.is_open and not self._waits(log.begun):
-                self._go_on(registry, log.begun)
+            begun = log.begun
+            if begun and log.is_open and not self._waits(begun) and not self._is_ill():
+                self._go_on(registry, begun)
         except DaySpentError as error:
             number = log.begun.number if log.begun is not None and log.is_open else 0
             log.skip(f"the day's budget is spent: {error}", number)
@@ -129,12 +130,7 @@ class LiveLearner:
             return
         new = [row for row in self._served.upto(upto) if is_behind(after, row)]
         wrong = sum(not is_right(row.trace) for row in new)
-        if not self._is_due(wrong):
-            return
-        served, failed = failures_since(setup, setup.clock() - HOUR)
-        if served >= _FEW and failed > setup.learning.errors * served:
-            why = f"the service is ill: {failed} of {served} requests of the last hour failed"
-            log.skip(why)
+        if not self._is_due(wrong) or self._is_ill():
             return
         left = log.budget.left
         if left < LEAST_TOKENS:
@@ -144,6 +140,16 @@ class LiveLearner:
         tokens = max(1_000, min(setup.learning.selection.tokens, left // 4))
         why = f"{len(new)} new labelled requests, of which {wrong} went wrong"
         log.begin(SessionBegun(setup.clock(), number, after, upto, production, tokens, why))
+
+    def _is_ill(self) -> bool:
+        """Return whether too many requests of the last hour failed, and say so once a day."""
+        setup = self._setup
+        served, failed = failures_since(setup, setup.clock() - HOUR)
+        if served < _FEW or failed <= setup.learning.errors * served:
+            return False
+        why = f"the service is ill: {failed} of {served} requests of the last hour failed"
+        self._log.skip(why)
+        return True
 
     def _is_due(self, wrong: int) -> bool:
         learning, begun = self._setup.learning, self._log.begun
