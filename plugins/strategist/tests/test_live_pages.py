@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import typer
@@ -13,8 +14,10 @@ from combee_dspy.cli import _lms
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedLM
 from combee_strategist.commands.live import live
-from combee_strategist.live import Gate
-from plugins.strategist.tests.lives import GOODS, desk_answer, reader_answer
+from combee_strategist.live import Gate, Live
+from combee_strategist.live._page import write_review
+from combee_strategist.live._records import LineEvidence, SessionEnded
+from plugins.strategist.tests.lives import DESK, GOODS, desk_answer, metric, reader_answer
 from plugins.strategist.tests.test_live_learning import actions, trial
 
 
@@ -52,6 +55,19 @@ def test_a_review_shows_the_diff_and_the_requests_behind_each_line(desk):
     assert "| + | - the code for cup is K2 |" in review
     assert line.sources[0] in review
     assert "mends 1, spoils 0" in review
+
+
+def test_a_review_names_every_request_behind_a_line(tmp_path):
+    lm = ScriptedLM(reader_answer, cache=False)
+    setup = Live("a", DESK, metric=metric, reflection_lm=lm, log_dir=tmp_path)._setup
+    requests = tuple(f"request-{n}" for n in range(40))
+    line = LineEvidence("self", "1", "Round.", requests, new=True, passed=True)
+    ended = replace(
+        SessionEnded.of_nothing(0.0, 1, ""), texts={"self": "Round."}, lines=(line,), taught=40
+    )
+    write_review(setup, 2, {"self": ""}, ended)
+    review = (tmp_path / "review" / "v2.md").read_text()
+    assert [name for name in requests if f"{name}," not in review] == [requests[-1]]
 
 
 def test_the_page_has_the_review_of_what_is_on_trial(desk):

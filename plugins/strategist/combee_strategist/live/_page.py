@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -155,7 +156,7 @@ def write_review(
             if text != before[name]
         ],
     }
-    change = _change(ended)
+    change = _change(ended, sys.maxsize)
     write_page(folder / f"v{version}", _PACKAGE, "review.md.j2", r=review, change=change)
 
 
@@ -165,21 +166,21 @@ def _diff(before: str, after: str) -> list[tuple[str, str]]:
     return [(signs[line[:2]], line[2:]) for line in lines if line[:2] in signs]
 
 
-def _change(session: SessionEnded) -> dict[str, object]:
-    """Return what a session's text changes, and what speaks for it."""
+def _change(session: SessionEnded, sources: int = _SOURCES) -> dict[str, object]:
+    """Return what a session's text changes, and what speaks for it: so many requests a line."""
     sets = [
         (name, scores.rows, f"{scores.before:.3f}", f"{scores.after:.3f}")
         for name, scores in session.sets.items()
     ]
-    return {"sets": sets, "lines": [_line(line) for line in session.lines if line.passed]}
+    return {"sets": sets, "lines": [_line(line, sources) for line in session.lines if line.passed]}
 
 
-def _line(line: LineEvidence) -> dict[str, str]:
-    more = len(line.sources) - _SOURCES
+def _line(line: LineEvidence, sources: int = _SOURCES) -> dict[str, str]:
+    more = len(line.sources) - sources
     return {
         "sign": "+" if line.new else "−",
         "text": line.text,
-        "sources": ", ".join(line.sources[:_SOURCES]) + (f" and {more} more" if more > 0 else ""),
+        "sources": ", ".join(line.sources[:sources]) + (f" and {more} more" if more > 0 else ""),
         "alone": f"mends {line.wins}, spoils {line.losses}" if line.new else "",
         "outcome": line.why or ("passed" if line.passed else "not run"),
     }
