@@ -6,7 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, Literal
@@ -16,6 +16,8 @@ import dspy
 from combee_dspy import Combee, Search
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.weighers import Posterior
+from studies.weighing.fates import count_fates
+from studies.weighing.leaving import leaving_out
 from studies.weighing.parts import without
 from studies.weighing.scoring import Metric
 from studies.weighing.service import Service
@@ -28,12 +30,14 @@ THREADS = 8
 class Method:
     """An optimizer with its arguments; a budget, the LMs, the seed and threads are added.
 
-    ``without``: parts that are switched off (see ``parts.py``).
+    ``without``: parts that are switched off (see ``parts.py``). ``leaves_out``: the probability
+    with which a training rollout leaves out a line in doubt (see ``leaving.py``).
     """
 
     optimizer: Literal["gepa", "combee"]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     without: Sequence[str] = ()
+    leaves_out: float = 0.0
 
 
 _PAPER = {"aggregator": "parallel-scan", "operators": ["rewrite"], "search": Search(keep="pareto")}
@@ -53,9 +57,11 @@ PARTS: dict[str, Method] = {
     "trusting": Method("combee", {**_BOOK, "search": Search(keep="trunk", weigher="trusting")}),
     "untested": Method("combee", _BOOK, without=("tests",)),
     "newest": Method("combee", _BOOK, without=("never worse",)),
+    "leaving": Method("combee", _BOOK, leaves_out=0.1),
+    "leaving-often": Method("combee", _BOOK, leaves_out=0.25),
     "sole": Method("combee", {**_BOOK, "search": Search(keep="trunk", weigher=Posterior(sole=8))}),
 }
-"""The book without a part of it, or with a rule more, which run only where they are named."""
+"""The book without a part of it, or with one more, which run only where they are named."""
 
 
 def run_once(
@@ -68,8 +74,11 @@ def run_once(
     started = time.perf_counter()
     with dspy.context(lm=worker), tempfile.TemporaryDirectory() as folder:
         student = task.program()
-        with without(optimizer.without):
+        leaving = leaving_out(optimizer.leaves_out) if optimizer.leaves_out else nullcontext()
+        with without(optimizer.without), leaving:
             best = _compile(task, optimizer, metric, reader, budget, folder)
+        missing = task.missing_exceptions(best.signature.instructions)
+        fates = count_fates(task, folder, missing) if optimizer.optimizer == "combee" else {}
         seconds, used = time.perf_counter() - started, metric.calls
         task_calls, task_tokens = worker.calls["task"], worker.tokens["task"]
         untouched, heldout = (_score(program, task) for program in (student, best))
@@ -90,6 +99,7 @@ def run_once(
         "prompt_words": len(text.split()),
         "prompt_tokens": estimate_tokens(text),
         **task.count_lines(text),
+        **fates,
         "seconds": round(seconds, 2),
         "reason": best.combee_report.reason if optimizer.optimizer == "combee" else "",
         "prompt": text,

@@ -142,20 +142,25 @@ class Task:
     def count_lines(self, text: str) -> dict[str, int]:
         """Count the wrong and the harmful lines of a prompt, and the true exceptions in it."""
         stated = [meaning for _, meaning in read_lines(text)]
-        exceptions = {
-            (meaning.category, meaning.condition)
-            for meaning in stated
-            if self.truth.agrees(meaning)
-        }
+        missing = self.missing_exceptions(text)
         return {
             "lines": len(stated),
             "wrong": sum(
                 not meaning.channel and not self.truth.agrees(meaning) for meaning in stated
             ),
             "harmful": sum(bool(meaning.channel) for meaning in stated),
-            "exceptions": len(exceptions & set(self.truth.exceptions)),
-            "exceptions_wrongly_missing": len(set(self.truth.exceptions) - exceptions),
+            "exceptions": len(self.truth.exceptions) - len(missing),
+            "exceptions_wrongly_missing": len(missing),
         }
+
+    def missing_exceptions(self, text: str) -> set[tuple[str, str]]:
+        """Return category and condition of the true exceptions that a prompt lacks."""
+        stated = {
+            (meaning.category, meaning.condition)
+            for _, meaning in read_lines(text)
+            if self.truth.agrees(meaning)
+        }
+        return set(self.truth.exceptions) - stated
 
 
 SERVICES: Mapping[str, Mapping[str, Any]] = {
