@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from combee_dspy.lessons import certainty, nearest
+from combee_dspy.lessons import BookLesson, certainty, nearest
 from combee_strategist.live._lines import Line, Lines
 from combee_strategist.live._records import LineEvidence
 from combee_strategist.live._runs import GateRuns
@@ -96,8 +96,8 @@ class Prover:
             # Of lines that share no word with it, those that most requests teach.
             fitting.sort(key=lambda place: -len(new[place].sources))
             near = nearest(row.words, [new[place].text for place in fitting], len(fitting))
-            rest = [place for place in range(len(fitting)) if place not in near]
-            for place in self._tried([fitting[place] for place in [*near, *rest]], new):
+            ranked = dict.fromkeys([*near, *range(len(fitting))])
+            for place in self._tried([fitting[place] for place in ranked], new):
                 tries[place].append((row, score))
         mended = {}
         for place, tried in tries.items():
@@ -113,13 +113,12 @@ class Prover:
         Beside an exception it tries what would take the place of the rule: where a rule has
         changed, exceptions that share more words with each row would hide its successor for good.
         """
-        lessons = [self.lines.lesson((new[place].component, new[place].lesson)) for place in places]
-        rule = lessons[0].rule if lessons else ""
-        instead = [
-            place
-            for place, lesson in zip(places, lessons, strict=True)
-            if rule and rule in lesson.rivals
-        ]
+
+        def lesson(place: int) -> BookLesson:
+            return self.lines.lesson((new[place].component, new[place].lesson))
+
+        rule = lesson(places[0]).rule if places else ""
+        instead = [place for place in places if rule and rule in lesson(place).rivals]
         return [*dict.fromkeys([*places[:1], *instead[:1], *places[1:]])][:_TRIED]
 
     def _losses(self, line: LineEvidence, rows: Sequence[ScoredRow]) -> int:
