@@ -130,7 +130,9 @@ class Proposer:
     def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
         rows = self.contexts.examples(learned.plan.rows)
         scores = [rollout.score for rollout in learned.rollouts]
-        perfect_score = perfect_score_of(self._settings.perfect_score, scores)
+        perfect_score = perfect_score_of(
+            self._settings.perfect_score, [learned.plan.perfect_score, *scores]
+        )
         inputs = {}
         for component, lessons in learned.lessons.items():
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))

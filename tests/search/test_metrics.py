@@ -15,7 +15,7 @@ import dspy
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from combee_dspy import Budget, Validation
+from combee_dspy import Budget, Search, Validation
 from combee_dspy.evaluation import (
     Calibration,
     Heldout,
@@ -29,7 +29,18 @@ from combee_dspy.testing import ScriptedLM
 from combee_dspy.tracking import rollouts, runs, show
 from combee_dspy.tracking.report import write_report
 from tests.slow import slow_but
-from tests.worlds import World, events, examples, gepa_metric, in_kind, metric, rows
+from tests.worlds import (
+    ANIMALS,
+    World,
+    animal_of,
+    code_word,
+    events,
+    examples,
+    gepa_metric,
+    in_kind,
+    metric,
+    rows,
+)
 
 
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
@@ -169,6 +180,25 @@ def test_the_worst_answers_of_a_larger_scale_are_mistakes(world: World, tmp_path
     first = min(step for step, score in highest.items() if score == 10)
     # Until an update that has seen the scale is committed, it is not known.
     assert all(highest[step] == 10 for step in skipped if step > first + 5)
+
+
+def test_the_worst_answers_of_a_larger_scale_are_no_demonstrations(tmp_path: Path) -> None:
+    def knows_two(request: Any) -> str:
+        animal = animal_of(request.last)
+        return in_kind(request, {"answer": code_word(animal) if animal in ANIMALS[:2] else "?"})
+
+    World.made(knows_two).compile(
+        metric=scaled(10, 1),
+        operators=["few-shot-swap"],
+        search=Search(staleness=0),
+        budget=Budget(updates=12),
+        reflection_minibatch_size=2,
+        log_dir=tmp_path,
+    )
+    trained = rows(tmp_path, "SELECT min(step) FROM effect WHERE split = 'train' AND score = 10")
+    ((known,),) = map(dict.values, trained)
+    proposed = rows(tmp_path, "SELECT data FROM event WHERE kind = 'candidate' AND step > ?", known)
+    assert not [each for each in proposed if '"?' in each["data"].replace("\\", "")]
 
 
 @pytest.mark.parametrize(("options", "warnings"), [({}, 1), ({"perfect_score": 100}, 0)])
