@@ -80,6 +80,8 @@ class Purse(RolloutBudget):
         limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
         grants: Whether an effect may have to wait, or be refused: cost or time is limited.
         reserve: Seconds at the end that are for the held-out set.
+        postponed: Whether room was refused that is held for a while for what was in flight at a
+            kill: the run may go on once that is free.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Purse(RolloutBudget):
         self.limits_cost = bool(np.isfinite(self._limits).any())
         self.grants = self.limits_cost or self._seconds is not None
         self.reserve = 0.0
+        self.postponed = False
         self._began = time.monotonic() - seconds
         self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
         self._lost = LostCosts()
@@ -156,7 +159,7 @@ class Purse(RolloutBudget):
         if not self.limits_cost:
             return False
         own, used = self._kinds[kind], self._used(self._sent_again)
-        if reason := self._passed_by(used, self._most(kind)):
+        if reason := self._refused_by(used, self._most(kind)):
             raise BudgetReached(reason)
         if not any(state.in_flight for state in self._kinds.values()):
             return False
@@ -172,7 +175,7 @@ class Purse(RolloutBudget):
         with self._lock:
             used = self._used(self._sent_again + calls)
             # What those in flight reserved pays for it, where lost answers leave it.
-            reason = self._passed_by(used, self._in_flight())
+            reason = self._refused_by(used, self._in_flight())
             self._sent_again += 0 if reason else calls
             return reason
 
@@ -268,6 +271,12 @@ class Purse(RolloutBudget):
         """Return the amounts that have a limit, by name."""
         named = zip(COUNTED, amounts.tolist(), self._limits, strict=True)
         return {name: amount for name, amount, limit in named if limit < inf}
+
+    def _refused_by(self, used: Amounts, more: Amounts) -> str:
+        """Return which limit leaves no room for more, as far as is known now; empty for none."""
+        reason = self._passed_by(used, more)
+        self.postponed |= bool(reason) and self._lost.is_held(self._limits)
+        return reason
 
     def _passed_by(self, used: Amounts, more: Amounts) -> str:
         """Return which limit would be passed by more than is used; empty for none."""

@@ -80,10 +80,16 @@ class Ending:
         ]
 
     async def cut_off(self, step: int, reason: str) -> str:
-        """Note that a budget ended the run in the middle of an update; return the reason."""
+        """Note that a budget ended the run in the middle of an update; return the reason.
+
+        Not for good while a kill holds what the next effect needs: compiled again later, the run
+        goes on.
+        """
+        self.effects.purse.exhausted = True
+        if self.effects.purse.postponed:
+            return reason
         data = {"step": step, "reason": reason}
         ended = await self.effects.decide(f"end/{self._key}", lambda: data, step=step)
-        self.effects.purse.exhausted = True
         return str(ended["reason"])
 
     async def reason(self, step: int) -> str:

@@ -81,6 +81,11 @@ class LostCosts:
                 likely += self._answers_most[rollouts]
         return self._most[running].sum(axis=0), likely
 
+    def is_held(self, limits: Amounts) -> bool:
+        """Return whether something is held, for what may still be running, that is limited."""
+        running = self._until > time.time()
+        return bool((self._most[running][:, np.isfinite(limits)] > 0).any())
+
     def describe_held(self, index: int) -> str:
         """Return how much of a limit is held for what may still be running; empty for nothing.
 

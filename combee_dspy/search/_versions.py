@@ -59,7 +59,8 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
     again does not begin the update of that text, so the decision holds it.
     """
     effects, task = pool.effects, pool.task
-    if not effects.purse.exhausted or task.settings.privacy.texts == "hashes":
+    purse = effects.purse
+    if not purse.exhausted or purse.postponed or task.settings.privacy.texts == "hashes":
         return
     place = f"cut/{budget_digest(task)}"
     steps = [step for step, version in enumerate(versions) if version.validation]

@@ -28,7 +28,9 @@ from dspy.utils.exceptions import LMServerError
 from combee_dspy import Budget, Combee, Costs, Price, Search
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import CallUsage
+from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import _patient
+from combee_dspy.search import _earlier
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._lost import Lost
 from combee_dspy.stopping import Limits
@@ -76,6 +78,29 @@ def test_what_is_held_for_a_kill_is_free_once_no_service_works_on_it(
     with pytest.raises(BudgetReached, match=r"1200 of 1500 tokens .* may take 600$"):
         reserve(purse, "rollout")
     assert reserve(Purse(Limits(tokens=1_800), ended, [Lost(True, MOST, until)]), "rollout")
+
+
+def test_a_run_that_a_kill_held_up_goes_on_once_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = time.time() + 60
+
+    def lost(*_: Any) -> list[Lost]:
+        return [Lost(True, {"tokens": 18_500.0}, until)]
+
+    def run() -> CombeeReport:
+        budget = Budget(tokens=20_000)
+        return World.made().compile(budget=budget, log_dir=str(tmp_path)).combee_report
+
+    monkeypatch.setattr(_earlier, "lost_effects", lost)
+    first = run()
+    assert "are held until" in first.reason
+    assert run().reason == first.reason
+    until = time.time() - 1
+    last = run()
+    assert "held" not in last.reason
+    assert last.rollouts > first.rollouts
+    assert run().reason == last.reason
 
 
 @pytest.mark.parametrize("until", [0.0, 9e9])
