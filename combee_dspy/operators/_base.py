@@ -11,7 +11,7 @@ import dspy
 from pydantic import TypeAdapter, ValidationError
 
 from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, placeholders
-from combee_dspy.lessons import Book, Taught, read_section, write_section
+from combee_dspy.lessons import Book, BookLesson, Taught, read_section, write_section
 from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
@@ -34,6 +34,8 @@ class OperatorInput:
             known.
         book: What was learned about the component so far, these lessons included; ``None`` where
             the host keeps no book.
+        elsewhere: Lessons of the latest updates that the parent does not come from, latest first:
+            others of its generation learned them, or a child that was refused.
     """
 
     instruction: str
@@ -47,6 +49,7 @@ class OperatorInput:
     seed_instruction: str | None = None
     seed_field_descriptions: Mapping[str, str] = field(default_factory=dict)
     book: Book | None = None
+    elsewhere: tuple[BookLesson, ...] = ()
 
 
 class Operator(Strategy):

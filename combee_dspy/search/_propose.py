@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from combee_dspy.aggregators import together
@@ -13,6 +13,7 @@ from combee_dspy.diversity import Archive
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import ChildRefused, CopiesRemoved
 from combee_dspy.guards import check, check_program
+from combee_dspy.lessons import BookLesson
 from combee_dspy.operators import (
     Operator,
     OperatorInput,
@@ -55,15 +56,24 @@ class Proposer:
         own = {name: texts[name] for name in described}
         check_program(self._settings.guards, own, described)
 
-    async def children(self, learned: Learned, base: Candidate, count: int) -> list[Child]:
+    async def children(
+        self, learned: Learned, base: Candidate, count: int, lineage: Set[int]
+    ) -> list[Child]:
         """Return up to ``count`` children of a candidate, by different operators where it can.
 
         Operators take turns in a drawn order, as many at once as children are missing: where one is
         refused, the next has its turn. Where all are refused, the first that was only too similar
         is returned: spelling cannot tell a paraphrase from the next lesson of the same form ("a
         parcel goes to shipping", "a courier goes to shipping"), and validation can.
+
+        Args:
+            learned: What the update learned.
+            base: The candidate.
+            count: The most children.
+            lineage: The updates that the candidate comes from. What the latest others taught is
+                offered to operators too, so that no lesson is lost with a child.
         """
-        step, inputs = learned.plan.step, self._inputs(learned, base)
+        step, inputs = learned.plan.step, self._inputs(learned, base, lineage)
         self._archive.add(base.texts)
         children: list[Child] = []
         alike: list[Child] = []
@@ -127,7 +137,9 @@ class Proposer:
                 return False
         return True
 
-    def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
+    def _inputs(
+        self, learned: Learned, base: Candidate, lineage: Set[int] | None = None
+    ) -> dict[str, OperatorInput]:
         rows = self.contexts.examples(learned.plan.rows)
         scores = [rollout.score for rollout in learned.rollouts]
         perfect_score = perfect_score_of(
@@ -136,6 +148,9 @@ class Proposer:
         inputs = {}
         for component, lessons in learned.lessons.items():
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
+            elsewhere: Sequence[BookLesson] = ()
+            if lineage is not None:
+                elsewhere = self.books.elsewhere(component, lineage, learned.plan.step)
             inputs[component] = operator_input(
                 self._task.student,
                 component,
@@ -146,6 +161,7 @@ class Proposer:
                 guards=self._settings.guards,
                 perfect_score=perfect_score,
                 book=self.books.now[component],
+                elsewhere=elsewhere,
             )
         return inputs
 

@@ -242,9 +242,13 @@ def test_a_child_of_a_large_minibatch_is_refused_only_where_it_is_worse(tmp_path
     assert "6 losses" in screens[1]["reason"]
 
 
-def test_a_child_serves_what_the_children_of_others_have_learned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operator", ["insert", "rewrite"])
+def test_a_child_holds_what_the_children_of_others_have_learned(
+    tmp_path: Path, operator: str
+) -> None:
     World.made().compile(
         log_dir=tmp_path,
+        operators=[operator],
         reflection_minibatch_size=6,
         budget=Budget(updates=2),
         candidate_selection_strategy=FromSeed(),
