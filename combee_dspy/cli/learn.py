@@ -12,6 +12,7 @@ from combee_dspy import registry
 from combee_dspy.cli._pairs import read_pairs, split_pairs
 from combee_dspy.cli._tables import plain, show_facts
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import check_plain, read_plain
 
 if TYPE_CHECKING:
     from combee_dspy.learning import LearnedLessons
@@ -87,12 +88,20 @@ def learn(  # noqa: PLR0913 - one parameter an option
         learned = learn_lessons(
             traces,
             reflection_lm=make_lm(config, [], 0, stack),
-            task=prompt.read_text(encoding="utf-8").strip() if prompt else "",
+            task=_read_prompt(prompt) if prompt else "",
             selection=selection,
             log_dir=log_dir,
             book=read_skill(folder).book if folder and folder.is_dir() else Book(),
         )
     _show(learned, learned.save(out, skill) if out else ())
+
+
+def _read_prompt(path: Path) -> str:
+    try:
+        return read_plain(path, follow=True).decode("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot be read: {error}"
+        raise ArgumentValueError("--prompt", str(path), problem, "Give a text file.") from None
 
 
 def _show_selection(traces: TraceSource, selection: Selection) -> None:
@@ -141,6 +150,7 @@ def _open(source: str, params: dict[str, object], fields: dict[str, object]) -> 
 
 
 def _holds_spans(path: Path) -> bool:
+    check_plain(path.resolve())  # a pipe without a writer would never open
     with path.open("rb") as file:
         return b'"resourceSpans"' in file.readline(1_000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,19 @@ def test_what_cannot_be_used_is_one_line(shell, arguments, words):
     assert code == 2
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["", "--prompt"])
+def test_nothing_waits_for_a_pipe(shell, reader, option):
+    os.mkfifo("pipe.jsonl")
+    arguments = [*write_lines(), option, "pipe.jsonl"] if option else ["pipe.jsonl"]
+    code, _, err = shell("learn", *arguments, "--lm", "openai/x")
+    assert code == 2
+    assert "is a named pipe, not a plain file" in err
+
+
+def test_a_prompt_that_is_no_text_is_one_line(shell, reader):
+    Path("prompt.txt").write_bytes(b"\xff\xfe")
+    code, _, err = shell("learn", *write_lines(), "--lm", "openai/x", "--prompt", "prompt.txt")
+    assert code == 2
+    assert "error: --prompt cannot be read" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from combee_bench import compare
 from combee_bench.options import CompareOptions
 from combee_dspy.journal import Reader
+from combee_dspy.journal._integrity import check
+from combee_dspy.journal._rows import open_read_only
 from combee_dspy.streams import derive
 from plugins.bench.tests.killing import EVERY, Processes
 from plugins.bench.tests.sizes import show, size
@@ -51,6 +54,9 @@ def journals(folder: Path) -> list[Path]:
 
 def state_of(journal: Path) -> str:
     """Return how a run ended, of a journal whose rows are all as they were written."""
+    with closing(open_read_only(journal)) as connection:
+        if not check(connection, journal):
+            return "not begun"  # killed between the file and its tables
     with Reader(journal, checked=True) as reader:
         return "".join(row["state"] for row in reader.rows("SELECT state FROM run"))
 
