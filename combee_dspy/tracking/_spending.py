@@ -167,7 +167,7 @@ def spending_rows(
     for step, started, ended, paid in spending.updates:
         scores = (row.score for _, row in validated if row.step <= step)
         best = max((score for score in scores if score is not None), default=best)
-        name = "before the first update" if step < 0 else f"update {step}"
+        name = "before update 0" if step < 0 else f"update {step}"
         row = {"seconds": ended - started, "validation": best, "heldout": None}
         rows.append({"of": name, **asdict(paid), **row})
     for at, candidate in validated:

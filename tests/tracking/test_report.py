@@ -221,7 +221,7 @@ def test_without_a_held_out_set_the_page_claims_nothing(tmp_path):
     assert "25 % → 100 % on validation" in page.text
     assert "they support no claim" in page.text
     # What became of each question is told all the same, and of which questions.
-    assert "3 fixed, 0 broken One square a validation question" in page.text
+    assert "3 fixed, 0 broken Each square is a validation question" in page.text
 
 
 def test_simulated_models_are_called_so_wherever_they_stand(page, tmp_path):
