@@ -98,6 +98,16 @@ def read_candidates(history: RunHistory) -> list[CandidateRow]:
     return sorted(rows.values(), key=lambda row: row.run)
 
 
+def stand_ins(candidates: Sequence[CandidateRow], candidate: CandidateRow) -> tuple[str, ...]:
+    """Return a candidate, then those whose rollouts stand for its own where it has none: a test of
+    lines runs the rows alone that read something else, and keeps the others'.
+    """
+    rows, names = {row.candidate: row for row in candidates}, [candidate.candidate]
+    while (row := rows.get(names[-1])) and row.operator == "test" and row.parents[0] not in names:
+        names.append(row.parents[0])
+    return tuple(names)
+
+
 def chosen_of(candidates: Sequence[CandidateRow]) -> CandidateRow | None:
     """Return the candidate that a run chose, else the best so far, else the student.
 

@@ -23,6 +23,7 @@ from combee_dspy.tracking.report import _rollouts, _time
 from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
 from tests.tracking.pages import page_of
+from tests.worlds import World
 
 # A chart is drawn when it comes into view: this brings each there, and returns which were drawn.
 DRAWN = """(async () => {
@@ -222,6 +223,19 @@ def test_without_a_held_out_set_the_page_claims_nothing(tmp_path):
     assert "they support no claim" in page.text
     # What became of each question is told all the same, and of which questions.
     assert "3 fixed, 0 broken Each square is a validation question" in page.text
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"), [({"validation": 0}, 24), ({"artifact": "memory"}, 12)], ids=["train", "kept"]
+)
+def test_every_validation_row_has_a_square(tmp_path, data, rows):
+    """Rows that trained first, or that no test of a line had to run again, too."""
+    report = World.made().compile(max_metric_calls=400, log_dir=tmp_path, **data).combee_report
+    right = round(rows * report.best_score)
+    known = round(rows * report.seed_score)
+    page = page_of(tmp_path)
+    assert f"{right - known} fixed, 0 broken" in page.text
+    assert len(page.facts["flips"]["squares"]) == len(page.facts["answers"]) == rows
 
 
 def test_simulated_models_are_called_so_wherever_they_stand(page, tmp_path):

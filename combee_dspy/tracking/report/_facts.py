@@ -10,7 +10,12 @@ from typing import Any
 from combee_dspy.evaluation import Receipt
 from combee_dspy.events import HeldoutRead, ScanEnded, UpdateEnded
 from combee_dspy.journal import Entry, RunHistory
-from combee_dspy.tracking._candidates import CandidateRow, chosen_of, read_candidates
+from combee_dspy.tracking._candidates import (
+    CandidateRow,
+    chosen_of,
+    read_candidates,
+    stand_ins,
+)
 from combee_dspy.tracking._learned import compare_texts
 from combee_dspy.tracking._params import title
 from combee_dspy.tracking._queries import facts_of, suspicious_in
@@ -78,7 +83,10 @@ def _heldout_facts(
     """
     chosen, verdict = chosen_of(candidates), figures.verdict
     purpose = "validation" if verdict is None else "heldout"
-    flips = flips_of(history, purpose, candidates[0].candidate, chosen.candidate) if chosen else {}
+    flips: dict[str, Any] = {}
+    if chosen:
+        after = stand_ins(candidates, chosen)
+        flips = flips_of(history, purpose, candidates[0].candidate, after)
     if figures.heldout is None or verdict is None:
         return {"heldout": {}, "flips": flips}
     receipts = [entry.event.difference for entry in history.entries(Receipt)]
@@ -107,7 +115,7 @@ def _chosen_facts(
         "lessons": lessons,
         "chosen": chosen,
         "diffs": compare_texts(student.texts, chosen.texts),
-        "answers": answers_of(history, student.candidate, chosen.candidate),
+        "answers": answers_of(history, student.candidate, stand_ins(candidates, chosen)),
         "learned": line_facts(history, chosen, candidates, scans),
         "suspicious": suspicious_in(history.reader, chosen, candidates),
     }

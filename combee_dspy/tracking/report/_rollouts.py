@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,12 @@ _WITH_TEXTS = """SELECT id, error, json_extract(value, '$.inputs') AS inputs,
     json_extract(value, '$.expected') AS expected,
     json_extract(value, '$.prediction') AS prediction, json_extract(value, '$.feedback') AS feedback
 FROM effect WHERE id IN (SELECT value FROM json_each(?))"""
-_PAIRS = """SELECT avg(CASE WHEN candidate = ?3 THEN score END) AS old,
-    avg(CASE WHEN candidate = ?4 THEN score END) AS new,
-    min(CASE WHEN candidate = ?3 THEN id END) AS was,
-    min(CASE WHEN candidate = ?4 THEN id END) AS became
-FROM effect WHERE run = ?1 AND kind = 'rollout' AND purpose = ?2
-GROUP BY example HAVING new IS NOT NULL"""
+# A rollout has the purpose that it was bought for first: what validates may have trained.
+_SCORES = """SELECT candidate, example, avg(score), min(id) FROM effect
+WHERE run = ?1 AND kind = 'rollout' AND (purpose = 'heldout') = (?2 = 'heldout')
+  AND candidate IN (SELECT value FROM json_each(?3))
+  AND example IN (SELECT example FROM effect WHERE run = ?1 AND purpose = ?2)
+GROUP BY candidate, example HAVING avg(score) IS NOT NULL"""
 _FIRSTS = """SELECT candidate, example, min(id) FROM effect
 WHERE run = ? AND split <> 'heldout' AND kind IN ('rollout', 'recorded')
   AND example IN (SELECT value FROM json_each(?))
@@ -52,11 +52,27 @@ class Pair:
     kind: str
 
 
-def _pairs_of(history: RunHistory, purpose: str, before: str, after: str) -> list[Pair]:
-    """Return the questions that a candidate ran on, with what another one scored there."""
-    rows = history.reader.rows(_PAIRS, (history.run, purpose, before, after))
-    top = max((row["new"] for row in rows), default=1.0)
-    return [Pair(old, new, was, became, _kind_of(old, new, top)) for old, new, was, became in rows]
+def _pairs_of(history: RunHistory, purpose: str, before: str, after: Sequence[str]) -> list[Pair]:
+    """Return the questions that a candidate answered, with what another one scored there.
+
+    Args:
+        history: Of the run.
+        purpose: Whose questions.
+        before: The other one.
+        after: The candidate, and those whose rollouts stand for its own where it has none.
+    """
+    names = json.dumps([before, *after])
+    rows = history.reader.rows(_SCORES, (history.run, purpose, names))
+    means = {(candidate, example): mean for candidate, example, *mean in rows}
+    scored = []
+    for example in sorted({example for _, example in means}):
+        own = [means[name, example] for name in after if (name, example) in means]
+        if own:
+            scored.append((*means.get((before, example), (None, None)), *own[0]))
+    top = max((new for _, _, new, _ in scored), default=1.0)
+    return [
+        Pair(old, new, was, became, _kind_of(old, new, top)) for old, was, new, became in scored
+    ]
 
 
 def _kind_of(old: float | None, new: float, top: float) -> str:
@@ -65,7 +81,9 @@ def _kind_of(old: float | None, new: float, top: float) -> str:
     return "fixed" if new > old else "broken"
 
 
-def flips_of(history: RunHistory, purpose: str, before: str, after: str) -> dict[str, Any]:
+def flips_of(
+    history: RunHistory, purpose: str, before: str, after: Sequence[str]
+) -> dict[str, Any]:
     """Return what became of each question of a purpose, and how many of each kind there are.
 
     Scores and numbers of effects alone: who has read a question can no longer hold it out.
@@ -76,7 +94,7 @@ def flips_of(history: RunHistory, purpose: str, before: str, after: str) -> dict
     return {**counts, "squares": sorted(both, key=lambda pair: _BEST_FIRST.index(pair.kind))}
 
 
-def answers_of(history: RunHistory, before: str, after: str) -> list[dict[str, Any]]:
+def answers_of(history: RunHistory, before: str, after: Sequence[str]) -> list[dict[str, Any]]:
     """Return the validation rows of a candidate with its answers, in full.
 
     Those that it gets wrong come first, and of these those that the other candidate had right.
