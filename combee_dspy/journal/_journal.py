@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import os
 import re
 import shutil
 import sqlite3
@@ -24,9 +25,9 @@ from combee_dspy.exceptions import (
     JournalHeldError,
     JournalMismatchError,
 )
-from combee_dspy.files import check_database, make_folder, open_lock
+from combee_dspy.files import check_database, make_folder, open_lock, replace_file
 from combee_dspy.journal._holder import Mark
-from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, check, row_sum
+from combee_dspy.journal._integrity import SUMMED, check, row_sum
 from combee_dspy.journal._rows import (
     JOURNAL,
     Effect,
@@ -37,7 +38,7 @@ from combee_dspy.journal._rows import (
     open_read_only,
     outcomes,
 )
-from combee_dspy.journal._writer import Statement, Writer, connect
+from combee_dspy.journal._writer import Statement, Writer, connect, make_tables, whole_file
 from combee_dspy.json_texts import dump, sound
 from combee_dspy.records import CallUsage, FailureCount
 
@@ -132,9 +133,17 @@ class Journal:
         else:
             mark = (0,) * len(mark)  # somebody has removed it
         self._mark.hold(mark)
+        # What SQLite would take for a log of the new file is left to SQLite.
+        endings = ("", "-wal", "-journal")
+        if not any(self.path.with_name(f"{JOURNAL}{ending}").exists() for ending in endings):
+            with replace_file(self.path) as file:
+                file.write(whole_file())
+                file.flush()
+                os.fsync(file.fileno())
+            is_begun = True
         with closing(connect(self.path, durable=not self._temporary)) as connection:
             if not is_begun:
-                connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+                make_tables(connection)
             # Here, before anybody else has the file open: later it would have to wait for them.
             connection.execute("PRAGMA journal_mode=WAL")
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import queue
 import sqlite3
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import JournalError, NotPlainFileError
 from combee_dspy.files import check_database, check_plain, make_private, replace_file
 from combee_dspy.journal._holder import Mark
-from combee_dspy.journal._integrity import row_sum
+from combee_dspy.journal._integrity import SCHEMA, VERSION, row_sum
 
 Statement = tuple[str, Sequence[Any]]
 """SQL and its parameters."""
@@ -215,3 +217,23 @@ def connect(path: Path, *, durable: bool = False) -> sqlite3.Connection:
     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
     connection.create_function("row_sum", -1, row_sum)
     return connection
+
+
+@functools.cache
+def whole_file() -> bytes:
+    """Return the file of a journal without a run.
+
+    It is made elsewhere, and moved into place whole: a kill in the middle would leave a file that
+    only its own writer could mend.
+    """
+    with tempfile.TemporaryDirectory(prefix="combee-") as folder:
+        path = Path(folder, "journal.sqlite")
+        with closing(connect(path)) as connection:
+            make_tables(connection)
+            connection.execute("PRAGMA journal_mode=WAL")
+        return path.read_bytes()
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables of a journal."""
+    connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")

@@ -548,3 +548,26 @@ def test_a_cache_is_shared_and_the_first_value_stays(tmp_path: Path) -> None:
     path.write_bytes(b"nothing of the kind" * 100)
     with pytest.raises(JournalDamagedError, match="it is no cache"):
         Cache(path)
+
+
+def test_a_kill_while_it_is_made_leaves_all_of_it_or_none(tmp_path: Path) -> None:
+    script = """
+import functools, os, signal, sqlite3, sys
+from combee_dspy.journal import Journal
+
+class Dying(sqlite3.Connection):
+    def executescript(self, script):
+        self.execute("PRAGMA cache_size=1")  # so that pages are in the file before the commit
+        super().executescript(script.replace("COMMIT;", ""))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sqlite3.connect = functools.partial(sqlite3.connect, factory=Dying)
+Journal(sys.argv[1])
+"""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", script, str(folder)]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run(command, env=environ).returncode == -9  # noqa: S603 - ours
+    Journal(folder).close()
+    with Reader(journal_file(folder), checked=True) as reader:
+        assert not reader.rows("SELECT id FROM run")
