@@ -162,7 +162,7 @@ def test_each_line_names_the_update_it_came_from(page):
     assert [line["reflections"] for line in lines] == [0, 0, 0, 0], "no example is known"
     assert "update 1 · few-shot-swap" in page.text
     assert "+ - Name the unit." in page.text
-    assert "2 lines learned" in page.text
+    assert "2 lines added to the prompt" in page.text
 
 
 def test_a_page_holds_the_newest_rollouts_and_says_how_many_there_are(tmp_path, monkeypatch):
