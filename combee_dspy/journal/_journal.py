@@ -33,10 +33,10 @@ from combee_dspy.journal._rows import (
     Effect,
     Identity,
     Outcome,
+    Outcomes,
     Reader,
     failure_counts,
     open_read_only,
-    outcomes,
 )
 from combee_dspy.journal._writer import Statement, Writer, connect, make_tables, whole_file
 from combee_dspy.json_texts import dump, sound
@@ -235,6 +235,7 @@ class RunLog:
         self.resumed = resumed
         self._keys = set(keys)
         self._reader = Reader(journal.path)
+        self._outcomes = Outcomes(self._reader, number)
 
     def find(self, key: str) -> dict[str, JsonValue] | None:
         """Return the value of an effect that this run has committed, now or in an earlier part, or
@@ -352,13 +353,13 @@ class RunLog:
         """Return how the effects of updates up to ``step`` have ended, as far as they are
         committed.
         """
-        return outcomes(self._reader, self.number, step=step)
+        return self._outcomes.upto(step=step)
 
     def failures(self) -> tuple[FailureCount, ...]:
         """Return what has failed in all parts of the run so far, those of the held-out set
         included.
         """
-        return failure_counts(outcomes(self._reader, self.number))
+        return failure_counts(self._outcomes.upto())
 
     def rollouts(self, kind: str = "rollout") -> int:
         """Return the rollouts of all parts of the run, those of the held-out set left out; of kind

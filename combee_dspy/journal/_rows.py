@@ -208,16 +208,58 @@ class Outcome:
 
 # A proposer or a metric of the user's that failed says so in its value.
 _ENDED = """
-SELECT kind, split, purpose, role, candidate, failed_in,
+SELECT step, kind, split, purpose, role, candidate, failed_in,
     CASE WHEN kind <> 'rollout' AND error IS NULL
         THEN json_extract(value, '$.value.error') ELSE error END
 FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback')
-    AND id > ? AND id <= ? AND step <= ? ORDER BY id"""
+    AND id > ? AND id <= ? ORDER BY id"""
 
 
-def outcomes(
-    reader: Reader, run: int, *, after: int = 0, upto: int = sys.maxsize, step: int = sys.maxsize
-) -> list[Outcome]:
+_Alike = tuple[str, str, Role, Cause | None]
+
+
+class Outcomes:
+    """How a run's rollouts, LM calls and feedback ended. Each effect is read once.
+
+    Args:
+        reader: Of the journal. Borrowed.
+        run: The run's number.
+        after: Only effects with a larger number.
+    """
+
+    def __init__(self, reader: Reader, run: int, after: int = 0) -> None:
+        self._reader, self._run, self._last = reader, run, after
+        self._by_step: dict[tuple[int, _Alike], Outcome] = {}
+
+    def upto(self, last: int = sys.maxsize, *, step: int = sys.maxsize) -> list[Outcome]:
+        """Return the outcomes of effects up to a number, of updates up to ``step``."""
+        self._read(min(last, self._reader.rows("SELECT coalesce(max(id), 0) FROM effect")[0][0]))
+        alike: dict[_Alike, Outcome] = {}
+        for (of_step, key), outcome in self._by_step.items():
+            if of_step <= step:
+                first = alike.get(key, replace(outcome, number=0))
+                alike[key] = replace(first, number=first.number + outcome.number)
+        return list(alike.values())
+
+    def _read(self, last: int) -> None:
+        # Counted here, in their order: SQLite would sort all effects for it, with their values.
+        counts = Counter(map(tuple, self._reader.stream(_ENDED, (self._run, self._last, last))))
+        self._last = last
+        for ending, number in counts.items():
+            step, kind, split, purpose, role, candidate, failed_in, error = ending
+            name = f"{role} {'calls' if kind == 'call' else 'feedback'}"
+            if kind == "rollout":
+                name = f"{split.replace('heldout', 'held-out')} rollouts"
+            elif purpose == "RelateLessons":
+                name = "comparisons"
+            blamed: Role = "evaluator" if failed_in == "metric" else role
+            cause = None if error is None else _cause_of(error, blamed, failed_in)
+            key = (name, candidate, blamed, cause)
+            first = self._by_step.get((step, key), Outcome(*key, 0, error))
+            self._by_step[step, key] = replace(first, number=first.number + number)
+
+
+def outcomes(reader: Reader, run: int, *, after: int = 0, upto: int = sys.maxsize) -> list[Outcome]:
     """Return how a run's rollouts, LM calls and feedback ended.
 
     Args:
@@ -225,24 +267,8 @@ def outcomes(
         run: The run's number.
         after: Only effects with a larger number.
         upto: Only effects with at most this number.
-        step: Only those of updates up to this one.
     """
-    # Counted here, in their order: SQLite would sort all effects for it, with their values.
-    counts = Counter(map(tuple, reader.stream(_ENDED, (run, after, upto, step))))
-    alike: dict[tuple[str, str, Role, Cause | None], Outcome] = {}
-    for ending, number in counts.items():
-        kind, split, purpose, role, candidate, failed_in, error = ending
-        name = f"{role} {'calls' if kind == 'call' else 'feedback'}"
-        if kind == "rollout":
-            name = f"{split.replace('heldout', 'held-out')} rollouts"
-        elif purpose == "RelateLessons":
-            name = "comparisons"
-        blamed: Role = "evaluator" if failed_in == "metric" else role
-        cause = None if error is None else _cause_of(error, blamed, failed_in)
-        key = (name, candidate, blamed, cause)
-        first = alike.get(key, Outcome(*key, 0, error))
-        alike[key] = replace(first, number=first.number + number)
-    return list(alike.values())
+    return Outcomes(reader, run, after).upto(upto)
 
 
 def _cause_of(error: str, role: Role, failed_in: str | None) -> Cause:

@@ -571,3 +571,15 @@ Journal(sys.argv[1])
     Journal(folder).close()
     with Reader(journal_file(folder), checked=True) as reader:
         assert not reader.rows("SELECT id FROM run")
+
+
+def test_failures_are_counted_by_update_whenever_their_effects_came(tmp_path: Path) -> None:
+    async def work(log: RunLog) -> list[list[tuple[str, int]]]:
+        counted = []
+        for key, step, error in (("a", 0, None), ("b", 2, "LMError: x"), ("c", 1, "LMError: x")):
+            await log.keep(effect(key, step=step, split="train", purpose="train", error=error))
+            counted.append([(str(row.cause), row.number) for row in log.outcomes(1)])
+        return [*counted, [(str(row.cause), row.number) for row in log.outcomes(2)]]
+
+    one, failed = ("None", 1), ("refused", 1)
+    assert within(tmp_path, work) == [[one], [one], [one, failed], [one, ("refused", 2)]]
