@@ -115,7 +115,7 @@ def test_a_tick_reads_what_came_since_the_last_one(tmp_path: Path) -> None:
 def test_drift_is_rarely_told_by_chance_and_sets_nothing_aside() -> None:
     seeds, days = size("seeds", 2), size("days", 90)
     options = DriftOptions(seeds=tuple(range(seeds)), days=days)
-    rows = [*islice(run(options), 4 * seeds)]  # before those of the fortnight
+    rows = [*islice(run(options), 8 * seeds)]  # before those of the fortnight
     show({row.world: row.false for row in rows})
     assert not any(row.whole for row in rows)
     assert fmean(row.false for row in rows) <= days * options.labels / _PEACE

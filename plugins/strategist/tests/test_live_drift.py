@@ -22,24 +22,46 @@ OLD, NEW = (
 )
 
 
-def served(pattern):
-    """Return rows of one slice, right where the pattern has a 1."""
+def served(pattern, version="v1", since=0):
+    """Return rows of one slice that a version answered, right where the pattern has a 1."""
     return [
-        ServedRow(Trace(f"r{n}", {}, {}, score=float(mark)), float(n), (), "all", False, True)
-        for n, mark in enumerate(pattern)
+        ServedRow(
+            Trace(f"r{n}", {}, {}, score=float(mark), prompt=version),
+            float(n),
+            (),
+            "all",
+            False,
+            True,
+        )
+        for n, mark in enumerate(pattern, since)
     ]
 
 
 def test_a_slice_in_which_a_minority_goes_wrong_is_seen_as_drifted():
     before = "1111101111" * 30
-    (drift,) = drifted(served(before + "110" * 32), {})
+    (drift,) = drifted(served(before + "110" * 32), {}, "v1")
     assert (drift.slice, 300 <= drift.since < 320) == ("all", True)
-    assert drifted(served(before * 2), {}) == []
-    assert drifted(served(before + "0" * 8), {})[0].since == 300
+    assert drifted(served(before * 2), {}, "v1") == []
+    assert drifted(served(before + "0" * 8), {}, "v1")[0].since == 300
 
 
 def test_a_share_of_few_requests_is_not_taken_for_sure():
-    assert drifted(served("1" * 8 + "0" * 4), {}) == []
+    assert drifted(served("1" * 8 + "0" * 4), {}, "v1") == []
+
+
+def test_what_earlier_versions_got_wrong_does_not_hide_that_what_is_right_goes_wrong():
+    first = served("0" * 60)
+    second = served("1" * 40 + "0" * 8, "v2", 60)
+    (drift,) = drifted([*first, *second], {}, "v2")
+    assert (drift.since, drift.whole) == (100, True)
+    assert drift.why == "0 of the last 8 are right, 40 of 40 before"
+    # All versions together show nothing yet.
+    assert drifted([*first, *second], {}, "v3") == []
+
+
+def test_a_fall_is_seen_beside_few_earlier_answers():
+    (drift,) = drifted(served("1" * 8 + "0" * 16), {}, "v1")
+    assert (drift.since, drift.whole) == (8, True)
 
 
 def mixed(count, weights, since=0):
@@ -112,3 +134,22 @@ def test_a_drift_within_a_slice_is_learned_and_the_rest_stays(desk):
     here.server.refresh()
     assert "the code for ant is K0" not in served_lines(here)
     assert [here.ask(goods)[1] for goods in GOODS] == ["Z0", "Z1", *(f"K{n}" for n in range(2, 8))]
+
+
+def test_users_who_change_their_minds_after_a_promotion_set_earlier_rows_aside(desk):
+    here = desk(slices=lambda inputs: "all", trusted=())
+    for _ in range(3):
+        here.label(*GOODS, trusted=True)
+        here.label(*GOODS)
+    here.live.tick()
+    trial(here)
+    assert "promote" in [each.action for each in here.live.tick()]
+    here.server.refresh()
+    here.label(*GOODS * 3)
+    here.rules = {goods: f"Z{n}" for n, goods in enumerate(GOODS)}
+    here.clock.pass_hours(9)
+    here.label(*GOODS * 2)
+    here.live.tick()
+    (drift,) = [each for each in here.live.decisions() if each.action == "drift" and each.text]
+    assert (drift.text, drift.entire) == ("all", True)
+    assert drift.why == "0 of the last 16 are right, 24 of 24 before"

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -24,7 +24,11 @@ from studies.fortnight.world import BEGIN, DAY, DRIFT_DAY, World, make_world
 
 _FAILURES = "the mix of failures has moved"
 
-Rule = Callable[[Sequence[ServedRow], dict[str, float]], list[Drift]]
+Rule = Callable[[Sequence[ServedRow], dict[str, float], str], list[Drift]]
+
+# Days that a version serves where nothing changes, and the day from 0 on which a better one comes
+# where rules do.
+_SERVES, _BETTER_DAY = 3, 4
 
 
 @parameters
@@ -36,14 +40,14 @@ class DriftOptions:
         days: Days without a drift.
         labels: Labels on each of them.
         requests: Requests of each fortnight.
-        rule: ``now``, or what was used ``before``.
+        rule: ``now``, with all versions ``pooled``, or what was used ``before``.
     """
 
     seeds: tuple[int, ...] = tuple(range(100, 110))
     days: Annotated[int, Field(ge=1)] = 90
     labels: Annotated[int, Field(ge=1)] = 71
     requests: Annotated[int, Field(ge=280)] = 20_000
-    rule: Literal["now", "before"] = "now"
+    rule: Literal["now", "pooled", "before"] = "now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +71,32 @@ class DriftRow:
     told: int = 0
 
 
+class _Labelled(NamedTuple):
+    """A labelled request, and the version that served when its label came."""
+
+    row: ServedRow
+    serving: str
+
+
 def run(options: DriftOptions) -> Iterator[DriftRow]:
     """Yield a row for each world and seed."""
-    rule = drifted if options.rule == "now" else drifted_before
+    rule = {"now": drifted, "pooled": drifted_pooled, "before": drifted_before}[options.rule]
     for slices in (1, 24):
         for right in (0.95, 0.8):
-            for seed in options.seeds:
-                rows = _unchanged(
-                    options, slices, right, derive(seed, "drift", f"{slices} {right}")
-                )
-                alarms = _alarms(rows, rule)
-                whole = sum(entire for _, _, entire in alarms)
-                yield DriftRow(f"{slices} slices, right {right:.2f}", seed, len(alarms), whole)
+            for days in (options.days, _SERVES):
+                name = f"{slices} slices, right {right:.2f}"
+                name += "" if days == options.days else f", a version every {days} days"
+                for seed in options.seeds:
+                    stream = derive(seed, "drift", f"{slices} {right}")
+                    rows = _unchanged(options, slices, right, days, stream)
+                    alarms = _alarms(rows, rule)
+                    whole = sum(entire for _, _, entire in alarms)
+                    yield DriftRow(name, seed, len(alarms), whole)
     for sliced in (False, True):
-        for seed in options.seeds:
-            yield _fortnight(make_world(seed, options.requests), seed, sliced, rule)
+        for better in (False, True):
+            for seed in options.seeds:
+                world = make_world(seed, options.requests)
+                yield _fortnight(world, seed, rule, sliced=sliced, better=better)
 
 
 def line(options: DriftOptions, row: DriftRow) -> str:
@@ -110,48 +125,50 @@ def table(options: DriftOptions, rows: Sequence[DriftRow]) -> str:
 
 
 def _unchanged(
-    options: DriftOptions, slices: int, right: float, stream: random.Random
-) -> list[ServedRow]:
-    count = options.days * options.labels
-    return [
-        _row(
-            number,
-            BEGIN + number * DAY / options.labels,
-            f"s{stream.randrange(slices)}",
-            stream.random() < right,
-        )
-        for number in range(count)
-    ]
+    options: DriftOptions, slices: int, right: float, serves: int, stream: random.Random
+) -> list[_Labelled]:
+    """Return rows of a world in which a new version that is as good comes every so many days."""
+    rows = []
+    for number in range(options.days * options.labels):
+        version = f"v{number // options.labels // serves}"
+        at = BEGIN + number * DAY / options.labels
+        slice_ = f"s{stream.randrange(slices)}"
+        row = _row(number, at, slice_, version, right=stream.random() < right)
+        rows.append(_Labelled(row, version))
+    return rows
 
 
-def _fortnight(world: World, seed: int, sliced: bool, rule: Rule) -> DriftRow:
+def _fortnight(world: World, seed: int, rule: Rule, *, sliced: bool, better: bool) -> DriftRow:
+    """Return what a program comes to that goes by the rules of the first week on all days.
+
+    Where a better version comes, the first one knows half of the rules.
+    """
     labelled = [
-        (request.label_at, request.row)
-        for request in world.requests
-        if request.label_at is not None
+        (request.label_at, request) for request in world.requests if request.label_at is not None
     ]
     rules = world.launch.truth.rules
-    rows = [
-        _row(
-            number,
-            at,
-            row.case.category if sliced else "all",
-            rules[row.case.category] == row.label,
-        )
-        for number, (at, row) in enumerate(sorted(labelled, key=lambda item: item[0]))
-    ]
+    known = set(rules) if not better else set(sorted(rules)[::2])
+    arrives = BEGIN + _BETTER_DAY * DAY if better else BEGIN
+    rows = []
+    for number, (at, request) in enumerate(sorted(labelled, key=lambda item: item[0])):
+        name, version = request.row.case.category, "v1" if request.at < arrives else "v2"
+        right = rules[name] == request.row.label and (version == "v2" or name in known)
+        row = _row(number, at, name if sliced else "all", version, right=right)
+        rows.append(_Labelled(row, "v1" if at < arrives else "v2"))
     changed = {name for name, code in rules.items() if world.drifted.rules[name] != code}
     start = BEGIN + DRIFT_DAY * DAY
     alarms = _alarms(rows, rule)
-    # The mix of failures does move with the drift: that is no false alarm.
+    # The mix of failures does move with the drift, and with a better version: no false alarm.
+    moves = BEGIN if better else start
     false = [
         entire
         for name, at, entire in alarms
-        if at < start or not (name in changed or name in ("all", _FAILURES))
+        if not (name == _FAILURES and at >= moves) and (at < start or name not in {*changed, "all"})
     ]
     true = [(name, at) for name, at, _ in alarms if at >= start and name in {*changed, "all"}]
     return DriftRow(
-        "fortnight, a slice for each rule" if sliced else "fortnight, 1 slice",
+        ("fortnight, a slice for each rule" if sliced else "fortnight, 1 slice")
+        + (f", a better version on day {_BETTER_DAY + 1}" if better else ""),
         seed,
         len(false),
         sum(false),
@@ -160,32 +177,38 @@ def _fortnight(world: World, seed: int, sliced: bool, rule: Rule) -> DriftRow:
     )
 
 
-def _row(number: int, at: float, slice_: str, right: bool) -> ServedRow:
-    trace = Trace(f"r{number}", {}, {}, score=float(right))
+def _row(number: int, at: float, slice_: str, version: str, *, right: bool) -> ServedRow:
+    trace = Trace(f"r{number}", {}, {}, score=float(right), prompt=version)
     return ServedRow(trace, at, (), slice_, trusted=False, teaches=True)
 
 
-def _alarms(rows: Sequence[ServedRow], rule: Rule) -> list[tuple[str, float, bool]]:
+def _alarms(labelled: Sequence[_Labelled], rule: Rule) -> list[tuple[str, float, bool]]:
     """Return slice, time and whether all of it drifted of each alarm, told as the learner does."""
     learning, recent = Learning(), Gate().recent * DAY
     known, told = dict[str, float](), dict[str, float]()
     alarms, wrong, looked = list[tuple[str, float, bool]](), 0, BEGIN
-    for place, row in enumerate(rows):
+    rows = [item.row for item in labelled]
+    for place, (row, serving) in enumerate(labelled):
         wrong += not row.trace.score
         if wrong < (learning.least if row.at - looked < learning.hours * HOUR else 1):
             continue
         wrong, looked, seen = 0, row.at, rows[: place + 1]
-        for drift in rule(seen, known):
+        for drift in rule(seen, known, serving):
             known[drift.slice] = drift.since
             alarms.append((drift.slice, row.at, drift.whole))
-        for why in moved(seen, row.at - recent) if rule is drifted else ():
+        for why in moved(seen, row.at - recent) if rule is not drifted_before else ():
             if row.at - told.get(why.split(":")[0], 0.0) > recent:
                 told[why.split(":")[0]] = row.at
                 alarms.append((why.split(":")[0], row.at, False))
     return alarms
 
 
-def drifted_before(rows: Sequence[ServedRow], known: dict[str, float]) -> list[Drift]:
+def drifted_pooled(rows: Sequence[ServedRow], known: dict[str, float], serving: str) -> list[Drift]:
+    """Return the slices that answers of all versions together tell of, for comparison."""
+    return drifted(rows, known, "")
+
+
+def drifted_before(rows: Sequence[ServedRow], known: dict[str, float], serving: str) -> list[Drift]:
     """Return the slices that the rule of before would have told of, for comparison."""
     from scipy import stats
 

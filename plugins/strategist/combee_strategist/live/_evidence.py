@@ -17,9 +17,9 @@ __all__ = ["Drift", "by_lesson", "drifted", "moved"]
 _LATEST = 8
 _WINDOWS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 # Labelled requests to a false alarm. Of each that comes, every window is asked of its slice, and of
-# the mix two questions.
+# its version's part of it; and of the mix two questions.
 _PEACE = 10_000
-_CHANCE = 1 / (_PEACE * (len(_WINDOWS) + 2))
+_CHANCE = 1 / (_PEACE * (2 * len(_WINDOWS) + 2))
 _CHANCE_WHOLE = 0.01
 _RIGHT = 0.5  # a score from which a request counts as right
 
@@ -57,54 +57,81 @@ class Drift:
     whole: bool
 
 
-def drifted(rows: Sequence[ServedRow], known: Mapping[str, float]) -> list[Drift]:
+@dataclass(frozen=True, slots=True)
+class _Fall:
+    """How clearly the latest scores of some requests have fallen; ``whole`` as of a drift."""
+
+    chance: float
+    since: float
+    why: str
+    whole: bool
+
+
+def drifted(rows: Sequence[ServedRow], known: Mapping[str, float], serving: str) -> list[Drift]:
     """Return the slices whose latest scores have clearly fallen.
 
     Of a slice's latest n requests r are right; of all since its last drift, k of N. If all had the
     same chance, r is hypergeometric, whatever that chance is (Fisher's exact test). It has drifted
-    where P(at most r of n) ≤ 1/120,000 for one of n = 4, 6, 8, 12 … 96. A few show a fall of
+    where P(at most r of n) ≤ 1/220,000 for one of n = 4, 6, 8, 12 … 96. A few show a fall of
     everything, many that of a minority. The whole slice has drifted where its earlier share is
     above ½, and ½ is refuted at 0.01 in one of these windows.
 
+    The same is asked of the requests that the serving version has answered: what an earlier version
+    got wrong hides that what is right now goes wrong. Its answers in the shadow of its trial are
+    left out. Where people label only what is wrong, these were labelled for what another version
+    got wrong, so that each promotion would look like a drift.
+
     A false alarm comes at most once in 10,000 labelled requests on average, all slices together,
-    however often is looked: with each request come twelve tests, ten of its slice and two of the
-    mix, and the expected number of false alarms is at most the sum of their levels (Bonferroni;
-    Dunn, "Multiple comparisons among means", JASA 56, 1961). Who looks less often finds no more.
+    however often is looked: with each request come 22 tests, ten of its slice, ten of what its
+    version answered there and two of the mix, and the expected number of false alarms is at most
+    the sum of their levels (Bonferroni; Dunn, "Multiple comparisons among means", JASA 56, 1961).
+    Who looks less often finds no more.
 
     Args:
         rows: Requests in the order of their labels.
         known: When each slice last drifted.
+        serving: The version that serves, as traces name it.
     """
-    from scipy import stats
-
     by_slice: dict[str, list[ServedRow]] = defaultdict(list)
     for row in rows:
         if row.at >= known.get(row.slice, 0.0):
             by_slice[row.slice].append(row)
     drifts = []
     for name, members in sorted(by_slice.items()):
-        count, wrong = len(members), np.cumsum([_is_wrong(row) for row in reversed(members)])
-        sizes = np.array([size for size in _WINDOWS if 2 * size <= count], dtype=int)
-        if not len(sizes):
-            continue
-        right, in_all = sizes - wrong[sizes - 1], count - int(wrong[-1])
-        before, earlier = in_all - right, count - sizes
-        chances = stats.hypergeom.cdf(right, count, in_all, sizes)
-        place = int(chances.argmin())
-        if chances[place] > _CHANCE:
-            continue
-        refuted = stats.binom.cdf(right, sizes, 0.5) <= _CHANCE_WHOLE
-        size = int(sizes[place])
-        drifts.append(
-            Drift(
-                name,
-                next(row.at for row in members[-size:] if _is_wrong(row)),
-                f"{right[place]} of the last {size} are right,"
-                f" {before[place]} of {earlier[place]} before",
-                whole=bool((refuted & (before > earlier / 2)).any()),
-            )
-        )
+        own = [row for row in members if row.trace.prompt == serving]
+        # Of one version all are its own.
+        parts = (members,) if len(own) == len(members) else (members, own)
+        falls = [fall for part in parts if (fall := _fall(part)) is not None]
+        clearest = min(falls, key=lambda fall: fall.chance, default=None)
+        if clearest is not None and clearest.chance <= _CHANCE:
+            whole = any(fall.whole for fall in falls)
+            drifts.append(Drift(name, clearest.since, clearest.why, whole))
     return drifts
+
+
+def _fall(rows: Sequence[ServedRow]) -> _Fall | None:
+    """Return the clearest fall of any window; ``None`` of too few, or without a wrong answer."""
+    from scipy import stats
+
+    count, wrong = len(rows), np.cumsum([_is_wrong(row) for row in reversed(rows)])
+    sizes = np.array([size for size in _WINDOWS if size < count], dtype=int)
+    if not len(sizes) or not wrong[-1]:
+        return None
+    right, in_all = sizes - wrong[sizes - 1], count - int(wrong[-1])
+    before, earlier = in_all - right, count - sizes
+    chances = stats.hypergeom.cdf(right, count, in_all, sizes)
+    refuted = stats.binom.cdf(right, sizes, 0.5) <= _CHANCE_WHOLE
+    place = int(chances.argmin())
+    size = int(sizes[place])
+    latest = [row for row in rows[-size:] if _is_wrong(row)]
+    if not latest:
+        return None
+    return _Fall(
+        float(chances[place]),
+        latest[0].at,
+        f"{right[place]} of the last {size} are right, {before[place]} of {earlier[place]} before",
+        whole=bool((refuted & (before > earlier / 2)).any()),
+    )
 
 
 def moved(rows: Sequence[ServedRow], since: float) -> list[str]:
@@ -113,7 +140,7 @@ def moved(rows: Sequence[ServedRow], since: float) -> list[str]:
     The population stability index, Σ (q − p) ln(q / p) over slices, compares shares p before a
     moment with shares q after it; 0.2 is what credit scoring calls a shift (Siddiqi, "Credit Risk
     Scorecards", 2006). Fisher's exact test of each slice, corrected for their number, says at
-    1/120,000 that it is no chance: of many slices most are rare, and of rare ones χ² is no law.
+    1/220,000 that it is no chance: of many slices most are rare, and of rare ones χ² is no law.
 
     Args:
         rows: Labelled requests.

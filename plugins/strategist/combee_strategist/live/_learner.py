@@ -163,7 +163,7 @@ class LiveLearner:
         if not any(item.session == begun.number for item in log.decisions):
             log.decide(LiveDecision("learn", begun.why, begun.number))
         rows = self._served.upto(begun.upto)
-        self._tell_drift(rows, begun)
+        self._tell_drift(rows, begun, registry.at(PRODUCTION) or begun.production)
         session = self._session(registry, begun, rows)
         removed = [item.text for item in log.decisions if item.action == "remove"]
         books = read_lessons(session, log.books, removed, log.budget)
@@ -198,11 +198,11 @@ class LiveLearner:
                 return now // DAY == last.at // DAY
         return False
 
-    def _tell_drift(self, rows: Sequence[ServedRow], begun: SessionBegun) -> None:
+    def _tell_drift(self, rows: Sequence[ServedRow], begun: SessionBegun, serves: int) -> None:
         """Say which slices have drifted, and what of the mix has moved; that once in a window."""
         number, log = begun.number, self._log
         drifts = [item for item in log.decisions if item.action == "drift"]
-        for drift in drifted(rows, {item.text: item.since for item in drifts}):
+        for drift in drifted(rows, {item.text: item.since for item in drifts}, f"v{serves}"):
             log.decide(
                 LiveDecision(
                     "drift",
