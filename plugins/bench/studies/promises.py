@@ -132,7 +132,7 @@ def run(options: PromisesOptions) -> Iterator[PromiseRow]:
             check=False,
         )
         lines = ended.stdout.strip().splitlines() or [""]
-        figures = tuple(line for line in lines if re.match(r"[|({]", line))
+        figures = tuple(line for line in lines if re.match(r"[|({]|\w+\(", line))
         seconds = time.monotonic() - began
         short = f'COMBEE_SIZES="{written}" pytest {promise.test}'
         yield PromiseRow(name, promise.says, short, lines[-1], seconds, figures)
