@@ -27,6 +27,7 @@ from combee_dspy.exceptions import NotPlainFileError
 
 __all__ = [
     "append_plain",
+    "cache_dir",
     "check_database",
     "check_folder",
     "check_plain",
@@ -136,6 +137,18 @@ def make_private(path: Path) -> None:
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, _PRIVATE))
+
+
+def cache_dir() -> Path:
+    """Return where this package keeps what it can make anew: ``$COMBEE_CACHE``, or ``combee_dspy``
+    in the user's cache.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    if chosen := os.environ.get("COMBEE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "combee_dspy"
 
 
 def file_name(name: str) -> str:

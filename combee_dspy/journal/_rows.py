@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError, did_you_mean
 from combee_dspy.files import check_database
-from combee_dspy.journal._integrity import check
+from combee_dspy.journal._checked import check_once
 from combee_dspy.records import CallUsage, Cause, FailureCount, Role
 
 Identity = Mapping[str, str]
@@ -129,7 +129,8 @@ class Reader:
 
     Args:
         path: The file.
-        checked: Whether to look at every row first, as for a folder that somebody else has written.
+        checked: Whether every row must have been looked at, as in a folder that somebody else has
+            written: now, or before if not a bit of the file has changed since.
 
     Raises:
         JournalDamagedError: It is no journal, or is not as it was written.
@@ -141,7 +142,7 @@ class Reader:
         self._connection.row_factory = sqlite3.Row
         try:
             if checked:
-                check(self._connection, path)
+                check_once(self._connection, path)
             self.rows("SELECT id FROM run LIMIT 1")
         except BaseException:
             self.close()

