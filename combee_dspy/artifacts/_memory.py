@@ -84,7 +84,7 @@ class Memory(Artifact):
     retriever: Annotated[Retriever, BeforeValidator(partial(registry.resolve, "retriever"))] = (
         BM25()
     )
-    budget_tokens: Annotated[int, Field(ge=16)] = 400
+    budget_tokens: Annotated[int, Field(ge=16)] = 800
     examples: bool = False
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
