@@ -15,7 +15,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedLM
 from combee_strategist.commands.live import live
 from combee_strategist.live import Gate, Live
-from combee_strategist.live._page import write_review
+from combee_strategist.live._page import _diff, write_review
 from combee_strategist.live._records import LineEvidence, SessionEnded
 from plugins.strategist.tests.lives import DESK, GOODS, desk_answer, metric, reader_answer
 from plugins.strategist.tests.test_live_learning import actions, trial
@@ -63,9 +63,13 @@ def test_a_review_names_every_request_behind_a_line(tmp_path):
     requests = tuple(f"request-{n}" for n in range(40))
     line = LineEvidence("self", "1", "Round.", requests, new=True, passed=True)
     ended = replace(
-        SessionEnded.of_nothing(0.0, 1, ""), texts={"self": "Round."}, lines=(line,), taught=40
+        SessionEnded.of_nothing(0.0, 1, ""),
+        texts={"self": "Round."},
+        before={"self": ""},
+        lines=(line,),
+        taught=40,
     )
-    write_review(setup, 2, {"self": ""}, ended)
+    write_review(setup, 2, ended)
     review = (tmp_path / "review" / "v2.md").read_text()
     assert [name for name in requests if f"{name}," not in review] == [requests[-1]]
 
@@ -82,6 +86,75 @@ def test_the_page_has_the_review_of_what_is_on_trial(desk):
             r"<td[^>]*>([^<]*)</td>\n<td[^>]*>the code for cup is K2</td>", file.read_text()
         )
         assert "+" in cells
+
+
+def test_page_and_review_show_what_was_asked_answered_and_right(desk):
+    here = desk(approve="human")
+    here.label(*GOODS)
+    here.live.tick()
+    home = here.live._setup.home
+    (line,) = [line for line in here.live._learner._log.ended[-1].lines if "cup" in line.text]
+    row = (
+        f"| {line.sources[0]} | Number 2: code for cup? | unknown | K2"
+        " | Wrong. Rule: the code for cup is K2 |"
+    )
+    trial = (home / "live.md").read_text().partition("## Day by day")[0]
+    for text in (trial, (home / "review" / "v2.md").read_text()):
+        assert "#### the code for cup is K2" in text
+        assert row in text
+
+
+def test_a_challenger_is_compared_with_what_serves_line_by_line(desk):
+    here = desk(approve="human")
+    here.label(*GOODS[:4] * 2)
+    here.live.tick()
+    here.live.approve(2, who="ada")
+    trial(here)
+    here.live.tick()
+    here.server.refresh()
+    assert here.server.versions == (2, None)
+    here.rules |= {"ant": "Z0"}
+    here.clock.pass_hours(96)
+    for _ in range(6):
+        here.label("ant", trusted=True)
+        here.label(*GOODS)
+        here.clock.pass_hours(6)
+        here.live.tick()
+        here.settle()
+    page = (here.live._setup.home / "live.md").read_text().partition("## Day by day")[0]
+    table = page.partition("### The text of self, beside version 2")[2].partition("###")[0]
+    assert "| − | - the code for ant is K0 |" in table
+    assert "| + | - the code for ant is Z0 |" in table
+    assert "|  | - the code for cup is K2 |" in table
+    html = (here.live._setup.home / "live.html").read_text()
+    assert re.search(r'<tr class="gone">\n<td[^>]*>−</td>\n<td[^>]*>- the code for ant is K0', html)
+
+
+def test_of_a_long_text_what_stayed_is_left_out():
+    before = [f"line {number}" for number in range(20)]
+    after = [*before[:10], "new", *before[10:]]
+    assert _diff("\n".join(before), "\n".join(after)) == [
+        ("⋯", "8 lines as before"),
+        ("", "line 8"),
+        ("", "line 9"),
+        ("+", "new"),
+        ("", "line 10"),
+        ("", "line 11"),
+        ("⋯", "8 lines as before"),
+    ]
+
+
+def test_requests_are_shown_cut_short_and_without_personal_data(desk):
+    here = desk(approve="human")
+    question = f"Ask ada@example.org {'x' * 900} code for cup?"
+    here.server(question=question, request_id="long")
+    here.server.feedback("long", code="K2")
+    here.label(*[goods for goods in GOODS if goods != "cup"])
+    here.live.tick()
+    review = (here.live._setup.home / "review" / "v2.md").read_text()
+    assert "Ask \\[email\\] xxx" in review
+    assert "example.org" not in review
+    assert "x" * 301 not in review
 
 
 def test_the_page_asks_for_a_person_though_a_later_session_came_to_nothing(desk):
@@ -110,12 +183,18 @@ def test_what_is_hostile_is_text_on_the_page(desk):
     def reader(request):
         return reader_answer(request).replace("the code for cup is K2", evil)
 
-    here = desk(reader=reader)
+    here = desk(reader=reader, gate=Gate(share=0.001, recent=2.0))
+    here.server(question=f"{evil} \u202eback\u200b &copy; _x_ | code for bell?", request_id="evil")
+    here.server.feedback("evil", code="K1", comment="</td><script>alert(1)</script>")
     here.label(*GOODS)
     here.live.tick()
-    page = (here.live._setup.home / "live.html").read_text()
-    assert "<img" not in page
-    assert "href" not in page
+    home = here.live._setup.home
+    for page in ((home / "live.html").read_text(), (home / "review" / "v2.html").read_text()):
+        assert "&lt;U+202E&gt;back&lt;U+200B&gt; &amp;copy; _x_ | code for bell?</td>" in page
+        assert "&lt;script&gt;alert(1)" in page
+        assert "<img" not in page
+        assert "<script" not in page
+        assert "href" not in page
     assert "&lt;img src=x" in page
 
 

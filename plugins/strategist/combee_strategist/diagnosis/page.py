@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["beside", "write_page"]
 
-_MARKS = re.compile(r"([\\`*\[\]<>|#])")
+# An underscore inside a word marks nothing.
+_MARKS = re.compile(r"([\\`*\[\]<>|#&]|(?<![^\W_])_|_(?![^\W_]))")
 _ORIGINS = "measured|simulated|computed|default|assumption"
 _TONES = {"survives": "better", "fails": "worse", "inconclusive": "unshown", "not tried": "unshown"}
+_SIGNS = {"+": "added", "−": "gone", "⋯": "between"}
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
@@ -30,7 +32,7 @@ _HEAD = """<!doctype html>
 <title>{title}</title>
 <style>{style}
 h1 {{ font-size: 1.5rem }}
-td {{ min-width: 6rem }}
+td {{ min-width: 6rem; overflow-wrap: anywhere }}
 table {{ display: block; overflow-x: auto }}
 pre {{ background: var(--bg); padding: .8rem; overflow-x: auto; line-height: 1.25 }}
 blockquote {{ margin: 12px 0; padding: .2rem 1rem; border-left: 4px solid #e69f00;
@@ -51,6 +53,11 @@ figcaption {{ color: var(--dim); font-size: .83rem }}
 .bar u, .bar em {{ position: absolute; top: 0; height: 16px; border-left: 2px solid var(--dim) }}
 .bar u.limit {{ border-left: 2px dashed var(--ink) }}
 .bar em {{ border-left: 3px solid var(--ink) }}
+.added td {{ background: color-mix(in srgb, #009e73 16%, transparent) }}
+.gone td {{ background: color-mix(in srgb, #d55e00 16%, transparent) }}
+.between td {{ color: var(--dim) }}
+td:empty, :is(.added, .gone, .between) td:first-child {{ min-width: 1.5rem; padding-left: 8px }}
+h4 {{ font-size: .86rem; margin: 12px 0 0; overflow-wrap: anywhere }}
 @media (max-width: 600px) {{ .bar {{ grid-template-columns: 7rem 1fr 4.5rem }}
   thead {{ display: none }} tbody, tr, td {{ display: block }} tr {{ padding: 8px 0;
   border-bottom: 1px solid var(--line) }}
@@ -62,7 +69,7 @@ figcaption {{ color: var(--dim); font-size: .83rem }}
 
 
 def _written(value: object) -> str:
-    """Return a value as one line in which nothing is markup."""
+    """Return a value as one line in which nothing is markup, and nothing is hidden."""
     text = (
         f"{value:,.4g}"
         if isinstance(value, float)
@@ -70,9 +77,13 @@ def _written(value: object) -> str:
         if type(value) is int
         else str(value)
     )
-    return _MARKS.sub(
-        r"\\\1", re.sub(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", " ", text)
-    )
+    plain = re.sub(r"\s", " ", text)
+    return _MARKS.sub(r"\\\1", "".join(map(_visible, plain)))
+
+
+def _visible(letter: str) -> str:
+    """Return a character, or its number where it cannot be seen or turns others round."""
+    return letter if letter.isprintable() else f"<U+{ord(letter):04X}>"
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -119,6 +130,7 @@ def _cards(body: str) -> str:
         body,
     )
     body = re.sub(rf"<td>({_ORIGINS})(?:: *|(?=</td>))", r'<td><span class="chip">\1</span> ', body)
+    body = re.sub(r"<tr>(?=\n<td>([+−⋯])</td>)", lambda row: f'<tr class="{_SIGNS[row[1]]}">', body)
     body = re.sub(r"<table>.*?</table>", lambda table: _label(table[0]), body, flags=re.DOTALL)
     return "".join(f"<section>{part}</section>\n" for part in re.split(r"(?=<h2>)", body))
 
@@ -131,7 +143,7 @@ def _label(table: str) -> str:
         numbers = itertools.count()
         return re.sub(r"<td", lambda _: f'<td data-l="{heads[next(numbers)]}"', row[0])
 
-    return re.sub(r"<tr>\n?<td.*?</tr>", label_row, table, flags=re.DOTALL)
+    return re.sub(r"<tr[^>]*>\n?<td.*?</tr>", label_row, table, flags=re.DOTALL)
 
 
 @functools.cache

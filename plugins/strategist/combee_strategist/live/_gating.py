@@ -100,7 +100,9 @@ class _Gating:
             return ended
         return replace(
             ended,
+            lines=tuple(self._with_requests(line) for line in ended.lines),
             texts=texts,
+            before=session.production.texts,
             person=not trusted,
             receipt=self._receipt(texts, results),
             pairs=tuple(item.difference for name, item in by_row.items() if name not in proofs),
@@ -153,6 +155,12 @@ class _Gating:
         return LineEvidence(
             *line, lesson.text, lesson.sources, new=True, since=since, newest=newest
         )
+
+    def _with_requests(self, line: LineEvidence) -> LineEvidence:
+        """Return a line with the newest requests that teach it, where it comes in."""
+        if not (line.new and line.passed):
+            return line
+        return replace(line, requests=self.session.taught(line.sources))
 
     def _since(self, lesson: BookLesson) -> float:
         """Return when the first recent request taught what contradicts others; else 0."""

@@ -34,6 +34,8 @@ _SCORED = "SELECT started, score FROM effect e WHERE purpose = 'score' AND score
 _NEW = "e.id > ? AND e.id <= ?"
 # What the page shows; the journal has all.
 _SOURCES, _SESSIONS, _DECISIONS = 5, 100, 1_000
+# Requests behind a line whose texts are shown, and lines around a change of a text.
+_READ_ON_PAGE, _READ_TO_REVIEW, _AROUND = 3, 10, 2
 
 
 class Days:
@@ -136,9 +138,7 @@ def write_live_page(
     return setup.home / "live.html"
 
 
-def write_review(
-    setup: Setup, version: int, before: Mapping[str, str], ended: SessionEnded
-) -> None:
+def write_review(setup: Setup, version: int, ended: SessionEnded) -> None:
     """Write what a version changes, with the evidence of each line, for a person to read.
 
     Raises:
@@ -150,29 +150,63 @@ def write_review(
         "name": setup.name,
         "version": version,
         "headline": f"Learned from {ended.taught} requests in session {ended.number}.",
-        "diffs": [
-            (name, _diff(before[name], text))
-            for name, text in ended.texts.items()
-            if text != before[name]
-        ],
     }
-    change = _change(ended, sys.maxsize)
+    change = _change(ended, sys.maxsize, _READ_TO_REVIEW)
     write_page(folder / f"v{version}", _PACKAGE, "review.md.j2", r=review, change=change)
 
 
 def _diff(before: str, after: str) -> list[tuple[str, str]]:
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    signs = {"+ ": "+", "- ": "−", "  ": ""}
-    return [(signs[line[:2]], line[2:]) for line in lines if line[:2] in signs]
+    """Return the lines of a comparison with their signs; what did not change is left out but for
+    the lines around a change.
+    """
+    old, new = before.splitlines(), after.splitlines()
+    groups = [*difflib.SequenceMatcher(None, old, new, False).get_grouped_opcodes(_AROUND)]
+    rows, shown = list[tuple[str, str]](), 0
+    for group in groups:
+        rows += _left_out(group[0][1] - shown)
+        for kind, first, last, begin, end in group:
+            if kind == "equal":
+                rows += [("", line) for line in old[first:last]]
+            else:
+                rows += [("−", line) for line in old[first:last]]
+                rows += [("+", line) for line in new[begin:end]]
+        shown = group[-1][2]
+    return rows + _left_out(len(old) - shown)
 
 
-def _change(session: SessionEnded, sources: int = _SOURCES) -> dict[str, object]:
-    """Return what a session's text changes, and what speaks for it: so many requests a line."""
+def _left_out(count: int) -> list[tuple[str, str]]:
+    return [("⋯", f"{count} line{'s' * (count > 1)} as before")] if count else []
+
+
+def _change(session: SessionEnded, sources: int, read: int) -> dict[str, object]:
+    """Return what a session's text changes, and what speaks for it.
+
+    Args:
+        session: Of which something goes on trial.
+        sources: Ids of requests to name of each line.
+        read: Requests of each line to show.
+    """
     sets = [
         (name, scores.rows, f"{scores.before:.3f}", f"{scores.after:.3f}")
         for name, scores in session.sets.items()
     ]
-    return {"sets": sets, "lines": [_line(line, sources) for line in session.lines if line.passed]}
+    diffs = [
+        (name, _diff(session.before[name], text))
+        for name, text in session.texts.items()
+        if text != session.before.get(name, text)
+    ]
+    passed = [line for line in session.lines if line.passed]
+    return {
+        "sets": sets,
+        "lines": [_line(line, sources) for line in passed],
+        "production": session.production,
+        "diffs": diffs,
+        "behind": [
+            (line.text, line.requests[:read], len(line.sources) - len(line.requests[:read]))
+            for line in passed
+            if line.requests
+        ],
+    }
 
 
 def _line(line: LineEvidence, sources: int = _SOURCES) -> dict[str, str]:
@@ -209,7 +243,7 @@ def _trial(
         f"a person must approve it: review/v{trial.version}.md" if waits else "its trial decides"
     )
     line = f"Version {trial.version} is on trial since {_when(trial.at)}; {person}."
-    return {"line": line, "change": _change(session)}
+    return {"line": line, "change": _change(session, _SOURCES, _READ_ON_PAGE)}
 
 
 def _when(at: float) -> str:

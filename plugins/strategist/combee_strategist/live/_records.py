@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from combee_dspy.events import Event
@@ -15,6 +15,7 @@ __all__ = [
     "SessionBegun",
     "SessionEnded",
     "SetScores",
+    "TaughtRequest",
     "answers_to",
     "open_trial",
     "session_of",
@@ -95,6 +96,25 @@ class SessionBegun(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TaughtRequest:
+    """A request that teaches a line, without keys and personal data, its texts cut short.
+
+    Attributes:
+        id: Its id.
+        asked: Its inputs.
+        answered: What was served, or how that failed.
+        right: What would have been right; empty where nobody said it.
+        said: What was said of the answer besides.
+    """
+
+    id: str
+    asked: str
+    answered: str
+    right: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class LineEvidence:
     """A line that a session wanted to bring in, or to take out.
 
@@ -110,6 +130,8 @@ class LineEvidence:
         why: Why it does not, or why it leaves.
         since: When the first of its recent sources came, where it contradicts what is served: what
             was right before says nothing against it. Else 0.
+        newest: Rows that are older do not try it.
+        requests: The newest of its sources, of a new line that goes on trial.
     """
 
     component: str
@@ -123,6 +145,7 @@ class LineEvidence:
     why: str = ""
     since: float = 0.0
     newest: float = 0.0
+    requests: tuple[TaughtRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +176,7 @@ class SessionEnded(Event):
         pairs: Differences from it on the gate's rows, but one for each line that a row proved: the
             first pairs of the trial.
         stale: Rows of the gate that say what was right before a line replaced another.
+        before: The texts of ``production``, where something goes on trial.
     """
 
     kind: ClassVar[str] = "live_ended"
@@ -169,6 +193,7 @@ class SessionEnded(Event):
     production: int = 0
     pairs: tuple[float, ...] = ()
     stale: tuple[str, ...] = ()
+    before: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_nothing(cls, at: float, number: int, refused: str) -> SessionEnded:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from combee_dspy.lessons import Book, BookLesson
-from combee_dspy.traces import is_right
+from combee_dspy.lms.redact import scrub
+from combee_dspy.search import Texts
+from combee_dspy.traces import Trace, is_right, redact_trace
 from combee_strategist.canary import Version
 from combee_strategist.live._evidence import by_lesson
 from combee_strategist.live._lines import Line, Lines
 from combee_strategist.live._options import DAY, Setup
-from combee_strategist.live._records import SessionBegun
+from combee_strategist.live._records import SessionBegun, TaughtRequest
 from combee_strategist.live._served import ServedRow, is_behind
 
 __all__ = ["FRESH", "Session"]
+
+# Requests behind a line whose texts are kept, and characters of each of their texts.
+_READ, _LONGEST = 10, 300
 
 FRESH = 3 * DAY
 """Seconds in which a request is recent: where it contradicts older ones it may be the news."""
@@ -62,6 +67,13 @@ class Session:
         recent = {row.trace.id for row in self.rows if row.at >= since}
         return recent | {row.trace.id for row in self.new}
 
+    def taught(self, requests: Collection[str]) -> tuple[TaughtRequest, ...]:
+        """Return the newest of some requests as a person reads them, newest first."""
+        privacy = replace(self.setup.privacy, texts="redacted")
+        redact = Texts(privacy, scrub).scrub
+        rows = [row for row in self.rows if row.trace.id in requests]
+        return tuple(_as_read(redact_trace(row.trace, redact)) for row in rows[: -_READ - 1 : -1])
+
     def lines(self, books: Mapping[str, Book]) -> Lines:
         """Return books as lines that a text may serve."""
         return Lines(self.setup.texts(), books)
@@ -85,3 +97,22 @@ class Session:
             name: [lesson for lesson in book.lessons if (name, lesson.id) in serves]
             for name, book in lines.books.items()
         }
+
+
+def _as_read(trace: Trace) -> TaughtRequest:
+    said = trace.feedback or ("" if trace.expected else f"score {trace.score or 0.0:.2f}")
+    failed = f"failed: {trace.error}" if trace.error else "nothing"
+    answered = failed if trace.outputs is None else _joined(trace.outputs)
+    return TaughtRequest(
+        trace.id, _joined(trace.inputs), _cut(answered), _joined(trace.expected), _cut(said)
+    )
+
+
+def _joined(fields: Mapping[str, object]) -> str:
+    if len(fields) == 1:
+        return _cut(str(*fields.values()))
+    return _cut("; ".join(f"{name}: {value}" for name, value in fields.items()))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

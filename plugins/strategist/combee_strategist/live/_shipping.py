@@ -237,7 +237,7 @@ class Shipper:
             else:
                 log.skip(f"version {waiting} of somebody else is on trial", ended.number)
             return
-        write_review(self._setup, version, registry.version(production or 1).texts, ended)
+        write_review(self._setup, version, ended)
         log.decide(LiveDecision("propose", f"{count} lines change", ended.number, version))
 
     def _last_move(self, version: int | None) -> tuple[str, str]:
