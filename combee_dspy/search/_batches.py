@@ -160,7 +160,7 @@ class Minibatches:
         rollouts = self._cost(decision.size, max(1, self.task.children))
         if any(clamp.name == "budget" for clamp in decision.clamps) or not self._fits(rollouts):
             return True
-        # A replay holds no limit on cost, and waits where the run did.
+        # A replay may hold no limit on cost, and waits where the run did.
         if self.effects.past_decision(f"short/{step}") is None and not purse.limits_cost:
             return False
         # Costs depend on what has ended by now: recorded, so that a resumed run waits where this

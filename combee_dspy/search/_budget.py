@@ -73,7 +73,7 @@ class Purse(RolloutBudget):
         earlier: What each effect of earlier parts of the run has cost, with its kind.
         lost: Effects and calls of earlier parts whose cost nobody knows.
         seconds: How long the earlier parts took.
-        charged: Whether limits on cost and time hold; a replay takes an earlier run's decisions.
+        charged: Whether limits on cost and time hold; not where a replayed run decides when to end.
 
     Attributes:
         by_tokens: Whether a call's maximum by ``max_tokens`` matters.

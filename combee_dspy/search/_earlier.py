@@ -17,7 +17,7 @@ from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import lms_of
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._describe import lms_by_role
+from combee_dspy.search._describe import end_key, lms_by_role
 from combee_dspy.search._lost import Lost
 
 __all__ = ["earlier_costs", "lost_effects", "make_purse", "replayed_decisions"]
@@ -25,15 +25,20 @@ __all__ = ["earlier_costs", "lost_effects", "make_purse", "replayed_decisions"]
 _TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
 
 
-def make_purse(task: Compilation, log: RunLog) -> Purse:
-    """Return the purse of a run, from which earlier parts of it have spent already."""
+def make_purse(task: Compilation, log: RunLog, decided: Mapping[str, Any]) -> Purse:
+    """Return the purse of a run, from which earlier parts of it have spent already.
+
+    Limits on cost and time hold unless the run replays one that this budget has ended: there it
+    ends as well, whatever it has cost by then. A run that a kill held up, or that was killed, was
+    not ended.
+    """
     with Reader(log.journal.path) as reader:
         return Purse(
             task.limits,
             earlier_costs(reader, log.number),
             lost_effects(reader, log.number, _longest_call(task)),
             _earlier_seconds(reader, log.number),
-            charged=task.settings.search.replay is None,
+            charged=end_key(task) not in decided,
         )
 
 

@@ -84,13 +84,14 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
     if task.heldout is not None and task.limits.seconds is not None:
         # A reading needs it, and loading it takes a second that would be the search's.
         importlib.import_module("scipy.stats")
+    decided = replayed_decisions(settings.search.replay, task.name)
     effects = Effects(
         task,
         shared,
         log,
-        make_purse(task, log),
+        make_purse(task, log, decided),
         lms={role: patient(lm) for role, lm in lms_by_role(settings).items()},
-        decided=replayed_decisions(settings.search.replay, task.name).get,
+        decided=decided.get,
         texts=Texts(settings.privacy, make_mask(_lms(task))),
     )
     gepa = Gepa(task, effects.programs)

@@ -103,6 +103,33 @@ def test_a_run_that_a_kill_held_up_goes_on_once_that_is_free(
     assert run().reason == last.reason
 
 
+@pytest.mark.parametrize("tokens", [20_000, 8_000])
+def test_the_replay_of_a_run_that_no_budget_has_ended_holds_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    held = [Lost(True, {"tokens": 18_500.0}, time.time() + 600)]
+
+    def run(name: str, tokens: int, **search: Any) -> CombeeReport:
+        return (
+            World.made()
+            .compile(
+                budget=Budget(tokens=tokens),
+                log_dir=str(tmp_path / name),
+                reflection_minibatch_size=12,
+                search=Search(**search),
+            )
+            .combee_report
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_earlier, "lost_effects", lambda *_: held)
+        assert "are held until" in run("held up", 20_000).reason
+    run("again", tokens, replay=str(tmp_path / "held up"))
+    sql = "SELECT sum(prompt_tokens + completion_tokens) AS spent FROM usage"
+    (row,) = rows(tmp_path / "again", sql)
+    assert 0.8 * tokens < row["spent"] <= tokens
+
+
 @pytest.mark.parametrize("until", [0.0, 9e9])
 def test_what_was_never_seen_to_end_costs_its_maximum(until: float) -> None:
     purse = Purse(Limits(tokens=5_000), (), [Lost(False, MOST, until)])
