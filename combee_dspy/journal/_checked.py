@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ _CHECKS = b"1\n"  # another one where :func:`check` looks at more, so that no ea
 _NO_CACHE = (OSError, RuntimeError, NotPlainFileError)  # where nothing can be noted
 
 
-def check_once(connection: sqlite3.Connection, path: Path) -> None:
+def check_once(connection: sqlite3.Connection, path: Path, counts: Sequence[int]) -> None:
     """Check a journal, unless these very bytes were checked before by this user.
 
     What was checked is noted in the user's cache, never beside the journal: a folder that somebody
@@ -26,25 +27,26 @@ def check_once(connection: sqlite3.Connection, path: Path) -> None:
     Args:
         connection: May read it.
         path: The file.
+        counts: How many rows of each counted table it must hold at least.
 
     Raises:
         JournalDamagedError: Something was changed or is missing.
         JournalError: It cannot be opened.
     """
-    digest = _digest_of(path)
+    digest = _digest_of(path, counts)
     if digest is None or _read_note(path) != digest:
-        check(connection, path)
+        check(connection, path, counts)
         # A run that has begun to write meanwhile would change what was checked.
-        if digest is not None and digest == _digest_of(path):
+        if digest is not None and digest == _digest_of(path, counts):
             _write_note(path, digest)
 
 
-def _digest_of(path: Path) -> bytes | None:
-    """Return the SHA-256 of a large journal; ``None`` where it is small, or SQLite keeps more of it
-    beside the file.
+def _digest_of(path: Path, counts: Sequence[int]) -> bytes | None:
+    """Return the SHA-256 of a large journal and of what it must hold; ``None`` where it is small,
+    or SQLite keeps more of it beside the file.
     """
     logs = (path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-journal"))
-    digest = hashlib.sha256(_CHECKS)
+    digest = hashlib.sha256(_CHECKS + f"{list(counts)}\n".encode())
     try:
         if path.stat().st_size < _LARGE or any(log.exists() and log.stat().st_size for log in logs):
             return None

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from combee_dspy.files import open_in_place, read_plain, write_plain
+from combee_dspy.files import check_plain, open_in_place, read_plain, write_plain
 from combee_dspy.journal._integrity import COUNTED
 
 # How often whoever is refused looks for the holder's name, and seconds between.
 _LOOKS, _LOOK = 10, 0.1
+_LONGEST = 1_000  # bytes
 _COUNTS = ", ".join(
     f"(SELECT coalesce(max(rowid), 0) FROM {table})"  # noqa: S608 - constants
     for table in COUNTED
@@ -40,7 +41,10 @@ class Mark:
 
     def read(self) -> tuple[str, tuple[int, ...]]:
         """Return who held the journal last, or nobody, and the least rows of each counted table."""
-        text = read_plain(self._path) if os.path.lexists(self._path) else b""
+        facts = check_plain(self._path)
+        # Nobody writes a longer one; a folder that somebody else has written may hold any.
+        is_ours = facts is not None and facts.st_size <= _LONGEST
+        text = read_plain(self._path) if is_ours else b""
         lines = text.decode("utf-8", "replace").split("\n")
         counts = lines[1].split() if len(lines) > 1 else []
         is_whole = len(counts) == len(COUNTED) and all(count.isdecimal() for count in counts)

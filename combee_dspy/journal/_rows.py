@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError, did_you_mean
+from combee_dspy.exceptions import (
+    ArgumentValueError,
+    JournalDamagedError,
+    JournalError,
+    did_you_mean,
+)
 from combee_dspy.files import check_database
 from combee_dspy.journal._checked import check_once
+from combee_dspy.journal._holder import Mark
 from combee_dspy.records import CallUsage, Cause, FailureCount, Role
 
 Identity = Mapping[str, str]
@@ -120,6 +126,7 @@ def _has_log(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
+_AGAIN = "Begin it again with the same log_dir, or remove the folder."
 # What SQLite says of content that no journal holds, where the SELECT is right.
 _DAMAGE = ("decode to UTF-8", "malformed JSON", "JSON path", "string or blob too big")
 
@@ -134,6 +141,8 @@ class Reader:
 
     Raises:
         JournalDamagedError: It is no journal, or is not as it was written.
+        JournalError: Its run was stopped before it began.
+        NotPlainFileError: A link or a special file lies where one of its files belongs.
     """
 
     def __init__(self, path: Path, *, checked: bool = False) -> None:
@@ -141,8 +150,11 @@ class Reader:
         self._connection = open_read_only(path)
         self._connection.row_factory = sqlite3.Row
         try:
+            counts = Mark(path.with_name(f"{path.name}.holder")).read()[1]
             if checked:
-                check_once(self._connection, path)
+                check_once(self._connection, path, counts)
+            if not any(counts) and not self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                raise JournalError(f"{path} holds no run: it was stopped before it began. {_AGAIN}")
             self.rows("SELECT id FROM run LIMIT 1")
         except BaseException:
             self.close()

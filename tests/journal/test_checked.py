@@ -6,12 +6,13 @@ import asyncio
 import os
 import random
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from combee_dspy.exceptions import JournalDamagedError
+from combee_dspy.exceptions import JournalDamagedError, JournalError
 from combee_dspy.journal import Effect, Journal, Reader, _checked
 from combee_dspy.records import CallUsage
 
@@ -25,9 +26,11 @@ class Checks:
         self.number = 0
         self._check = _checked.check
 
-    def __call__(self, connection: sqlite3.Connection, path: Path) -> bool:
+    def __call__(
+        self, connection: sqlite3.Connection, path: Path, counts: Sequence[int] = ()
+    ) -> bool:
         self.number += 1
-        return self._check(connection, path)
+        return self._check(connection, path, counts)
 
 
 @pytest.fixture
@@ -121,3 +124,32 @@ def test_notes_are_their_owners_and_no_cache_is_no_error(
     monkeypatch.setenv("COMBEE_CACHE", os.devnull)
     read(journal)
     assert checks.number == 2
+
+
+def test_rows_that_were_cut_off_are_missed_by_a_reader_as_well(
+    checks: Checks, journal: Path
+) -> None:
+    rows, content = read(journal), journal.read_bytes()
+    asyncio.run(write(journal.parent, 30))
+    assert len(read(journal)) > len(rows)
+    journal.write_bytes(content)  # an earlier copy of the file, whole in itself
+    with pytest.raises(JournalDamagedError, match="10 of 30 rows of 'effect' are missing"):
+        read(journal)
+    journal.write_bytes(b"")
+    with pytest.raises(JournalDamagedError):
+        read(journal)
+
+
+def test_an_empty_file_is_a_run_that_had_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"")
+    for checked in (True, False):
+        with pytest.raises(JournalError, match="holds no run: it was stopped before it began"):
+            Reader(tmp_path / "journal.sqlite", checked=checked)
+    asyncio.run(write(tmp_path, 3))
+    assert len(read(tmp_path / "journal.sqlite")) == 7
+
+
+@pytest.mark.parametrize("text", [b"x" * 5_000, b"x\n" + b"9" * 900, b"x\n20 20 0", b"\xff"])
+def test_what_stands_beside_a_journal_may_say_anything(journal: Path, text: bytes) -> None:
+    journal.with_name("journal.sqlite.holder").write_bytes(text)
+    assert len(read(journal)) == 41
