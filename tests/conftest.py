@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 if TYPE_CHECKING:
     from combee_simulator import SimulatedService
@@ -29,12 +34,35 @@ def running_service() -> Iterator[SimulatedService]:
 
 
 @pytest.fixture(scope="session")
-def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URI of one store for all tests that need one: MLflow makes its tables for seconds."""
-    mlflow = pytest.importorskip("mlflow")
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
-    mlflow.MlflowClient(tracking_uri=uri)
-    return uri
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's SQLite file with nothing in it, made once for all processes that run tests: MLflow
+    makes its tables for seconds.
+    """
+    pytest.importorskip("mlflow")
+    from combee_dspy.tracking._mlflow_store import make_store
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / "empty-mlflow.db"
+    with FileLock(f"{path}.lock"):
+        make_store(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def mlflow_store(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URI of one store for all tests that need one."""
+    return copy_store(empty_store, tmp_path_factory.mktemp("mlflow"))
+
+
+def copy_store(empty: Path, folder: Path) -> str:
+    """Return the URI of a copy that keeps the artifacts of its default experiment beside it."""
+    path = folder / "mlflow.db"
+    shutil.copyfile(empty, path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE experiments SET artifact_location = ?", (f"{folder}/mlruns/0",))
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from combee_dspy.traces import Trace
 from combee_dspy.tracking import MLflowTracker, _mlflow_end, _mlflow_store, replay, rollouts
 from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._params import MAX_PARAM, params
+from tests.conftest import copy_store
 from tests.slow import slow_but
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 from tests.worlds import examples
@@ -457,10 +458,10 @@ def test_mlflow_that_is_missing_is_named_before_the_run(monkeypatch):
 
 
 @pytest.fixture
-def real_store(tmp_path, monkeypatch):
+def real_store(empty_store, tmp_path, monkeypatch):
     """Set MLflow to a store of its own, a SQLite file; returns its client."""
     monkeypatch.chdir(tmp_path)
-    before, uri = mlflow.get_tracking_uri(), f"sqlite:///{tmp_path}/mlflow.db"
+    before, uri = mlflow.get_tracking_uri(), copy_store(empty_store, tmp_path)
     mlflow.set_tracking_uri(uri)
     yield mlflow.MlflowClient(uri)
     mlflow.set_tracking_uri(before)

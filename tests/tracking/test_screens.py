@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import pty
 import re
@@ -35,7 +36,17 @@ from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, SECONDS, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 SITE = Path(__file__).parents[2] / os.environ.get("COMBEE_SITE", "")
-COMBEE = "from combee_dspy.cli import main; main()"
+# Each command's output ends with a NUL.
+COMBEE = """
+import json, sys
+from combee_dspy.cli import main
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as stop:
+        assert not stop.code, words
+    print(end="\\0", flush=True)
+"""
 # Commands, and what each has to write.
 COMMANDS = {
     "runs {parent}": "simulated",
@@ -79,11 +90,13 @@ def learned(folder: Path, **options: Any) -> Path:
     return folder / "run"
 
 
-def typed(words: Sequence[str], columns: int) -> str:
-    """Return what a command writes to a terminal of some width, colours and all."""
+def typed(commands: Sequence[Sequence[str]], columns: int) -> list[str]:
+    """Return what commands write to a terminal of some width, colours and all. They run in one
+    process, which imports DSPy once.
+    """
     ours, theirs = pty.openpty()
     env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
-    command = [sys.executable, "-c", COMBEE, *words]
+    command = [sys.executable, "-c", COMBEE, json.dumps(commands)]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:  # noqa: S603 - ours
         os.close(theirs)
         guard = threading.Timer(120, process.kill)
@@ -95,7 +108,7 @@ def typed(words: Sequence[str], columns: int) -> str:
         os.close(ours)
         assert process.wait() == 0, output
         guard.cancel()
-    return output.decode().replace("\r", "")
+    return output.decode().replace("\r", "").split("\0")[:-1]
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +119,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("columns", slow_but((80,), [80, 100, 120]))
 def test_tables_in_a_terminal(finished: Path, tmp_path: Path, shots: Path, columns: int) -> None:
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True)
-    for command, expected in COMMANDS.items():
-        words = [word.format(parent=finished.parent, run=finished) for word in command.split()]
-        text = Text.from_ansi(typed(words, columns))
+    places = {"parent": finished.parent, "run": finished}
+    words = [[word.format(**places) for word in command.split()] for command in COMMANDS]
+    outputs = typed(words, columns)
+    for (command, expected), output in zip(COMMANDS.items(), outputs, strict=True):
+        text = Text.from_ansi(output)
         assert expected in text.plain
         # The terminal wraps the sentences of this one, so that they can be copied whole.
         if command != "show {run}":
