@@ -22,6 +22,8 @@ _BRACKET = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?(\d+(?:\s*(?:,|;|and|&|\s)\s*#
 _LEADING = re.compile(rf"^\W*?{_BRACKET}\s*[:.–-]?\s*", re.IGNORECASE)
 _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+# All that is left of a text that was cut within its citation.
+_CUT = re.compile(r"^\W*[\[(][\s\d,;&#]*$")
 # The prompt writes dots for a line, and small models copy them.
 _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # A cited example shares this part, at least, of what the example that shares most does: small
@@ -55,7 +57,7 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
     for text in _divide(texts, items):
         citation = _LEADING.match(text) or _TRAILING.search(text)
         wording = text[: citation.start()] + text[citation.end() :] if citation else text
-        if not any(character.isalnum() for character in wording):
+        if _CUT.match(wording) or not any(character.isalnum() for character in wording):
             continue
         numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
