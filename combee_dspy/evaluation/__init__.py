@@ -1,14 +1,15 @@
 """Honest figures: judges and their calibration, the held-out contract, and intervals for what a run
 claims.
+
+Judges are loaded on first use: a report reads receipts without DSPy.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from combee_dspy.evaluation._baseline import CostPerPoint, SerialBaseline
-from combee_dspy.evaluation._calibration import (
-    Calibration,
-    CalibrationResult,
-    Calibrator,
-    calibrate,
-)
 from combee_dspy.evaluation._compare import (
     PairedDifference,
     clearly_worse,
@@ -19,21 +20,35 @@ from combee_dspy.evaluation._compare import (
     sign_test,
 )
 from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, pin
-from combee_dspy.evaluation._judge import (
-    Judge,
-    check_roles,
-    check_roles_heard,
-    evaluator_lms,
-    same_model,
-)
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
 from combee_dspy.evaluation._scale import DEFAULT_PERFECT_SCORE, perfect_score_of
-from combee_dspy.evaluation._sizes import (
-    SizeComparison,
-    check_smaller,
-    compare_sizes,
-    cost_of_judging,
-)
+
+if TYPE_CHECKING:
+    from combee_dspy.evaluation._calibration import (
+        Calibration,
+        CalibrationResult,
+        Calibrator,
+        calibrate,
+    )
+    from combee_dspy.evaluation._judge import (
+        Judge,
+        check_roles,
+        check_roles_heard,
+        evaluator_lms,
+        same_model,
+    )
+    from combee_dspy.evaluation._sizes import (
+        SizeComparison,
+        check_smaller,
+        compare_sizes,
+        cost_of_judging,
+    )
+
+_HOMES = {
+    "_calibration": ("Calibration", "CalibrationResult", "Calibrator", "calibrate"),
+    "_judge": ("Judge", "check_roles", "check_roles_heard", "evaluator_lms", "same_model"),
+    "_sizes": ("SizeComparison", "check_smaller", "compare_sizes", "cost_of_judging"),
+}
 
 __all__ = [
     "DEFAULT_PERFECT_SCORE",
@@ -68,3 +83,10 @@ __all__ = [
     "select_newest_not_clearly_worse",
     "sign_test",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, groupby, pairwise
+from typing import TYPE_CHECKING, TypeGuard
 
-import dspy
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
 from combee_dspy.reflections import is_media
+
+if TYPE_CHECKING:
+    import dspy
 
 Hashes = NDArray[np.uint64]
 
@@ -195,7 +199,7 @@ def _run_hashes(words: Sequence[str], size: int) -> Hashes:
 
 def _parts(example: object) -> Iterator[tuple[object, float]]:
     """Yield parts of an example, each with the words from which a value is copied as a whole."""
-    if not isinstance(example, dspy.Example):
+    if not _is_example(example):
         yield example, _WHOLE
         return
     try:
@@ -204,6 +208,12 @@ def _parts(example: object) -> Iterator[tuple[object, float]]:
         yield example, _WHOLE
     else:
         yield example.labels(), math.inf
+
+
+def _is_example(value: object) -> TypeGuard[dspy.Example]:
+    # To read a journal must not cost the import of DSPy: where it is not loaded, nothing is one.
+    loaded = sys.modules.get("dspy")
+    return loaded is not None and isinstance(value, loaded.Example)
 
 
 def _values(value: object) -> Iterator[str]:
@@ -215,7 +225,7 @@ def _values(value: object) -> Iterator[str]:
         inside = [item for item in value if not isinstance(item, str)]
         if len(inside) < len(value):
             yield " ".join(item for item in value if isinstance(item, str))
-    elif isinstance(value, (Mapping, dspy.Example)):
+    elif isinstance(value, Mapping) or _is_example(value):
         inside = [item for _, item in value.items()]
     elif isinstance(value, pydantic.BaseModel) and not is_media(value):
         # The address or the bytes of an image are no text.

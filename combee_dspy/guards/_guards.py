@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import dspy
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -15,6 +14,9 @@ from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
+
+if TYPE_CHECKING:
+    import dspy
 
 _PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
 _MOST_QUOTED = 120

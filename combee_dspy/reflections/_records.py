@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-import dspy
 import pydantic
 
 from combee_dspy.records import Reflection
+
+if TYPE_CHECKING:
+    import dspy
 
 MEDIA_TOKENS = 1_000
 """What an image, a file or a recording is taken to cost: a mid-sized image tile count; real costs
@@ -66,7 +69,7 @@ def estimate_record_tokens(value: object) -> int:
 
 def is_media(value: object) -> bool:
     """Return whether a value reaches the LM as something other than text (``dspy.Image``)."""
-    if not isinstance(value, dspy.Type):
+    if not _is_dspy_type(value):
         return False
     try:
         content = value.format()
@@ -75,9 +78,15 @@ def is_media(value: object) -> bool:
     return isinstance(content, list) and any(part.get("type") != "text" for part in content)
 
 
+def _is_dspy_type(value: object) -> TypeGuard[dspy.Type]:
+    # To read a journal must not cost the import of DSPy: where it is not loaded, nothing is one.
+    loaded = sys.modules.get("dspy")
+    return loaded is not None and isinstance(value, loaded.Type)
+
+
 def opened(value: object) -> Mapping[Any, Any] | Sequence[Any] | None:
     """Return what a container holds, a model as a mapping; ``None`` for no container."""
-    if isinstance(value, pydantic.BaseModel) and not isinstance(value, dspy.Type):
+    if isinstance(value, pydantic.BaseModel) and not _is_dspy_type(value):
         return _fields(value)
     return value if isinstance(value, (Mapping, list, tuple)) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -126,6 +127,23 @@ def test_help_loads_neither_dspy_nor_plugins(site):
         env={"PYTHONPATH": str(site)},
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_command_that_reads_a_journal_loads_dspy(recorded, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(recorded, folder)
+    code = (
+        "import sys\n"
+        "from combee_dspy.cli import main\n"
+        "for words in (['runs'], ['show'], ['show', 'best'], ['report'], ['candidates']):\n"
+        f"    try: main([words[0], {str(folder)!r}, *words[1:]])\n"
+        "    except SystemExit as ended: assert not ended.code, words\n"
+        "print('dspy' in sys.modules)\n"
+    )
+    done = subprocess.run(  # noqa: S603 - this interpreter and the code above
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_a_known_error_is_one_line_without_keys(capsys):
