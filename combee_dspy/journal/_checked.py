@@ -33,12 +33,19 @@ def check_once(connection: sqlite3.Connection, path: Path, counts: Sequence[int]
         JournalDamagedError: Something was changed or is missing.
         JournalError: It cannot be opened.
     """
+    changed = _changed_at(path)
     digest = _digest_of(path, counts)
     if digest is None or _read_note(path) != digest:
         check(connection, path, counts)
-        # A run that has begun to write meanwhile would change what was checked.
-        if digest is not None and digest == _digest_of(path, counts):
+        # Whoever has written to it meanwhile has changed what was checked.
+        if digest is not None and changed == _changed_at(path):
             _write_note(path, digest)
+
+
+def _changed_at(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def _digest_of(path: Path, counts: Sequence[int]) -> bytes | None:

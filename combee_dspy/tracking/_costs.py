@@ -21,7 +21,7 @@ _BY_MODEL = f"""SELECT u.role, u.model, sum(u.calls), sum(u.errors), sum(u.cache
     sum(u.prompt_tokens), sum(u.completion_tokens), {DOLLARS}, total(u.dollars),
     sum(u.gpu_seconds), total(u.seconds),
     coalesce(sum(u.calls) FILTER (WHERE u.dollars IS NULL), 0)
-FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2 ORDER BY 1, 2"""  # noqa: S608 - constants
+FROM usage u JOIN effect e ON e.id = u.effect WHERE +e.run = ? GROUP BY 1, 2 ORDER BY 1, 2"""  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True)

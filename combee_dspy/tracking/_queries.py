@@ -209,7 +209,7 @@ def suspicious_in(
     from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
 
     sql = (
-        "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE run = ?"
+        "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE +run = ?"
         " AND kind IN ('rollout', 'recorded') AND split = 'train' GROUP BY example LIMIT 2000)"
     )
     rows = reader.rows(sql, (candidate.run,))

@@ -20,7 +20,7 @@ from combee_dspy.verdicts import Verdict, judge_difference
 _ROLLOUTS = (
     "SELECT total(kind = 'rollout' AND purpose <> 'heldout'),"
     " total(kind = 'rollout' AND purpose = 'heldout'), total(kind = 'recorded')"
-    " FROM effect WHERE run = ? AND kind IN ('rollout', 'recorded')"
+    " FROM effect WHERE +run = ? AND kind IN ('rollout', 'recorded')"
 )
 _HELDOUT = ("before", "after", "difference", "low", "high", "n", "look")
 # In their order, with what the budget allows by name (None for any number), why the run ended, and

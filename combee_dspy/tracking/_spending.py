@@ -18,11 +18,12 @@ from combee_dspy.tracking._candidates import CandidateRow, chosen_of
 from combee_dspy.tracking._runs import RunFigures
 
 # The LM calls of an effect follow one another. To sum and sort them here takes half of what it
-# takes SQLite.
+# takes SQLite. The plus, as elsewhere, keeps SQLite from the index of keys: in their order each row
+# is on another page of the file.
 _EFFECTS = """SELECT e.id, e.step, e.started, e.ended, e.kind = 'rollout',
     u.prompt_tokens + u.completion_tokens, u.dollars, u.gpu_seconds
 FROM effect e LEFT JOIN usage u ON u.effect = e.id
-WHERE e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision'"""
+WHERE +e.run = ? AND e.purpose <> 'heldout' AND e.kind <> 'decision'"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ _WITH_TEXTS = """SELECT id, error, json_extract(value, '$.inputs') AS inputs,
 FROM effect WHERE id IN (SELECT value FROM json_each(?))"""
 # A rollout has the purpose that it was bought for first: what validates may have trained.
 _SCORES = """SELECT candidate, example, avg(score), min(id) FROM effect
-WHERE run = ?1 AND kind = 'rollout' AND (purpose = 'heldout') = (?2 = 'heldout')
+WHERE +run = ?1 AND kind = 'rollout' AND (purpose = 'heldout') = (?2 = 'heldout')
   AND candidate IN (SELECT value FROM json_each(?3))
-  AND example IN (SELECT example FROM effect WHERE run = ?1 AND purpose = ?2)
+  AND example IN (SELECT example FROM effect WHERE +run = ?1 AND purpose = ?2)
 GROUP BY candidate, example HAVING avg(score) IS NOT NULL"""
 _FIRSTS = """SELECT candidate, example, min(id) FROM effect
-WHERE run = ? AND split <> 'heldout' AND kind IN ('rollout', 'recorded')
+WHERE +run = ? AND split <> 'heldout' AND kind IN ('rollout', 'recorded')
   AND example IN (SELECT value FROM json_each(?))
 GROUP BY candidate, example, purpose <> 'train' ORDER BY purpose <> 'train', min(id)"""
 
@@ -130,7 +130,6 @@ def table_of_rollouts(history: RunHistory) -> dict[str, Any]:
     The texts, many of them the same, are in a list of their own, once each. The held-out set is
     shown elsewhere, without texts.
     """
-    # The plus keeps SQLite from an index that has all rollouts in another order.
     rollouts = f"{ROLLOUT} AND +e.run = ? AND e.purpose <> 'heldout'"
     total = history.reader.rows(f"SELECT count(*) FROM ({rollouts})", (history.run,))[0][0]  # noqa: S608 - constants
     newest = f"{rollouts} ORDER BY e.id DESC LIMIT {_MOST_ROLLOUTS}"

@@ -15,7 +15,7 @@ from combee_dspy.tracking._spending import Spending
 
 _MOST_DRAWN = 40
 _SCORES = (
-    "SELECT candidate, example, avg(score) FROM effect WHERE run = ? AND kind = 'rollout'"
+    "SELECT candidate, example, avg(score) FROM effect WHERE +run = ? AND kind = 'rollout'"
     " AND purpose IN ('validation', 'final') AND score IS NOT NULL GROUP BY 1, 2"
 )
 _KEPT, _LOST_HERE, _LOST_ON_THE_WAY, _NOT_IN_RESULT, _UNMEASURED = range(5)

@@ -18,14 +18,14 @@ _WHAT = """CASE WHEN {0} <> 'task' THEN {0} WHEN e.purpose = 'heldout' THEN 'tas
 # A metric's feedback on a predictor takes time, and no judge.
 _SPANS = f"""SELECT {_WHAT.format("coalesce(e.role, e.kind)")}, e.kind, e.started,
     e.ended - e.started, e.step
-FROM effect e WHERE e.run = ? AND e.started > 0 AND e.ended > e.started
+FROM effect e WHERE +e.run = ? AND e.started > 0 AND e.ended > e.started
   AND (e.kind <> 'feedback' OR EXISTS (SELECT 1 FROM usage u WHERE u.effect = e.id))
 ORDER BY e.started, e.id"""  # noqa: S608 - constants
 _SPENT = f"""SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before'
         ELSE '' || e.step END AS "when", {_WHAT.format("u.role")} AS what,
     sum(u.prompt_tokens + u.completion_tokens) AS tokens, sum(u.calls) AS calls,
     total(u.seconds) AS seconds
-FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2
+FROM usage u JOIN effect e ON e.id = u.effect WHERE +e.run = ? GROUP BY 1, 2
 ORDER BY e.purpose = 'heldout', e.step, 2"""  # noqa: S608 - constants
 
 
