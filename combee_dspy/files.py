@@ -120,12 +120,15 @@ def check_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it lies in, where they are missing: it is its owner's alone.
+    """Make a folder, and those that it lies in, where they are missing: each is its owner's alone.
 
     Raises:
         OSError: It cannot be made.
     """
-    path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
+    if not path.is_dir():
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        path.mkdir(exist_ok=True, mode=_PRIVATE_FOLDER)
 
 
 def make_private(path: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.files import write_plain
+from combee_dspy.files import make_folder, write_plain
 
 if TYPE_CHECKING:
     from combee_dspy.cli._config import LMConfig
@@ -247,7 +247,7 @@ def _context(lm: LMConfig) -> int | None:
 
 
 def _save(program: Any, output: Path) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(output.parent)
     with tempfile.TemporaryDirectory(prefix="combee-") as folder:
         file = Path(folder, "program.json")
         program.save(str(file), save_program=False)

@@ -13,7 +13,7 @@ from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from combee_dspy.files import file_name, write_plain
+from combee_dspy.files import file_name, make_folder, write_plain
 from combee_dspy.json_texts import sound
 from combee_dspy.learning._engine import Allowance, Learner
 from combee_dspy.lessons import Book, encode_book, read_section
@@ -69,7 +69,7 @@ class LearnedLessons:
                 raise ArgumentValueError("skill", skill, "cannot name a skill", remedy)
             whole = SkillFolder(self.book, read_section(self.prompt)[0])
             return write_skill(home / skill, whole, note="Not validated. ")[::-1]
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         write_plain(home / "lessons.json", encode_book(self.book))
         # An answer that was cut off may end with half a character.
         write_plain(home / "prompt.md", sound(self.prompt) + "\n")

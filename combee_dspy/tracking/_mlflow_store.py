@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from combee_dspy.files import check_database
+from combee_dspy.files import check_database, make_folder, make_private
 from combee_dspy.journal import Description, RunHistory
 from combee_dspy.tracking._caller import active_run
 from combee_dspy.tracking._params import title
@@ -56,9 +56,10 @@ def make_store(uri: str) -> None:
         return
     import mlflow
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         whole = Path(folder, path.name)
+        make_private(whole)  # a store holds prompts, and MLflow would let others read it
         mlflow.MlflowClient(tracking_uri=f"{_SQLITE}{whole}").search_experiments(max_results=1)
         with suppress(FileExistsError):  # another run has made it meanwhile
             os.link(whole, path)

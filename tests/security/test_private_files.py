@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from combee_dspy.files import file_name
+from combee_dspy.files import file_name, make_folder
 from tests.worlds import World
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
@@ -25,12 +25,21 @@ def test_files_of_a_run_are_its_owners_alone(tmp_path: Path) -> None:
     modes = {
         path.relative_to(tmp_path): oct(stat.S_IMODE(path.stat().st_mode))
         for path in tmp_path.rglob("*")
-        if path.name != "runs"  # a folder that holds folders
     }
 
     assert {mode for path, mode in modes.items() if (tmp_path / path).is_file()} == {"0o600"}, modes
     assert {mode for path, mode in modes.items() if (tmp_path / path).is_dir()} == {"0o700"}, modes
     assert any(path.name == "journal.sqlite" for path in modes)
+
+
+def test_so_are_the_folders_that_a_file_was_wanted_in(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        make_folder(tmp_path / "compared" / "today" / "combee")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {0o700}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def test_every_lesson_names_the_traces_that_teach_it(reader, tmp_path):
     assert learned.prompt.count("\n- ") == len(THINGS)
     assert sum(row.calls for row in learned.usage) == len(reader.requests)
     files = learned.save(tmp_path / "out")
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert files[0].parent.stat().st_mode & 0o777 == 0o700
     assert [file.name for file in files] == ["lessons.json", "prompt.md"]
     saved = json.loads(files[0].read_text())
     assert {item["state"] for item in saved} == {"served"}

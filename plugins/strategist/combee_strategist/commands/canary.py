@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from combee_dspy.cli._tables import plain, show_facts, show_table
+from combee_dspy.files import make_folder
 
 __all__ = ["canary_app", "publish"]
 
@@ -105,7 +106,7 @@ def _status(
     standing = canary.status(canary.Registry(name, uri), log_dir)
     if output is not None:
         place = output.with_suffix("") if output.suffix in (".html", ".md") else output
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         canary.write_canary_page(standing, place)
         typer.echo(f"Wrote {place}.html", err=as_json)
     plan = standing.plan.to_dict() if standing.plan else {}

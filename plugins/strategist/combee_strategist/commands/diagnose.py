@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.files import check_folder
+from combee_dspy.files import check_folder, make_folder
 
 if TYPE_CHECKING:
     from combee_strategist.planning import Curve
@@ -46,7 +46,7 @@ def diagnose(
 
     curve, folder = _curve(source, run)
     folder = output or folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     diagnosis = planning.diagnose(curve, margin=margin / 100, slots=slots)
     diagnosis.save(folder)
     typer.echo((folder / "diagnosis.md").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ import yaml
 
 from combee_dspy.cli._tables import plain
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.files import write_plain
+from combee_dspy.files import make_folder, write_plain
 from combee_dspy.lms.redact import scrub
 from combee_strategist.exceptions import PlanGapsError
 
@@ -73,7 +73,7 @@ def plan(
         for gap in error.gaps:
             typer.echo(plain(scrub(gap)), err=True)
         raise typer.Exit(2) from error
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     written_plan.write(place)
     if mlflow:
         _log(specification.task.name, place)
@@ -176,7 +176,7 @@ def _init(target: Path, run: Path | None) -> None:
             return None
 
     text = yaml.safe_dump(planning.ask(answers, answer), sort_keys=False, allow_unicode=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write_plain(target, _explain(text, empty))
     what = f"{len(empty)} fields are empty: fill them in, then" if empty else "now"
     typer.echo(f"Wrote {target}: {what} combee plan {target}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
-from combee_dspy.files import check_folder
+from combee_dspy.files import check_folder, make_folder
 from combee_dspy.hashing import row_hash
 from combee_strategist.commands.diagnose import one_task, serially
 
@@ -101,7 +101,7 @@ def verify(  # noqa: PLR0913 - each has a default
     source = f"{config.name}{' (a simulated service, no language model)' if simulated else ''}"
     verification = planning.Verification(claim, source, headline, tuple(checks))
     target = output or own
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     verification.save(target)
     typer.echo((target / "verify.md").read_text(encoding="utf-8"))
     typer.echo(f"Wrote {target / 'verify.html'}")
