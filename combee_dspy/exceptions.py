@@ -13,6 +13,7 @@
     ├── JournalError                  a journal cannot be used
     │   ├── JournalMismatchError      it belongs to another run: lists what differs
     │   ├── JournalDamagedError       it is not as it was written: says what can be recovered
+    │   ├── JournalEmptyError         its run was stopped before it began
     │   └── JournalHeldError          another process is writing to it: says which
     ├── ServiceError                  an LM service cannot be used
     │   ├── LMUnreachableError        the probe before the run failed: nothing was spent
@@ -274,6 +275,17 @@ class JournalDamagedError(JournalError):
     path: str
     reason: str
     _says = "{path} cannot be trusted: {reason}. It was not changed."
+
+
+@dataclass(eq=False, repr=False)
+class JournalEmptyError(JournalError):
+    """A journal's run was stopped before it began."""
+
+    path: str
+    _says = (
+        "{path} holds no run: it was stopped before it began. Begin it again with the same log_dir,"
+        " or remove the folder."
+    )
 
 
 @dataclass(eq=False, repr=False)

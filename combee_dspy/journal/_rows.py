@@ -15,7 +15,7 @@ from urllib.parse import quote
 from combee_dspy.exceptions import (
     ArgumentValueError,
     JournalDamagedError,
-    JournalError,
+    JournalEmptyError,
     did_you_mean,
 )
 from combee_dspy.files import check_database
@@ -126,7 +126,6 @@ def _has_log(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
-_AGAIN = "Begin it again with the same log_dir, or remove the folder."
 # What SQLite says of content that no journal holds, where the SELECT is right.
 _DAMAGE = ("decode to UTF-8", "malformed JSON", "JSON path", "string or blob too big")
 
@@ -141,7 +140,7 @@ class Reader:
 
     Raises:
         JournalDamagedError: It is no journal, or is not as it was written.
-        JournalError: Its run was stopped before it began.
+        JournalEmptyError: Its run was stopped before it began.
         NotPlainFileError: A link or a special file lies where one of its files belongs.
     """
 
@@ -154,7 +153,7 @@ class Reader:
             if checked:
                 check_once(self._connection, path, counts)
             if not any(counts) and not self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
-                raise JournalError(f"{path} holds no run: it was stopped before it began. {_AGAIN}")
+                raise JournalEmptyError(str(path))
             self.rows("SELECT id FROM run LIMIT 1")
         except BaseException:
             self.close()

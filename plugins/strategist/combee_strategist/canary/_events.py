@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import JsonValue
 
 from combee_dspy.events import Event, decode
-from combee_dspy.exceptions import JournalDamagedError
+from combee_dspy.exceptions import JournalDamagedError, JournalEmptyError
 from combee_dspy.journal import JOURNAL, Effect, Reader
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import encode_rollout
@@ -72,6 +72,8 @@ def open_journals(folder: Path) -> Iterator[Reader]:
     for path in sorted(folder.rglob(JOURNAL)):
         try:
             reader = Reader(path)
+        except JournalEmptyError:
+            continue
         except JournalDamagedError as error:
             if error.reason != "it has no table of runs":
                 raise
