@@ -98,12 +98,13 @@ class Desk:
             self.server.feedback(request_id, code=code, trusted=trusted)
 
     def settle(self) -> None:
-        """Let shadows and scores end, and servers look at the registry."""
+        """Let shadows and scores end and be on disk, and servers look at the registry."""
         self.server.refresh()
         assert self.server._pool.idle(10)
         assert self.server._recorder.lookups.idle(10)
         self.server._score()
         assert self.server._scorers.idle(10)
+        self.server._recorder.settle()
 
 
 def trusted_rows(rules: dict[str, str], each: int = 1) -> list[dspy.Example]:
@@ -118,12 +119,20 @@ _names = itertools.count()
 
 
 @pytest.fixture
-def desk(mlflow_store: str, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
-    """Make desks, which are closed at the end."""
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Desk]]:
+    """Make desks, which are closed at the end. Their versions are in memory, unless a test names a
+    store of MLflow's.
+    """
+    mlflow = pytest.importorskip("mlflow")
+    from plugins.strategist.tests import prompts
+
+    in_memory = prompts.Prompts()
     desks: list[Desk] = []
     stack = dspy.context(lm=ScriptedLM(desk_answer, cache=False), adapter=dspy.ChatAdapter())
 
     def make(*, reader: Callable[[ScriptedRequest], str] = reader_answer, **more: Any) -> Desk:
+        if "uri" not in more:
+            monkeypatch.setattr(mlflow, "MlflowClient", in_memory.client)
         rules = {goods: f"K{n}" for n, goods in enumerate(GOODS)}
         clock, name = Clock(), f"desk{next(_names)}"
         lms = ScriptedLM(desk_answer, cache=False), ScriptedLM(reader, cache=False)
@@ -138,7 +147,7 @@ def desk(mlflow_store: str, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
             "plan": CanaryPlan(epsilon=0.2, pairs=8, hours=2.0, window=20),
             "serving": Serving(shadow=1.0, ttl=3600.0, timeout=10.0, queue=1000),
             "log_dir": tmp_path / name,
-            "uri": mlflow_store,
+            "uri": prompts.URI,
             "clock": clock,
             **more,
         }

@@ -64,10 +64,12 @@ def lived(here, dying, at=0, behind=False):
 
 
 @pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 4, 9, 20])
-def test_a_learner_that_dies_goes_on(desk, monkeypatch, at, behind):
+@pytest.mark.parametrize(
+    ("at", "store"), [(1, None), (2, None), (4, None), (9, "mlflow_store"), (20, None)]
+)
+def test_a_learner_that_dies_goes_on(desk, monkeypatch, request, at, store, behind):
     dying = Dying(monkeypatch)
-    here = desk()
+    here = desk(uri=request.getfixturevalue(store)) if store else desk()
     lines = lived(here, dying, at, behind)
     decisions = here.live.decisions()
     sessions = [each.session for each in decisions if each.action == "learn"]

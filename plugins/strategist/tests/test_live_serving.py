@@ -154,13 +154,13 @@ def logged(autolog):
     autolog()
 
 
-def test_spans_of_mlflow_say_which_request_version_and_predictor(logged, desk):
+def test_spans_of_mlflow_say_which_request_version_and_predictor(logged, desk, mlflow_store):
     import mlflow
 
     from combee_dspy.traces import MLflowTraces
 
-    here = desk()
-    mlflow.set_tracking_uri(here.live._setup.uri)
+    here = desk(uri=mlflow_store)
+    mlflow.set_tracking_uri(mlflow_store)
     mlflow.set_experiment(here.live._setup.name)
     here.ask("bell")
     mlflow.flush_trace_async_logging()
@@ -173,7 +173,7 @@ def test_spans_of_mlflow_say_which_request_version_and_predictor(logged, desk):
     }
     assert marks["combee.request"] == here.server._recorder.request("r0")
     assert (marks["combee.version"], marks["combee.component"]) == (1, "self")
-    source = MLflowTraces(here.live._setup.name, here.live._setup.uri)
+    source = MLflowTraces(here.live._setup.name, mlflow_store)
     (recorded,) = source.read()
     assert recorded.calls[0].predictor == "self"
     mlflow.set_tracking_uri(None)
