@@ -185,11 +185,15 @@ def test_a_page_does_not_follow_a_link(trap, tmp_path, capsys, finished, command
     assert (str(path) in refusal) == (kind != "hard link")
 
 
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory) -> Path:
+    return Converged(tmp_path_factory.mktemp("serial")).write("begin")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["plan.md", "plan.html", "plan.json"])
-def test_a_plan_does_not_follow_a_link(trap, tmp_path, capsys, name, kind):
-    Converged(tmp_path / "serial").write("begin")
-    spec = SPEC | {"serial": {**SPEC["serial"], "run": str(tmp_path / "serial")}}
+def test_a_plan_does_not_follow_a_link(trap, serial, tmp_path, capsys, name, kind):
+    spec = SPEC | {"serial": {**SPEC["serial"], "run": str(serial)}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     trap.plant(tmp_path / name, kind)
     refusal = shell(capsys, "plan", str(tmp_path / "spec.yaml"))

@@ -5,7 +5,7 @@ key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -154,8 +154,7 @@ class Story:
         log.emit(RunStopped("1 epoch is done"))
         log.emit(CandidateSelected(SWAPPED, 2, "best on validation"))
         for candidate, scores in ((SEED, (0.0, 1.0, 0.0, 1.0)), (SWAPPED, (1.0, 1.0, 1.0, 0.0))):
-            for row, score in enumerate(scores):
-                await self._roll(log, candidate, "heldout", row, score, -1)
+            await self._rolls(log, candidate, "heldout", scores, -1)
         rows = HeldoutIdentity("c" * 64, "d" * 64, "m" * 64, ("e" * 16,))
         read = PairedDifference(**self.heldout, confidence=0.9)
         log.emit(Receipt("read", "run 1", "2026-01-01T00:00:00+00:00", rows, difference=read))
@@ -176,16 +175,15 @@ class Story:
     ) -> None:
         texts, score = TEXTS[candidate], SCORES[candidate]
         log.emit(CandidateProposed(candidate, texts, parents, operator, ("predict",)), step=step)
-        for row in range(4):
-            await self._roll(log, candidate, "validation", row, float(row < 4 * score), step)
+        scores = [float(row < 4 * score) for row in range(4)]
+        await self._rolls(log, candidate, "validation", scores, step)
         log.emit(CandidateValidated(candidate, index, score, 4, best=True), step=step)
 
     async def _update(self, log: RunLog, step: int, parent: str, *, size: int, lost: int) -> None:
         fit = PowerLawFit(60.0, 0.9, 0.5, 12.4) if step else None
         clamps = (Clamp("budget", 9, size, "the budget leaves no more"),)
         log.emit(BatchPlanned(size, "the ladder", fit, clamps), step=step)
-        for row in range(size):
-            await self._roll(log, parent, "train", row, float(row % 2), step)
+        await self._rolls(log, parent, "train", [float(row % 2) for row in range(size)], step)
         text = "Round to two decimals."
         reader = {"role": "proposer", "purpose": "AddLessons", "step": step}
         usage = (CallUsage("proposer", "openai/simulated", 1, 0, 0, 100, 20, None, None, 1.0),)
@@ -205,6 +203,16 @@ class Story:
 
     def _close(self, log: RunLog, step: int, parent: str, rows: int) -> None:
         log.emit(UpdateEnded(parent, ("predict",), rows, self.clock, 2.5), step=step)
+
+    async def _rolls(
+        self, log: RunLog, candidate: str, purpose: str, scores: Iterable[float], step: int
+    ) -> None:
+        """Write rollouts in one commit, and not in one for each: it waits for the disk."""
+        rolls = (
+            self._roll(log, candidate, purpose, row, score, step)
+            for row, score in enumerate(scores)
+        )
+        await asyncio.gather(*rolls)
 
     async def _roll(
         self, log: RunLog, candidate: str, purpose: str, row: int, score: float, step: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import yaml
@@ -43,8 +44,8 @@ class Converged(Story):
     async def begin(self, log):
         for index, share in enumerate((0.4, 0.8)):
             candidate = f"{index:016d}"
-            for row in range(120):
-                await self._roll(log, candidate, "validation", row, float(row < 120 * share), index)
+            scores = [float(row < 120 * share) for row in range(120)]
+            await self._rolls(log, candidate, "validation", scores, index)
             log.emit(CandidateValidated(candidate, index, share, 120, best=True))
-        for row in range(1_000):
-            await self._roll(log, candidate, "train", row, 1.0, 2 + row)
+        rolls = (self._roll(log, candidate, "train", row, 1.0, 2 + row) for row in range(1_000))
+        await asyncio.gather(*rolls)

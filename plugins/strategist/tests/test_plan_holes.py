@@ -194,8 +194,8 @@ class Wide(Converged):
             reason = "similarity 0.930 to its parent exceeds 0.728 (char-ngrams)"
             log.emit(ChildRefused("insert", reason, f"{0:016d}"), step=0)
         if self.rises:
-            for row in range(120):
-                await self._roll(log, f"{2:016d}", "validation", row, float(row < 108), 2_000)
+            scores = [float(row < 108) for row in range(120)]
+            await self._rolls(log, f"{2:016d}", "validation", scores, 2_000)
 
 
 class Stuck(Wide):
