@@ -22,6 +22,11 @@ STAMP := .venv/.combee-synced
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+# A journal waits for the disk at every commit. Where memory has a file system with 4 GB to spare, what
+# tests write is there, and is gone with them: `make test-again` leaves what a failed test wrote.
+MEMORY = $(shell df -kP /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print $$6 }')
+IN_MEMORY = $(if $(MEMORY),scratch=$$(mktemp -d $(MEMORY)/combee-XXXXXX) && trap 'rm -rf $$scratch' EXIT && TMPDIR=$$scratch)
+
 .PHONY: help setup demo test test-slow test-all test-again test-versions test-plugins docs check bench studies studies-run format lock clean
 
 help:
@@ -52,7 +57,7 @@ check: setup
 	$(BIN)/mypy --num-workers $(WORKERS)
 
 test: check
-	$(PYTEST) -m "not slow"
+	$(IN_MEMORY) $(PYTEST) -m "not slow"
 
 test-slow: setup
 	$(PYTEST) -m slow
