@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
+from functools import lru_cache
 from itertools import pairwise
 
 # Scripts that set no blanks: each sign is a word, else a sentence would be one.
@@ -36,8 +37,16 @@ _NUMBER_WORDS |= {word: str(10 * value) for value, word in enumerate(_TENS.split
 _NUMBER_WORDS |= {"hundred": "100", "thousand": "1000", "million": "1000000"}
 
 
+# A run reads the lessons of its book with every update: what is known of so many short texts stays.
+_REMEMBERED, _SHORT = 16_384, 400
+
+
 def normalised(text: str) -> str:
     """Return a text as lower-case words, numbers and operators; equal results say the same."""
+    return _remembered(text) if len(text) <= _SHORT else _normalise(text)
+
+
+def _normalise(text: str) -> str:
     folded = (
         unicodedata.normalize("NFKC", text)
         .casefold()
@@ -46,6 +55,9 @@ def normalised(text: str) -> str:
         .replace("’", "")
     )
     return " ".join(_TOKEN.findall(folded))
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED)(_normalise)
 
 
 def numbers_in(text: str) -> frozenset[str]:

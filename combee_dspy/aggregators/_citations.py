@@ -13,7 +13,7 @@ from combee_dspy.lessons import word_vectors
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import texts_in
 
-__all__ = ["NUMBER", "ends", "read_citations"]
+__all__ = ["NUMBER", "check_citations", "ends", "read_citations", "split_citations"]
 
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
@@ -53,6 +53,11 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
         texts: What a reader wrote about the items, each with its citation before or behind it.
         items: What the call read. Number n is the item at n − 1.
     """
+    return check_citations(split_citations(texts, items), items)
+
+
+def split_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
+    """Return the lessons in one call's texts, each with the reflections that its text cites."""
     lessons: list[Lesson] = []
     for text in _divide(texts, items):
         citation = _LEADING.match(text) or _TRAILING.search(text)
@@ -62,7 +67,7 @@ def read_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[Le
         numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
         lessons.append(Lesson(_DOTS.sub("", wording.strip()), tuple(sorted(sources))))
-    return _check_sources(_void_shared(lessons), items) if lessons and items else lessons
+    return lessons
 
 
 def ends(text: str) -> str:
@@ -97,11 +102,15 @@ def _void_shared(lessons: Sequence[Lesson]) -> Sequence[Lesson]:
     return [Lesson(lesson.text) for lesson in lessons] if is_void else lessons
 
 
-def _check_sources(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
+def check_citations(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> list[Lesson]:
     """Return lessons with the sources that their words allow; with the nearest where none is left.
 
-    Mistakes come first where a reader cites nothing: they are what it writes about.
+    Mistakes come first where a reader cites nothing: they are what it writes about. Costs as much
+    as all else that is done with an answer.
     """
+    if not lessons or not items:
+        return list(lessons)
+    lessons = _void_shared(lessons)
     records = (ends(" ".join(texts_in(item.record))) for item in items)
     vectors = word_vectors([*(lesson.text for lesson in lessons), *records])
     texts, holders = vectors[: len(lessons)], vectors[len(lessons) :]
@@ -111,17 +120,18 @@ def _check_sources(lessons: Sequence[Lesson], items: Sequence[Reflection]) -> li
     mistakes = [place for place, item in enumerate(items) if not item.perfect]
     checked: list[Lesson] = []
     for lesson, near, parts in zip(lessons, likeness, shared, strict=True):
+        most = parts.max()
         allowed = {
             item.index
             for item, part in zip(items, parts, strict=True)
-            if part >= _LEAST_SHARED * parts.max()
+            if part >= _LEAST_SHARED * most
         }
         sources = tuple(source for source in lesson.sources if source in allowed)
         if not sources:
             # A void citation must not turn what right answers teach into what a mistake teaches.
             every = range(len(items))
             written_about = max((parts[place] for place in mistakes), default=0.0)
-            is_right = parts.max() >= _FAR_MORE * written_about
+            is_right = most >= _FAR_MORE * written_about
             places = every if lesson.sources or is_right else mistakes
             sources = (items[max(places, key=near.__getitem__)].index,)
         checked.append(Lesson(lesson.text, sources))

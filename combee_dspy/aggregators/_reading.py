@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import chain
 
 import dspy
 
 from combee_dspy.aggregators._base import arrived, together
-from combee_dspy.aggregators._citations import NUMBER, read_citations
+from combee_dspy.aggregators._citations import (
+    NUMBER,
+    check_citations,
+    read_citations,
+    split_citations,
+)
 from combee_dspy.aggregators._dealing import even_runs
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._prompts import quoting
@@ -157,8 +163,11 @@ class ShardReader:
         )
 
     def _is_passed_over(self, items: Sequence[Reflection], answer: dspy.Prediction) -> bool:
-        lessons = self._lessons(items, parse_lessons(answer.get("lessons"))[0])
-        return self._cites and is_passed_over(items, lessons, self._context.text)
+        if not self._cites:
+            return False
+        lessons = split_citations(parse_lessons(answer.get("lessons"))[0], items)
+        check = partial(check_citations, lessons, items)
+        return is_passed_over(items, lessons, check, self._context.text)
 
     async def _ask(
         self, items: Sequence[Reflection], place: tuple[int, ...], signature: type[dspy.Signature]

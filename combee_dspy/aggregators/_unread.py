@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from combee_dspy.aggregators._coverage import Coverage, text_lines
 from combee_dspy.aggregators._retention import teaches
@@ -19,7 +19,12 @@ _SAME = 0.5
 _MOST_CHARS = 20_000
 
 
-def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text: str) -> bool:
+def is_passed_over(
+    items: Sequence[Reflection],
+    lessons: Sequence[Lesson],
+    check: Callable[[], Sequence[Lesson]],
+    text: str,
+) -> bool:
     """Return whether an answer passed over more than three quarters of what its call could teach.
 
     A mistake can teach where its feedback says something in words that the program's text does not
@@ -31,7 +36,9 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
 
     Args:
         items: What the call read, in parts where a record was too long.
-        lessons: What it returned, with the indices of the reflections that teach each.
+        lessons: What it returned.
+        check: Returns them with the indices of the reflections that teach each. Costs more than all
+            else here, so it is called where the words alone do not decide.
         text: The program's text.
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
@@ -45,8 +52,10 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
         if new:
             telling[item.index] = new
     named = {index for index, own in telling.items() if own & words}
+    if len(teaching.keys() - named) <= _MOST * len(teaching):
+        return False
     if named or (lessons and not any(telling.values())):
-        named |= {source for lesson in lessons for source in lesson.sources}
+        named |= {source for lesson in check() for source in lesson.sources}
     left = [comment for index, comment in teaching.items() if index not in named]
     if len(left) <= _MOST * len(teaching):
         return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from combee_dspy.edits import BookEdit, Remove
 from combee_dspy.lessons._changes import Changes
@@ -30,7 +31,7 @@ class Edited:
     refused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Book:
     """Lessons in the order in which they entered. Every change returns another book.
 
@@ -45,7 +46,12 @@ class Book:
 
     def find(self, lesson: str) -> BookLesson | None:
         """Return the lesson that has a wording with this id."""
-        return next((held for held in self.lessons if lesson in held.wordings), None)
+        return self._homes.get(lesson)
+
+    @cached_property
+    def _homes(self) -> Mapping[str, BookLesson]:
+        """The lessons by the ids of their wordings; of several the first."""
+        return {wording: held for held in self.lessons[::-1] for wording in held.wordings}
 
     @property
     def served(self) -> tuple[BookLesson, ...]:
@@ -122,16 +128,14 @@ class Book:
 
     def with_states(self, states: Mapping[str, tuple[State, str]]) -> Book:
         """Return the book with a state and a reason for each lesson that is named by its own id."""
-        return Book(
-            tuple(
-                (
-                    replace(lesson, state=states[lesson.id][0], reason=states[lesson.id][1])
-                    if lesson.id in states
-                    else lesson
-                )
-                for lesson in self.lessons
-            )
-        )
+        return Book(tuple(_in_state(lesson, states.get(lesson.id)) for lesson in self.lessons))
+
+
+def _in_state(lesson: BookLesson, state: tuple[State, str] | None) -> BookLesson:
+    # Most stay as they are, and a book is weighed several times with every update.
+    if state is None or state == (lesson.state, lesson.reason):
+        return lesson
+    return replace(lesson, state=state[0], reason=state[1])
 
 
 def _is_outweighed(lesson: BookLesson, lessons: Mapping[str, BookLesson]) -> bool:

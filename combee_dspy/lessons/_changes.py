@@ -46,11 +46,14 @@ class Changes:
         Lines of the user's own (``born`` below 0) are one only where they are equal: two that
         differ in a mark or a capital have the same id, so the second gets another.
         """
-        wording, place = lesson_id(taught.text), self._place(taught.text)
-        home = self._home.get(wording)
-        if home is None and born >= 0:
-            home = self._home.get(self._home_at.get(place, ""))
-        elif home is not None and born < 0 and self._lessons[home].text != taught.text:
+        wording = lesson_id(taught.text)
+        home, place = self._home.get(wording), None
+        # Whoever reads a text adds its lines and nothing else: no likeness is asked for.
+        if born >= 0:
+            place = self._place(taught.text)
+            if home is None:
+                home = self._home.get(self._home_at.get(place, ""))
+        elif home is not None and self._lessons[home].text != taught.text:
             wording, home = f"{wording}-{len(self._lessons)}", None
         if home is None:
             lesson = _new_lesson(wording, taught, born)
@@ -58,7 +61,8 @@ class Changes:
             lesson = _join(self._lessons[home], wording, taught, born)
         self._put(lesson)
         self._home[wording] = lesson.id
-        self._home_at.setdefault(place, lesson.id)
+        if place is not None:
+            self._home_at.setdefault(place, lesson.id)
 
     def _place(self, text: str) -> int:
         """Return the number of a text among those that say different things to code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import re
 import traceback
@@ -34,6 +35,7 @@ _LONGEST_TEXT, _MOST_MARKS, _DEEPEST, _MOST_DOUBLE = 1_000_000, 20_000, 128, 256
 _MARKS = re.compile(r'[{}\[\]"]')
 # A reply of an API other than chat completions has one of these.
 _OTHER_APIS = ("output", "content", "candidates", "promptFeedback")
+_SYSTEM_TEXTS = 64
 _NO_ANSWER = "the reply is no answer of the API"
 
 
@@ -52,7 +54,7 @@ def ask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> A
         LMProviderError: The reply is no answer of the API, such as ``{}``.
         LMError: DSPy's own.
     """
-    call = prepare(lm, prompt, messages, kwargs)
+    call = prepare(lm, prompt, _with_shared_texts(messages), kwargs)
     result = cached(lm, call, False)
     if result is None or not _is_answer(lm, result):
         with _unreadable_is_no_answer(lm.model), reply_within(_longest_reply(lm, kwargs)):
@@ -64,7 +66,8 @@ def ask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> A
 
 async def aask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
     """Do what :func:`ask` does on an event loop."""
-    call = await asyncio.to_thread(prepare, lm, prompt, messages, kwargs, asynchronous=True)
+    shared = _with_shared_texts(messages)
+    call = await asyncio.to_thread(prepare, lm, prompt, shared, kwargs, asynchronous=True)
     result = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
     if result is None or not _is_answer(lm, result):
         with _unreadable_is_no_answer(lm.model):
@@ -74,6 +77,29 @@ async def aask(lm: dspy.LM, prompt: Any, messages: Any, kwargs: Mapping[str, Any
         if call.cache:
             await asyncio.to_thread(store, lm, call, result, True)
     return finalize(lm, call, _bounded(call, result))
+
+
+def _with_shared_texts(messages: Any) -> Any:
+    """Return messages whose system texts are the very objects of the last calls that had the same.
+
+    DSPy keeps the prompts of 10,000 calls. All rollouts of a candidate have one system message, and
+    its adapter writes it anew for each.
+    """
+    if not isinstance(messages, list):
+        return messages
+    return [
+        {**message, "content": _remembered(message["content"])}
+        if isinstance(message, dict)
+        and message.get("role") == "system"
+        and type(message.get("content")) is str
+        else message
+        for message in messages
+    ]
+
+
+@functools.lru_cache(maxsize=_SYSTEM_TEXTS)
+def _remembered(text: str) -> str:
+    return text
 
 
 def _without_retries(lm: dspy.LM) -> dspy.LM:

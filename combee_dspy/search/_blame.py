@@ -35,9 +35,12 @@ async def blame(
     """
     scores = tested.scores
     lost = [row for row, score in scores.items() if before.get(row, score) > score][:_LOST_ROWS]
-    old = lines.open_changes(earlier, serve=False)
-    added = [change for change in lines.open_changes(tested.text, serve=False) if change not in old]
-    if not lost or not added:
+    if not lost:
+        return []
+    old = {change.place for change in lines.open_changes(earlier, serve=False)}
+    shown = lines.open_changes(tested.text, serve=False)
+    added = [change for change in shown if change.place not in old]
+    if not added:
         return []
     search = RowSearch(lines, tested, allows, served=added)
     searching = trials.apart(trials.left - _NEAREST_ROWS)

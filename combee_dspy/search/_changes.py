@@ -20,6 +20,11 @@ class Change:
     lesson: BookLesson
     serve: bool
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """The lesson's component and id: many whole lessons take long to compare."""
+        return self.component, self.lesson.id
+
     def edit(self, reason: str, rows: int, effect: LessonEffect | None) -> BookEdit:
         """Return the edit that makes the change in the book."""
         decision = Restore if self.serve else Retire
@@ -106,10 +111,11 @@ class LessonLines:
         for component, serves in wanted.items():
             old = text.texts[component]
             lines = self.artifact.read(old)
+            place = {line.id: number for number, line in enumerate(lines.lessons)}
             gone: dict[str, tuple[State, str]] = {}
             more: list[BookLesson] = []
             for lesson in self.books[component].lessons:
-                ids = [line.id for line in lines.lessons if line.id in lesson.wordings]
+                ids = sorted(place.keys() & set(lesson.wordings), key=place.__getitem__)
                 is_served = serves.get(lesson.id, bool(ids))
                 gone |= dict.fromkeys(ids[1:] if is_served else ids, ("retired", ""))
                 if is_served and not ids:

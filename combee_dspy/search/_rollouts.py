@@ -102,8 +102,11 @@ class RolloutBuyer:
             urgency = ROLLOUTS, -1
 
         async def send(check: Check) -> Rollout:
+            priority = (*urgency, row.index, self.task.number)
+            if not effect.replicate:
+                # A context of its own would hold 2 kB for each rollout that waits for a slot.
+                return await self.shared.slots.rollout(job, priority, check)
             with dspy.context(lm=another_draw(dspy.settings.lm, effect.replicate)):
-                priority = (*urgency, row.index, self.task.number)
                 return await self.shared.slots.rollout(job, priority, check)
 
         def bound() -> Amounts:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from combee_dspy.aggregators import ParallelScan, ReferenceScan, Union
+from combee_dspy.aggregators import ParallelScan, ReferenceScan, Union, _citations
+from combee_dspy.lessons import word_vectors
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World, facts, learner, mistakes
 
@@ -194,3 +195,15 @@ def test_what_can_be_halved_no_further_fails_alone():
     assert not lessons.lessons
     assert {node.failed for node in lessons.nodes if node.level == 1} == {TOO_LONG.error}
     assert len(world.calls) < 60
+
+
+def test_citations_are_checked_once_where_words_show_that_an_answer_was_read(monkeypatch):
+    calls = []
+
+    def vectors(texts):
+        calls.append(texts)
+        return word_vectors(texts)
+
+    monkeypatch.setattr(_citations, "word_vectors", vectors)
+    World(reader(SHARD)).run(SCAN, reflections())
+    assert len(calls) == SHARDS
