@@ -42,7 +42,7 @@ def public_classes() -> list[type]:
     classes = [Spec]
     for room in ROOMS:
         module = importlib.import_module(f"combee_dspy.{room}")
-        classes += filter(inspect.isclass, (vars(module)[name] for name in module.__all__))
+        classes += filter(inspect.isclass, (getattr(module, name) for name in module.__all__))
     return classes
 
 
