@@ -11,7 +11,7 @@ import dspy
 from pydantic import TypeAdapter, ValidationError
 
 from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, placeholders
-from combee_dspy.lessons import Book, BookLesson, Taught, read_section, write_section
+from combee_dspy.lessons import Book, Taught, read_section, write_section
 from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
@@ -23,7 +23,8 @@ class OperatorInput:
     Attributes:
         signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts
             alone, and then no operator is asked that edits more.
-        lessons: What the aggregator returned; empty where the operator needs none.
+        lessons: What the aggregator returned, and behind it lessons of other candidates that the
+            parent lacks; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
         field_descriptions: The parent's description of every field by name, ``""`` where there is
             none; empty where the signature's own are the parent's.
@@ -32,10 +33,8 @@ class OperatorInput:
             where not known.
         seed_field_descriptions: The program's first field descriptions; empty where they are not
             known.
-        book: What was learned about the component so far, these lessons included; ``None`` where
-            the host keeps no book.
-        elsewhere: Lessons of the latest updates that the parent does not come from, latest first:
-            others of its generation learned them, or a child that was refused.
+        book: What was learned about the component so far, these lessons included, without what a
+            candidate of a front gets no share in; ``None`` where the host keeps no book.
     """
 
     instruction: str
@@ -49,7 +48,6 @@ class OperatorInput:
     seed_instruction: str | None = None
     seed_field_descriptions: Mapping[str, str] = field(default_factory=dict)
     book: Book | None = None
-    elsewhere: tuple[BookLesson, ...] = ()
 
 
 class Operator(Strategy):

@@ -12,7 +12,7 @@ import dspy
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import Guards
-from combee_dspy.lessons import Book, BookLesson
+from combee_dspy.lessons import Book
 from combee_dspy.operators._base import (
     Operator,
     OperatorInput,
@@ -150,7 +150,6 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     guards: Guards | None = None,
     perfect_score: float = 1.0,
     book: Book | None = None,
-    elsewhere: Sequence[BookLesson] = (),
 ) -> OperatorInput:
     """Return what operators work on, read from a candidate and its seed."""
     return OperatorInput(
@@ -165,7 +164,6 @@ def operator_input(  # noqa: PLR0913 - one wiring point
         seed_instruction=seed[component],
         seed_field_descriptions=decode_fields(seed.get(fields_key(component), "")),
         book=book,
-        elsewhere=tuple(elsewhere),
     )
 
 

@@ -21,11 +21,11 @@ class Insert(Operator):
 
     The instruction's own text stays as it is. The section holds what the book serves, in the book's
     order: each rule before its exceptions. A lesson that the book no longer serves leaves the
-    section; a line that the book does not hold, such as one of another author, stays. Where the
-    section passes its budget, or the room that the guards leave, the lessons that the fewest
-    examples teach are left out, and a warning names them. Lines with a protected rule stay, and
-    so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is
-    the edit.
+    section; a line that the book does not hold, such as one of another author, stays. A candidate
+    of a front serves its share of the book. Where the section passes its budget, or the room that
+    the guards leave, the lessons that the fewest examples teach are left out, and a warning names
+    them. Lines with a protected rule stay, and so do the user's own. No LM is asked. Where the
+    aggregator wrote a whole instruction, that is the edit.
 
     Example:
         >>> import asyncio

@@ -115,12 +115,10 @@ class Rewrite(Operator):
 
 
 def _by_support(material: OperatorInput) -> list[BookLesson]:
-    """Return the lessons at hand, each once, those that most examples teach first; then those that
-    others learned.
-    """
-    at_hand = Book().add(lessons_at_hand(material), born=0)
-    others = [lesson for lesson in material.elsewhere if at_hand.find(lesson.id) is None]
-    return [*sorted(at_hand.lessons, key=lambda lesson: -lesson.support), *others]
+    """Return the lessons at hand, each once, those that most examples teach first."""
+    return sorted(
+        Book().add(lessons_at_hand(material), born=0).lessons, key=lambda lesson: -lesson.support
+    )
 
 
 def _left_out(lessons: Sequence[BookLesson], text: str) -> list[BookLesson]:

@@ -20,6 +20,7 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_contexts``, ``_records`` | what strategies and reflections read | effects |
 | ``_books`` | what was learned, by component | lessons, weigher, artifact |
+| ``_shares`` | what of it a candidate of a front may hold | lessons |
 | ``_keeper`` | the records of one update, and what the loop asks of the two below | nothing |
 | ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
 | ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |

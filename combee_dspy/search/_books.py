@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from combee_dspy.artifacts import Artifact
 from combee_dspy.events import AnswersIgnored, BookChanged, Emit
-from combee_dspy.lessons import Book, BookEdit, BookLesson, taught
+from combee_dspy.lessons import Book, BookEdit, taught
 from combee_dspy.records import Reflection
-from combee_dspy.reflections import fit_lines
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._keeper import Learned
 from combee_dspy.weighers import Weigher
@@ -20,11 +19,6 @@ __all__ = ["Books", "ServedBooks"]
 
 # More updates than may be under way at once, whatever the staleness.
 _OVERLAP = 8
-# So many updates long, candidates of other parents are offered what an update taught: for ever, a
-# lesson that spoils children would spoil every child.
-_OFFERED = 2
-# Estimated tokens of what they are offered.
-_MOST_OFFERED = 1_000
 # Refused edits that an event quotes.
 _QUOTED = 5
 
@@ -67,23 +61,6 @@ class Books:
         below 0.
         """
         return self._after[max(update, -1)].get(component, Book())
-
-    def elsewhere(self, component: str, lineage: Set[int], update: int) -> tuple[BookLesson, ...]:
-        """Return what the latest updates taught that a candidate does not come from, latest first.
-
-        Args:
-            component: Whose book.
-            lineage: The updates that the candidate comes from.
-            update: The update at hand.
-        """
-        lessons = [
-            lesson
-            for lesson in reversed(self.now[component].served)
-            if update - _OFFERED <= lesson.born < update and lesson.born not in {-1, *lineage}
-        ]
-        lessons.sort(key=lambda lesson: -lesson.born)
-        fitting = set(fit_lines((lesson.text for lesson in lessons), _MOST_OFFERED))
-        return tuple(lesson for lesson in lessons if lesson.text in fitting)
 
     def learn(self, learned: Learned) -> None:
         """Add what an update learned, and weigh all of it. Called for every update, in order."""

@@ -104,7 +104,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             children = await self.custom.children(learned, parent.candidate)
         else:
             children = await self.proposer.children(
-                learned, parent.candidate, learned.plan.children, self.pool.lineage(parent.index)
+                learned, parent.candidate, learned.plan.children
             )
         for child in children:
             event = child.candidate.proposed(

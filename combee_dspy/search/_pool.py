@@ -132,16 +132,6 @@ class CandidatePool:
         self.effects.log.emit(event, step=step)
         return member
 
-    def lineage(self, index: int) -> frozenset[int]:
-        """Return the updates that made a member and those that it comes from."""
-        updates: set[int] = set()
-        waiting = [index] if index < len(self.members) else []  # the student may not have joined
-        while waiting:
-            member = self.members[waiting.pop()]
-            updates.add(member.step)
-            waiting += member.parents
-        return frozenset(updates)
-
     def select(self, member: Member, reason: str) -> Member:
         """Return the member that the run returns; note it and why."""
         self.effects.log.emit(CandidateSelected(member.candidate.id, member.index, reason))

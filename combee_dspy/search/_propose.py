@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.aggregators import together
@@ -13,7 +13,6 @@ from combee_dspy.diversity import Archive
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import ChildRefused, CopiesRemoved
 from combee_dspy.guards import check, check_program
-from combee_dspy.lessons import BookLesson
 from combee_dspy.operators import (
     Operator,
     OperatorInput,
@@ -28,6 +27,7 @@ from combee_dspy.records import Edit, Lessons, Refusal, fields_key
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._keeper import Child, Learned
+from combee_dspy.search._shares import Share, Shares
 from combee_dspy.streams import derive
 
 __all__ = ["Proposer"]
@@ -48,7 +48,7 @@ class Proposer:
         self._settings, self._emit = self._task.settings, self.contexts.effects.log.emit
         self._operators, self._diversity = self._settings.operators, self._settings.diversity
         self.labels = _labels(self._operators)
-        self._archive = Archive(self._diversity)
+        self._archive, self._shares = Archive(self._diversity), Shares()
         texts = self._task.seed.texts
         described = {
             name: decode_fields(texts.get(fields_key(name), "")) for name in self._task.components
@@ -56,24 +56,20 @@ class Proposer:
         own = {name: texts[name] for name in described}
         check_program(self._settings.guards, own, described)
 
-    async def children(
-        self, learned: Learned, base: Candidate, count: int, lineage: Set[int]
-    ) -> list[Child]:
+    async def children(self, learned: Learned, base: Candidate, count: int) -> list[Child]:
         """Return up to ``count`` children of a candidate, by different operators where it can.
 
         Operators take turns in a drawn order, as many at once as children are missing: where one is
         refused, the next has its turn. Where all are refused, the first that was only too similar
         is returned: spelling cannot tell a paraphrase from the next lesson of the same form ("a
         parcel goes to shipping", "a courier goes to shipping"), and validation can.
-
-        Args:
-            learned: What the update learned.
-            base: The candidate.
-            count: The most children.
-            lineage: The updates that the candidate comes from. What the latest others taught is
-                offered to operators too, so that no lesson is lost with a child.
         """
-        step, inputs = learned.plan.step, self._inputs(learned, base, lineage)
+        step = learned.plan.step
+        shares = {
+            component: self._shares.offer(component, base, lessons, self.books.now[component])
+            for component, lessons in learned.lessons.items()
+        }
+        inputs = self._inputs(learned, base, shares)
         self._archive.add(base.texts)
         children: list[Child] = []
         alike: list[Child] = []
@@ -89,6 +85,7 @@ class Proposer:
                     continue
                 components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
                 child = Child(base.edited(texts), self.labels[operator], components)
+                self._note(child, base, operator, shares)
                 refusal = await self._refusal(operator, child, base)
                 if refusal is None:
                     self._archive.add(child.candidate.texts)
@@ -102,6 +99,14 @@ class Proposer:
             return alike[:1]
         return children
 
+    def _note(
+        self, child: Child, base: Candidate, operator: int, shares: Mapping[str, Share]
+    ) -> None:
+        """Note which lessons a child holds."""
+        edited = shares if self._operators[operator].needs_lessons else {}
+        more = {name: share for name, share in edited.items() if name in child.components}
+        self._shares.note(child.candidate, base, more)
+
     def _order(self, count: int, step: int) -> list[int]:
         """Draw the order of operators; where there are fewer than children, again and again."""
         stream, places = derive(self._settings.seed, "operators", step), range(len(self._operators))
@@ -110,8 +115,12 @@ class Proposer:
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate with the edits of all operators, one after the other."""
+        shares = {
+            component: Share(self.books.now[component], lessons)
+            for component, lessons in learned.lessons.items()
+        }
         for operator in range(len(self._operators)):
-            inputs = self._inputs(learned, base)
+            inputs = self._inputs(learned, base, shares)
             base = base.edited(await self._edited(operator, inputs, base, learned.plan.step, 0))
         return base
 
@@ -138,7 +147,7 @@ class Proposer:
         return True
 
     def _inputs(
-        self, learned: Learned, base: Candidate, lineage: Set[int] | None = None
+        self, learned: Learned, base: Candidate, shares: Mapping[str, Share]
     ) -> dict[str, OperatorInput]:
         rows = self.contexts.examples(learned.plan.rows)
         scores = [rollout.score for rollout in learned.rollouts]
@@ -146,22 +155,18 @@ class Proposer:
             self._settings.perfect_score, [learned.plan.perfect_score, *scores]
         )
         inputs = {}
-        for component, lessons in learned.lessons.items():
+        for component, share in shares.items():
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
-            elsewhere: Sequence[BookLesson] = ()
-            if lineage is not None:
-                elsewhere = self.books.elsewhere(component, lineage, learned.plan.step)
             inputs[component] = operator_input(
                 self._task.student,
                 component,
                 base.texts,
-                lessons,
+                share.lessons,
                 seed=self._task.seed.texts,
                 runs=runs,
                 guards=self._settings.guards,
                 perfect_score=perfect_score,
-                book=self.books.now[component],
-                elsewhere=elsewhere,
+                book=share.book,
             )
         return inputs
 

@@ -1,7 +1,7 @@
 import pytest
 
 from combee_dspy.guards import Guards
-from combee_dspy.lessons import Book, Taught, read_section, write_section
+from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators import Rewrite
 from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
 
@@ -44,16 +44,6 @@ def test_what_more_reflections_stand_behind_is_shown_first(bench):
         Rewrite(), {"new_instruction": "Answer {name}."}, instruction=PARENT, lessons=lessons
     )
     assert bench.calls[0][1]["lessons"] == ["Round late.", "Use roi.", "Add."]
-
-
-def test_what_others_learned_follows_what_was_learned_here(bench):
-    others = (
-        Book().add([Taught("Show 2 digits.", ("a", "b", "c")), Taught("Add it.")], born=1)
-    ).lessons
-    answer = {"new_instruction": "Answer {name}. Round late. Show 2 digits."}
-    edit = bench.apply(Rewrite(), answer, instruction=PARENT, lessons=LESSONS, elsewhere=others)
-    assert bench.calls[0][1]["lessons"] == ["Round late.", "Show 2 digits.", "Add it."]
-    assert "Add it." in edit.instruction, "the call left it out"
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,25 @@ def test_a_child_holds_what_the_children_of_others_have_learned(
     assert set(re.findall(r"Rule: the word for \w+ is \w+", child)) - own
 
 
+@pytest.mark.parametrize("operator", ["insert", "rewrite"])
+def test_children_differ_in_what_they_hold(tmp_path: Path, operator: str) -> None:
+    # Were all that was learned in every child, a lesson that harms would be in each.
+    World.made().compile(
+        log_dir=tmp_path,
+        operators=[operator],
+        reflection_minibatch_size=3,
+        budget=Budget(updates=5),
+        candidate_selection_strategy=FromSeed(),
+    )
+    rules = {
+        event["step"]: set(re.findall(r"Rule: the word for \w+ is \w+", event["texts"]["self"]))
+        for event in events(tmp_path, "candidate")
+        if event["step"] >= 0
+    }
+    first, *_, last = sorted(rules)
+    assert len(rules) > 3 and rules[first] - rules[last]
+
+
 @pytest.mark.parametrize(
     ("diversity", "reasons"),
     [(True, ["it repeats a candidate that is there already"]), (False, [])],
