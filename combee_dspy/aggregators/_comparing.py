@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from combee_dspy.lessons import BookEdit, BookLesson, Contradict, Narrow, Retire, Unite
 from combee_dspy.reflections import Vocabulary, word_likeness
@@ -33,10 +34,11 @@ def read_relations(
 ) -> LessonRelations:
     """Return the edits in an answer about lessons that were numbered from 1.
 
-    The answer is hostile. A number that no lesson has is void, and so is a group that is left with
-    one lesson. Where more is void than valid, or an answer asks for more relations than lessons
-    have, all of it is void. Lessons that share too few words are not united, however many groups
-    chain them, and only few that hardly an example teaches are retired.
+    The answer is hostile. A number that no lesson has is void, and so is a group that has more of
+    them than lessons, or is left with one. Where more is void than valid, or an answer asks for
+    more relations than lessons have, all of it is void. Lessons that share too few words with the
+    first of a group are not united with it, however many groups chain them, and only few that
+    hardly an example teaches are retired.
 
     Args:
         answer: What the LM returned by output field of ``RelateLessons``; it may hold anything.
@@ -57,21 +59,21 @@ def read_relations(
         problem = f"all of an answer: {relations} relations among {len(lessons)} lessons"
         return LessonRelations(void=(problem,))
     subjects = [vocabulary.subject(lesson.text) for lesson in lessons]
+    rarest = [vocabulary.rarest(lesson.text) for lesson in lessons]
     ids = [lesson.id for lesson in lessons]
     edits: list[BookEdit] = []
-    alike = _find_coherent(same, subjects)
-    for group in same:
-        if group in alike:
-            edits.append(Unite(tuple(ids[place] for place in group)))
-        else:
-            void.append(f"same: {len(group)} of {len(ids)} lessons that share few words")
+    for group, alike in zip(same, _find_coherent(same, subjects), strict=True):
+        if len(alike) > 1:
+            edits.append(Unite(tuple(ids[place] for place in alike)))
+        if unlike := len(group) - len(alike):
+            void.append(f"same: {unlike} of {len(group)} lessons share few words with the first")
     for group in narrower:
-        if len(group) == 2 and _share_subject(group, subjects):
+        if len(group) == 2 and _share_subject(group, subjects, rarest):
             edits.append(Narrow(ids[group[0]], ids[group[1]]))
         else:
             void.append("narrower: no pair of lessons about one thing")
     for group in opposed:
-        if len(group) <= _MOST_OPINIONS and _share_subject(group, subjects):
+        if len(group) <= _MOST_OPINIONS and _share_subject(group, subjects, rarest):
             edits.append(Contradict(tuple(ids[place] for place in group)))
         else:
             void.append(f"contradictory: {len(group)} of {len(ids)} lessons, not about one thing")
@@ -103,44 +105,52 @@ def _groups(
         group = tuple(number - 1 for number in numbers if 1 <= number <= lessons)
         if (lost := len(item) - len(group)) > 0:
             void.append(f"{name}: {lost} numbers that no lesson has, or that repeat")
-        if len(group) >= least:
+        # Who mostly names what is not there did not read the rest either.
+        if len(group) >= max(least, lost):
             groups.setdefault(group)
     return list(groups)
 
 
-def _share_subject(group: Sequence[int], subjects: Sequence[Mapping[str, float]]) -> bool:
+def _share_subject(
+    group: Sequence[int],
+    subjects: Sequence[Mapping[str, float]],
+    rarest: Sequence[frozenset[str]],
+) -> bool:
     """Return whether each lesson is about what the first is about.
 
     A lesson is about its two rarest words. What one form of words brings into every lesson of a
     small book, such as "code", tells no subject.
     """
-    first = subjects[group[0]]
+    first, *others = group
     return all(
-        _rarest(first) & subjects[member].keys() or _rarest(subjects[member]) & first.keys()
-        for member in group[1:]
+        rarest[first] & subjects[member].keys() or rarest[member] & subjects[first].keys()
+        for member in others
     )
-
-
-def _rarest(subject: Mapping[str, float]) -> set[str]:
-    """Return the two rarest words of a lesson, and those that are as rare as the second."""
-    least = min(sorted(subject.values())[-2:], default=0.0)
-    return {word for word, weight in subject.items() if weight >= least}
 
 
 def _find_coherent(
     groups: Sequence[tuple[int, ...]], subjects: Sequence[Mapping[str, float]]
 ) -> list[tuple[int, ...]]:
-    """Return the groups that may each be about one thing, also once those that overlap are one.
+    """Return the part of each group that may be about one thing, also once those that overlap are
+    one.
 
-    Every lesson must be like the first. A group that would chain others to what is unlike them is
-    left out.
+    Every lesson must be like the first. Those that are not, and those that would chain others to
+    what is unlike them, are left out. Who names more of those than others did not read the lessons.
     """
     coherent: list[tuple[int, ...]] = []
     united: list[tuple[int, ...]] = []
-    for group in groups:
-        touched = [other for other in united if not set(other).isdisjoint(group)]
-        first, *others = dict.fromkeys(number for part in (*touched, group) for number in part)
-        if all(word_likeness(subjects[first], subjects[other]) >= _PARAPHRASE for other in others):
-            coherent.append(group)
-            united = [*(other for other in united if other not in touched), (first, *others)]
+    for first, *others in groups:
+        part: tuple[int, ...] = (first,)
+        for other in others:
+            touched = [each for each in united if not set(each).isdisjoint((*part, other))]
+            head, *rest = dict.fromkeys(chain(*touched, (*part, other)))
+            if all(word_likeness(subjects[head], subjects[each]) >= _PARAPHRASE for each in rest):
+                part = (*part, other)
+        if len(part) <= (1 + len(others)) / 2:
+            part = (first,)
+        else:
+            touched = [each for each in united if not set(each).isdisjoint(part)]
+            whole = tuple(dict.fromkeys(chain(*touched, part)))
+            united = [*(each for each in united if each not in touched), whole]
+        coherent.append(part)
     return coherent

@@ -25,7 +25,7 @@ from combee_dspy.edits import BookEdit
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.lessons import BookLesson, Taught, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
-from combee_dspy.reflections import Vocabulary
+from combee_dspy.reflections import Vocabulary, feedback_text, texts_in
 from combee_dspy.strategies import StrategyContext, parameters
 
 # How many ways of dealing lessons into groups :meth:`ReferenceScan.relate` asks about.
@@ -152,7 +152,9 @@ async def _compare(
     relates anything: an empty list is a good answer of a reader that relates other lessons.
     """
     answers = await together(_ask(scan, place, group) for place, group in groups.items())
-    vocabulary = Vocabulary.of(lesson.text for lesson in draft.book.lessons)
+    vocabulary = Vocabulary.of(
+        (lesson.text for lesson in draft.book.lessons), map(_example_text, examples)
+    )
     unanswered: list[list[BookLesson]] = []
     unrelated: list[list[BookLesson]] = []
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
@@ -185,6 +187,11 @@ async def _compare(
             )
         )
     return draft
+
+
+def _example_text(reflection: Reflection) -> str:
+    """Return the words that tell an example from others: its inputs and its feedback."""
+    return " ".join((*texts_in(reflection.record.get("Inputs")), feedback_text(reflection)))
 
 
 async def _ask(

@@ -296,6 +296,53 @@ def test_what_says_another_thing_of_one_subject_is_a_contradiction(rival):
     assert relations.edits == (Contradict((lesson_id(CODES[3]), lesson_id(rival))),)
 
 
+NAMED = [
+    "The assistant got anvil wrong: it should have said D10.",
+    "If the text mentions anvil, the answer is D10.",
+    "Use D10 for anything that concerns anvil.",
+    "For anvil, the answer that was wanted is D10.",
+    "Set the answer to D10 whenever you see anvil.",
+    "A case with anvil in it belongs to D10.",
+    "anvil needs D10, as the feedback shows.",
+    "Use D30 for anything that concerns anvil in Norden.",
+    "If the text mentions anvil in Norden, the answer is D30.",
+    "Whenever you see fjord, set the answer to D15.",
+    "Use D17 for anything that concerns basalt.",
+    "For garnet, the answer that was wanted is D16.",
+    "A case with ember in it belongs to D14.",
+]
+NOTES = [
+    f"A note about the {subject}. Wrong. Expected {code}."
+    for subject, code in (
+        ("anvil", "D10"), ("anvil, Norden", "D30"), ("fjord", "D15"),
+        ("basalt", "D17"), ("garnet", "D16"), ("ember", "D14"),
+    )
+]  # fmt: skip
+
+
+def named(answer, texts=NAMED):
+    book = Book().add([Taught(text, (text,)) for text in texts], 0)
+    return read_relations({"empty": [], **answer}, book.lessons, Vocabulary.of(texts, NOTES))
+
+
+def test_many_wordings_of_one_lesson_are_united_however_common_its_subject_is_by_them():
+    relations = named({"same": [[1, 2, 3, 4, 5, 6, 7], [8, 9]]})
+    assert [len(edit.lessons) for edit in relations.edits] == [7, 2] and not relations.void
+
+
+def test_an_exception_and_its_rule_meet_by_the_words_of_their_examples():
+    relations = named({"narrower": [[8, 1], [8, 10]], "contradictory": [[1, 11]]})
+    assert relations.edits == (Narrow(lesson_id(NAMED[7]), lesson_id(NAMED[0])),)
+    assert len(relations.void) == 2
+
+
+def test_what_is_unlike_the_others_of_a_group_is_left_out_alone():
+    (edit,) = named({"same": [[1, 2, 3, 10]]}).edits
+    assert set(edit.lessons) == {lesson_id(text) for text in NAMED[:3]}
+    assert not named({"same": [[1, 2, 10, 11]]}).edits
+    assert not named({"same": [[1, 2, 99, 100, 101]]}).edits
+
+
 @pytest.mark.parametrize(
     ("examples", "named", "retired"),
     [(9, 20, 0), (9, 1, 0), (1, 20, 0), (1, 3, 0), (1, 2, 2), (0, 1, 1), (2, 1, 0)],
