@@ -17,6 +17,7 @@ from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
+from combee_dspy.aggregators._opposing import find_opposed
 from combee_dspy.aggregators._prompts import AddCitedLessons, AddLessons, RelateLessons
 from combee_dspy.aggregators._reading import ShardReader
 from combee_dspy.aggregators._rulings import Rulings
@@ -117,12 +118,15 @@ class ReferenceScan(Dealt):
         """Return what readers say of new lessons and of those of the book that are nearest to them.
 
         All calls run at once, for two ways of dealing: a run has no time for level after level, and
-        compares lessons again when later ones are near to them.
+        compares lessons again when later ones are near to them. Examples whose words speak clearly
+        against a lesson count as harmed by it.
         """
         scan = Scan(context, self.max_call_tokens)
         draft = Draft(context.book, context.book, {lesson_id(text): Lesson(text) for text in fresh})
         groups = await self._deal(scan, draft, range(min(_DEALINGS, self.levels)), set())
-        return (await _compare(scan, draft, groups, context.reflections)).edits
+        draft = await _compare(scan, draft, groups, context.reflections)
+        opposed = await asyncio.to_thread(find_opposed, draft.book.lessons, context.reflections)
+        return draft.after(opposed)[0].edits
 
     async def _deal(
         self, scan: Scan, draft: Draft, dealings: Iterable[int], compared: set[tuple[str, ...]]

@@ -16,7 +16,7 @@ from combee_dspy.aggregators._citations import ends
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import feedback_text, normalised, subject_words, texts_in
 
-__all__ = ["Rulings"]
+__all__ = ["Ruling", "Rulings"]
 
 # Feedback with more words of its own than these explains, and names no choice.
 _ANSWER_WORDS = 2
@@ -34,7 +34,7 @@ _TURNING_TEXT = """
 """
 _TURNING = frozenset(_TURNING_TEXT.split())
 
-_Ruling = tuple[frozenset[str], frozenset[str]]
+Ruling = tuple[frozenset[str], frozenset[str]]
 """What a lesson is about, and which answer it asks for."""
 
 
@@ -83,9 +83,9 @@ class Rulings:
         Those that ask for other answers contradict each other where they are about the same. One
         that is about the same and more is an exception.
         """
-        same: dict[_Ruling, list[int]] = {}
+        same: dict[Ruling, list[int]] = {}
         for number, text in enumerate(texts, start=1):
-            about, asked = self._ruling(text)
+            about, asked = self.of_lesson(text)
             if about and asked in self.choices:
                 same.setdefault((about, asked), []).append(number)
         opposed: list[list[int]] = []
@@ -103,7 +103,7 @@ class Rulings:
         groups = [numbers for numbers in same.values() if len(numbers) > 1]
         return {"same": groups, "contradictory": opposed, "narrower": narrower}
 
-    def _ruling(self, text: str) -> _Ruling:
+    def of_lesson(self, text: str) -> Ruling:
         """Return what a text rules; nothing where a word or a number may turn or bound it."""
         words = _words(text)
         asked = words & frozenset().union(*self.choices)
@@ -111,6 +111,16 @@ class Rulings:
         if words & _TURNING or any(map(str.isdigit, "".join(subject))):
             return frozenset(), frozenset()
         return frozenset(subject & self.subjects), frozenset(asked)
+
+    def of_example(self, item: Reflection) -> Ruling:
+        """Return what an example is about, and its answer; none where it names several."""
+        inputs = ends(" ".join(texts_in(item.record.get("Inputs"))))
+        words = _words(ends(" ".join(texts_in(item.record.get("Generated Outputs")))))
+        if not item.perfect:
+            words = _words(ends(feedback_text(item))) - words
+        choices = {choice for choice in self.choices if choice <= words - _words(inputs)}
+        answer = choices.pop() if len(choices) == 1 else frozenset[str]()
+        return frozenset(subject_words(inputs) & self.subjects), answer
 
 
 def _is_rare(holders: int, examples: int) -> bool:

@@ -80,7 +80,7 @@ class Posterior(Weigher):
         standings = {
             lesson.id: Standing(
                 "retired",
-                f"it harmed {_count_examples(lesson.harmful)} and helped {lesson.helpful}",
+                f"{_count_examples(lesson.harmful)} against it and {lesson.helpful} for it",
             )
             for lesson in book.lessons
             if not lesson.decided and lesson.harmful - lesson.helpful >= self.leave_at

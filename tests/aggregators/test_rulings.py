@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from combee_dspy.aggregators import ReferenceScan
+from combee_dspy.aggregators._opposing import find_opposed
 from combee_dspy.aggregators._rulings import Rulings
 from combee_dspy.edits import Contradict, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import FailedCall, Reflection
+from combee_dspy.weighers import Posterior
 from tests.aggregators.doubles import World
 
 ROWS = [
@@ -158,3 +160,64 @@ def test_a_host_that_relates_later_shows_the_examples():
     context = replace(world.context, reflections=tuple(reflections()))
     assert asyncio.run(scan.relate([RIVAL], world.context)) == ()
     assert asyncio.run(scan.relate([RIVAL], context)) == (Contradict(ids(INVOICE, RIVAL)),)
+
+
+PLACES = ("Oslo", "Turin", "Lima")
+MANY = [
+    (f"a {thing} from {place}, desk {number}", f"The queue is {queue}.")
+    for number in range(3)
+    for place in PLACES
+    for thing, queue in (("invoice", "billing"), ("parcel", "freight"), ("letter", "post"))
+]
+OF_A_PLACE = "What comes from Oslo is freight."
+RIGHT = ("Every invoice goes to billing.", "Parcels are freight.", "Any letter is for post.")
+
+
+def opposed(rows, lessons, perfect=()):
+    """Return the lessons that the words of rows speak against."""
+    read = [
+        replace(item, example_id=f"row {item.index}", perfect=item.index in perfect)
+        for item in reflections(rows)
+    ]
+    book = Book().add([Taught(text, sources) for text, sources in lessons.items()], 0)
+    texts = {lesson.id: lesson.text for lesson in book.lessons}
+    return [texts[credit.lesson] for credit in find_opposed(book.lessons, read)]
+
+
+def taught_by(text):
+    return tuple(f"row {place}" for place, (_, feedback) in enumerate(MANY) if text in feedback)
+
+
+TAUGHT = dict(zip(RIGHT, map(taught_by, ("billing", "freight", "post")), strict=True))
+
+
+def test_a_line_about_a_word_that_decides_nothing_is_opposed_by_the_examples_that_hold_it():
+    assert opposed(MANY, {**TAUGHT, OF_A_PLACE: ("row 1",)}) == [OF_A_PLACE]
+
+
+def test_an_exception_and_the_examples_of_exceptions_speak_against_nothing():
+    rows = [*MANY, *(("a torn parcel from Oslo", "The queue is claims."),) * 6]
+    torn = tuple(f"row {place}" for place in range(len(MANY), len(rows)))
+    assert not opposed(rows, {**TAUGHT, RIGHT[1]: ("row 1",), TORN: torn})
+    assert not opposed(MANY, {**TAUGHT, "A parcel from Oslo is for post.": ("row 1",)})
+
+
+def test_feedback_that_names_one_of_several_demands_speaks_against_no_lesson():
+    demands = {"invoice": "billing", "Oslo": "freight", "red": "post"}
+    rows = [("a red invoice from Oslo", f"Add {wanted}.") for wanted in demands.values()] * 6
+    plain = [("a letter from Lima", "Add claims.")] * 18
+    lessons = {
+        f"For {cue} add {wanted}.": tuple(f"row {place}" for place in range(number, 18, 3))
+        for number, (cue, wanted) in enumerate(demands.items())
+    }
+    assert not opposed([*rows, *plain], {**lessons, "For red add billing.": ("row 0",)})
+
+
+def test_a_line_that_the_examples_oppose_leaves_the_prompt():
+    book = Book().add([Taught(*lesson) for lesson in {**TAUGHT, OF_A_PLACE: ("row 1",)}.items()], 0)
+    read = [replace(item, example_id=f"row {item.index}") for item in reflections(MANY)]
+    world = World(script(NOTHING), book=book, related_later=True)
+    context = replace(world.context, reflections=tuple(read))
+    edits = asyncio.run(ReferenceScan().relate([OF_A_PLACE], context))
+    after = Posterior().applied(book.edit(edits).book)
+    assert {lesson.text for lesson in after.lessons if lesson.state == "retired"} == {OF_A_PLACE}

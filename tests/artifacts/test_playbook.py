@@ -294,7 +294,7 @@ def test_judgements_are_counted_once_an_example_and_what_harms_is_retired():
     text = Playbook(sections=SHORT).serve(TEXT, book)
     more = [replace(item, example_id=f"other-{item.index}") for item in insights(7, **tags)]
     book = book_after(service.learn(more, Union(), text), more, text)
-    assert "it harmed 10 examples and helped 4" in book.lessons[0].reason
+    assert "10 examples against it and 4 for it" in book.lessons[0].reason
     assert [bullet.id for bullet in read_text(Playbook().serve(text, book)).bullets] == ["str-2"]
 
 
