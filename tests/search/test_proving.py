@@ -75,6 +75,7 @@ class Bench:
     bought: list[tuple[str, int]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     tested: list[LessonTested] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.validation = [
@@ -103,7 +104,12 @@ class Bench:
         self.members.append(Member(len(self.members), text, tuple(parents), step, scores))
         return self.members[-1]
 
-    def prove(self, books: Books, lines: Sequence[str]) -> Candidate:
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def prove(
+        self, books: Books, lines: Sequence[str], newest: Sequence[str] | None = None
+    ) -> Candidate:
         """Test a text that shows some lines; return the last text that joins the pool."""
 
         async def run() -> None:
@@ -111,7 +117,8 @@ class Bench:
                 self.join(text, (), step, await self.validate(text, self.validation, step))
             pool = cast("Any", self)
             proving = Proving(pool, books, lambda _old, _new: True)
-            await proving.prove(text, dict(books.now))
+            newer = text if newest is None else text_of(newest)
+            await proving.prove(newer, dict(books.now))
 
         asyncio.run(run())
         return self.members[-1].candidate
@@ -222,6 +229,17 @@ def test_a_small_budget_confirms_a_change_on_the_rows_that_it_may_concern() -> N
     text = bench.prove(books_of(LINES, [MEND]), LINES)
     assert MEND in lines_of(text)
     assert len({row for bought, row in bench.bought if bought == text.id}) < 20
+
+
+@pytest.mark.parametrize(("room", "rows"), [(2, 6), (3, 3), (5, 5), (6, 6)])
+def test_the_last_text_runs_on_the_rows_that_are_left_if_they_are_half_of_all(
+    room: int, rows: int
+) -> None:
+    bench = Bench(lambda lines, row: float("Rule 2" not in lines), room=room)
+    text = bench.prove(books_of(LINES), LINES, newest=LINES[:2])
+    assert len(bench.members[-1].scores) == rows
+    assert lines_of(text) == list(LINES if room < 3 else LINES[:2])
+    assert bool(bench.warned) is (2 < room < 6)
 
 
 @pytest.mark.parametrize("spoiled", [0, 1, 2])
