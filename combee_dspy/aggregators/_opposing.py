@@ -33,7 +33,7 @@ class _Claim:
 
     lesson: BookLesson
     about: frozenset[str]
-    asked: frozenset[str]
+    wanted: frozenset[str]
 
 
 def find_opposed(
@@ -49,13 +49,13 @@ def find_opposed(
     read = [item for item in examples[-_EXAMPLES:] if item.example_id]
     rulings = Rulings.of(read)
     rows = {item.example_id or "": rulings.of_example(item) for item in read}
-    asked = {example: ruling for example, ruling in rows.items() if ruling[1]}
+    wanted = {example: ruling for example, ruling in rows.items() if ruling[1]}
     claims = [
         _Claim(lesson, *ruling)
         for lesson in lessons
         if not lesson.decided and all(ruling := rulings.of_lesson(lesson.text))
     ]
-    opposed = {claim.lesson.id: _oppose(claim, claims, asked) for claim in claims}
+    opposed = {claim.lesson.id: _oppose(claim, claims, wanted) for claim in claims}
     taught = [claim.lesson for claim in claims if len(claim.lesson.sources) >= _TAUGHT]
     sources = sum(len(lesson.sources) for lesson in taught)
     against = sum(len(opposed[lesson.id]) for lesson in taught)
@@ -72,15 +72,15 @@ def find_opposed(
 def _oppose(
     claim: _Claim,
     claims: Sequence[_Claim],
-    asked: Mapping[str, tuple[frozenset[str], frozenset[str]]],
+    wanted: Mapping[str, tuple[frozenset[str], frozenset[str]]],
 ) -> set[str]:
     """Return the examples that hold what a claim is about, and ask for something else."""
     exceptions = [other for other in claims if claim.about < other.about]
     return {
         example
-        for example, (about, choice) in asked.items()
+        for example, (about, choice) in wanted.items()
         if claim.about <= about
-        and choice != claim.asked
+        and choice != claim.wanted
         and example not in claim.lesson.sources
-        and not any(other.about <= about and other.asked == choice for other in exceptions)
+        and not any(other.about <= about and other.wanted == choice for other in exceptions)
     }

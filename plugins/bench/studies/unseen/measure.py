@@ -80,9 +80,9 @@ def main() -> None:
                     row = run(name, method, int(budget), int(seed))
                     with chosen.out.open("a") as lines:
                         lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-                    shown = f"{row['heldout']:.3f}, {row['seconds']:.1f} s"
+                    result = f"{row['heldout']:.3f}, {row['seconds']:.1f} s"
                     typer.echo(
-                        f"{name} {seed} {method} {budget}: {shown} {row.get('error', '')[:90]}"
+                        f"{name} {seed} {method} {budget}: {result} {row.get('error', '')[:90]}"
                     )
 
 

@@ -23,8 +23,8 @@ def judge(gold: Any, pred: Any) -> float:
     """Return the clean score of a held-out row: the share of what was asked that is right."""
     scores = []
     for field in (name for name in pred.toDict() if name in gold and name != "question"):
-        wanted, made = set(gold[field].split(", ")), set(str(pred[field]).split(", "))
-        scores.append(max(0.0, len(wanted & made) / len(wanted) - 0.2 * len(made - wanted)))
+        wanted, answered = set(gold[field].split(", ")), set(str(pred[field]).split(", "))
+        scores.append(max(0.0, len(wanted & answered) / len(wanted) - 0.2 * len(answered - wanted)))
     if "next_tool_name" in gold:
         return float(pred.answer == f"{gold.next_tool_name}-ok")
     if "topic" in gold:
@@ -46,11 +46,11 @@ def score_plainly(
     gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Right or wrong; one label in ten is wrong."""
-    shown = gold.answer
+    label = gold.answer
     if random.Random(gold.question).random() < 0.1:  # noqa: S311
-        shown = f"M{random.Random(gold.question + 'x').randrange(11, 23)}"  # noqa: S311
-    score = float(pred.answer == shown)
-    feedback = "Right." if score else f"Got {pred.answer}, expected {shown}."
+        label = f"M{random.Random(gold.question + 'x').randrange(11, 23)}"  # noqa: S311
+    score = float(pred.answer == label)
+    feedback = "Right." if score else f"Got {pred.answer}, expected {label}."
     return dspy.Prediction(score=score, feedback=feedback)
 
 
@@ -84,11 +84,11 @@ def score_style(
     gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """A noisy share of the demands that are met, less what nobody asked for."""
-    wanted, made = set(gold.answer.split(", ")), set(str(pred.answer).split(", "))
-    share = len(wanted & made) / len(wanted) - 0.2 * len(made - wanted - {"nothing"})
+    wanted, answered = set(gold.answer.split(", ")), set(str(pred.answer).split(", "))
+    share = len(wanted & answered) / len(wanted) - 0.2 * len(answered - wanted - {"nothing"})
     chance = random.Random(f"{gold.question} {pred.answer}")  # noqa: S311
     score = min(1.0, max(0.0, share + chance.gauss(0, 0.15)))
-    missing = sorted(wanted - made)
+    missing = sorted(wanted - answered)
     feedback = f"Expected {chance.choice(missing)} in it." if missing else "Right."
     return dspy.Prediction(score=score, feedback=feedback)
 

@@ -130,8 +130,8 @@ def _in_context(topics: Iterable[str], regions: Sequence[str]) -> tuple[Rule, ..
 
 
 def _write_japanese(task: Task, source: random.Random, rule: Rule) -> dspy.Example:
-    one, two = source.sample(task.fillers, 2)
-    text = f"受付{source.randrange(10_000)}番、{one}にて{rule.cues[0]}について{two}から連絡あり"
+    here, there = source.sample(task.fillers, 2)
+    text = f"受付{source.randrange(10_000)}番、{here}にて{rule.cues[0]}について{there}から連絡あり"
     return _example(task, text)
 
 
