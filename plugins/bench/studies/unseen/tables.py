@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 import typer
 from scipy.stats import t
 
+_METHODS = ("untouched", "gepa", "combee")
 _Runs = dict[tuple[str, int], dict[str, dict[int, dict[str, float]]]]
 """By task and budget, by method, by seed."""
 
@@ -40,9 +41,11 @@ def main() -> None:
     )
     typer.echo("| --- | ---: | ---: | ---: | ---: | --- | --- | --- | --- |")
     for (task, budget), methods in runs.items():
-        seeds = sorted(set.intersection(*(set(rows) for rows in methods.values())))
+        seeds = sorted(set.intersection(*(set(methods[method]) for method in _METHODS)))
+        if not seeds:
+            continue
         score = {
-            method: [rows[seed]["heldout"] for seed in seeds] for method, rows in methods.items()
+            method: [methods[method][seed]["heldout"] for seed in seeds] for method in _METHODS
         }
         pair = ("gepa", "combee")
         below = ", ".join(
