@@ -9,7 +9,7 @@ from combee_dspy.lessons import read_section
 from combee_dspy.testing import ScriptedLM
 from combee_dspy.traces import Selection
 from combee_strategist.live import Gate, Learning, _learner
-from plugins.strategist.tests.lives import GOODS, reader_answer
+from plugins.strategist.tests.lives import GOODS, metric, reader_answer
 
 
 def actions(decisions):
@@ -64,6 +64,26 @@ def test_labels_become_lessons_and_lessons_reach_production(desk):
     # What the old version got wrong during the trial brings nothing that the new one lacks.
     here.clock.pass_hours(30)
     assert moves(here.live.tick()) == []
+
+
+def test_no_key_that_a_metric_or_a_caller_says_reaches_a_file(desk):
+    keys = ("ghp_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "glpat-" + "x1Y2z3A4b5C6d7E8f9G0")
+
+    def leaky(*arguments):
+        score = metric(*arguments)
+        return dspy.Prediction(score=score.score, feedback=f"{score.feedback} {keys[0]}")
+
+    here = desk(metric=leaky)
+    for name in GOODS:
+        here.server(question=f"{keys[1]} code for {name}?", request_id=name)
+        here.server.feedback(name, code=here.rules[name], comment=keys[0])
+    assert "propose" in actions(here.live.tick())
+    trial(here)
+    assert "promote" in actions(here.live.tick())
+    files = [path for path in here.live._setup.home.rglob("*") if path.is_file()]
+    assert any(path.name == "journal.sqlite-wal" for path in files)
+    held = {path.name for path in files for key in keys if key.encode() in path.read_bytes()}
+    assert not held
 
 
 def test_what_teaches_gates_nothing_and_what_gates_teaches_nothing(desk):

@@ -155,7 +155,7 @@ class LearnerLog:
                 example = as_example(trace)
                 output = await_here(setup.metric(example, prediction, None, None, None))
                 score, feedback, _ = read_score(output)
-                value = {"score": score, "feedback": feedback}
+                value = {"score": score, "feedback": scrub(feedback)}
             except Exception as error:  # noqa: BLE001 - a metric of the user's, on a hostile text
                 logger.warning(
                     "live %s: a label was not scored: %s", setup.name, scrub(repr(error))

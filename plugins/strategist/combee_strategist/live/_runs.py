@@ -11,6 +11,7 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Effect, RunLog
+from combee_dspy.lms.redact import scrub
 from combee_dspy.rollouts import Fixed, RolloutJob, Slots, Threads
 from combee_dspy.search import Candidate, in_own_loop
 from combee_strategist.live._budget import DayBudget
@@ -105,12 +106,12 @@ class GateRuns:
         self._budget.give_back(sum(reserved), usage)
         tokens = sum(call.prompt_tokens + call.completion_tokens for call in usage)
         self._largest = max(self._largest, tokens)
-        now = self._setup.clock()
+        now, failure = self._setup.clock(), rollout.error
         await self._log.keep(
             Effect(
                 key,
                 "rollout",
-                {"score": rollout.score, "feedback": rollout.feedback},
+                {"score": rollout.score, "feedback": scrub(rollout.feedback)},
                 "task",
                 "gate",
                 self._session,
@@ -118,7 +119,7 @@ class GateRuns:
                 example=job.example_id,
                 split="gate",
                 score=rollout.score,
-                error=rollout.error,
+                error=None if failure is None else scrub(failure),
                 failed_in=rollout.failed_in,
                 started=now,
                 ended=now + rollout.seconds,
