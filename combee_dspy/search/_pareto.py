@@ -163,6 +163,13 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
                 self._turns.add_child(parent.index)
                 accepted = True
                 self._gepa.callbacks.accepted(member, result)
+                # Where nothing is validated, both are NaN, and neither is worse.
+                passed = not member.mean < self.pool.members[parent.index].mean
+            else:
+                passed = False
+            self.proposer.shares.judge(
+                step, result.child.candidate, parent.candidate, passed=passed
+            )
         self._progress.append(UpdateView(self.pool.best.mean, step in self._restarted))
         self._gepa.end_iteration(accepted=accepted)
 

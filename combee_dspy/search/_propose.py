@@ -48,7 +48,7 @@ class Proposer:
         self._settings, self._emit = self._task.settings, self.contexts.effects.log.emit
         self._operators, self._diversity = self._settings.operators, self._settings.diversity
         self.labels = _labels(self._operators)
-        self._archive, self._shares = Archive(self._diversity), Shares()
+        self._archive, self.shares = Archive(self._diversity), Shares(self._settings.staleness)
         texts = self._task.seed.texts
         described = {
             name: decode_fields(texts.get(fields_key(name), "")) for name in self._task.components
@@ -66,7 +66,7 @@ class Proposer:
         """
         step = learned.plan.step
         shares = {
-            component: self._shares.offer(component, base, lessons, self.books.now[component])
+            component: self.shares.offer(step, component, base, lessons, self.books.now[component])
             for component, lessons in learned.lessons.items()
         }
         inputs = self._inputs(learned, base, shares)
@@ -105,7 +105,7 @@ class Proposer:
         """Note which lessons a child holds."""
         edited = shares if self._operators[operator].needs_lessons else {}
         more = {name: share for name, share in edited.items() if name in child.components}
-        self._shares.note(child.candidate, base, more)
+        self.shares.note(child.candidate, base, more)
 
     def _order(self, count: int, step: int) -> list[int]:
         """Draw the order of operators; where there are fewer than children, again and again."""

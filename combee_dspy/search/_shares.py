@@ -40,18 +40,27 @@ class Shares:
 
     Candidates are compared with each other, so they have to differ: were all lessons in every
     child, one that harms would be in each. A parent lacks what its siblings learned, and what only
-    a child that was refused did: such lessons are offered to children, the latest first. Takes one
-    update at a time, in order, so that a run that goes on, or is replayed, offers the same.
+    a child that was refused did: such lessons are offered to children, the latest first. What came
+    into a child that was worse than its parent is offered no more, unless it came into another that
+    was not: rows that fail teach the good lines of it again.
+
+    Takes one update at a time, in order. Update i knows how children of updates up to i − 1 −
+    staleness did, so that a run that goes on, or is replayed, offers the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, staleness: int) -> None:
+        self._staleness = staleness
+        self._judged: list[tuple[int, Candidate, Candidate, bool]] = []  # in the order of updates
         self._held: dict[str, Mapping[str, frozenset[str]]] = {}  # by candidate and component
         self._offers: Counter[tuple[str, str]] = Counter()  # by component and lesson
 
-    def offer(self, component: str, parent: Candidate, lessons: Lessons, book: Book) -> Share:
+    def offer(
+        self, update: int, component: str, parent: Candidate, lessons: Lessons, book: Book
+    ) -> Share:
         """Return what the children that an update makes of a parent may hold; each offer counts.
 
         Args:
+            update: Its number.
             component: Whose lessons.
             parent: The candidate that is edited.
             lessons: What the update taught.
@@ -69,7 +78,10 @@ class Shares:
         ids |= _in_their_place(ids, book)
         offered = []
         if lessons.rewrite is None:  # what wrote a whole text leaves no room for more
-            offered = [lesson for lesson in self._open(component, book) if lesson.id not in ids]
+            closed = ids | {
+                home[wording] for wording in self._doubted(update, component) if wording in home
+            }
+            offered = [lesson for lesson in self._open(component, book) if lesson.id not in closed]
             fitting = set(fit_lines((lesson.text for lesson in offered), _MOST_OFFERED))
             offered = [lesson for lesson in offered if lesson.text in fitting]
         self._offers.update((component, lesson.id) for lesson in offered)
@@ -84,6 +96,19 @@ class Shares:
         """Note that a child holds its parent's lessons, and those of the components it edited."""
         edited = {component: share.ids for component, share in shares.items()}
         self._held.setdefault(child.id, {**self._of(parent), **edited})
+
+    def judge(self, update: int, child: Candidate, parent: Candidate, *, passed: bool) -> None:
+        """Note whether a child of an update was no worse than its parent."""
+        self._judged.append((update, child, parent, passed))
+
+    def _doubted(self, update: int, component: str) -> set[str]:
+        """Return the lessons that came into children that were worse, and into no others."""
+        came: dict[bool, set[str]] = {True: set(), False: set()}
+        for step, child, parent, passed in self._judged:
+            if step < update - self._staleness:
+                before = self._of(parent).get(component, frozenset())
+                came[passed] |= self._of(child).get(component, frozenset()) - before
+        return came[False] - came[True]
 
     def _of(self, candidate: Candidate) -> Mapping[str, frozenset[str]]:
         return self._held.get(candidate.id, {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from combee_dspy.edits import Contradict, Restore, Retire
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import Lesson, Lessons
@@ -30,7 +32,7 @@ def book_of(updates: Iterable[int], length: int = 1) -> Book:
 def offer(shares: Shares, parent: Candidate, update: int, component: str = "self") -> Share:
     """Make the share of an update that teaches its lesson, in a book of all updates so far."""
     taught = Lessons(component, (Lesson(text_of(update), (0,)),))
-    return shares.offer(component, parent, taught, book_of(range(update + 1)))
+    return shares.offer(update, component, parent, taught, book_of(range(update + 1)))
 
 
 def updates_in(lessons: Iterable[str]) -> list[int]:
@@ -42,7 +44,7 @@ def taught_by(share: Share) -> list[int]:
 
 
 def test_a_child_is_offered_what_its_parent_lacks_the_latest_first() -> None:
-    shares = Shares()
+    shares = Shares(0)
     offer(shares, STUDENT, 0)
     offer(shares, STUDENT, 1)
     share = offer(shares, STUDENT, 2)
@@ -52,7 +54,7 @@ def test_a_child_is_offered_what_its_parent_lacks_the_latest_first() -> None:
 
 
 def test_what_two_children_were_offered_is_offered_to_no_third() -> None:
-    shares = Shares()
+    shares = Shares(0)
     for update in range(3):
         offer(shares, STUDENT, update)
     share = offer(shares, STUDENT, 3)
@@ -61,7 +63,7 @@ def test_what_two_children_were_offered_is_offered_to_no_third() -> None:
 
 
 def test_children_keep_what_they_hold_and_are_not_offered_it_again() -> None:
-    shares = Shares()
+    shares = Shares(0)
     offer(shares, STUDENT, 0)
     shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 1)})
     share = offer(shares, CHILD, 2)
@@ -72,14 +74,43 @@ def test_children_keep_what_they_hold_and_are_not_offered_it_again() -> None:
 
 
 def test_a_child_of_which_no_lesson_was_made_is_offered_those_of_its_update() -> None:
-    shares = Shares()
+    shares = Shares(0)
     offer(shares, STUDENT, 0)
     shares.note(CHILD, STUDENT, {})
     assert taught_by(offer(shares, CHILD, 1)) == [1, 0]
 
 
+@pytest.mark.parametrize(("staleness", "offered"), [(0, [2, 1]), (1, [2, 1, 0])])
+def test_what_came_into_a_child_that_was_worse_is_offered_no_more(
+    staleness: int, offered: list[int]
+) -> None:
+    shares = Shares(staleness)
+    shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 0)})
+    shares.judge(1, CHILD, STUDENT, passed=False)
+    assert taught_by(offer(shares, STUDENT, 2)) == offered, "update 2 may not know of update 1"
+
+
+def test_a_lesson_is_offered_that_came_into_one_child_that_was_no_worse() -> None:
+    shares = Shares(0)
+    for child, passed in ((CHILD, False), (GRANDCHILD, True)):
+        share = shares.offer(
+            0, "self", STUDENT, Lessons("self", (Lesson(text_of(0)),)), book_of([0])
+        )
+        shares.note(child, STUDENT, {"self": share})
+        shares.judge(0, child, STUDENT, passed=passed)
+    assert taught_by(offer(shares, STUDENT, 2)) == [2, 1, 0]
+
+
+def test_a_child_is_not_judged_by_what_its_parent_held() -> None:
+    shares = Shares(0)
+    shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 0)})
+    shares.note(GRANDCHILD, CHILD, {"self": offer(shares, CHILD, 1)})
+    shares.judge(1, GRANDCHILD, CHILD, passed=False)
+    assert taught_by(offer(shares, STUDENT, 2)) == [2, 0]
+
+
 def test_each_component_has_offers_of_its_own() -> None:
-    shares = Shares()
+    shares = Shares(0)
     offer(shares, STUDENT, 0, "other")
     for update in range(4):
         offer(shares, STUDENT, update)
@@ -88,35 +119,35 @@ def test_each_component_has_offers_of_its_own() -> None:
 
 def test_what_is_offered_stays_short() -> None:
     book, taught = book_of(range(6), length=60), Lessons("self", (Lesson(text_of(5, 60)),))
-    shares = Shares()
-    assert taught_by(shares.offer("self", STUDENT, taught, book)) == [5, 4]
-    assert taught_by(shares.offer("self", STUDENT, taught, book)) == [5, 4]
-    assert taught_by(shares.offer("self", STUDENT, taught, book)) == [5, 3], "there was no room"
+    shares = Shares(0)
+    assert taught_by(shares.offer(6, "self", STUDENT, taught, book)) == [5, 4]
+    assert taught_by(shares.offer(6, "self", STUDENT, taught, book)) == [5, 4]
+    assert taught_by(shares.offer(6, "self", STUDENT, taught, book)) == [5, 3], "there was no room"
 
 
 def test_beside_a_whole_new_text_nothing_is_offered() -> None:
     whole = Lessons("self", rewrite="Answer in one word.")
-    share = Shares().offer("self", STUDENT, whole, book_of(range(2)))
+    share = Shares(0).offer(2, "self", STUDENT, whole, book_of(range(2)))
     assert share.lessons == whole
 
 
 def test_a_line_leaves_with_its_lesson_and_comes_back_with_it() -> None:
-    shares, first = Shares(), lesson_id(text_of(0))
+    shares, first = Shares(0), lesson_id(text_of(0))
     shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 0)})
     for edit, state in ((Retire(first, "It harms."), "retired"), (Restore(first, ""), "served")):
         book = book_of(range(2)).edit([edit]).book
-        lesson = shares.offer("self", CHILD, Lessons("self"), book).book.find(first)
+        lesson = shares.offer(2, "self", CHILD, Lessons("self"), book).book.find(first)
         assert lesson is not None and lesson.state == state
 
 
 def test_a_child_holds_what_took_the_place_of_its_lesson() -> None:
-    shares = Shares()
+    shares = Shares(0)
     shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 0)})
     first, second = lesson_id(text_of(0)), lesson_id(text_of(1))
     for _ in range(2):
         offer(shares, STUDENT, 1)
     for _ in range(2):
-        shares.offer("self", STUDENT, Lessons("self"), book_of(range(2)))
+        shares.offer(2, "self", STUDENT, Lessons("self"), book_of(range(2)))
     edits = [Contradict((first, second)), Retire(first, "Rows are right without it.")]
-    share = shares.offer("self", CHILD, Lessons("self"), book_of(range(2)).edit(edits).book)
+    share = shares.offer(2, "self", CHILD, Lessons("self"), book_of(range(2)).edit(edits).book)
     assert [lesson.born for lesson in share.book.served] == [-1, 1]
