@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Literal, NamedTuple
 
@@ -92,10 +92,10 @@ def run(options: DriftOptions) -> Iterator[DriftRow]:
                     alarms = _alarms(rows, rule)
                     whole = sum(entire for _, _, entire in alarms)
                     yield DriftRow(name, seed, len(alarms), whole)
+    worlds = [_labelled_world(seed, options.requests) for seed in options.seeds]
     for sliced in (False, True):
         for better in (False, True):
-            for seed in options.seeds:
-                world = make_world(seed, options.requests)
+            for seed, world in zip(options.seeds, worlds, strict=True):
                 yield _fortnight(world, seed, rule, sliced=sliced, better=better)
 
 
@@ -136,6 +136,13 @@ def _unchanged(
         row = _row(number, at, slice_, version, right=stream.random() < right)
         rows.append(_Labelled(row, version))
     return rows
+
+
+def _labelled_world(seed: int, requests: int) -> World:
+    """Return a world with its labelled requests alone."""
+    world = make_world(seed, requests)
+    labelled = [request for request in world.requests if request.label_at is not None]
+    return replace(world, requests=labelled)
 
 
 def _fortnight(world: World, seed: int, rule: Rule, *, sliced: bool, better: bool) -> DriftRow:

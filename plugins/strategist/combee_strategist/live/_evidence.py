@@ -96,42 +96,67 @@ def drifted(rows: Sequence[ServedRow], known: Mapping[str, float], serving: str)
     for row in rows:
         if row.at >= known.get(row.slice, 0.0):
             by_slice[row.slice].append(row)
-    drifts = []
+    parts = list[tuple[str, list[ServedRow]]]()
     for name, members in sorted(by_slice.items()):
         own = [row for row in members if row.trace.prompt == serving]
         # Of one version all are its own.
-        parts = (members,) if len(own) == len(members) else (members, own)
-        falls = [fall for part in parts if (fall := _fall(part)) is not None]
-        clearest = min(falls, key=lambda fall: fall.chance, default=None)
-        if clearest is not None and clearest.chance <= _CHANCE:
-            whole = any(fall.whole for fall in falls)
+        parts += [
+            (name, part) for part in ([members] if len(own) == len(members) else [members, own])
+        ]
+    falls: dict[str, list[_Fall]] = defaultdict(list)
+    for (name, _), fall in zip(parts, _falls([part for _, part in parts]), strict=True):
+        if fall is not None:
+            falls[name].append(fall)
+    drifts = []
+    for name, of_slice in falls.items():
+        clearest = min(of_slice, key=lambda fall: fall.chance)
+        if clearest.chance <= _CHANCE:
+            whole = any(fall.whole for fall in of_slice)
             drifts.append(Drift(name, clearest.since, clearest.why, whole))
     return drifts
 
 
-def _fall(rows: Sequence[ServedRow]) -> _Fall | None:
-    """Return the clearest fall of any window; ``None`` of too few, or without a wrong answer."""
+def _falls(parts: Sequence[Sequence[ServedRow]]) -> list[_Fall | None]:
+    """Return the clearest fall of each part, of any window; ``None`` of too few requests, or
+    without a wrong answer.
+    """
     from scipy import stats
 
-    count, wrong = len(rows), np.cumsum([_is_wrong(row) for row in reversed(rows)])
-    sizes = np.array([size for size in _WINDOWS if size < count], dtype=int)
-    if not len(sizes) or not wrong[-1]:
-        return None
-    right, in_all = sizes - wrong[sizes - 1], count - int(wrong[-1])
-    before, earlier = in_all - right, count - sizes
+    if not parts:
+        return []
+    cuts = [_cut(part) for part in parts]
+    # At once: that takes little longer than of one part.
+    sizes, right, count, in_all = (np.concatenate(column) for column in zip(*cuts, strict=True))
     chances = stats.hypergeom.cdf(right, count, in_all, sizes)
     refuted = stats.binom.cdf(right, sizes, 0.5) <= _CHANCE_WHOLE
-    place = int(chances.argmin())
-    size = int(sizes[place])
-    latest = [row for row in rows[-size:] if _is_wrong(row)]
-    if not latest:
-        return None
-    return _Fall(
-        float(chances[place]),
-        latest[0].at,
-        f"{right[place]} of the last {size} are right, {before[place]} of {earlier[place]} before",
-        whole=bool((refuted & (before > earlier / 2)).any()),
-    )
+    before, earlier = in_all - right, count - sizes
+    whole = refuted & (before > earlier / 2)
+    falls, begin = list[_Fall | None](), 0
+    for part, cut in zip(parts, cuts, strict=True):
+        places = range(begin, begin + len(cut[0]))
+        begin = places.stop
+        place = min(places, key=lambda place: float(chances[place]), default=None)
+        latest = [] if place is None else [row for row in part[-sizes[place] :] if _is_wrong(row)]
+        if place is None or not latest:
+            falls.append(None)
+            continue
+        why = (
+            f"{right[place]} of the last {sizes[place]} are right,"
+            f" {before[place]} of {earlier[place]} before"
+        )
+        entire = bool(whole[places.start : places.stop].any())
+        falls.append(_Fall(float(chances[place]), latest[0].at, why, entire))
+    return falls
+
+
+def _cut(rows: Sequence[ServedRow]) -> tuple[np.ndarray, ...]:
+    """Return, of each window, its size, how many are right in it, and of all, how many there are
+    and how many are right.
+    """
+    count, wrong = len(rows), np.cumsum([0, *(_is_wrong(row) for row in reversed(rows))])
+    sizes = np.array([size for size in _WINDOWS if size < count], dtype=int)
+    all_right = np.full(len(sizes), count - wrong[-1])
+    return sizes, sizes - wrong[sizes], np.full(len(sizes), count), all_right
 
 
 def moved(rows: Sequence[ServedRow], since: float) -> list[str]:
