@@ -135,6 +135,42 @@ def test_what_is_promoted_by_hand_after_a_roll_back_is_seen(desk):
     assert moves(here.live.tick()) == ["roll back"]
 
 
+def test_of_two_roll_backs_between_ticks_both_retire_their_lines(desk):
+    here = desk()
+    propose_again(here)
+    trial(here)
+    assert "promote" in actions(here.live.tick())
+    registry = here.live._setup.registry()
+    last = registry.at("production")
+    rollback(registry, who="ops", why="pager")
+    rollback(registry, who="ops", why="pager again")
+    decided = here.live.tick()
+    assert [each.version for each in decided if each.action == "roll back"] == [last, 2]
+    book = here.live._learner._log.books["self"]
+    retired = {lesson.text for lesson in book.lessons if lesson.state == "retired"}
+    assert {"the code for ant is Z0", "the code for cup is K2"} <= retired
+    assert "roll back" not in actions(here.live.tick())
+
+
+def test_words_are_heard_once_though_somebody_cuts_the_file(desk):
+    here = desk(approve="human")
+    here.label(*GOODS)
+    here.live.tick()
+    for why in ("first", "second", "third"):
+        here.live.approve(2, who="ada", why=why)
+    here.live.tick()
+    file = here.live._setup.home / "people.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[2:]))
+    here.live.reject(2, who="bob")
+    assert [each.who for each in here.live.tick() if each.line] == ["bob"]
+    file.unlink()
+    here.live.remove("The code for cup is K2.", who="eve")
+    assert [each.who for each in here.live.tick() if each.line] == ["eve"]
+    here.live.close()
+    here.live = here.remake()
+    assert not [each for each in here.live.tick() if each.line]
+
+
 def test_a_trial_goes_on_though_somebody_changes_what_serves(desk):
     here = desk()
     propose_again(here)

@@ -88,8 +88,7 @@ class LiveLearner:
         self._log.close()
 
     def _hear_people(self) -> None:
-        heard = max((decision.line for decision in self._log.decisions), default=0)
-        for answer in read_answers(self._setup.home, heard):
+        for answer in read_answers(self._setup.home, self._log.decisions):
             self._log.decide(answer)
 
     def _learn(self, registry: Registry) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -220,18 +222,32 @@ def write_answer(home: Path, answer: LiveDecision) -> None:
         OSError: It cannot be written.
     """
     make_folder(home)
-    append_plain(home / _PEOPLE, orjson.dumps(asdict(answer)) + b"\n")
+    # The time tells it from the same words said again.
+    line = orjson.dumps(asdict(replace(answer, at=time.time())))
+    append_plain(home / _PEOPLE, line + b"\n")
 
 
-def read_answers(home: Path, after: int) -> list[LiveDecision]:
-    """Return what people decided behind a line; a line that is still being written is left."""
+def read_answers(home: Path, decisions: Sequence[LiveDecision]) -> list[LiveDecision]:
+    """Return what people decided and no decision carries out; a line that is still being written is
+    left.
+
+    Each line is known by what it says: somebody may cut the file, or put an empty one in its place.
+    """
     if not (home / _PEOPLE).exists():
         return []
-    lines = read_plain(home / _PEOPLE).split(b"\n")[:-1]
-    return [_read(line, number) for number, line in enumerate(lines, 1) if number > after]
+    heard = {item.answer for item in decisions if item.line}
+    # Of journals of before, which knew a line by its number alone.
+    after = max((item.line for item in decisions if not item.answer), default=0)
+    answers = []
+    for number, line in enumerate(read_plain(home / _PEOPLE).split(b"\n")[:-1], 1):
+        digest = hashlib.blake2b(line, digest_size=8).hexdigest()
+        if number > after and digest not in heard:
+            heard.add(digest)
+            answers.append(replace(_read(line), line=number, answer=digest))
+    return answers
 
 
-def _read(text: bytes, line: int) -> LiveDecision:
+def _read(text: bytes) -> LiveDecision:
     try:
         answer = _DECISION.validate_json(text)
     except ValidationError:
@@ -243,5 +259,5 @@ def _read(text: bytes, line: int) -> LiveDecision:
         or not answer.who
         or (answer.version or 0) >= 2**63
     ):
-        return LiveDecision("skip", "a line of people.jsonl cannot be read", line=line)
-    return replace(answer, session=0, line=line)
+        return LiveDecision("skip", "a line of people.jsonl cannot be read")
+    return replace(answer, session=0)

@@ -52,6 +52,7 @@ class LiveDecision(Event):
         who: Who decided, where it was a person; else empty.
         text: The lesson that it is about; empty for none.
         line: The line of ``people.jsonl`` that it carries out; 0 for none.
+        answer: A hash of that line; empty in journals of before.
         since: When a slice drifted.
         at: Unix time by the clock, which the learner fills in.
         entire: Whether all of the slice drifted, so that its rows from before are set aside.
@@ -68,6 +69,7 @@ class LiveDecision(Event):
     since: float = 0.0
     at: float = 0.0
     entire: bool = True
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ as it is, and decides what was carried out already.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from combee_dspy.evaluation import Receipt
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lessons import Retire
@@ -92,21 +95,30 @@ class Shipper:
 
     def _watch_production(self) -> None:
         """See whether servers, or people, moved production since the last decision did."""
-        log, audit = self._log, self.registry.audit()
-        moves = [item for item in log.decisions if item.action in ("promote", "roll back")]
-        lines = [line for line in audit if line["carried_out"] and line["action"] in _MOVES]
+        moves = [item for item in self._log.decisions if item.action in ("promote", "roll back")]
+        lines = [
+            line
+            for line in self.registry.audit()
+            if line["carried_out"] and line["action"] in _MOVES
+        ]
         if not moves or not lines:
             return
-        action, before, after, why = (lines[-1][key] for key in ("action", "from", "to", "why"))
-        if (moves[-1].action, moves[-1].version) in (("promote", after), ("roll back", before)):
-            return
-        if action == "promote":  # by hand, or by a learner that died then
+        seen = [place for place, line in enumerate(lines) if _decides(moves[-1], line)]
+        for line in lines[seen[-1] + 1 :] if seen else lines[-1:]:
+            self._follow(line)
+
+    def _follow(self, line: Mapping[str, Any]) -> None:
+        """Decide what a line of the registry's audit has carried out."""
+        log = self._log
+        before, after, why = line["from"], line["to"], str(line["why"])
+        if line["action"] == "promote":  # by hand, or by a learner that died then
             trial = open_trial(log.decisions)
             if trial is None or trial.version != after:
-                log.decide(LiveDecision("promote", str(why), version=after))
+                log.decide(LiveDecision("promote", why, version=after))
             return
         why = f"version {after} serves again: {why}"
-        session = next((item.session for item in reversed(moves) if item.version == before), 0)
+        promoted = [item for item in log.decisions if item.action == "promote"]
+        session = next((item.session for item in reversed(promoted) if item.version == before), 0)
         self._retire(session, before, why)
         log.decide(LiveDecision("roll back", why, session, before))
 
@@ -245,6 +257,13 @@ class Shipper:
         lines = [line for line in self.registry.audit() if version in (line["from"], line["to"])]
         moves = [line for line in lines if line["action"] in _MOVES] or lines
         return (moves[-1]["who"], moves[-1]["why"]) if moves else ("", "nobody said why")
+
+
+def _decides(decision: LiveDecision, line: Mapping[str, Any]) -> bool:
+    """Return whether a decision is about what a line of the registry's audit has carried out."""
+    if line["action"] == "promote":
+        return (decision.action, decision.version) == ("promote", line["to"])
+    return (decision.action, decision.version) == ("roll back", line["from"])
 
 
 def _evidence(standing: CanaryStatus) -> str:
