@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from combee_dspy.events import Event
 
@@ -19,6 +19,7 @@ __all__ = [
     "answers_to",
     "open_trial",
     "session_of",
+    "undecided",
     "waits",
 ]
 
@@ -228,3 +229,25 @@ def answers_to(proposal: LiveDecision, decisions: Sequence[LiveDecision]) -> lis
 def waits(trial: LiveDecision, decisions: Sequence[LiveDecision]) -> bool:
     """Return whether a trial has ended well and waits for a person."""
     return any(item.action == "wait" and item.version == trial.version for item in decisions)
+
+
+def undecided(
+    moves: Sequence[Mapping[str, Any]], decisions: Sequence[LiveDecision]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the moves of production behind the one that was decided last, none before the first.
+
+    Args:
+        moves: Lines of the registry's audit, oldest first.
+        decisions: All so far, oldest first.
+    """
+    known = [item for item in decisions if item.action in ("promote", "roll back")]
+    if not known:
+        return ()
+    last = (known[-1].action, known[-1].version)
+    seen = [place for place, line in enumerate(moves) if _as_decided(line) == last]
+    return moves[seen[-1] + 1 :] if seen else moves[-1:]
+
+
+def _as_decided(line: Mapping[str, Any]) -> tuple[str, object]:
+    promotes = line["action"] == "promote"
+    return ("promote", line["to"]) if promotes else ("roll back", line["from"])

@@ -34,6 +34,7 @@ from combee_strategist.live._records import (
     answers_to,
     open_trial,
     session_of,
+    undecided,
     waits,
 )
 
@@ -95,16 +96,9 @@ class Shipper:
 
     def _watch_production(self) -> None:
         """See whether servers, or people, moved production since the last decision did."""
-        moves = [item for item in self._log.decisions if item.action in ("promote", "roll back")]
-        lines = [
-            line
-            for line in self.registry.audit()
-            if line["carried_out"] and line["action"] in _MOVES
-        ]
-        if not moves or not lines:
-            return
-        seen = [place for place, line in enumerate(lines) if _decides(moves[-1], line)]
-        for line in lines[seen[-1] + 1 :] if seen else lines[-1:]:
+        lines = self.registry.audit()
+        moves = [line for line in lines if line["carried_out"] and line["action"] in _MOVES]
+        for line in undecided(moves, self._log.decisions):
             self._follow(line)
 
     def _follow(self, line: Mapping[str, Any]) -> None:
@@ -257,13 +251,6 @@ class Shipper:
         lines = [line for line in self.registry.audit() if version in (line["from"], line["to"])]
         moves = [line for line in lines if line["action"] in _MOVES] or lines
         return (moves[-1]["who"], moves[-1]["why"]) if moves else ("", "nobody said why")
-
-
-def _decides(decision: LiveDecision, line: Mapping[str, Any]) -> bool:
-    """Return whether a decision is about what a line of the registry's audit has carried out."""
-    if line["action"] == "promote":
-        return (decision.action, decision.version) == ("promote", line["to"])
-    return (decision.action, decision.version) == ("roll back", line["from"])
 
 
 def _evidence(standing: CanaryStatus) -> str:
