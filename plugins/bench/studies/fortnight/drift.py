@@ -154,12 +154,12 @@ def _fortnight(world: World, seed: int, rule: Rule, *, sliced: bool, better: boo
         (request.label_at, request) for request in world.requests if request.label_at is not None
     ]
     rules = world.launch.truth.rules
-    known = set(rules) if not better else set(sorted(rules)[::2])
+    at_first = set(sorted(rules)[::2]) if better else set(rules)
     arrives = BEGIN + _BETTER_DAY * DAY if better else BEGIN
     rows = []
     for number, (at, request) in enumerate(sorted(labelled, key=lambda item: item[0])):
         name, version = request.row.case.category, "v1" if request.at < arrives else "v2"
-        right = rules[name] == request.row.label and (version == "v2" or name in known)
+        right = rules[name] == request.row.label and (version == "v2" or name in at_first)
         row = _row(number, at, name if sliced else "all", version, right=right)
         rows.append(_Labelled(row, "v1" if at < arrives else "v2"))
     changed = {name for name, code in rules.items() if world.drifted.rules[name] != code}

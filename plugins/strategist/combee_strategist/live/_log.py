@@ -235,14 +235,14 @@ def read_answers(home: Path, decisions: Sequence[LiveDecision]) -> list[LiveDeci
     """
     if not (home / _PEOPLE).exists():
         return []
-    heard = {item.answer for item in decisions if item.line}
+    digests = {item.answer for item in decisions if item.line}
     # Of journals of before, which knew a line by its number alone.
     after = max((item.line for item in decisions if not item.answer), default=0)
     answers = []
     for number, line in enumerate(read_plain(home / _PEOPLE).split(b"\n")[:-1], 1):
         digest = hashlib.blake2b(line, digest_size=8).hexdigest()
-        if number > after and digest not in heard:
-            heard.add(digest)
+        if number > after and digest not in digests:
+            digests.add(digest)
             answers.append(replace(_read(line), line=number, answer=digest))
     return answers
 

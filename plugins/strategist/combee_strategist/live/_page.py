@@ -161,17 +161,17 @@ def _diff(before: str, after: str) -> list[tuple[str, str]]:
     """
     old, new = before.splitlines(), after.splitlines()
     groups = [*difflib.SequenceMatcher(None, old, new, False).get_grouped_opcodes(_AROUND)]
-    rows, shown = list[tuple[str, str]](), 0
+    rows, compared = list[tuple[str, str]](), 0
     for group in groups:
-        rows += _left_out(group[0][1] - shown)
+        rows += _left_out(group[0][1] - compared)
         for kind, first, last, begin, end in group:
             if kind == "equal":
                 rows += [("", line) for line in old[first:last]]
             else:
                 rows += [("−", line) for line in old[first:last]]
                 rows += [("+", line) for line in new[begin:end]]
-        shown = group[-1][2]
-    return rows + _left_out(len(old) - shown)
+        compared = group[-1][2]
+    return rows + _left_out(len(old) - compared)
 
 
 def _left_out(count: int) -> list[tuple[str, str]]:

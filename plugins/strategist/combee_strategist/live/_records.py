@@ -240,10 +240,10 @@ def undecided(
         moves: Lines of the registry's audit, oldest first.
         decisions: All so far, oldest first.
     """
-    known = [item for item in decisions if item.action in ("promote", "roll back")]
-    if not known:
+    earlier = [item for item in decisions if item.action in ("promote", "roll back")]
+    if not earlier:
         return ()
-    last = (known[-1].action, known[-1].version)
+    last = (earlier[-1].action, earlier[-1].version)
     seen = [place for place, line in enumerate(moves) if _as_decided(line) == last]
     return moves[seen[-1] + 1 :] if seen else moves[-1:]
 
