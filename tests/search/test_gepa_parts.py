@@ -239,8 +239,9 @@ def test_weights_and_biases_get_candidates(world: World, monkeypatch: pytest.Mon
     )
     assert logged.pop() == "finished"
     steps = [step for step, data in logged if "val_program_average" in data]
-    assert steps == sorted(set(steps))
-    assert len(steps) > 1
+    # A text that the end tests has its parent's step. W&B refuses a step only if it goes back.
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 1
 
 
 def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> None:
