@@ -12,8 +12,8 @@ from combee_dspy.costs import Meter
 from combee_dspy.records import FailedCall
 from combee_dspy.rollouts._attempt import is_own_cancellation, note_meter
 from combee_dspy.rollouts._fence import fenced, without_marks
-from combee_dspy.rollouts._gepa_answers import read_as_gepa
 from combee_dspy.rollouts._jobs import Answer, CallJob
+from combee_dspy.rollouts._loose_answers import read_loosely
 from combee_dspy.rollouts._run import described_safely, is_interrupt, raise_fault
 
 
@@ -29,7 +29,7 @@ def run_call(job: CallJob) -> Answer:
             try:
                 prediction = call.predictor(**call.inputs)
             except AdapterParseError as error:
-                prediction = read_as_gepa(error) or call.predictor(
+                prediction = read_loosely(error) or call.predictor(
                     **call.inputs, config=call.another_draw()
                 )
             return call.answer(prediction)
@@ -47,7 +47,7 @@ async def arun_call(job: CallJob) -> Answer:
             try:
                 prediction = await call.predictor.acall(**call.inputs)
             except AdapterParseError as error:
-                prediction = read_as_gepa(error) or await call.predictor.acall(
+                prediction = read_loosely(error) or await call.predictor.acall(
                     **call.inputs, config=call.another_draw()
                 )
             return call.answer(prediction)

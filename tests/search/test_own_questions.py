@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import dspy
@@ -11,6 +12,7 @@ from dspy.utils import DummyLM
 from combee_dspy import Combee
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.lms import ConstrainedJSONAdapter, adapter_for, embedded
+from combee_dspy.testing import ScriptedLM
 from tests.slow import slow_but
 from tests.worlds import ANIMALS, World, code_word, examples, metric
 
@@ -67,6 +69,45 @@ def test_answers_in_the_field_of_gepas_proposer_are_read(
 
     assert report.best_score == 1.0 > report.seed_score
     assert not report.failures
+
+
+LINES = "\n".join(f"- {rule}" for rule in RULES)
+NUMBERED = "\n\n".join(f"{number}. {rule}" for number, rule in enumerate(RULES, 1))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```\n{LINES}\n```",
+        f"Here is the new instruction:\n```markdown\nAnswer.\n\n{LINES}\n```\nIt names all words.",
+        f"```json\n{json.dumps(RULES)}\n```",
+        f"Lessons:\n{LINES}",
+        NUMBERED,
+    ],
+)
+def test_a_list_without_its_field_is_read(answer: str) -> None:
+    report = compiled(ScriptedLM(lambda request: answer))
+
+    assert report.best_score == 1.0 > report.seed_score
+    assert not report.failures
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I cannot help with that.",
+        "I cannot:\n- help with that.",
+        f"<think>\n{LINES}",
+        f"[[ ## rules ## ]]\n{LINES}",
+        f'```json\n{{"error": "{RULES[0]}"}}\n```',
+        "```\n```",
+        "```",
+        LINES.replace("\n", "\nPerhaps.\nOr not.\n"),
+    ],
+)
+def test_no_other_text_is_taken_for_an_answer(answer: str) -> None:
+    with pytest.raises(TooManyFailuresError, match="8 of 8 proposer calls unparsed"):
+        compiled(ScriptedLM(lambda request: answer))
 
 
 def test_no_other_field_is_taken_for_an_answer() -> None:
