@@ -107,7 +107,9 @@ def check_verdict(verdict: str | None, remedy: str) -> None:
 
 @functools.cache
 def _note(log_dir: str, reason: str) -> None:
-    logger.warning("%s (%s); see combee diagnose --help", reason, log_dir)
+    logger.warning(
+        "%s (%s): the run goes on; combee diagnose --help says how to find out", reason, log_dir
+    )
 
 
 def warn_of_waste(settings: Settings) -> None:
