@@ -156,6 +156,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             self._gepa.evaluated(learned)
         self._gepa.screened(learned.plan, checked)
         for result in checked:
+            passed = False
             if result.validation is not None:
                 member = self.pool.join(
                     result.child.candidate, (parent.index,), step, result.validation
@@ -165,11 +166,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
                 self._gepa.callbacks.accepted(member, result)
                 # Where nothing is validated, both are NaN, and neither is worse.
                 passed = not member.mean < self.pool.members[parent.index].mean
-            else:
-                passed = False
-            self.proposer.shares.judge(
-                step, result.child.candidate, parent.candidate, passed=passed
-            )
+            self.proposer.shares.judge(step, result.child.candidate, passed=passed)
         self._progress.append(UpdateView(self.pool.best.mean, step in self._restarted))
         self._gepa.end_iteration(accepted=accepted)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from combee_dspy.lessons import Book, BookLesson, lesson_id
@@ -28,11 +28,13 @@ class Share:
         book: The book without the lessons that are not for this child.
         lessons: Those of its update, and then those that it is offered.
         ids: The lessons of this run that are for it, where they are not all.
+        new: Those of them that its parent lacks.
     """
 
     book: Book
     lessons: Lessons
     ids: frozenset[str] = frozenset()
+    new: frozenset[str] = frozenset()
 
 
 class Shares:
@@ -50,8 +52,9 @@ class Shares:
 
     def __init__(self, staleness: int) -> None:
         self._staleness = staleness
-        self._judged: list[tuple[int, Candidate, Candidate, bool]] = []  # in the order of updates
         self._held: dict[str, Mapping[str, frozenset[str]]] = {}  # by candidate and component
+        self._new: dict[str, Mapping[str, frozenset[str]]] = {}  # what its parent lacked
+        self._judged: list[tuple[int, Candidate, bool]] = []
         self._offers: Counter[tuple[str, str]] = Counter()  # by component and lesson
 
     def offer(
@@ -66,21 +69,12 @@ class Shares:
             lessons: What the update taught.
             book: The component's book, with these lessons.
         """
-        home = {wording: lesson.id for lesson in book.lessons for wording in lesson.wordings}
-        ids = {
-            home[wording]
-            for wording in (
-                *self._of(parent).get(component, ()),
-                *(lesson_id(lesson.text) for lesson in lessons.lessons),
-            )
-            if wording in home
-        }
+        before = _homes(self._held.get(parent.id, {}).get(component, ()), book)
+        ids = before | _homes((lesson_id(lesson.text) for lesson in lessons.lessons), book)
         ids |= _in_their_place(ids, book)
         offered = []
         if lessons.rewrite is None:  # what wrote a whole text leaves no room for more
-            closed = ids | {
-                home[wording] for wording in self._doubted(update, component) if wording in home
-            }
+            closed = ids | self._doubted(update, component, book)
             offered = [lesson for lesson in self._open(component, book) if lesson.id not in closed]
             fitting = set(fit_lines((lesson.text for lesson in offered), _MOST_OFFERED))
             offered = [lesson for lesson in offered if lesson.text in fitting]
@@ -90,28 +84,28 @@ class Shares:
             Book(tuple(lesson for lesson in book.lessons if _is_for(lesson, ids))),
             replace(lessons, lessons=(*lessons.lessons, *map(_reminder, offered))),
             frozenset(ids),
+            frozenset(ids - before),
         )
 
     def note(self, child: Candidate, parent: Candidate, shares: Mapping[str, Share]) -> None:
         """Note that a child holds its parent's lessons, and those of the components it edited."""
         edited = {component: share.ids for component, share in shares.items()}
-        self._held.setdefault(child.id, {**self._of(parent), **edited})
+        self._held.setdefault(child.id, {**self._held.get(parent.id, {}), **edited})
+        new = {component: share.new for component, share in shares.items()}
+        self._new.setdefault(child.id, new)
 
-    def judge(self, update: int, child: Candidate, parent: Candidate, *, passed: bool) -> None:
+    def judge(self, update: int, child: Candidate, *, passed: bool) -> None:
         """Note whether a child of an update was no worse than its parent."""
-        self._judged.append((update, child, parent, passed))
+        self._judged.append((update, child, passed))
 
-    def _doubted(self, update: int, component: str) -> set[str]:
+    def _doubted(self, update: int, component: str, book: Book) -> set[str]:
         """Return the lessons that came into children that were worse, and into no others."""
         came: dict[bool, set[str]] = {True: set(), False: set()}
-        for step, child, parent, passed in self._judged:
+        for step, child, passed in self._judged:
             if step < update - self._staleness:
-                before = self._of(parent).get(component, frozenset())
-                came[passed] |= self._of(child).get(component, frozenset()) - before
-        return came[False] - came[True]
-
-    def _of(self, candidate: Candidate) -> Mapping[str, frozenset[str]]:
-        return self._held.get(candidate.id, {})
+                came[passed] |= self._new.get(child.id, {}).get(component, frozenset())
+        # Wordings that were apart then may be one lesson by now.
+        return _homes(came[False], book) - _homes(came[True], book)
 
     def _open(self, component: str, book: Book) -> Iterable[BookLesson]:
         """Return the served lessons that may still be offered, the latest first."""
@@ -124,19 +118,22 @@ class Shares:
         )
 
 
+def _homes(wordings: Iterable[str], book: Book) -> set[str]:
+    """Return the ids of the lessons that have these wordings now."""
+    return {lesson.id for wording in wordings if (lesson := book.find(wording)) is not None}
+
+
 def _reminder(lesson: BookLesson) -> Lesson:
     """Return a lesson of the book as one that no rollout of this update teaches."""
     return Lesson(lesson.text, section=lesson.section)
 
 
-def _in_their_place(ids: Iterable[str], book: Book) -> set[str]:
+def _in_their_place(ids: Collection[str], book: Book) -> set[str]:
     """Return what contradicts lessons that are served no more: it may say the same case right."""
-    lessons = {lesson.id: lesson for lesson in book.lessons}
-    return {
-        rival for name in ids if lessons[name].state != "served" for rival in lessons[name].rivals
-    }
+    lessons = (lesson for lesson in book.lessons if lesson.id in ids)
+    return {rival for lesson in lessons if lesson.state != "served" for rival in lesson.rivals}
 
 
-def _is_for(lesson: BookLesson, ids: Iterable[str]) -> bool:
+def _is_for(lesson: BookLesson, ids: Collection[str]) -> bool:
     """Whether a child may hold a lesson. What is served to nobody tells that its line has left."""
     return lesson.born < 0 or lesson.state != "served" or lesson.id in ids

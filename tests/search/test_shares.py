@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from combee_dspy.edits import Contradict, Restore, Retire
+from combee_dspy.edits import Contradict, Restore, Retire, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import Lesson, Lessons
 from combee_dspy.search._candidates import Candidate
@@ -86,7 +86,7 @@ def test_what_came_into_a_child_that_was_worse_is_offered_no_more(
 ) -> None:
     shares = Shares(staleness)
     shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 0)})
-    shares.judge(1, CHILD, STUDENT, passed=False)
+    shares.judge(1, CHILD, passed=False)
     assert taught_by(offer(shares, STUDENT, 2)) == offered, "update 2 may not know of update 1"
 
 
@@ -97,7 +97,7 @@ def test_a_lesson_is_offered_that_came_into_one_child_that_was_no_worse() -> Non
             0, "self", STUDENT, Lessons("self", (Lesson(text_of(0)),)), book_of([0])
         )
         shares.note(child, STUDENT, {"self": share})
-        shares.judge(0, child, STUDENT, passed=passed)
+        shares.judge(0, child, passed=passed)
     assert taught_by(offer(shares, STUDENT, 2)) == [2, 1, 0]
 
 
@@ -105,8 +105,37 @@ def test_a_child_is_not_judged_by_what_its_parent_held() -> None:
     shares = Shares(0)
     shares.note(CHILD, STUDENT, {"self": offer(shares, STUDENT, 0)})
     shares.note(GRANDCHILD, CHILD, {"self": offer(shares, CHILD, 1)})
-    shares.judge(1, GRANDCHILD, CHILD, passed=False)
+    shares.judge(1, GRANDCHILD, passed=False)
     assert taught_by(offer(shares, STUDENT, 2)) == [2, 0]
+
+
+@pytest.mark.parametrize("passed", [0, 1])
+def test_wordings_that_became_one_lesson_are_offered_if_any_came_into_a_child_that_was_no_worse(
+    passed: int,
+) -> None:
+    shares, book = Shares(0), book_of(range(2))
+    for update, child in enumerate((CHILD, GRANDCHILD)):
+        taught = Lessons("self", (Lesson(text_of(update)),))
+        share = shares.offer(0, "self", STUDENT, taught, book_of([update]))
+        shares.note(child, STUDENT, {"self": share})
+        shares.judge(0, child, passed=update == passed)
+    united = book.edit([Unite((lesson_id(text_of(0)), lesson_id(text_of(1))))]).book
+    *_, lesson = united.lessons
+    share = shares.offer(2, "self", STUDENT, Lessons("self"), united)
+    assert [each.text for each in share.lessons.lessons] == [lesson.text]
+
+
+def test_a_child_does_not_get_its_parents_lesson_by_the_name_that_it_has_now() -> None:
+    shares = Shares(0)
+    taught = Lessons("self", (Lesson(text_of(1)),))
+    share = shares.offer(1, "self", STUDENT, taught, book_of([1]))
+    shares.note(CHILD, STUDENT, {"self": share})
+    united = book_of(range(2)).edit([Unite((lesson_id(text_of(0)), lesson_id(text_of(1))))]).book
+    share = shares.offer(2, "self", CHILD, Lessons("self"), united)
+    shares.note(GRANDCHILD, CHILD, {"self": share})
+    shares.judge(2, GRANDCHILD, passed=False)
+    share = shares.offer(3, "self", STUDENT, Lessons("self"), united)
+    assert len(share.lessons.lessons) == 1
 
 
 def test_each_component_has_offers_of_its_own() -> None:
