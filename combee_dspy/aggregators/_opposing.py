@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from combee_dspy.aggregators._rulings import Rulings
+from combee_dspy.aggregators._rulings import Rulings, agree
 from combee_dspy.edits import Credit
 from combee_dspy.lessons import BookLesson, certainty
 from combee_dspy.records import Reflection
@@ -53,7 +53,9 @@ def find_opposed(
     claims = [
         _Claim(lesson, *ruling)
         for lesson in lessons
-        if not lesson.decided and all(ruling := rulings.of_lesson(lesson.text))
+        # An exception that a test served, or the user, is one too.
+        if (lesson.state == "served" or not lesson.decided)
+        and all(ruling := rulings.of_lesson(lesson.text))
     ]
     opposed = {claim.lesson.id: _oppose(claim, claims, wanted) for claim in claims}
     taught = [claim.lesson for claim in claims if len(claim.lesson.sources) >= _TAUGHT]
@@ -64,7 +66,8 @@ def find_opposed(
     return tuple(
         Credit(claim.lesson.id, harmed=tuple(sorted(harmed)))
         for claim in claims
-        if (harmed := opposed[claim.lesson.id])
+        if not claim.lesson.decided
+        and (harmed := opposed[claim.lesson.id])
         and certainty(len(harmed), claim.lesson.helpful) >= _CLEAR
     )
 
@@ -80,7 +83,7 @@ def _oppose(
         example
         for example, (about, choice) in wanted.items()
         if claim.about <= about
-        and choice != claim.wanted
+        and not agree(choice, claim.wanted)
         and example not in claim.lesson.sources
-        and not any(other.about <= about and other.wanted == choice for other in exceptions)
+        and not any(other.about <= about and agree(choice, other.wanted) for other in exceptions)
     }

@@ -16,7 +16,7 @@ from combee_dspy.aggregators._citations import ends
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import feedback_text, normalised, subject_words, texts_in
 
-__all__ = ["Ruling", "Rulings"]
+__all__ = ["Rulings", "agree"]
 
 # Feedback with more words of its own than these explains, and names no choice.
 _ANSWER_WORDS = 2
@@ -92,7 +92,7 @@ class Rulings:
         narrower: list[list[int]] = []
         for (ruling, (first, *_)), (other, (second, *_)) in combinations(same.items(), 2):
             (about, asked), (subject, wanted) = ruling, other
-            if asked <= wanted or wanted <= asked:
+            if agree(asked, wanted):
                 continue
             if about == subject:
                 opposed.append([first, second])
@@ -121,6 +121,13 @@ class Rulings:
         choices = {choice for choice in self.choices if choice <= words - _words(inputs)}
         answer = choices.pop() if len(choices) == 1 else frozenset[str]()
         return frozenset(subject_words(inputs) & self.subjects), answer
+
+
+def agree(asked: frozenset[str], wanted: frozenset[str]) -> bool:
+    """Return whether two answers may be the same: one may be a part of the other's name, or one of
+    several that it names.
+    """
+    return asked <= wanted or wanted <= asked
 
 
 def _is_rare(holders: int, examples: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.aggregators._opposing import find_opposed
 from combee_dspy.aggregators._rulings import Rulings
-from combee_dspy.edits import Contradict, Unite
+from combee_dspy.edits import Contradict, Restore, Retire, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import FailedCall, Reflection
 from combee_dspy.weighers import Posterior
@@ -173,13 +173,14 @@ OF_A_PLACE = "What comes from Oslo is freight."
 RIGHT = ("Every invoice goes to billing.", "Parcels are freight.", "Any letter is for post.")
 
 
-def opposed(rows, lessons, perfect=()):
+def opposed(rows, lessons, perfect=(), edits=()):
     """Return the lessons that the words of rows speak against."""
     read = [
         replace(item, example_id=f"row {item.index}", perfect=item.index in perfect)
         for item in reflections(rows)
     ]
     book = Book().add([Taught(text, sources) for text, sources in lessons.items()], 0)
+    book = book.edit(edits).book
     texts = {lesson.id: lesson.text for lesson in book.lessons}
     return [texts[credit.lesson] for credit in find_opposed(book.lessons, read)]
 
@@ -200,6 +201,29 @@ def test_an_exception_and_the_examples_of_exceptions_speak_against_nothing():
     torn = tuple(f"row {place}" for place in range(len(MANY), len(rows)))
     assert not opposed(rows, {**TAUGHT, RIGHT[1]: ("row 1",), TORN: torn})
     assert not opposed(MANY, {**TAUGHT, "A parcel from Oslo is for post.": ("row 1",)})
+
+
+def test_an_exception_that_a_test_served_is_one_still():
+    rows = [*MANY, *(("a torn parcel from Oslo", "The queue is claims."),) * 6]
+    torn = tuple(f"row {place}" for place in range(len(MANY), len(rows)))
+    lessons = {**TAUGHT, RIGHT[1]: ("row 1",), TORN: torn}
+    served, retired = Restore(lesson_id(TORN), "", 3), Retire(lesson_id(TORN), "", 3)
+    assert not opposed(rows, lessons, edits=[served])
+    assert opposed(rows, lessons, edits=[retired]) == [RIGHT[1]]
+
+
+def test_a_test_outweighs_the_words_of_examples():
+    lessons = {**TAUGHT, OF_A_PLACE: ("row 1",)}
+    assert not opposed(MANY, lessons, edits=[Restore(lesson_id(OF_A_PLACE), "", 3)])
+
+
+@pytest.mark.parametrize("queue", ["billing", "the billing team or post"])
+def test_an_answer_by_a_part_of_its_name_or_with_others_is_not_opposed(queue):
+    names = {"billing": "billing team", "freight": "freight hall", "post": "post"}
+    rows = [(text, f"The queue is {names[answer[13:-1]]}.") for text, answer in MANY]
+    lessons = {text: sources for text, sources in TAUGHT.items() if "invoice" not in text}
+    assert not opposed(rows, {**lessons, f"Every invoice goes to {queue}.": ("row 0",)})
+    assert opposed(rows, {**lessons, "Every invoice goes to the freight hall.": ("row 0",)})
 
 
 def test_feedback_that_names_one_of_several_demands_speaks_against_no_lesson():
