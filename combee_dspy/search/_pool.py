@@ -74,8 +74,13 @@ class CandidatePool:
 
     @property
     def best(self) -> Member:
-        """The candidate with the highest mean; of equals the oldest, as in GEPA."""
-        return max(self.members, key=lambda member: (member.mean, len(member.scores)))
+        """The candidate with the highest mean; of equals the oldest, as in GEPA.
+
+        A budget may cut the validation of a text, whose mean is then of other rows.
+        """
+        rows = len(self.members[0].scores)
+        whole = (member for member in self.members if len(member.scores) == rows)
+        return max(whole, key=lambda member: member.mean)
 
     @property
     def history(self) -> tuple[tuple[int, float], ...]:
@@ -131,6 +136,17 @@ class CandidatePool:
         )
         self.effects.log.emit(event, step=step)
         return member
+
+    def join_part(
+        self, candidate: Candidate, parents: Sequence[int], step: int, draws: Draws
+    ) -> None:
+        """Take in the last candidate, which a budget let run on a part of the rows."""
+        student, member = self.members[0], self.join(candidate, parents, step, draws)
+        before = fmean(student.scores[row] for row in member.scores)
+        self.effects.warn(
+            f"The budget cut the last text's validation at {len(draws)} of {len(student.scores)}"
+            f" rows: it has {member.mean:.3f} on them, and the student {before:.3f}."
+        )
 
     def select(self, member: Member, reason: str) -> Member:
         """Return the member that the run returns; note it and why."""

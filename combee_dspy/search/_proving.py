@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
@@ -100,24 +99,17 @@ class Proving:
 
         What the last comparisons decided would be lost otherwise, and the rollouts stay unused.
         """
-        rows = sorted(self._draws)
-        most = self._trials.left // self.pool.draws
-        if not 0 < len(self.pool.validation) <= 2 * most or most >= len(rows):
+        rows, most = sorted(self._draws), self._trials.left // self.pool.draws
+        if 2 * most < len(self.pool.validation):
             return
         part = [rows[place * len(rows) // most] for place in range(most)]  # rows may be sorted
         draws = await self._trials.validate(text, part)
         if draws is None:
             return
-        parent, student = self._member, self.pool.members[0]
-        self._log.emit(
-            text.proposed((parent.candidate.id,), "test", tuple(self.books.now)), step=parent.step
-        )
-        member = self.pool.join(text, (parent.index,), parent.step, draws)
-        before = fmean(student.scores[row] for row in member.scores)
-        self.pool.effects.warn(
-            f"The budget left {len(part)} of {len(student.scores)} rows to validate the last text:"
-            f" it has {member.mean:.3f} on them, and the student {before:.3f}."
-        )
+        parent = self._member
+        event = text.proposed((parent.candidate.id,), "test", tuple(self.books.now))
+        self._log.emit(event, step=parent.step)
+        self.pool.join_part(text, (parent.index,), parent.step, draws)
 
     async def _serve_exceptions(self) -> None:
         """Test all exceptions that wait at once: only as a group do true ones differ from noise."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, TypeVar
 
 from combee_dspy.evaluation import perfect_score_of
@@ -74,12 +73,7 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
     text, step = Candidate(cut["texts"]), cut["step"]
     rows = [pool.validation[index] for index in cut["rows"]]
     draws = await pool.validate(text, rows, step)
-    student, member = pool.members[0], pool.join(text, (pool.members[-1].index,), step, draws)
-    before = fmean(student.scores[row] for row in member.scores)
-    effects.warn(
-        f"The budget cut the last text's validation at {len(rows)} of {len(student.scores)}"
-        f" rows: it has {member.mean:.3f} on them, and the student {before:.3f}."
-    )
+    pool.join_part(text, (pool.members[-1].index,), step, draws)
 
 
 def _cut_off(text: Candidate, step: int, pool: CandidatePool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
 from combee_dspy.search._candidates import Candidate, Member
 from combee_dspy.search._choices import newest_not_worse
+from combee_dspy.search._pool import CandidatePool
 from tests.worlds import World, in_kind
 
 
@@ -78,3 +79,12 @@ def test_where_a_cut_text_is_worse_the_others_are_compared_on_all_of_their_rows(
     assert newest_not_worse(members, 0.1).index == 1
     good = replace(members[3], scores=dict.fromkeys(range(6), 1))
     assert newest_not_worse([*members[:3], good], 0.1).index == 3
+
+
+def test_a_text_that_ran_on_a_part_of_the_rows_is_not_the_best_by_their_mean() -> None:
+    pool = object.__new__(CandidatePool)
+    pool.members = [
+        Member(index, Candidate({"self": str(index)}), (), index, scores)
+        for index, scores in enumerate(({0: 0.0, 1: 0.0}, {0: 1.0, 1: 0.0}, {0: 1.0}))
+    ]
+    assert pool.best.index == 1

@@ -75,7 +75,7 @@ class Bench:
     bought: list[tuple[str, int]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     tested: list[LessonTested] = field(default_factory=list)
-    warned: list[str] = field(default_factory=list)
+    warned: bool = False
 
     def __post_init__(self) -> None:
         self.validation = [
@@ -104,8 +104,9 @@ class Bench:
         self.members.append(Member(len(self.members), text, tuple(parents), step, scores))
         return self.members[-1]
 
-    def warn(self, text: str) -> None:
-        self.warned.append(text)
+    def join_part(self, *joining: Any) -> None:
+        self.join(*joining)
+        self.warned = True
 
     def prove(
         self, books: Books, lines: Sequence[str], newest: Sequence[str] | None = None
@@ -239,7 +240,7 @@ def test_the_last_text_runs_on_the_rows_that_are_left_if_they_are_half_of_all(
     text = bench.prove(books_of(LINES), LINES, newest=LINES[:2])
     assert len(bench.members[-1].scores) == rows
     assert lines_of(text) == list(LINES if room < 3 else LINES[:2])
-    assert bool(bench.warned) is (2 < room < 6)
+    assert bench.warned is (2 < room < 6)
 
 
 @pytest.mark.parametrize("spoiled", [0, 1, 2])
