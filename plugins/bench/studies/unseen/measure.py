@@ -21,10 +21,13 @@ from studies.unseen.service import Scripted
 from studies.unseen.tasks import TASKS
 
 
-def run(name: str, method: str, budget: int, seed: int) -> dict[str, Any]:
+def run(
+    name: str, method: str, budget: int, seed: int, loses: float = 0.03, settles: float = 0.0
+) -> dict[str, Any]:
     """Compile a task's program by a method, and return what came of it."""
     task = TASKS[name]
-    task_lm, reader = Scripted("task", Answerer(task)), Scripted("reader", Reader(task, seed))
+    task_lm = Scripted("task", Answerer(task))
+    reader = Scripted("reader", Reader(task, seed, loses, settles))
     splits = {split: task.rows(split, seed) for split in ("train", "validation", "heldout")}
     row: dict[str, Any] = {"task": name, "method": method, "budget": budget, "seed": seed}
     with dspy.context(lm=task_lm, disable_history=True), warnings.catch_warnings():
@@ -71,13 +74,16 @@ def main() -> None:
     parser.add_argument("--methods", default="untouched,gepa,combee")
     parser.add_argument("--budgets", default="300")
     parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--loses", type=float, default=0.03)
+    parser.add_argument("--settles", type=float, default=0.0)
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     for budget in chosen.budgets.split(","):
         for name in chosen.tasks.split(","):
             for seed in chosen.seeds.split(","):
                 for method in chosen.methods.split(","):
-                    row = run(name, method, int(budget), int(seed))
+                    loses, settles = chosen.loses, chosen.settles
+                    row = run(name, method, int(budget), int(seed), loses, settles)
                     with chosen.out.open("a") as lines:
                         lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                     result = f"{row['heldout']:.3f}, {row['seconds']:.1f} s"

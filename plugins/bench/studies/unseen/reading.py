@@ -26,10 +26,15 @@ class _Record:
 
 
 class Reader:
-    """Answers what proposers and readers of lessons ask, whatever the form."""
+    """Answers what proposers and readers of lessons ask, whatever the form.
 
-    def __init__(self, task: Task, seed: int) -> None:
+    ``loses`` is how often a line is lost where it writes a whole instruction, ``settles`` how often
+    a line leaves that a new one contradicts.
+    """
+
+    def __init__(self, task: Task, seed: int, loses: float = 0.03, settles: float = 0.0) -> None:
         self.task, self.seed = task, seed
+        self.loses, self.settles = loses, settles
 
     def __call__(self, system: str, user: str, times: int) -> str:
         """Answer a request, each time in other words."""
@@ -52,9 +57,29 @@ class Reader:
     def _rewrite(
         self, current: str, lessons: list[tuple[str, list[int]]], source: random.Random
     ) -> str:
-        stays = [line for line in current.split("\n") if not line.strip() or source.random() > 0.03]
-        new = [f"- {line}" for line, _ in lessons]
-        return "\n".join([*stays, *new])
+        lines = current.split("\n")
+        stays = [line for line in lines if not line.strip() or source.random() > self.loses]
+        new = [line for line, _ in lessons]
+        if self.settles:
+            stays = [
+                line
+                for line in stays
+                if not any(self._oppose(line, other) for other in new)
+                or source.random() > self.settles
+            ]
+        return "\n".join([*stays, *(f"- {line}" for line in new)])
+
+    def _meaning(self, text: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the words that a line is about, and the values that it asks for."""
+        cues = words_in(text, [*self.task.cues(), *self.task.fillers])
+        return frozenset(cues), frozenset(words_in(text, self.task.values()))
+
+    def _oppose(self, line: str, other: str) -> bool:
+        (cues, values), (more, others) = self._meaning(line), self._meaning(other)
+        if self.task.joins or not values or not others or values == others:
+            return False
+        same_field = self.task.field_of(min(values)) == self.task.field_of(min(others))
+        return bool(cues) and cues == more and same_field
 
     def _cite(
         self,
@@ -151,10 +176,7 @@ class Reader:
         """Say which numbered lessons say the same, contradict each other, narrow or say nothing."""
         task = self.task
         section = _section(user, "lessons")
-        read: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
-        for number, text in _numbered(section):
-            cues = frozenset(words_in(text, [*task.cues(), *task.fillers]))
-            read[number] = (cues, frozenset(words_in(text, task.values())))
+        read = {number: self._meaning(text) for number, text in _numbered(section)}
         same: dict[object, list[int]] = {}
         for number, meaning in read.items():
             if meaning[0] and meaning[1]:
