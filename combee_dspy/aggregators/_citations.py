@@ -18,12 +18,13 @@ __all__ = ["NUMBER", "check_citations", "ends", "read_citations", "split_citatio
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
 
-_BRACKET = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?(\d+(?:\s*(?:,|;|and|&|\s)\s*#?\d+)*)\s*[\])]"
+_OPENING = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?"
+_BRACKET = rf"{_OPENING}(\d+(?:\s*(?:,|;|and|&|\s)\s*#?\d+)*)\s*[\])]"
 _LEADING = re.compile(rf"^\W*?{_BRACKET}\s*[:.–-]?\s*", re.IGNORECASE)
 _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 # All that is left of a text that was cut within its citation.
-_CUT = re.compile(r"^\W*[\[(][\s\d,;&#]*$")
+_CUT = re.compile(rf"^\W*{_OPENING}(?:[\s\d,;&#]|and)*$", re.IGNORECASE)
 # The prompt writes dots for a line, and small models copy them.
 _DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # A cited example shares this part, at least, of what the example that shares most does: small

@@ -143,7 +143,7 @@ def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
     assert [lesson.text for lesson in read_citations([of_one], items[:1])] == [of_one]
 
 
-@pytest.mark.parametrize("cut", ["[1", "[2, 1", "- (3;", "[4] [2, 1"])
+@pytest.mark.parametrize("cut", ["[1", "[2, 1", "- (3;", "[4] [2, 1", "[2 and", "[Examples 2, 3"])
 def test_what_is_left_of_an_answer_cut_within_its_citation_is_no_lesson(cut):
     _, items = subjects(4)
     assert len(read_citations(["[1] A violin is q0.", cut], items)) == 1
