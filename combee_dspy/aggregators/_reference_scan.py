@@ -14,6 +14,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import arrived, together
+from combee_dspy.aggregators._citations import ends
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
@@ -156,9 +157,9 @@ async def _compare(
     relates anything: an empty list is a good answer of a reader that relates other lessons.
     """
     answers = await together(_ask(scan, place, group) for place, group in groups.items())
-    vocabulary = Vocabulary.of(
-        (lesson.text for lesson in draft.book.lessons), map(_example_text, examples)
-    )
+    lessons = [lesson.text for lesson in draft.book.lessons]
+    # Thousands of examples take long, in which nothing else could run.
+    vocabulary = await asyncio.to_thread(Vocabulary.of, lessons, map(_example_text, examples))
     unanswered: list[list[BookLesson]] = []
     unrelated: list[list[BookLesson]] = []
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
@@ -195,7 +196,8 @@ async def _compare(
 
 def _example_text(reflection: Reflection) -> str:
     """Return the words that tell an example from others: its inputs and its feedback."""
-    return " ".join((*texts_in(reflection.record.get("Inputs")), feedback_text(reflection)))
+    inputs = " ".join(texts_in(reflection.record.get("Inputs")))
+    return f"{ends(inputs)} {ends(feedback_text(reflection))}"
 
 
 async def _ask(

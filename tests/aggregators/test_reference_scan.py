@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -473,3 +474,21 @@ def test_a_void_citation_does_not_make_a_mistake_of_a_right_answer():
 
 def test_a_citation_alone_is_no_lesson():
     assert read_citations(["[1, 2]", "[3] ?"], ITEMS) == []
+
+
+def test_the_words_of_long_examples_are_read_near_their_ends_and_beside_the_loop(monkeypatch):
+    read, threads, vocabulary_of = [], [], Vocabulary.of
+
+    def watched(lessons, examples=()):
+        read.extend(examples)
+        threads.append(threading.get_ident())
+        return vocabulary_of(lessons, read)
+
+    monkeypatch.setattr(Vocabulary, "of", watched)
+    log = {"Inputs": {"log": "anvil " * 50_000}, "Feedback": "Wrong. Expected D10. " * 5_000}
+    book = Book().add([Taught(text, (text,)) for text in NAMED[:2]], 0)
+    world = World(lambda *_: {}, book=book)
+    context = replace(world.context, reflections=(Reflection(0, log),))
+    asyncio.run(ReferenceScan().relate(NAMED[:2], context))
+    assert "anvil" in read[0] and "D10" in read[0] and len(read[0]) < 10_000
+    assert threads and threading.get_ident() not in threads
