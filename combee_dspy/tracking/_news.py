@@ -185,7 +185,8 @@ class News:
     def scores(self) -> str:
         """The score of what was chosen, the best one until then, and the student's."""
         best = self._scores.get(self._chosen, max(self._scores.values(), default=None))
-        return f"best {_written(best)} (seed {_written(self._seed)})"
+        name = "chosen" if self._chosen else "best"
+        return f"{name} {_written(best)} (seed {_written(self._seed)})"
 
     @property
     def rollouts(self) -> str:
@@ -223,9 +224,12 @@ class News:
 
     @property
     def cost(self) -> str:
-        """Tokens by role, and dollars."""
+        """Tokens by role, and dollars where a price is known."""
         tokens = (f"{role} {amount(count)} tokens" for role, count in sorted(self._tokens.items()))
-        return ", ".join([*tokens, dollars(self._dollars, self._unpriced)])
+        is_priced = self._dollars or not self._unpriced
+        return ", ".join(
+            [*tokens, *([dollars(self._dollars, self._unpriced)] if is_priced else ())]
+        )
 
     @property
     def failed(self) -> str:

@@ -61,9 +61,18 @@ def test_each_update_is_a_line_once(tmp_path):
     not_shown = "held-out not shown to be better, n = 4: 0.500 → 0.750"
     assert f"{not_shown} (+0.250, -0.250 to +0.750)" in screen.text
     assert screen.lines[-1].endswith(
-        f"finished: {not_shown}, best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens,"
-        " task 390 tokens, $0.0260 and 2 calls without a price, 2 of 6 train rollouts raised"
+        f"finished: {not_shown}, chosen 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240"
+        " tokens, task 390 tokens, $0.0260 and 2 calls without a price,"
+        " 2 of 6 train rollouts raised"
     )
+
+
+def test_a_line_names_no_dollars_where_no_price_is_known(tmp_path, monkeypatch):
+    screen = Screen(Story(tmp_path).write("begin", "first"))
+    display = screen.display()
+    assert "$" in display.news.cost
+    monkeypatch.setattr(display.news, "_dollars", 0.0)
+    assert display.news.cost.endswith("tokens")
 
 
 def test_updates_of_a_long_search_that_change_nothing_are_folded(tmp_path):
