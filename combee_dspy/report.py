@@ -11,7 +11,7 @@ from typing import Any
 from combee_dspy.costs import CostTotals, Sums
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDifference, Receipt
 from combee_dspy.records import NO_BASELINE, BatchDecision, FailureCount
-from combee_dspy.verdicts import judge_difference
+from combee_dspy.verdicts import UNPROVEN, judge_difference
 
 __all__ = ["CombeeReport"]
 
@@ -120,7 +120,7 @@ class CombeeReport:
             "calls": calls,
             "models": models,
             "failed": ", ".join(map(str, self.failures)),
-            "warnings": " ".join(self.warnings),
+            "warnings": " ".join(text for text in self.warnings if text != UNPROVEN),
             "stopped": self.reason,
             "report": self.page,
         }
@@ -129,7 +129,7 @@ class CombeeReport:
     def _heldout_fact(self) -> str:
         held, receipt = self.heldout, self.receipt
         if held is None:
-            return self.unread or "no held-out set was given: this run supports no claim"
+            return self.unread or UNPROVEN
         verdict = judge_difference(held.difference, held.low, held.high, held.n)
         interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}"
         figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"

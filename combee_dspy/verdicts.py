@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["NO_HELDOUT", "TONES", "Tone", "Verdict", "judge_difference"]
+__all__ = ["NO_HELDOUT", "TONES", "UNPROVEN", "Tone", "Verdict", "judge_difference"]
 
 NO_HELDOUT = "no held-out set"
 """What stands in the place of a verdict where nothing was held out."""
+
+UNPROVEN = (
+    "No rows were held out, so no gain is proven: give compile(heldout=…) rows of neither set."
+)
+"""What a run without held-out rows warns of, and what to do about it."""
 
 Tone = Literal["better", "worse", "unshown"]
 """What to colour a verdict as: green, red, or grey."""

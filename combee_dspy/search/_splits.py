@@ -21,6 +21,7 @@ from combee_dspy.exceptions import (
 from combee_dspy.hashing import digest_of, holds_address, row_hash
 from combee_dspy.search._candidates import Row, Split, Splits
 from combee_dspy.traces import Selection, Traces
+from combee_dspy.verdicts import UNPROVEN
 
 __all__ = ["Data", "examples_in", "make_splits"]
 
@@ -73,7 +74,7 @@ def make_splits(data: Data, heldout: Sequence[dspy.Example]) -> Splits:
         if overlap := _shared(held, rows):
             raise SplitOverlapError("heldout", argument, overlap)
     if not held:
-        warnings.append("No held-out set was given: this run supports no claim.")
+        warnings.append(UNPROVEN)
     named = {"train": train, "validation": validation, "heldout": held}
     digests = {name: digest_of(row.hash for row in rows) for name, rows in named.items() if rows}
     return Splits(train, validation, held, digests, full_eval, tuple(warnings))

@@ -19,7 +19,7 @@ from combee_dspy.tracking import write_report
 from combee_dspy.tracking._metrics import description
 from combee_dspy.tracking._progress import Display
 from combee_dspy.tracking._runs import figures_of
-from combee_dspy.verdicts import judge_difference
+from combee_dspy.verdicts import UNPROVEN, judge_difference
 from tests.tracking.journals import Story
 
 BEFORE = 0.75
@@ -105,7 +105,7 @@ def test_the_log_ends_with_it_and_a_loss_is_a_warning(
     first, last = [record for record in caplog.records if "held-out" in record.getMessage()]
     assert f"{figures} (" in first.getMessage()
     assert (first.levelno == logging.WARNING) == (case.after < BEFORE)
-    assert f"finished: {figures}, best 1.000" in last.getMessage()
+    assert f"finished: {figures}, chosen 1.000" in last.getMessage()
 
 
 def test_commands_show_it_first(
@@ -129,6 +129,15 @@ def test_the_programs_report_begins_with_it(case: Case) -> None:
     assert text.startswith(f"{case.verdict}: 0.750 → {case.after:.3f} (")
     assert str(report).splitlines()[0] == f"{'held-out':<20}{text}"
     assert report._repr_html_().startswith(f"<table><tr><th>held-out</th><td>{case.verdict}: ")
+
+
+def test_a_report_without_heldout_rows_says_once_what_to_do() -> None:
+    report = CombeeReport(
+        "done", 0.2, 1.0, 9, 1, 1.0, totals([]), None, warnings=(UNPROVEN, "Few rows.")
+    )
+    assert str(report).count("compile(heldout=…)") == 1
+    assert report.facts()["warnings"] == "Few rows."
+    assert not report.supports_claims
 
 
 @pytest.mark.parametrize("sign", [1, -1])
