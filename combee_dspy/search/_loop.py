@@ -149,8 +149,10 @@ class Loop(Generic[P, C]):
             decision = await self.batches.decide(step, "/again")
         size = self.batches.size(step, decision)
         if not size:
-            left = self.effects.purse.room
-            self.reason = f"{left} rollouts left: not enough for another update"
+            left, aside = self.effects.purse.room, self.effects.purse.set_aside
+            tests = f", beside {aside} to test the lines" if aside else ""
+            rollouts = "rollout" if left == 1 else "rollouts"
+            self.reason = f"{left} {rollouts} left{tests}: not enough for another update"
             return False
         parent = await self.keeper.parent(step)
         self.ending.begin()

@@ -142,10 +142,14 @@ class CandidatePool:
     ) -> None:
         """Take in the last candidate, which a budget let run on a part of the rows."""
         student, member = self.members[0], self.join(candidate, parents, step, draws)
-        before = fmean(student.scores[row] for row in member.scores)
+        parent, before = (
+            fmean(each.scores[row] for row in member.scores)
+            for each in (self.members[parents[0]], student)
+        )
         self.effects.warn(
             f"The budget cut the last text's validation at {len(draws)} of {len(student.scores)}"
-            f" rows: it has {member.mean:.3f} on them, and the student {before:.3f}."
+            f" rows: it has {member.mean:.3f} on them, its parent {parent:.3f},"
+            f" the student {before:.3f}."
         )
 
     def select(self, member: Member, reason: str) -> Member:

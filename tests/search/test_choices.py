@@ -14,7 +14,7 @@ from combee_dspy import Budget, Search
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
 from combee_dspy.search._candidates import Candidate, Member
-from combee_dspy.search._choices import newest_not_worse
+from combee_dspy.search._choices import choose_version, newest_not_worse
 from combee_dspy.search._pool import CandidatePool
 from tests.worlds import World, in_kind
 
@@ -79,6 +79,20 @@ def test_where_a_cut_text_is_worse_the_others_are_compared_on_all_of_their_rows(
     assert newest_not_worse(members, 0.1).index == 1
     good = replace(members[3], scores=dict.fromkeys(range(6), 1))
     assert newest_not_worse([*members[:3], good], 0.1).index == 3
+
+
+@pytest.mark.parametrize(("rows", "best"), [(12, 11), (12, 9), (6, 6)])
+def test_a_text_that_is_chosen_below_the_best_says_so(rows: int, best: int) -> None:
+    scores = [[0] * 12, [1] * best + [0] * (12 - best), [0, *[1] * 9, 0, 0][:rows]]
+    members = [
+        Member(place, Candidate({"self": str(place)}), (), place, dict(enumerate(each)))
+        for place, each in enumerate(scores)
+    ]
+    chosen, reason = choose_version(members)
+    assert chosen.index == 2
+    mean = {11: "0.9167", 6: "1"}.get(best)
+    says = f"where the best has {mean}: the difference may be chance"
+    assert says in reason if mean else "where the best" not in reason
 
 
 def test_a_text_that_ran_on_a_part_of_the_rows_is_not_the_best_by_their_mean() -> None:

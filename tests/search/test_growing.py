@@ -270,7 +270,7 @@ def test_a_text_that_too_small_a_budget_did_not_count_counts_with_a_larger_one(
     joined = [event["rows"] for event in events(tmp_path, "validated") if event["index"] == 1]
     assert joined == [10, 11]
     start = "The budget cut the last text's validation at 10 of 12 rows"
-    warning = f"{start}: it has 1.000 on them, and the student 0.000."
+    warning = f"{start}: it has 1.000 on them, its parent 0.000, the student 0.000."
     assert warning in {event["text"] for event in events(tmp_path, "warning")}
 
 
@@ -361,4 +361,6 @@ def test_a_small_budget_still_learns(budget: int) -> None:
         .combee_report
     )
     assert report.updates >= 1, "what is set aside to test lines leaves room for an update"
+    if budget == 40:
+        assert re.search(r"left, beside \d+ to test the lines:", report.reason)
     assert report.best_score > report.seed_score
