@@ -38,6 +38,7 @@ BARE = "prediction"
 
 _FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LocalModelError)
 _MOST_CAUSES = 16
+_EXPECTED = "return a number, or dspy.Prediction(score=…, feedback=…)"
 
 
 def run_rollout(job: RolloutJob) -> Rollout:
@@ -236,11 +237,13 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
             ``feedback`` and ``objective_scores``.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither, or has no score.
         ValueError: A score is not finite.
     """
     if not isinstance(output, dspy.Prediction):
         return _number(output), "", {}
+    if output.get("score") is None:
+        raise TypeError(f"the metric returned a Prediction without a score: {_EXPECTED}")
     objectives = dict(output.get("objective_scores") or {})
     scores = {str(name): _number(float(score)) for name, score in objectives.items()}
     return _number(output.get("score")), str(output.get("feedback") or ""), scores
@@ -249,7 +252,7 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
 def _number(value: Any) -> float:
     # numpy's scalars are no int or float, but convert; a text converts too, and is no score.
     if isinstance(value, (str, dspy.Prediction)) or not hasattr(value, "__float__"):
-        raise TypeError(f"the metric returned {value!r} where a number is needed")
+        raise TypeError(f"the metric returned {value!r}: {_EXPECTED}")
     score = float(value)
     if not math.isfinite(score):
         raise ValueError(f"the metric returned {value!r}, which cannot be compared")

@@ -325,6 +325,13 @@ def test_what_is_no_score_is_refused(output):
         read_score(output)
 
 
+@pytest.mark.parametrize("output", [{"score": 1.0}, dspy.Prediction(feedback="Right.")])
+def test_an_error_of_a_score_says_what_to_return(output):
+    with pytest.raises(TypeError, match=r"return a number, or dspy\.Prediction\(score=…") as caught:
+        read_score(output)
+    assert "None" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("output", "score"), [(True, 1.0), (dspy.Prediction(score=0.5, feedback=None), 0.5)]
 )
