@@ -132,7 +132,9 @@ def check_arguments(arguments: Mapping[str, object]) -> Settings:
         raise ArgumentTypeError("cache", True, "is no file", remedy)
     if (merges := arguments["max_merge_invocations"]) != _MERGES:
         remedy = "Leave it out, or use Combee.parity, which is dspy.GEPA itself."
-        raise ArgumentValueError("max_merge_invocations", merges, "merges no candidates", remedy)
+        raise ArgumentValueError(
+            "max_merge_invocations", merges, "has no effect: Combee merges no candidates", remedy
+        )
     if arguments["use_wandb"] and not _is_installed("wandb"):
         raise MissingDistributionError("use_wandb=True", "wandb")
     artifact, operators = _build_artifact(arguments["artifact"], arguments["operators"])
