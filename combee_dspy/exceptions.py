@@ -262,7 +262,7 @@ class JournalMismatchError(JournalError):
             why = "Scores and feedback of one metric's code are not mixed with those of another's. "
         super().__init__(
             f"{path} was written by another run: {'; '.join(self.differs)}. {why}"
-            "Compile with what it was written with to go on, or give another log_dir."
+            "Compile with what it was written with to go on: anything else is another run."
         )
 
 
