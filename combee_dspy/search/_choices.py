@@ -88,7 +88,9 @@ def choose_version(members: Sequence[Member]) -> tuple[Member, str]:
     student = members[0]
     newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
     reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
-    best = max(fmean(both) for each in members if (both := paired(newest.scores, each.scores)[1]))
+    rows = newest.scores.keys()  # none where nothing is validated
+    peers = [each.scores for each in members if rows and each.scores.keys() >= rows]
+    best = max((fmean(scores[row] for row in rows) for scores in peers), default=newest.mean)
     if round(best - newest.mean, _DIGITS) > 0:
         reason += f", where the best has {best:.4g}: the difference may be chance"
     if len(newest.scores) < len(student.scores):

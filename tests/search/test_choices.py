@@ -95,6 +95,13 @@ def test_a_text_that_is_chosen_below_the_best_says_so(rows: int, best: int) -> N
     assert says in reason if mean else "where the best" not in reason
 
 
+def test_the_newest_text_is_chosen_where_nothing_is_validated() -> None:
+    members = [Member(place, Candidate({"self": str(place)}), (), place, {}) for place in range(2)]
+    chosen, reason = choose_version(members)
+    assert chosen.index == 1
+    assert "where the best" not in reason
+
+
 def test_a_text_that_ran_on_a_part_of_the_rows_is_not_the_best_by_their_mean() -> None:
     pool = object.__new__(CandidatePool)
     pool.members = [
