@@ -48,14 +48,21 @@ def _changed_at(path: Path) -> int:
     return 0
 
 
-def _digest_of(path: Path, counts: Sequence[int]) -> bytes | None:
-    """Return the SHA-256 of a large journal and of what it must hold; ``None`` where it is small,
-    or SQLite keeps more of it beside the file.
-    """
+def is_remembered(path: Path) -> bool:
+    """Return whether a journal is large, and SQLite keeps nothing of it beside the file."""
     logs = (path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-journal"))
+    return path.stat().st_size >= _LARGE and not any(
+        log.exists() and log.stat().st_size for log in logs
+    )
+
+
+def _digest_of(path: Path, counts: Sequence[int]) -> bytes | None:
+    """Return the SHA-256 of a journal and of what it must hold; ``None`` where none is
+    remembered.
+    """
     digest = hashlib.sha256(_CHECKS + f"{list(counts)}\n".encode())
     try:
-        if path.stat().st_size < _LARGE or any(log.exists() and log.stat().st_size for log in logs):
+        if not is_remembered(path):
             return None
         with path.open("rb") as file:
             while block := file.read(1 << 20):

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from combee_dspy.exceptions import (
     ArgumentValueError,
     JournalDamagedError,
     JournalEmptyError,
+    JournalError,
+    NotPlainFileError,
     did_you_mean,
 )
 from combee_dspy.files import check_database
-from combee_dspy.journal._checked import check_once
+from combee_dspy.journal._checked import check_once, is_remembered
 from combee_dspy.journal._holder import Mark
+from combee_dspy.journal._integrity import SUMMED
 from combee_dspy.records import CallUsage, Cause, FailureCount, Role
 
 Identity = Mapping[str, str]
@@ -126,6 +130,8 @@ def _has_log(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
+_NARROW = SUMMED["effect"].removesuffix(", value")
+
 # What SQLite says of content that no journal holds, where the SELECT is right.
 _DAMAGE = ("decode to UTF-8", "malformed JSON", "JSON path", "string or blob too big")
 
@@ -137,6 +143,9 @@ class Reader:
         path: The file.
         checked: Whether every row must have been looked at, as in a folder that somebody else has
             written: now, or before if not a bit of the file has changed since.
+        many: Whether many SELECTs read all effects, as they are now: ``effect`` is then a copy
+            without what they returned, an eighth of the bytes. What they returned is in
+            ``main.effect``.
 
     Raises:
         JournalDamagedError: It is no journal, or is not as it was written.
@@ -144,7 +153,7 @@ class Reader:
         NotPlainFileError: A link or a special file lies where one of its files belongs.
     """
 
-    def __init__(self, path: Path, *, checked: bool = False) -> None:
+    def __init__(self, path: Path, *, checked: bool = False, many: bool = False) -> None:
         self.path = path
         self._connection = open_read_only(path)
         self._connection.row_factory = sqlite3.Row
@@ -155,6 +164,9 @@ class Reader:
             if not any(counts) and not self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
                 raise JournalEmptyError(str(path))
             self.rows("SELECT id FROM run LIMIT 1")
+            if many:
+                self.rows(f"CREATE TEMP TABLE effect(id INTEGER PRIMARY KEY, {_NARROW})")
+                self.rows(f"INSERT INTO temp.effect SELECT id, {_NARROW} FROM main.effect")  # noqa: S608 - constants
         except BaseException:
             self.close()
             raise
@@ -164,6 +176,7 @@ class Reader:
 
         Raises:
             JournalDamagedError: The file cannot be read as a journal.
+            JournalError: No room is left for what SQLite sorts.
             sqlite3.OperationalError: The SELECT is wrong.
         """
         return list(self.stream(sql, parameters))
@@ -173,6 +186,7 @@ class Reader:
 
         Raises:
             JournalDamagedError: The file cannot be read as a journal.
+            JournalError: No room is left for what SQLite sorts.
             sqlite3.OperationalError: The SELECT is wrong.
         """
         try:
@@ -182,6 +196,9 @@ class Reader:
                 raise JournalDamagedError(str(self.path), "it has no table of runs") from error
             if any(sign in str(error) for sign in _DAMAGE):
                 raise JournalDamagedError(str(self.path), str(error)) from error
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                problem = f"{self.path} cannot be read: {error}"
+                raise JournalError(f"{problem}. Make room in the temporary folder.") from error
             raise
         except sqlite3.DatabaseError as error:
             raise JournalDamagedError(str(self.path), str(error)) from error
@@ -195,6 +212,16 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_ended(path: Path) -> None:
+    """Check a large journal whose run has ended, so that its first reading takes a digest of it.
+
+    Whoever reads it is told what is wrong with it.
+    """
+    with suppress(OSError, JournalError, NotPlainFileError):
+        if is_remembered(path):
+            Reader(path, checked=True).close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +248,11 @@ class Outcome:
 # A proposer or a metric of the user's that failed says so in its value.
 _ENDED = """
 SELECT step, kind, split, purpose, role, candidate, failed_in,
-    CASE WHEN kind <> 'rollout' AND error IS NULL
-        THEN json_extract(value, '$.value.error') ELSE error END
-FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback')
-    AND id > ? AND id <= ? ORDER BY id"""
+    CASE WHEN kind <> 'rollout' AND error IS NULL THEN
+        (SELECT json_extract(value, '$.value.error') FROM main.effect WHERE id = e.id)
+        ELSE error END, count(*)
+FROM effect e WHERE +run = ? AND kind IN ('rollout', 'call', 'feedback')
+    AND id > ? AND id <= ? GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY min(id)"""
 
 
 _Alike = tuple[str, str, Role, Cause | None]
@@ -254,11 +282,9 @@ class Outcomes:
         return list(alike.values())
 
     def _read(self, last: int) -> None:
-        # Counted here, in their order: SQLite would sort all effects for it, with their values.
-        counts = Counter(map(tuple, self._reader.stream(_ENDED, (self._run, self._last, last))))
+        rows = self._reader.rows(_ENDED, (self._run, self._last, last))
         self._last = last
-        for ending, number in counts.items():
-            step, kind, split, purpose, role, candidate, failed_in, error = ending
+        for step, kind, split, purpose, role, candidate, failed_in, error, number in rows:
             name = f"{role} {'calls' if kind == 'call' else 'feedback'}"
             if kind == "rollout":
                 name = f"{split.replace('heldout', 'held-out')} rollouts"

@@ -20,7 +20,7 @@ from combee_dspy.exceptions import (
     ArgumentValueError,
     attach,
 )
-from combee_dspy.journal import Cache, Journal, RunLog
+from combee_dspy.journal import Cache, Journal, RunLog, check_ended
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import (
     Adaptive,
@@ -164,6 +164,8 @@ async def open_shared(settings: Settings) -> AsyncIterator[SharedParts]:
         finally:
             with suppress(TimeoutError):
                 await asyncio.wait_for(slots.close(), within)
+    if settings.log_dir is not None:
+        check_ended(journal.path)
 
 
 def _limit_of(settings: Settings) -> tuple[int, Fixed | Adaptive]:

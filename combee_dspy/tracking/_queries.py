@@ -70,7 +70,7 @@ def overview(place: Path | str, run: int | str | None = None) -> list[Row]:
         ArgumentValueError: There is no journal or no such run.
         JournalDamagedError: It cannot be read.
     """
-    with _opened(place, run) as (reader, number):
+    with _opened(place, run, many=True) as (reader, number):
         every = (
             summarize_runs(reader) if number is None else [figures_of(RunHistory(reader, number))]
         )
@@ -209,7 +209,7 @@ def suspicious_in(
     from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
 
     sql = (
-        "SELECT id, value FROM effect WHERE id IN (SELECT min(id) FROM effect WHERE +run = ?"
+        "SELECT id, value FROM main.effect WHERE id IN (SELECT min(id) FROM effect WHERE +run = ?"
         " AND kind IN ('rollout', 'recorded') AND split = 'train' GROUP BY example LIMIT 2000)"
     )
     rows = reader.rows(sql, (candidate.run,))
@@ -238,8 +238,10 @@ def run_number(reader: Reader, run: int | str | None) -> int:
 
 
 @contextmanager
-def _opened(place: Path | str, run: int | str | None) -> Iterator[tuple[Reader, int | None]]:
-    with Reader(journal_file(place), checked=True) as reader:
+def _opened(
+    place: Path | str, run: int | str | None, *, many: bool = False
+) -> Iterator[tuple[Reader, int | None]]:
+    with Reader(journal_file(place), checked=True, many=many) as reader:
         yield reader, None if run is None else run_number(reader, run)
 
 

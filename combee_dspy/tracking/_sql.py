@@ -63,7 +63,7 @@ ROLLOUT_COLUMNS = tuple(_COLUMNS)
 """Columns of a rollout, which a condition may name."""
 
 _NAMED = ", ".join(f"{sql} AS {name}" for name, sql in _COLUMNS.items())
-ROLLOUT = f"SELECT {_NAMED} FROM effect e WHERE e.kind IN ('rollout', 'recorded')"  # noqa: S608 - constants
+ROLLOUT = f"SELECT {_NAMED} FROM main.effect e WHERE e.kind IN ('rollout', 'recorded')"  # noqa: S608 - constants
 """All rollouts; those that were recorded elsewhere have an ``origin``."""
 
 CALLS = """

@@ -31,6 +31,8 @@ def clean_values(value: Any, clean: Callable[[str], str]) -> Any:
     """
     if isinstance(value, str):
         return _CONTROL.sub("\ufffd", clean(value))
+    if value is None or isinstance(value, (int, float)):  # most of a page, so the sooner the better
+        return value
     if isinstance(value, sqlite3.Row):
         value = dict(value)
     elif dataclasses.is_dataclass(value):

@@ -7,14 +7,16 @@ import os
 import random
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from combee_dspy import Budget
 from combee_dspy.exceptions import JournalDamagedError, JournalError
 from combee_dspy.journal import Effect, Journal, Reader, _checked
 from combee_dspy.records import CallUsage
+from tests.worlds import World
 
 USAGE = CallUsage("task", "m", 1, 0, 0, 10, 1, 0.5, None, 1.0)
 
@@ -73,6 +75,20 @@ def test_what_was_checked_is_read_again_by_its_digest(checks: Checks, journal: P
     assert checks.number == 1
     asyncio.run(write(journal.parent, 21))  # the run goes on
     assert len(read(journal)) > len(rows)
+    assert checks.number == 2
+
+
+def test_a_run_that_ends_checks_its_journal(checks: Checks, tmp_path: Path) -> None:
+    World.made().compile(log_dir=tmp_path / "ended", budget=Budget(updates=1))
+    journal = tmp_path / "ended" / "journal.sqlite"
+    assert checks.number == 1
+    read(journal)
+    assert checks.number == 1
+    damaged = bytearray(journal.read_bytes())
+    damaged[-100] ^= 1
+    journal.write_bytes(damaged)
+    with suppress(JournalDamagedError):  # the bit may be of no row
+        read(journal)
     assert checks.number == 2
 
 

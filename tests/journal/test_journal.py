@@ -482,6 +482,14 @@ def test_a_reader_cannot_write_and_names_what_it_is_not_given(tmp_path: Path) ->
         journal_file(tmp_path / "elsewhere")
 
 
+def test_a_reader_says_that_it_has_no_room_to_sort(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a")))
+    with Reader(journal_file(tmp_path)) as reader:
+        reader.rows("PRAGMA temp.max_page_count = 1")
+        with pytest.raises(JournalError, match=r"disk is full\. Make room in the temporary folder"):
+            reader.rows("CREATE TEMP TABLE copy AS SELECT * FROM effect")
+
+
 def test_whoever_waits_for_a_closed_journal_hears_of_it(tmp_path: Path) -> None:
     errors: list[Exception] = []
     journal = Journal(tmp_path)

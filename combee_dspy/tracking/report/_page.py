@@ -35,7 +35,7 @@ def keep_report(journal: Path, run: int, name: str) -> None:
     run.
     """
     try:
-        with Reader(journal) as reader:
+        with Reader(journal, many=True) as reader:
             _write(render_report(RunHistory(reader, run)), page_file(journal, run, name))
     except Exception as error:  # noqa: BLE001 - a page can be written again, a run cannot
         _logger.warning(
@@ -60,7 +60,7 @@ def write_report(
         NotPlainFileError: A link or a special file lies in its place.
         OSError: The file cannot be written.
     """
-    with Reader(journal_file(place), checked=True) as reader:
+    with Reader(journal_file(place), checked=True, many=True) as reader:
         history = RunHistory(reader, run_number(reader, run))
         record = history.record
         beside = page_file(reader.path, record.id, record.name)

@@ -21,7 +21,7 @@ _COLUMNS = ("id", "step", "purpose", "candidate", "score", "tokens", "seconds", 
 _WITH_TEXTS = """SELECT id, error, json_extract(value, '$.inputs') AS inputs,
     json_extract(value, '$.expected') AS expected,
     json_extract(value, '$.prediction') AS prediction, json_extract(value, '$.feedback') AS feedback
-FROM effect WHERE id IN (SELECT value FROM json_each(?))"""
+FROM main.effect WHERE id IN (SELECT value FROM json_each(?))"""
 # A rollout has the purpose that it was bought for first: what validates may have trained.
 _SCORES = """SELECT candidate, example, avg(score), min(id) FROM effect
 WHERE +run = ?1 AND kind = 'rollout' AND (purpose = 'heldout') = (?2 = 'heldout')
@@ -130,9 +130,10 @@ def table_of_rollouts(history: RunHistory) -> dict[str, Any]:
     The texts, many of them the same, are in a list of their own, once each. The held-out set is
     shown elsewhere, without texts.
     """
-    rollouts = f"{ROLLOUT} AND +e.run = ? AND e.purpose <> 'heldout'"
-    total = history.reader.rows(f"SELECT count(*) FROM ({rollouts})", (history.run,))[0][0]  # noqa: S608 - constants
-    newest = f"{rollouts} ORDER BY e.id DESC LIMIT {_MOST_ROLLOUTS}"
+    newest = (
+        f"{ROLLOUT} AND +e.run = ? AND e.purpose <> 'heldout' ORDER BY e.id DESC"
+        f" LIMIT {_MOST_ROLLOUTS}"
+    )
     texts: dict[str, int] = {}
     rows = []
     for row in history.reader.stream(newest, (history.run,)):
@@ -145,7 +146,7 @@ def table_of_rollouts(history: RunHistory) -> dict[str, Any]:
                 for cell in cells.values()
             ]
         )
-    return {"columns": _COLUMNS, "rows": rows[::-1], "texts": list(texts), "total": total}
+    return {"columns": _COLUMNS, "rows": rows[::-1], "texts": list(texts)}
 
 
 def _texts_of(reader: Reader, numbers: Collection[int], most: int) -> dict[int, dict[str, Any]]:

@@ -16,11 +16,11 @@ _MOST_SPANS = 20_000
 _WHAT = """CASE WHEN {0} <> 'task' THEN {0} WHEN e.purpose = 'heldout' THEN 'task: held-out'
   WHEN e.purpose = 'train' THEN 'task: learning' ELSE 'task: checking' END"""
 # A metric's feedback on a predictor takes time, and no judge.
-_SPANS = f"""SELECT {_WHAT.format("coalesce(e.role, e.kind)")}, e.kind, e.started,
-    e.ended - e.started, e.step
-FROM effect e WHERE +e.run = ? AND e.started > 0 AND e.ended > e.started
-  AND (e.kind <> 'feedback' OR EXISTS (SELECT 1 FROM usage u WHERE u.effect = e.id))
-ORDER BY e.started, e.id"""  # noqa: S608 - constants
+_TIMED = """FROM effect e WHERE +e.run = ? AND e.started > 0 AND e.ended > e.started
+  AND (e.kind <> 'feedback' OR EXISTS (SELECT 1 FROM usage u WHERE u.effect = e.id))"""
+_SECONDS = f"SELECT e.kind, e.ended - e.started {_TIMED}"
+_SPANS = f"""SELECT {_WHAT.format("coalesce(e.role, e.kind)")}, e.started,
+    e.ended - e.started, e.step {_TIMED} ORDER BY e.started, e.id LIMIT ?"""
 _SPENT = f"""SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before'
         ELSE '' || e.step END AS "when", {_WHAT.format("u.role")} AS what,
     sum(u.prompt_tokens + u.completion_tokens) AS tokens, sum(u.calls) AS calls,
@@ -40,12 +40,12 @@ def time_facts(
     """
     work: defaultdict[str, list[list[float]]] = defaultdict(list)
     took: defaultdict[str, list[float]] = defaultdict(list)
-    total = 0
-    for what, kind, started, seconds, step in history.reader.stream(_SPANS, (history.run,)):
+    for kind, seconds in history.reader.stream(_SECONDS, (history.run,)):
         took[kind].append(seconds)
-        if total < _MOST_SPANS:
-            work[what].append([round(started - created, 4), round(seconds, 4), step])
-        total += 1
+    total = sum(map(len, took.values()))
+    spans = history.run, _MOST_SPANS
+    for what, started, seconds, step in history.reader.stream(_SPANS, spans):
+        work[what].append([round(started - created, 4), round(seconds, 4), step])
     ends = [entry.event.started + entry.event.seconds - created for entry in updates]
     took["update"] = [entry.event.seconds for entry in updates]
     names = {"rollouts": "rollout", "reads": "call", "updates": "update"}
