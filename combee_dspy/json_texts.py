@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["dump", "sound"]
+__all__ = ["dump", "sound", "sound_values"]
 
 
 def dump(value: object) -> str:
@@ -21,7 +21,7 @@ def dump(value: object) -> str:
     try:
         return orjson.dumps(value, option=option).decode()
     except TypeError:
-        return orjson.dumps(_sound(value), option=option).decode()
+        return orjson.dumps(sound_values(value), option=option).decode()
 
 
 def sound(text: str) -> str:
@@ -31,11 +31,12 @@ def sound(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _sound(value: Any) -> Any:
+def sound_values(value: Any) -> Any:
+    """Return JSON values with every text in them so; other objects stay as they are."""
     if isinstance(value, str):
         return sound(value)
     if isinstance(value, Mapping):
-        return {_sound(key): _sound(item) for key, item in value.items()}
+        return {sound_values(key): sound_values(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return _sound(asdict(value))
-    return [_sound(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return sound_values(asdict(value))
+    return [sound_values(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import dspy
 
 from combee_dspy.costs import Tariff
+from combee_dspy.json_texts import sound_values
 from combee_dspy.records import CallUsage, FailedCall, Metric, Role, Rollout
 
 
@@ -65,6 +66,10 @@ class CallJob:
     temperature: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
     seconds: float | None = 3600.0
+
+    def __post_init__(self) -> None:
+        # No service takes half a character: in one row, it would fail whoever reads that row.
+        object.__setattr__(self, "inputs", sound_values(self.inputs))
 
     @property
     def lane(self) -> str:

@@ -108,7 +108,8 @@ class Row:
         if row_hash(self.example) != self.hash:
             name = f"{self.split}[{self.index}]"
             remedy = "Let the metric and the program copy what they change."
-            raise ArgumentValueError("metric", name, "is an example that was changed", remedy)
+            problem = "or the program changes an example"
+            raise ArgumentValueError("metric", name, problem, remedy)
 
     def rollout_key(self, candidate: Candidate, replicate: int) -> str:
         """Return the key of a candidate's rollout: the same in every split and update."""

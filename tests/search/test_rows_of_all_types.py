@@ -145,6 +145,21 @@ def test_a_metric_that_changes_its_example_is_refused_by_name(how: str) -> None:
     trainset = [row.copy(notes=[]) for row in examples(12)]
     with (
         dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()),
-        pytest.raises(ArgumentValueError, match="is an example that was changed"),
+        pytest.raises(ArgumentValueError, match=r"metric or the program changes an example \(got"),
     ):
         world.combee(metric=changing).compile(dspy.Predict("question -> answer"), trainset=trainset)
+
+
+def test_half_a_character_in_a_row_fails_no_call_that_reads_it() -> None:
+    def halved(gold: Any, pred: Any, *more: Any) -> Any:
+        score = metric(gold, pred)
+        return dspy.Prediction(score=score.score, feedback=score.feedback + "\ud83d")
+
+    world = World.made()
+    trainset = [row.copy(notes=["a\ud800"]) for row in examples(12)]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        program = world.combee(metric=halved).compile(
+            dspy.Predict("question -> answer"), trainset=trainset, valset=examples(6, 100)
+        )
+    assert program.combee_report.best_score == 1.0
+    assert not [count for count in program.combee_report.failures if count.role == "proposer"]
