@@ -13,7 +13,7 @@ from combee_dspy.files import cache_dir, check_plain, make_folder, read_plain, w
 from combee_dspy.journal._integrity import check
 
 _LARGE = 16 << 20  # bytes: the rows of a smaller journal are checked within half a second
-_CHECKS = b"1\n"  # another one where :func:`check` looks at more, so that no earlier note counts
+_CHECKS = b"2\n"  # another one where :func:`check` looks at more, so that no earlier note counts
 _NO_CACHE = (OSError, RuntimeError, NotPlainFileError)  # where nothing can be noted
 
 

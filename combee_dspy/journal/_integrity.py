@@ -68,6 +68,7 @@ _CHECKED = {
 # No number of another column is as large; a user chooses the seed, and what a metric returns.
 _LARGEST = 1e15
 _LARGEST_OF = {"seed": 2.0**63, "score": 1.7e308}
+_LARGEST_OF |= dict.fromkeys(("created", "finished", "started", "ended", "at"), 6e10)  # year 3871
 
 # Columns that allow NULL in the schema, and in which nobody writes any.
 _NEVER_NULL = {

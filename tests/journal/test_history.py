@@ -154,6 +154,9 @@ def crafts() -> Iterator[Any]:
     yield pytest.param("UPDATE event SET step = NULL", (), id="event without step")
     yield pytest.param("UPDATE effect SET value = '{' WHERE id = 1", (), id="value that is no JSON")
     yield pytest.param("UPDATE run SET created = 9e999", (), id="endless time")
+    for column in ("created", "finished"):
+        sql = f"UPDATE run SET {column} = 1e14"  # noqa: S608 - constants
+        yield pytest.param(sql, (), id=f"{column} beyond all years")
     yield pytest.param("UPDATE usage SET calls = 'x'", (), id="usage")
     yield pytest.param("UPDATE event SET run = 7 WHERE kind = 'candidate'", (), id="another run")
     yield pytest.param("UPDATE effect SET run = 7", (), id="effects of another run")
