@@ -24,6 +24,7 @@ from combee_dspy.search import (
     Data,
     SharedParts,
     compile_task,
+    how_to_go_on,
     in_own_loop,
     make_compilation,
     open_shared,
@@ -114,7 +115,8 @@ def compile_many(
     _check(tasks)
     turns = positive("at_once", at_once) or max(1, len(tasks))
     settings = combee.settings
-    return in_own_loop(lambda: _compile_all(tasks, settings, turns), settings.log_dir)
+    advice = how_to_go_on(settings.log_dir)
+    return in_own_loop(lambda: _compile_all(tasks, settings, turns), advice)
 
 
 async def _compile_all(tasks: Sequence[Task], settings: Settings, at_once: int) -> list[TaskResult]:

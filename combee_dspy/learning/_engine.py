@@ -87,7 +87,8 @@ class Learner:
         # MLflow's autologging would record readers among the traces that the next call reads.
         callbacks = without_callbacks(lambda other: type(other).__module__.startswith("mlflow."))
         with dspy.context(callbacks=callbacks), closing(Journal(log_dir)) as journal:
-            return in_own_loop(lambda: self._learn(text, before, num_threads, journal))
+            advice = "" if log_dir is None else f"The same call goes on with {log_dir}."
+            return in_own_loop(lambda: self._learn(text, before, num_threads, journal), advice)
 
     async def _learn(
         self, text: str, before: Book, num_threads: int | None, journal: Journal

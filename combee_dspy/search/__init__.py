@@ -55,6 +55,7 @@ from combee_dspy.search._candidates import Candidate, SharedParts
 from combee_dspy.search._compile import (
     compile_program,
     compile_task,
+    how_to_go_on,
     in_own_loop,
     make_compilation,
     open_shared,
@@ -75,6 +76,7 @@ __all__ = [
     "compile_program",
     "compile_task",
     "cut_copies",
+    "how_to_go_on",
     "in_own_loop",
     "make_compilation",
     "open_shared",

@@ -32,7 +32,7 @@ from combee_dspy.rollouts import (
 from combee_dspy.search._candidates import Compilation, SharedParts
 from combee_dspy.search._course import find_program
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
-from combee_dspy.search._own_loop import in_own_loop
+from combee_dspy.search._own_loop import how_to_go_on, in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
 from combee_dspy.search._run import Run, make_run
@@ -45,6 +45,7 @@ from combee_dspy.tracking import callbacks_beside, default_trackers, track
 __all__ = [
     "compile_program",
     "compile_task",
+    "how_to_go_on",
     "in_own_loop",
     "make_compilation",
     "open_shared",
@@ -63,7 +64,7 @@ _LET_GO, _CLOSE = 1.0, 0.2
 def compile_program(settings: Settings, student: dspy.Module, data: Data) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
     task = make_compilation(settings, student, data)
-    return in_own_loop(lambda: _alone(task), settings.log_dir)
+    return in_own_loop(lambda: _alone(task), how_to_go_on(settings.log_dir))
 
 
 def make_compilation(

@@ -10,7 +10,7 @@ from typing import TypeVar
 from combee_dspy.rollouts import run_on_own_loop
 from combee_dspy.tracking import note_caller
 
-__all__ = ["in_own_loop"]
+__all__ = ["how_to_go_on", "in_own_loop"]
 
 _logger = logging.getLogger(__name__)
 
@@ -19,20 +19,18 @@ T = TypeVar("T")
 _GONE = 1.8  # seconds that the work has to end after an interrupt
 
 
-def in_own_loop(
-    work: Callable[[], Coroutine[object, object, T]],
-    log_dir: str | None = None,
-) -> T:
+def in_own_loop(work: Callable[[], Coroutine[object, object, T]], advice: str = "") -> T:
     """Run a coroutine to its end on an event loop of its own, in a thread of its own.
 
     So a caller may have a running loop (a notebook) or none. The thread sees the caller's context
     variables, DSPy's settings among them. An interrupt of the caller cancels the work and is raised
     within two seconds, with what the work attached to its own end; a second one is raised at once.
+    ``advice`` says what an interrupt leaves, in sentences.
     """
 
     def interrupted() -> None:
-        text = "Interrupted. %s Interrupt again to end at once."
-        _logger.warning(text, _how_to_go_on(log_dir))
+        sentences = ("Interrupted.", advice, "Interrupt again to end at once.")
+        _logger.warning("%s", " ".join(filter(None, sentences)))
 
     def run() -> T:
         note_caller()
@@ -41,7 +39,8 @@ def in_own_loop(
     return copy_context().run(run)
 
 
-def _how_to_go_on(log_dir: str | None) -> str:
+def how_to_go_on(log_dir: str | None) -> str:
+    """Return what is left of a compilation that was interrupted."""
     if log_dir is None:
         return "Without a log_dir nothing stays on disk; the error has the best program so far."
     return (

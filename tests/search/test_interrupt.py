@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import dspy
 import pytest
 
 from combee_dspy import load_candidate
+from combee_dspy.rollouts import _threads
+from combee_dspy.search import in_own_loop
 from tests.search.hanging import UP
 from tests.slow import slow_but
 from tests.worlds import rows
@@ -139,3 +142,21 @@ def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path) -> None:
     assert code == 130
     assert f"What was paid for is kept in {tmp_path / 'log'}" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("advice", ["", "The same call goes on with runs/a."])
+def test_what_an_interrupt_leaves_is_said_by_whoever_knows_it(
+    advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(_threads, "_wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        in_own_loop(hang, advice)
+    words = ("Interrupted.", advice, "Interrupt again to end at once.")
+    assert caplog.messages == [" ".join(filter(None, words))]
