@@ -20,6 +20,11 @@ from combee_dspy.reflections import feedback_text, normalised
 from combee_dspy.strategies import StrategyContext, parameters
 
 _ANSWER = "Generated Outputs"
+# What feedback puts before the answer that it repeats, normalised.
+_LEADS = (
+    *("got", "predicted", "correct", "you answered", "you gave", "you said", "you wrote"),
+    *("your answer", "your answer is", "your answer was"),
+)
 """What GEPA's records call the program's answer."""
 
 
@@ -36,9 +41,9 @@ class Instruction(Artifact):
     Args:
         view: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which
             leaves out the program's answer; or ``"auto"``, which leaves out those fields of the
-            answer that the feedback repeats word for word: a small model takes a wrong answer that
-            it reads first for the lesson (see the results on real models). A proposer of the user's
-            own always gets all.
+            answer that the feedback repeats as the answer, such as "got X" or "Correct: X": a small
+            model takes a wrong answer that it reads first for the lesson (see the results on real
+            models). A proposer of the user's own always gets all.
         operators: Those that will edit it: demonstrations and field descriptions become components
             of their own, hidden from selection, where one of them edits these. ``Combee`` fills it
             in.
@@ -128,9 +133,9 @@ async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflecti
 
 
 def _repeats(value: object, feedback: str) -> bool:
-    """Return whether a feedback has a value; it may have a single letter or digit by chance."""
+    """Return whether a feedback has a value as the answer; elsewhere it may have it by chance."""
     words = normalised(value) if isinstance(value, str) else ""
-    return len(words) > 1 and f" {words} " in feedback
+    return len(words) > 1 and any(f" {lead} {words} " in feedback for lead in _LEADS)
 
 
 class _Unbuildable(dspy.Module):

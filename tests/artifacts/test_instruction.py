@@ -78,6 +78,12 @@ def test_a_reflector_sees_gepas_record_or_all_but_the_answer():
             "Got x1, not Q7.",
             {"reasoning": "A tent is large."},
         ),
+        ({"answer": "E8"}, "Correct: E8.", None),
+        (
+            {"answer": "yes"},
+            "Expected no: only even numbers are answered with yes.",
+            {"answer": "yes"},
+        ),
         ({"answer": "X1"}, "X12 is another code.", {"answer": "X1"}),
         ({"answer": "A"}, "A tent is not a desk: B.", {"answer": "A"}),
         ({"answer": 12}, "Wrong: 12.", {"answer": 12}),
