@@ -269,7 +269,7 @@ class Combee(Teleprompter):
             SplitOverlapError: ``heldout`` shares rows with another split.
             TraceSourceError: The traces cannot be read.
             JournalError: The journal in ``log_dir`` belongs to another run, is held or is damaged.
-            LMUnreachableError: An LM does not answer; nothing was bought.
+            LMUnreachableError: An LM does not answer; hardly anything was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
             RefusedError: ``budget`` has a target or patience, and validation rows are training
                 rows.

@@ -16,7 +16,7 @@
     │   ├── JournalEmptyError         its run was stopped before it began
     │   └── JournalHeldError          another process is writing to it: says which
     ├── ServiceError                  an LM service cannot be used
-    │   ├── LMUnreachableError        the probe before the run failed: nothing was spent
+    │   ├── LMUnreachableError        the probe at the run's beginning failed
     │   └── InfrastructureError       rollouts kept failing for reasons that are not the program's
     ├── EvaluationError               a figure cannot be had, or cannot be trusted
     │   ├── CalibrationFailedError    two ways of judging do not agree: the run ends
@@ -303,21 +303,23 @@ class ServiceError(CombeeError):
 
 @dataclass(eq=False, repr=False)
 class LMUnreachableError(ServiceError):
-    """The probe call that comes before a run failed.
+    """The probe call at a run's beginning failed. A few rollouts may have been bought beside it.
 
     Attributes:
         role: The model role that was probed, for example ``"task"``.
         model: The model's name.
         reason: The service's own words, without credentials.
+        remedy: What to look at.
     """
 
     role: str
     model: str
     reason: str
+    remedy: str = "Check the key, the model's name and api_base"
     _says = (
-        "the {role} LM {model!r} did not answer a one-token probe: {reason}. Nothing was spent."
-        " Check the key, the model's name and api_base, or give Validation(probe=False) to skip"
-        " this check."
+        "the {role} LM {model!r} did not answer a one-token probe: {reason}. No more was bought"
+        " than the first rows that ran beside the probe. {remedy}, or give Validation(probe=False)"
+        " to skip this check."
     )
 
 
@@ -337,9 +339,11 @@ class InfrastructureError(ServiceError):
     reason: str
     usage: tuple[CallUsage, ...] = ()
     _says = (
-        "{failed} rollouts failed {attempts} times each for reasons outside the program, last:"
-        " {reason}. They were not scored, since an outage is not a wrong answer. Compile again with"
-        " the same log_dir to go on: what was paid for is not bought again."
+        "Rollouts failed for reasons outside the program ({failed} given up; attempts: {attempts}),"
+        " last: {reason}. They were not scored, since an outage is not a wrong answer. With a"
+        " log_dir, compile again with the same one to go on: what was paid for is not bought again."
+        " Without one it is lost. This error's program is the best so far; before the student is"
+        " validated it is None: go on with your student, which is unchanged."
     )
 
 

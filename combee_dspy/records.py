@@ -39,7 +39,9 @@ def is_hidden(key: str) -> bool:
 def described(error: BaseException) -> str:
     """Return ``"ClassName: message"`` of any error, even of one whose text cannot be read."""
     try:
-        return f"{type(error).__name__}: {error}"
+        # DSPy's own errors end in a list of advice.
+        text = str(error).partition("\n\n  To fix:")[0]
+        return f"{type(error).__name__}: {text}"
     except BaseException as problem:  # noqa: BLE001 - a user's error may do anything when it is asked for its text
         return (
             f"{type(error).__name__}: its text cannot be had, since that raises"

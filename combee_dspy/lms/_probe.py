@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import dspy
-from dspy.utils.exceptions import LMError, LMRateLimitError, LMServerError
+from dspy.utils.exceptions import LMError, LMRateLimitError, LMServerError, LMUnexpectedError
 
 from combee_dspy.costs import role_scope
 from combee_dspy.exceptions import LMUnreachableError
 from combee_dspy.lms.redact import scrub, secrets_of
-from combee_dspy.records import Role
+from combee_dspy.records import Role, described
 
 _PROMPT = "Reply with OK."
 _MAX_TOKENS = 16
+_UNREADABLE = "Look at the service's reply, which is not as its API says"
 # An LM with one of these thinks before it answers: a small limit would be refused or
 # leave no answer.
 _THINKING = ("reasoning", "reasoning_effort", "thinking")
@@ -77,9 +78,11 @@ def _ask(role: Role, lm: Any, timeout: float) -> None:
         except LMRateLimitError:
             return
         except (LMError, OSError, ImportError, TypeError, ValueError) as error:
-            reason = scrub(f"{type(error).__name__}: {error}", secrets_of(lm))
+            reason = scrub(described(error), secrets_of(lm))
+            # An unexpected one came with an answer.
+            more = (_UNREADABLE,) if isinstance(error, LMUnexpectedError) else ()
             # Not chained: the traceback would show the service's words, which may quote the key.
-            raise LMUnreachableError(role, str(lm.model), reason) from None
+            raise LMUnreachableError(role, str(lm.model), reason, *more) from None
 
 
 def _changes(lm: Any, timeout: float) -> dict[str, Any]:

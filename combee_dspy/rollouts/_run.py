@@ -38,6 +38,7 @@ BARE = "prediction"
 
 _FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LocalModelError)
 _MOST_CAUSES = 16
+_QUOTED = 60
 _EXPECTED = "return a number, or dspy.Prediction(score=…, feedback=…)"
 
 
@@ -194,7 +195,7 @@ class _Running:
         missing = ", ".join(error.signature.output_fields)
         reason = (
             f"AdapterParseError: {error.adapter_name} could not read the fields {missing} in the"
-            " answer"
+            f" answer, which {_beginning(completion)}"
         )
         return self._rollout(
             self.job.failure_score, error=reason, failed_in="answer", unparsed=(failed,)
@@ -257,6 +258,11 @@ def _number(value: Any) -> float:
     if not math.isfinite(score):
         raise ValueError(f"the metric returned {value!r}, which cannot be compared")
     return score
+
+
+def _beginning(completion: str) -> str:
+    words = " ".join(completion.split())
+    return f"begins with {words[:_QUOTED]!r}" if words else "is empty"
 
 
 def described_safely(error: BaseException, meter: Meter) -> str:

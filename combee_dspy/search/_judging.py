@@ -105,8 +105,8 @@ _RAISED: dict[str | None, tuple[Role, Cause]] = {
 _HARMLESS = ("comparisons", "evaluator feedback")
 _LOOK = {
     "unparsed": (
-        "Ask the model by hand and look at its answer: it may be cut off (max_tokens), or need"
-        " another adapter"
+        "Ask the model by hand and look at its answer: one that is cut off, or empty for all its"
+        " thinking, needs more max_tokens, a refusal another prompt, another form another adapter"
     ),
     "raised": "Run what raised by hand, on one row of that split",
     "unscored": "Call the metric by hand on one row of that split and the program's prediction",

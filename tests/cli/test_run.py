@@ -198,7 +198,7 @@ def test_an_unreachable_service_is_found_before_anything_is_bought(shell, tmp_pa
         "run", written(SIMULATED.replace("lms: {task: {model: simulated, time_scale: 0}}", lm))
     )
     assert code == 2
-    assert "Nothing was spent" in err
+    assert "No more was bought than the first rows" in err
     assert err.count("\n") == 1
 
 

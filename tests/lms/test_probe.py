@@ -77,6 +77,8 @@ def test_a_refusal_is_found_with_one_call_and_shows_no_key(service, status: int)
     assert (caught.value.role, caught.value.model) == ("proposer", "openai/m")
     assert str(status) in caught.value.reason
     assert KEY not in str(caught.value)
+    assert "To fix" not in str(caught.value)
+    assert "Nothing was spent" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     assert len(service.requests) == 1
@@ -89,6 +91,15 @@ def test_a_service_that_fails_once_passes_and_twice_does_not(service) -> None:
     with pytest.raises(LMUnreachableError, match="503"):
         probe({"task": lm_of(service)})
     assert len(service.requests) == 4
+
+
+def test_an_answer_that_cannot_be_read_is_not_laid_to_the_key(service) -> None:
+    usage = {"prompt_tokens": -5, "completion_tokens": 1, "total_tokens": 1}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "OK"}}
+    service.script = [(200, {}, {"choices": [choice], "usage": usage})] * 5
+    with pytest.raises(LMUnreachableError, match="Look at the service's reply") as caught:
+        probe({"task": lm_of(service)})
+    assert "Check the key" not in str(caught.value)
 
 
 def test_too_many_requests_means_that_the_key_works(service) -> None:

@@ -85,6 +85,25 @@ def test_a_rollout_has_score_feedback_fields_calls_and_usage(run: Run, scripted,
     assert rollout.seconds > 0
 
 
+class Raw(str):
+    """What the scripted model sends as it is: it takes it to hold a zero byte."""
+
+    def __contains__(self, part: object) -> bool:
+        return True
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [("", "is empty"), ("I'm sorry,\nno." + 99 * " no", "begins with \"I'm sorry, no. no no")],
+)
+def test_an_error_says_what_came_instead_of_an_answer(run: Run, scripted, example, answer, says):
+    with dspy.context(lm=scripted(lambda prompt, attempt: Raw(answer))):
+        error = str(run(Program(), example).error)
+    assert says in error
+    assert len(error) < 200
+
+
 @both_ways
 def test_an_answer_that_does_not_parse_is_a_call_without_outputs(run: Run, scripted, example):
     with dspy.context(lm=scripted(lambda prompt, attempt: "no fields\0")):
