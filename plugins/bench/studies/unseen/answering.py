@@ -73,7 +73,8 @@ class Answerer:
             asked = words_in(line, values)
             if not asked:
                 continue
-            named = words_in(line, cues)
+            # In `hops` an answer of the first step is what the second one's lines are about.
+            named = [cue for cue in words_in(line, cues) if cue not in asked]
             if not set(named) <= present:
                 continue
             if named or re.search(r"\b(always|every)\b|常に", line, re.IGNORECASE):
