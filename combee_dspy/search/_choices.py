@@ -149,9 +149,11 @@ def _rank(member: Member) -> tuple[float, int]:
 
 
 # Validations that the tests may take where the budget has room for 16. Where it has room for 6, one
-# validation and rollouts to search failing rows, at most a quarter of the budget.
+# validation and rollouts to search failing rows, at most a quarter of the budget. Where it has room
+# for 3, the one validation of the last text: what the last comparisons unite is in no other.
 _VALIDATIONS, _LARGE_BUDGET = 4, 16
 _SMALL_BUDGET, _SEARCHED, _SHARE = 6, 32, 4
+_LEAST_BUDGET = 3
 # How likely a change may be no better than none: as likely as after one row better and none worse.
 _CHANCE = 0.25
 
@@ -165,8 +167,10 @@ def spare(limit: int | None, validation: int, *, judged: bool) -> int:
         judged: Whether reflections judge the lines already: a small budget then buys rows to learn
             from.
     """
-    if limit is None or limit < _SMALL_BUDGET * validation:
+    if limit is None or limit < _LEAST_BUDGET * validation:
         return 0
+    if limit < _SMALL_BUDGET * validation:
+        return validation
     if limit >= _LARGE_BUDGET * validation:
         return _VALIDATIONS * validation
     return validation if judged else min(validation + _SEARCHED, limit // _SHARE)
