@@ -52,8 +52,8 @@ class Aggregator(Strategy):
         """Return edits that relate new lessons to each other and to the rest of ``context.book``.
 
         The book holds them already. The host calls this where :meth:`aggregate` saw
-        ``context.related_later``: comparisons then run beside the next rollouts, and the text of
-        update i knows those of updates up to i − 1 − staleness. By default none.
+        ``context.related_later``: all comparisons are asked at once, before the update's text is
+        made. By default none.
         """
         return ()
 

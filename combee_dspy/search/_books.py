@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from combee_dspy.artifacts import Artifact
@@ -21,9 +21,6 @@ __all__ = ["Books", "ServedBooks"]
 _OVERLAP = 8
 # Refused edits that an event quotes.
 _QUOTED = 5
-
-Relations = Mapping[str, Sequence[BookEdit]]
-"""Edits by component."""
 
 
 @dataclass(eq=False)
@@ -54,7 +51,6 @@ class Books:
                 self.removed
             )
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
-        self._relating: dict[int, asyncio.Task[Relations]] = {}
 
     def after(self, component: str, update: int) -> Book:
         """Return a component's book as an update left it; that of the student where the update is
@@ -77,24 +73,11 @@ class Books:
         for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
             del self._after[old]
 
-    def relate(self, update: int, comparing: Coroutine[None, None, Relations]) -> None:
-        """Begin to compare what an update taught with the rest; :meth:`settle` makes the edits."""
-        self._relating[update] = asyncio.ensure_future(comparing)
-
-    async def settle(self, last: int, update: int) -> None:
-        """Make the edits that the comparisons of updates up to ``last`` ask for.
-
-        The caller says when, so nothing depends on which comparison ends first.
-        """
-        for earlier in [step for step in self._relating if step <= last]:
-            for component, edits in (await self._relating.pop(earlier)).items():
-                self.edit(component, edits, update)
-
-    async def close(self) -> None:
-        """Cancel comparisons that nobody reads any more."""
-        for task in self._relating.values():
-            task.cancel()
-        await asyncio.gather(*self._relating.values(), return_exceptions=True)
+    def relate(self, update: int, relations: Mapping[str, Iterable[BookEdit]]) -> None:
+        """Make the edits, by component, that compare what an update taught with the rest."""
+        for component, edits in relations.items():
+            self.edit(component, edits, update)
+        self._after[update] = dict(self.now)
 
     def edit(self, component: str, edits: Iterable[BookEdit], update: int) -> None:
         """Make edits outside an update's lessons, as tests and comparisons do."""

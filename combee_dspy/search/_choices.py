@@ -150,10 +150,10 @@ def _rank(member: Member) -> tuple[float, int]:
 
 # Validations that the tests may take where the budget has room for 16. Where it has room for 6, one
 # validation and rollouts to search failing rows, at most a quarter of the budget. Where it has room
-# for 3, the one validation of the last text: what the last comparisons unite is in no other.
+# for 4, one validation: of the last text, which holds all that was learned.
 _VALIDATIONS, _LARGE_BUDGET = 4, 16
 _SMALL_BUDGET, _SEARCHED, _SHARE = 6, 32, 4
-_LEAST_BUDGET = 3
+_LEAST_BUDGET = 4
 # How likely a change may be no better than none: as likely as after one row better and none worse.
 _CHANCE = 0.25
 

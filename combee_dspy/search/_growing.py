@@ -54,7 +54,6 @@ class Growing(Keeper[Candidate, Draws | None]):
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
         self._due: set[int] = set()  # updates whose text is validated
         self._unvalidated = 0  # rows of minibatches since the last of those updates
-        self._begun = 0  # updates
         self._best: tuple[Candidate, Scores] = seed, {}  # without scores until one is compared
         self._is_spoiled = False  # the last version, by something that is no line
         self._compared = 0  # versions whose tests are known
@@ -84,13 +83,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         return rows + self.pool.size + (0 if self._tests_at_end else BLAMED)
 
     def _is_due(self, size: int) -> bool:
-        """Return whether the next text is validated, after a minibatch of so many rows.
-
-        Not the first texts of a run that limits rollouts: their lessons are not compared yet, so
-        they hold each in several wordings.
-        """
-        if self._tests_at_end and self._begun <= self._staleness:
-            return False
+        """Return whether a text is validated after another minibatch of so many rows."""
         return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
 
     def sampled(self, plan: UpdatePlan) -> None:
@@ -99,7 +92,6 @@ class Growing(Keeper[Candidate, Draws | None]):
         if self._is_due(0):
             self._due.add(plan.step)
             self._unvalidated = 0
-        self._begun = plan.step + 1
         tested = plan.step - 1 - self._staleness
         if not self._tests_at_end and tested >= 0:
             tests = asyncio.ensure_future(self._blame(tested))

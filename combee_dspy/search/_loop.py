@@ -100,7 +100,6 @@ class Loop(Generic[P, C]):
             self.student.start()
             await self._end_updates()
             await self.student.join()
-            await self.books.settle(self._begun, self._begun)
             self.keeper.ended(None)
         except Exception as error:
             self.keeper.ended(error)
@@ -108,7 +107,7 @@ class Loop(Generic[P, C]):
         finally:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, self.books.close(), return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.student.close()
         self.effects.purse.look(self._begun, self._begun - 1)
 
@@ -186,9 +185,8 @@ class Loop(Generic[P, C]):
         step, began, started = plan.step, time.monotonic(), time.time()
         learned = await self.learner.learn(plan)
         await self._progress.wait("proposed", step)
-        await self.books.settle(step - 1 - self._staleness, step)
         self.books.learn(learned)
-        self.books.relate(step, self.learner.relate(learned, dict(self.books.now)))
+        self.books.relate(step, await self.learner.relate(learned, dict(self.books.now)))
         proposed = await self.keeper.propose(learned)
         self._progress.reach("proposed", step + 1)
         if self.task.is_trunk:

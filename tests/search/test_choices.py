@@ -14,7 +14,7 @@ from combee_dspy import Budget, Search
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
 from combee_dspy.search._candidates import Candidate, Member
-from combee_dspy.search._choices import choose_version, newest_not_worse
+from combee_dspy.search._choices import choose_version, newest_not_worse, spare
 from combee_dspy.search._pool import CandidatePool
 from tests.worlds import World, in_kind
 
@@ -109,3 +109,12 @@ def test_a_text_that_ran_on_a_part_of_the_rows_is_not_the_best_by_their_mean() -
         for index, scores in enumerate(({0: 0.0, 1: 0.0}, {0: 1.0, 1: 0.0}, {0: 1.0}))
     ]
     assert pool.best.index == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "set_aside"), [(None, 0), (119, 0), (120, 30), (179, 30), (180, 45), (480, 120)]
+)
+def test_the_last_text_of_a_small_budget_can_be_validated(
+    limit: int | None, set_aside: int
+) -> None:
+    assert spare(limit, 30, judged=False) == set_aside

@@ -41,13 +41,13 @@ class Teaches(Aggregator):
 
 
 class Late(Teaches):
-    """Finds when it compares lines that the new ones are empty."""
+    """Says, when it compares lines, that every other one is empty."""
 
     name = "late"
 
     async def relate(self, fresh: Sequence[str], context: Any) -> tuple[BookEdit, ...]:
         assert {lesson.text for lesson in context.book.lessons} >= set(fresh)
-        return tuple(Retire(lesson_id(text), "empty") for text in fresh)
+        return tuple(Retire(lesson_id(text), "empty") for text in fresh if int(text.split()[1]) % 2)
 
 
 RULES = ("Rule zero", "Poison the answer", "Rule two", "Rule three")
@@ -107,16 +107,17 @@ def test_a_text_joins_the_lessons_of_every_update(world: World, tmp_path: Path) 
     assert parents == ids[: len(parents)], "each text follows from the one before"
 
 
-def test_a_text_knows_of_comparisons_by_the_number_of_its_update(tmp_path: Path) -> None:
+def test_a_text_is_made_of_lessons_that_were_compared(tmp_path: Path) -> None:
+    # Else the first texts would hold each lesson in several wordings, and be validated with them.
     rules = tuple(f"Rule {update} holds" for update in range(4))
     grow(tmp_path, answer=task_answer, aggregator=Late(rules))
     shown = {
         step: [rule for rule in range(4) if f"Rule {rule}" in text]
         for step, text in texts_by_update(tmp_path).items()
     }
-    assert shown == {0: [0], 1: [0, 1], 2: [1, 2], 3: [2, 3]}
+    assert shown == {0: [0], 2: [0, 2]}
     book = events(tmp_path, "book")[-1]["lessons"]
-    assert [lesson["state"] for lesson in book] == 4 * ["retired"], "the end knows of all"
+    assert [lesson["state"] for lesson in book] == 2 * ["served", "retired"]
 
 
 def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
