@@ -212,7 +212,7 @@ class StrategyContext:
             budget and protected rules; empty where there is nothing.
         joined_later: Whether the operator reads all lessons of a scan in one call of its own. The
             aggregator then does not merge the last lists: that would write them twice.
-        related_later: Whether the host asks for relations itself, once the book has the lessons (see
+        related_later: Whether the host asks for relations itself, once the book holds lessons (see
             :meth:`combee_dspy.aggregators.Aggregator.relate`). The aggregator then relates nothing.
         longest_quote: The most words in a row that a lesson may share with an example; ``None`` for
             any number.
