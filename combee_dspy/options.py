@@ -33,7 +33,8 @@ class Search:
             of candidates or a component selector of one's own, ``gepa_kwargs``, operators that do
             not serve the book, ``children``, ``screen``, ``restart``, an embedder or threshold of
             one's own, and the code of a ``dspy.Flex``. A playbook is always a trunk.
-        staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for
+        staleness: Update i runs on a text that is known by update i − 1 − staleness; the first of
+            each predictor of a trunk also knows those of the predictors before it. 0 waits for
             every update; 1 or 2 let rollouts, reflection and validation of neighbouring updates
             overlap. Results depend on it; on the number of workers and on timing only by what the
             clock decides, such as planned sizes: with a fixed size, or with ``replay``, the same

@@ -320,6 +320,20 @@ class Compilation:
         lag = _TRUNK_LAG if self.is_trunk else 0
         return 1 + self.settings.staleness + lag
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether each update of a trunk edits one component, and the next update another."""
+        return self.edits_instructions and self.settings.component_selector != "all"
+
+    def texts_known(self, step: int) -> int:
+        """Return how many updates of a trunk have made the text that update ``step`` runs.
+
+        The first update of each component knows those of the components before it, whatever the
+        staleness: it would learn from inputs that nothing has mended yet.
+        """
+        first_round = len(self.components) - 1 if self.takes_turns else 0
+        return max(step - self.settings.staleness, min(step, first_round))
+
     @cached_property
     def limits(self) -> Limits:
         """The hard limits of the run: the user's, and what GEPA's names for budgets come to."""

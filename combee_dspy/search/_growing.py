@@ -99,11 +99,11 @@ class Growing(Keeper[Candidate, Draws | None]):
             self._versions[tested].tests = tests
 
     async def parent(self, step: int) -> Parent:
-        """Return the text of update ``step`` − 1 − staleness: later ones may not be there yet."""
-        names, settings = self._task.components, self._task.settings
-        if self._task.edits_instructions and settings.component_selector != "all":
+        """Return the last text that is there for certain: later ones may not be there yet."""
+        names = self._task.components
+        if self._task.takes_turns:
             names = (names[step % len(names)],)
-        return Parent(self._text(step - 1 - self._staleness), -1, names)
+        return Parent(self._text(self._task.texts_known(step) - 1), -1, names)
 
     def _text(self, step: int) -> Candidate:
         return self._versions[step].text if step >= 0 else self._task.seed

@@ -128,7 +128,7 @@ class Loop(Generic[P, C]):
     async def _may_begin(self, step: int) -> None:
         """Wait for the updates whose results update ``step`` reads."""
         if self.task.is_trunk:
-            await self._progress.wait("proposed", step - self._staleness)
+            await self._progress.wait("proposed", self.task.texts_known(step))
         last = step - self.task.behind
         await self._progress.wait("committed", last + 1)
         self.effects.purse.look(step, last)

@@ -11,6 +11,7 @@ import dspy
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import probe
+from combee_dspy.records import Rollout
 from combee_dspy.rollouts import fingerprints, lms_of
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
@@ -132,6 +133,7 @@ class Preflight:
                 continue  # the next effect raises it again
             if isinstance(rollout, BaseException):
                 raise rollout
+            self._check_usage(rollout)
             if rollout.failed_in in ("program", "metric"):
                 error = effects.texts.error(str(rollout.error))
                 effects.warn(
@@ -143,6 +145,19 @@ class Preflight:
                 " its answers may depend on the order of the rows. Keep such state in local"
                 " variables of forward."
             )
+
+    def _check_usage(self, rollout: Rollout) -> None:
+        """Refuse a limit on tokens or dollars where a service does not say what calls take."""
+        budget = self.task.settings.budget
+        for usage in rollout.usage:
+            answers = usage.calls - usage.errors - usage.cached
+            if self.effects.purse.by_tokens and answers > 0 and not usage.prompt_tokens:
+                raise ArgumentValueError(
+                    "budget",
+                    budget,
+                    f"cannot be held: the service of {usage.model} reports no tokens",
+                    "Limit what can be counted, such as Budget(calls=…, rollouts=…)",
+                )
 
 
 async def _cancel(*tasks: asyncio.Future[None]) -> None:

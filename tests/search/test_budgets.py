@@ -716,3 +716,17 @@ def test_without_a_limit_that_can_be_held_nothing_begins(world: World) -> None:
     with pytest.raises(ArgumentValueError, match="no price is known for 'scripted/task'"):
         world.compile(budget=Budget(dollars=1.0))
     assert not world.asked
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(tokens=9_000), Budget(dollars=1)], ids=["tokens", "dollars"]
+)
+def test_a_limit_that_a_service_does_not_count_is_refused_at_once(
+    budget: Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("combee_dspy.costs._calls._tokens", lambda usage, *names: 0)
+    world = World.made()
+    costs = Costs(prices={"scripted/task": Price(1, 1), "scripted/proposer": Price(1, 1)})
+    with pytest.raises(ArgumentValueError, match="scripted/task reports no tokens"):
+        world.compile(budget=budget, costs=costs)
+    assert world.asked < 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from combee_dspy.search._candidates import Row
 from combee_dspy.search._versions import RowScores
 from combee_dspy.stopping import RunView, StoppingRule
 from tests.slow import slow_but
-from tests.worlds import World, animal_of, code_word, events, in_kind, rows, task_answer
+from tests.worlds import TwoSteps, World, animal_of, code_word, events, in_kind, rows, task_answer
 
 
 class Teaches(Aggregator):
@@ -118,6 +119,22 @@ def test_a_text_is_made_of_lessons_that_were_compared(tmp_path: Path) -> None:
     assert shown == {0: [0], 2: [0, 2]}
     book = events(tmp_path, "book")[-1]["lessons"]
     assert [lesson["state"] for lesson in book] == 2 * ["served", "retired"]
+
+
+def test_the_second_step_first_learns_from_inputs_that_the_first_has_learned_to_make(
+    tmp_path: Path,
+) -> None:
+    grow(
+        tmp_path,
+        *RULES,
+        student=TwoSteps(),
+        answer=lambda request: json.dumps({"hint": "none", "answer": "nonsense"}),
+        search=Search(keep="trunk", staleness=2),
+        reflection_minibatch_size=3,
+    )
+    ids = [event["candidate"] for event in events(tmp_path, "candidate")]
+    parents = [event["parent"] for event in events(tmp_path, "update")]
+    assert parents[:5] == [ids[0], ids[1], ids[1], ids[1], ids[2]]
 
 
 def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
