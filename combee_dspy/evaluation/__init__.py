@@ -16,7 +16,6 @@ from combee_dspy.evaluation._compare import (
     detectable_difference,
     discordance_bound,
     paired_difference,
-    select_newest_not_clearly_worse,
     sign_test,
 )
 from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, pin
@@ -80,7 +79,6 @@ __all__ = [
     "perfect_score_of",
     "pin",
     "same_model",
-    "select_newest_not_clearly_worse",
     "sign_test",
 ]
 

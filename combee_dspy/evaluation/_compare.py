@@ -45,29 +45,6 @@ def clearly_worse(child: Sequence[float], parent: Sequence[float], level: float 
     return chance <= level and not fmean(child) >= fmean(parent)
 
 
-def select_newest_not_clearly_worse(
-    scores: Sequence[Sequence[float] | None], level: float = 0.05
-) -> int:
-    """Return the position of the newest of several versions that is not clearly worse than the best
-    one.
-
-    The best of many noisy validations is often lucky, and each version holds more lessons than the
-    one before it: so the newest is taken unless the scores speak against it.
-
-    Args:
-        scores: Validation scores of each version on the same examples, oldest first; ``None`` for
-            one that has none. The first must have some.
-        level: As for :func:`clearly_worse`.
-    """
-    judged = [(place, rows) for place, rows in enumerate(scores) if rows is not None]
-    best = max((rows for _, rows in judged), key=fmean)
-    return next(
-        place
-        for place, rows in reversed(judged)
-        if rows is best or not clearly_worse(rows, best, level)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
     """How much better one program is than another on the same examples.

@@ -7,17 +7,15 @@ import random
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
-from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
+from combee_dspy.evaluation import sign_test
 from combee_dspy.lessons import certainty
 from combee_dspy.search._candidates import Member, Scores, paired
 
 __all__ = [
-    "REACH",
     "choose_best",
     "choose_version",
     "compare",
     "draw_screen",
-    "newest_not_worse",
     "passes_screen",
     "spare",
 ]
@@ -26,8 +24,6 @@ __all__ = [
 # A child is refused up to this p of the sign test: with 8 examples 2 losses alone, or 4 and one
 # win.
 _WORSE = 0.25
-REACH = 0.25
-"""A candidate may well be as good as the best above this p of the sign test."""
 _DIGITS = 9  # sums of the same scores in another order differ by less
 
 
@@ -81,47 +77,20 @@ def choose_best(members: Sequence[Member]) -> tuple[Member, str]:
 def choose_version(members: Sequence[Member]) -> tuple[Member, str]:
     """Return the version of a growing text that validation speaks for, and why.
 
-    The newest version within reach of the best has learned the most, so it comes first, then the
-    best, then the student. The best of several versions is so by chance as well: the level is
-    shared among the others.
+    The best, of equals the newest. A last version whose validation a budget cut is compared with it
+    on the rows that it ran on.
     """
-    student = members[0]
-    newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
-    reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
-    rows = newest.scores.keys()  # none where nothing is validated
-    peers = [each.scores for each in members if rows and each.scores.keys() >= rows]
-    best = max((fmean(scores[row] for row in rows) for scores in peers), default=newest.mean)
-    if round(best - newest.mean, _DIGITS) > 0:
-        reason += f", where the best has {best:.4g}: the difference may be chance"
-    if len(newest.scores) < len(student.scores):
-        reason += f", which the budget cut at {len(newest.scores)} of {len(student.scores)} rows"
-    member, reason = _or_student(newest, student, reason)
-    if member is not student:
-        return member, reason
-    return choose_best([each for each in members if each.scores.keys() == student.scores.keys()])
-
-
-def newest_not_worse(members: Sequence[Member], level: float) -> Member:
-    """Return the newest of several versions of one text that is not clearly worse than the best.
-
-    Members are compared on the rows of the newest, whose validation a budget may have cut. Where
-    the newest is worse, the others are compared on all of theirs.
-
-    Args:
-        members: Oldest first.
-        level: The sign test's.
-    """
-    rows = sorted(members[0].scores.keys() & members[-1].scores.keys())
-    if not rows:
-        return members[-1]
-    scores = [
-        [member.scores[row] for row in rows] if member.scores.keys() >= set(rows) else None
-        for member in members
-    ]
-    place = select_newest_not_clearly_worse(scores, level)
-    if place < len(members) - 1 and len(rows) < len(members[0].scores):
-        return newest_not_worse(members[:-1], level)
-    return members[place]
+    student, newest, rows = members[0], members[-1], len(members[0].scores)
+    best, reason = choose_best([each for each in members if len(each.scores) == rows])
+    before, after = paired(best.scores, newest.scores)
+    if len(before) == rows or not before or fmean(after) < fmean(before):
+        return best, reason
+    cut = (
+        f"the newest text, {newest.mean:.4g} on validation, which the budget cut at {len(before)}"
+        f" of {rows} rows"
+    )
+    member, cut = _or_student(newest, student, cut)
+    return (best, reason) if member is student else (newest, cut)
 
 
 def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, str]:

@@ -11,7 +11,6 @@ from scipy.stats import binomtest
 from combee_dspy.evaluation import (
     clearly_worse,
     paired_difference,
-    select_newest_not_clearly_worse,
     sign_test,
 )
 from combee_dspy.exceptions import ArgumentValueError
@@ -62,16 +61,6 @@ def test_a_child_as_good_as_its_parent_is_rarely_called_worse(n) -> None:
     generator = np.random.default_rng(n)
     called = [clearly_worse(*generator.choice([0.0, 0.25, 1.0], size=(2, n))) for _ in range(2_000)]
     assert fmean(called) <= 0.06
-
-
-@given(st.lists(st.none() | st.lists(binary, min_size=12, max_size=12), max_size=8))
-def test_the_newest_version_that_nothing_speaks_against(scores) -> None:
-    versions = [[1.0] * 6 + [0.0] * 6, *scores]
-    chosen = select_newest_not_clearly_worse(versions)
-    best = max((scores for scores in versions if scores), key=fmean)
-    assert versions[chosen] is not None
-    assert not clearly_worse(versions[chosen], best)
-    assert all(scores is None or clearly_worse(scores, best) for scores in versions[chosen + 1 :])
 
 
 @given(pairs, st.integers(0, 10))

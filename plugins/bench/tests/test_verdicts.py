@@ -22,11 +22,9 @@ from combee_dspy.evaluation import (
     clearly_worse,
     detectable_difference,
     paired_difference,
-    select_newest_not_clearly_worse,
-    sign_test,
 )
 from combee_dspy.exceptions import CalibrationFailedError
-from combee_dspy.search._choices import REACH, passes_screen
+from combee_dspy.search._choices import passes_screen
 from combee_dspy.stopping import Patience, RunView, Target
 from combee_dspy.streams import derive_seed
 from plugins.bench.tests.sizes import show, size
@@ -69,21 +67,6 @@ def _studies(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
                 stated,
                 reverted,
             )
-    yield (
-        "trunk returns the newest text",
-        "60 examples, 10 texts as good",
-        None,
-        _newest(60, 10, 0.0),
-    )
-    yield (
-        "trunk returns the newest text",
-        "60 examples, newest of 10 10 points worse",
-        None,
-        _newest(60, 10, 0.1),
-    )
-    for drop, stated in ((0.0, 0.25), (0.1, None)):
-        truth_seen = f"60 examples, {_moved(-drop)} beside the best"
-        yield "finals leave a candidate out", truth_seen, stated, _left_out(60, drop)
     yield (
         "patience of 3 stops",
         "60 examples, 2 points an update, in 10 updates",
@@ -240,21 +223,6 @@ def _reverted(n: int, drop: float) -> Study:
 
 def _texts(generator: Generator, n: int, rights: Sequence[float]) -> list[list[float]]:
     return [[float(right) for right in generator.random(n) < share] for share in rights]
-
-
-def _newest(n: int, texts: int, drop: float) -> Study:
-    def study(generator: Generator) -> bool:
-        scores = _texts(generator, n, [0.6] * (texts - 1) + [0.6 - drop])
-        return select_newest_not_clearly_worse(scores) == texts - 1
-
-    return study
-
-
-def _left_out(n: int, drop: float) -> Study:
-    def study(generator: Generator) -> bool:
-        return sign_test(*_pair(generator, n, -drop, 0.3))[2] <= REACH
-
-    return study
 
 
 def _history(scores: Sequence[Sequence[float]]) -> tuple[tuple[int, float], ...]:
