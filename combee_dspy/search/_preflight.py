@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import dspy
 
+from combee_dspy.costs import price_of
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import probe
 from combee_dspy.records import Rollout
@@ -148,13 +149,15 @@ class Preflight:
 
     def _check_usage(self, rollout: Rollout) -> None:
         """Refuse a limit on tokens or dollars where a service does not say what calls take."""
-        budget = self.task.settings.budget
-        for usage in rollout.usage:
-            answers = usage.calls - usage.errors - usage.cached
-            if self.effects.purse.by_tokens and answers > 0 and not usage.prompt_tokens:
+        settings, purse = self.task.settings, self.effects.purse
+        for usage in rollout.usage if purse.by_tokens else ():
+            price = price_of(usage.model, settings.costs.prices)
+            is_free = price is not None and price.prompt == price.completion == 0
+            is_counted = usage.prompt_tokens or (is_free and purse.limits.tokens is None)
+            if not is_counted and usage.calls > usage.errors + usage.cached:
                 raise ArgumentValueError(
                     "budget",
-                    budget,
+                    settings.budget,
                     f"cannot be held: the service of {usage.model} reports no tokens",
                     "Limit what can be counted, such as Budget(calls=…, rollouts=…)",
                 )

@@ -730,3 +730,13 @@ def test_a_limit_that_a_service_does_not_count_is_refused_at_once(
     with pytest.raises(ArgumentValueError, match="scripted/task reports no tokens"):
         world.compile(budget=budget, costs=costs)
     assert world.asked < 8
+
+
+def test_dollars_can_be_limited_where_a_service_that_counts_no_tokens_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("combee_dspy.costs._calls._tokens", lambda usage, *names: None)
+    costs = Costs(prices={"scripted/task": Price(0, 0), "scripted/proposer": Price(0, 0)})
+    report = World.made().compile(budget=Budget(dollars=1, updates=1), costs=costs).combee_report
+    assert report.costs.total.dollars == 0
+    assert report.reason == "1 updates are done"
