@@ -68,16 +68,17 @@ class Books:
                 taught(lessons, learned.reflections[component], update), update
             )
             self._change(component, new, lessons.edits, update)
+
+    def relate(self, update: int, relations: Mapping[str, Iterable[BookEdit]]) -> None:
+        """Make the edits, by component, that relate what an update taught to the rest; it leaves
+        the books so.
+        """
+        for component, edits in relations.items():
+            self.edit(component, edits, update)
         self._after[update] = dict(self.now)
         # Updates that overlap are few: older books are read by nobody.
         for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
             del self._after[old]
-
-    def relate(self, update: int, relations: Mapping[str, Iterable[BookEdit]]) -> None:
-        """Make the edits, by component, that compare what an update taught with the rest."""
-        for component, edits in relations.items():
-            self.edit(component, edits, update)
-        self._after[update] = dict(self.now)
 
     def edit(self, component: str, edits: Iterable[BookEdit], update: int) -> None:
         """Make edits outside an update's lessons, as tests and comparisons do."""

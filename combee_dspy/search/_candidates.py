@@ -329,7 +329,7 @@ class Compilation:
         """Return how many updates of a trunk have made the text that update ``step`` runs.
 
         The first update of each component knows those of the components before it, whatever the
-        staleness: it would learn from inputs that nothing has mended yet.
+        staleness: else it would learn from inputs that nothing has mended yet.
         """
         first_round = len(self.components) - 1 if self.takes_turns else 0
         return max(step - self.settings.staleness, min(step, first_round))

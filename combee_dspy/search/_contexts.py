@@ -67,7 +67,7 @@ class Contexts:
             seed=settings.seed,
             notes=self._notes(component, candidate),
             joined_later=self._joined_later,
-            # A text that grows takes relations in later; a candidate of a front stays as it was.
+            # A text that grows is made once the book is related; a candidate of a front stays.
             related_later=self.task.is_trunk,
             longest_quote=None if self.copies is None else settings.guards.max_copied_words,
             book=self.books.after(component, step - 1 - settings.staleness),

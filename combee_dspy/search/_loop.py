@@ -186,7 +186,7 @@ class Loop(Generic[P, C]):
         learned = await self.learner.learn(plan)
         await self._progress.wait("proposed", step)
         self.books.learn(learned)
-        self.books.relate(step, await self.learner.relate(learned, dict(self.books.now)))
+        self.books.relate(step, await self.learner.relate(learned, self.books.now))
         proposed = await self.keeper.propose(learned)
         self._progress.reach("proposed", step + 1)
         if self.task.is_trunk:

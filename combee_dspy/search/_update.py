@@ -194,26 +194,30 @@ class UpdateLearner:
         """Return, by component, edits that relate an update's lessons to the rest of a book that
         holds them; none where the lessons have their edits already.
         """
-        if self._aggregator is None or not self.task.is_trunk:
+        if not self.task.is_trunk:
             return {}
+        edits = await together(
+            self._related(learned, name, books[name]) for name in learned.lessons
+        )
+        return dict(zip(learned.lessons, edits, strict=True))
+
+    async def _related(self, learned: Learned, component: str, book: Book) -> tuple[BookEdit, ...]:
+        read = (*self._read.get(component, ()), *learned.reflections[component])[-_REMEMBERED:]
+        self._read[component] = read
+        wordings = _wordings(learned.lessons[component])
+        if self._aggregator is None or not wordings:
+            return ()
         step, parent = learned.plan.step, learned.plan.parent.candidate
-        edits: dict[str, tuple[BookEdit, ...]] = {}
-        for component, read in learned.reflections.items():
-            self._read[component] = (*self._read.get(component, ()), *read)[-_REMEMBERED:]
-        examples = dict(self._read)  # a later update adds to it while this one waits
-        for component, lessons in learned.lessons.items():
-            if wordings := _wordings(lessons):
-                context = self.contexts.make(component, parent, step)
-                artifact = self._settings.artifact
-                context = replace(
-                    context,
-                    text=await asyncio.to_thread(artifact.excerpt, context.text, ()),
-                    book=books[component],
-                    reflections=examples[component],
-                    call=partial(_call_or_cut, self.effects, context.call, step),
-                )
-                edits[component] = await self._aggregator.relate(wordings, context)
-        return edits
+        context = self.contexts.make(component, parent, step)
+        artifact = self._settings.artifact
+        context = replace(
+            context,
+            text=await asyncio.to_thread(artifact.excerpt, context.text, ()),
+            book=book,
+            reflections=read,
+            call=partial(_call_or_cut, self.effects, context.call, step),
+        )
+        return await self._aggregator.relate(wordings, context)
 
 
 async def _call_or_cut(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -119,6 +120,35 @@ def test_a_text_is_made_of_lessons_that_were_compared(tmp_path: Path) -> None:
     assert shown == {0: [0], 2: [0, 2]}
     book = events(tmp_path, "book")[-1]["lessons"]
     assert [lesson["state"] for lesson in book] == 2 * ["served", "retired"]
+
+
+class Awaits(Teaches):
+    """Compares the lines of one predictor while those of the other are compared."""
+
+    name = "awaits"
+
+    async def relate(self, fresh: Sequence[str], context: Any) -> tuple[BookEdit, ...]:
+        COMPARED.add(context.component)
+        for _ in range(1_000):
+            await asyncio.sleep(0.001)
+            if len(COMPARED) == 2:
+                return ()
+        raise AssertionError(f"only {COMPARED} are compared")
+
+
+COMPARED: set[str] = set()
+
+
+def test_the_lessons_of_all_predictors_are_compared_at_once(tmp_path: Path) -> None:
+    COMPARED.clear()
+    grow(
+        tmp_path,
+        student=TwoSteps(),
+        answer=task_answer,
+        aggregator=Awaits(RULES),
+        component_selector="all",
+        budget=Budget(updates=1),
+    )
 
 
 def test_the_second_step_first_learns_from_inputs_that_the_first_has_learned_to_make(
