@@ -20,12 +20,13 @@ from combee_dspy.reflections import feedback_text, normalised
 from combee_dspy.strategies import StrategyContext, parameters
 
 _ANSWER = "Generated Outputs"
+"""What GEPA's records call the program's answer."""
+
 # What feedback puts before the answer that it repeats, normalised.
 _LEADS = (
     *("got", "predicted", "correct", "you answered", "you gave", "you said", "you wrote"),
     *("your answer", "your answer is", "your answer was"),
 )
-"""What GEPA's records call the program's answer."""
 
 
 @parameters
