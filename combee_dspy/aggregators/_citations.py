@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from combee_dspy.aggregators._lessons import sentences
 from combee_dspy.lessons import word_vectors
@@ -22,6 +23,7 @@ _OPENING = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?"
 _BRACKET = rf"{_OPENING}(\d+(?:\s*(?:,|;|and|&|\s)\s*#?\d+)*)\s*[\])]"
 _LEADING = re.compile(rf"^\W*?{_BRACKET}\s*[:.–-]?\s*", re.IGNORECASE)
 _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
+_WITHIN = re.compile(rf"(?<=\s){_BRACKET}\.?", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 # All that is left of a text that was cut within its citation.
 _CUT = re.compile(rf"^\W*{_OPENING}(?:[\s\d,;&#]|and)*$", re.IGNORECASE)
@@ -77,13 +79,16 @@ def ends(text: str) -> str:
 
 
 def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
-    """Return texts; the sentences of a lone one that speaks of several mistakes at once.
+    """Return texts; the parts of a lone one that speaks of several mistakes at once.
 
-    A sentence without a citation has that of the first, and a text that cites few examples is one
-    lesson.
+    Parts are what its citations divide, else its sentences. A sentence without a citation has that
+    of the first, and a text that cites few examples is one lesson.
     """
-    parts = sentences(texts[0]) if len(texts) == 1 else []
-    if len(parts) < _SEVERAL or sum(not item.perfect for item in items) < _SEVERAL:
+    if len(texts) != 1 or sum(not item.perfect for item in items) < _SEVERAL:
+        return list(texts)
+    if len(parts := _between_citations(texts[0], len(items))) > 1:
+        return parts
+    if len(parts := sentences(texts[0])) < _SEVERAL:
         return list(texts)
     citation = _LEADING.match(parts[0])
     if (
@@ -94,6 +99,21 @@ def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
         return list(texts)
     prefix = citation[0] if citation else ""
     return [part if _LEADING.match(part) else prefix + part for part in parts]
+
+
+def _between_citations(text: str, most: int) -> list[str]:
+    """Return what the citations of a text divide it into, each part with its own.
+
+    What cites a number above ``most`` cites no example.
+    """
+    is_behind = not _LEADING.match(text) and _TRAILING.search(text)
+    places = [
+        match.end() if is_behind else match.start()
+        for match in _WITHIN.finditer(text)
+        if all(1 <= int(number) <= most for number in _NUMBER.findall(match[1]))
+    ]
+    parts = [text[start:end].strip() for start, end in pairwise([0, *places, len(text)])]
+    return [part for part in parts if any(map(str.isalnum, _LEADING.sub("", part)))]
 
 
 def _void_shared(lessons: Sequence[Lesson]) -> Sequence[Lesson]:

@@ -144,6 +144,18 @@ def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
     assert [lesson.text for lesson in read_citations([of_one], items[:1])] == [of_one]
 
 
+@pytest.mark.parametrize("form", ["[{0}] {1}", "{1} [{0}].", "[{0}] {1} [{0}]"])
+def test_the_citations_of_a_lone_text_divide_it(form):
+    words, items = subjects(4)
+    written = [f"A {word} is q{place}" for place, word in enumerate(words)]
+    text = " ".join(form.format(place + 1, lesson) for place, lesson in enumerate(written))
+    lessons = read_citations([text], items)
+    assert [lesson.text for lesson in lessons] == written
+    assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
+    beyond = "[1] A violin is q0 and a list ends at [7] or so"
+    assert [lesson.text for lesson in read_citations([beyond], items)] == [beyond[4:]]
+
+
 @pytest.mark.parametrize("cut", ["[1", "[2, 1", "- (3;", "[4] [2, 1", "[2 and", "[Examples 2, 3"])
 def test_what_is_left_of_an_answer_cut_within_its_citation_is_no_lesson(cut):
     _, items = subjects(4)
