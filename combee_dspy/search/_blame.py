@@ -46,7 +46,7 @@ async def blame(
     searching = trials.apart(trials.left - _NEAREST_ROWS)
     mending: dict[Change, int] = {}
     for row in lost:
-        changes = await search.search(searching, row, list(mending), is_lost=True)
+        changes = await search.search(searching, row, list(mending), added)
         mending |= dict.fromkeys(changes, row)
     trials.left += searching.left
     edits: list[tuple[str, BookEdit]] = []

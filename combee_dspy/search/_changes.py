@@ -92,16 +92,6 @@ class LessonLines:
             }
         return self._with(text, wanted)
 
-    def reordered(self, text: Candidate) -> Candidate:
-        """Return a text with the same lessons in another order: the last one comes first."""
-        texts: dict[str, str] = {}
-        for component in self.books:
-            lessons = self.artifact.read(text.texts[component]).lessons
-            if lessons:
-                book = Book((lessons[-1], *lessons[:-1]))
-                texts[component] = self.artifact.serve(text.texts[component], book)
-        return text.edited(texts)
-
     def _with(self, text: Candidate, wanted: Mapping[str, Mapping[str, bool]]) -> Candidate:
         """Return a text that serves some lessons and not others, by component and id.
 

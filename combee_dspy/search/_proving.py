@@ -123,8 +123,13 @@ class Proving:
             self._lines.open_changes(self._member.candidate, serve=serve) for serve in (False, True)
         )
         search = RowSearch(self._lines, self._tested, self.allows, served, waiting)
-        student = self.pool.members[0].scores
-        changes = await search.mend(self._trials, self._failing, student, reserve=self.pool.size)
+        earlier = {
+            row: member.candidate
+            for member in self.pool.members
+            for row, score in member.scores.items()
+            if score > self._member.scores.get(row, score)
+        }
+        changes = await search.mend(self._trials, self._failing, earlier, reserve=self.pool.size)
         if await self._confirm(changes, "changes that mend failing rows") or len(changes) < 2:
             return
         for change, row in changes.items():

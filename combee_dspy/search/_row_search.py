@@ -6,14 +6,14 @@ good line that is left out cannot hide the gain from a bad one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TypeVar
 
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import nearest
-from combee_dspy.search._candidates import Candidate, Scores
+from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._trials import Trials, Validated
 
@@ -86,20 +86,30 @@ class RowSearch:
     waiting: Sequence[Change] = ()
 
     async def mend(
-        self, trials: Trials, failing: Sequence[int], earlier: Scores, *, reserve: int
+        self,
+        trials: Trials,
+        failing: Sequence[int],
+        earlier: Mapping[int, Candidate],
+        *,
+        reserve: int,
     ) -> dict[Change, int]:
         """Return changes that mend failing rows, each with its row.
 
-        Rows that an earlier text had right come first. As many rows are searched at once as there
+        Rows that an earlier text did better come first. As many rows are searched at once as there
         are rollouts for, but for a reserve. What one batch finds is tried first in the next.
+
+        Args:
+            trials: Runs them.
+            failing: The rows.
+            earlier: By row, the latest text that did it better.
+            reserve: Rollouts that must be left.
         """
-        lost = {row for row in failing if earlier.get(row, 0.0) > self.tested.scores[row]}
+        lost = {row: self._came_since(earlier[row]) for row in failing if row in earlier}
         left = sorted(failing, key=lambda row: (row not in lost, row))
         changes: dict[Change, int] = {}
         while batch := self._affordable(trials, left, lost, reserve):
             results = await together(
-                self.search(own, row, list(changes), is_lost=row in lost)
-                for row, own in batch.items()
+                self.search(own, row, list(changes), lost.get(row)) for row, own in batch.items()
             )
             for row, mending in zip(batch, results, strict=True):
                 for change in mending:
@@ -107,26 +117,37 @@ class RowSearch:
             trials.left += sum(own.left for own in batch.values())
         return changes
 
+    def _came_since(self, earlier: Candidate) -> list[Change]:
+        """Return the served lessons that an earlier text does not show."""
+        old = {change.place for change in self.lines.open_changes(earlier, serve=False)}
+        return [change for change in self.served if change.place not in old]
+
     def _affordable(
-        self, trials: Trials, left: list[int], lost: Collection[int], reserve: int
+        self, trials: Trials, left: list[int], lost: Mapping[int, Sequence[Change]], reserve: int
     ) -> dict[int, Trials]:
         """Take the rows off a list that there are rollouts to search, each with an allowance."""
-        halves, nearest_first = 5 + 2 * len(self.served).bit_length(), 3 + 2 * _TRIED
         batch: dict[int, Trials] = {}
         while left:
-            most = halves if left[0] in lost else nearest_first
+            suspects = lost.get(left[0])
+            halves = _TRIED if suspects is None else 2 + 2 * len(suspects).bit_length()
+            most = 3 + _TRIED + halves
             if trials.left < most + reserve:
                 break
             batch[left.pop(0)] = trials.apart(most)
         return batch
 
     async def search(
-        self, trials: Trials, row: int, changes: Sequence[Change], *, is_lost: bool
+        self,
+        trials: Trials,
+        row: int,
+        changes: Sequence[Change],
+        suspects: Sequence[Change] | None = None,
     ) -> list[Change]:
         """Return what else must change to mend a row; nothing where that is unknown, or chance.
 
-        Any line that a row reads may spoil it where it was right before. One that never was
-        right may need what is nearest to it, or be better off without that.
+        Any suspect that a row reads may spoil it: what came since a text that did it better. The
+        nearest are tried first. A row without such a text may need what is nearest to it, or be
+        better off without that.
         """
         score = self.tested.scores[row]
 
@@ -134,27 +155,31 @@ class RowSearch:
             text = self.lines.changed(self.tested.text, [*changes, *more])
             return self.allows(self.tested.text, text) and await trials.score(text, row) > score
 
-        async def reordered(more: Iterable[Change]) -> float:
-            text = self.lines.changed(self.tested.text, [*changes, *more])
-            return await trials.score(self.lines.reordered(text), row)
-
         if changes and await is_mended([]):
             return []
         served, waiting = (
-            [change for change in suspects if change not in changes]
-            for suspects in (self.served, self.waiting)
+            [change for change in each if change not in changes]
+            for each in (self.served if suspects is None else suspects, self.waiting)
         )
         served = await self.tested.relevant(served, row)
-        if is_lost:
-            more = await halved(served, is_mended)
+        if suspects is not None:
+            more = await first_of(_nearest(trials.inputs(row), served), is_mended)
+            more = more or await halved(served, is_mended)
         else:
-            near = (_nearest(trials.inputs(row), suspects) for suspects in (waiting, served))
+            near = (_nearest(trials.inputs(row), each) for each in (waiting, served))
             turns = chain.from_iterable(zip_longest(*near))
             more = await first_of([change for change in turns if change], is_mended)
-        # A row that turns with the order of the same lines turns by chance.
-        if more and await reordered([]) <= score and await reordered(more) > score:
+        # A row that turns as a line leaves that has nothing to do with it turns by chance.
+        other = self._unrelated(trials.inputs(row), [*changes, *more])
+        if not more or not other:
             return more
-        return []
+        return more if not await is_mended(other) and await is_mended([*more, *other]) else []
+
+    def _unrelated(self, words: str, changes: Sequence[Change]) -> list[Change]:
+        """Return the last served lesson, as a list, that shares no word with a row, if any does."""
+        rest = [change for change in self.served if change not in changes]
+        near = nearest(words, [change.lesson.text for change in rest], len(rest))
+        return [change for place, change in enumerate(rest) if place not in near][-1:]
 
 
 def _nearest(words: str, changes: Sequence[Change]) -> list[Change]:
