@@ -719,17 +719,33 @@ def test_without_a_limit_that_can_be_held_nothing_begins(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "budget", [Budget(tokens=9_000), Budget(dollars=1)], ids=["tokens", "dollars"]
+    ("budget", "price"),
+    [(Budget(tokens=9_000), 0), (Budget(dollars=1), 1)],
+    ids=["tokens", "dollars"],
 )
 def test_a_limit_that_a_service_does_not_count_is_refused_at_once(
-    budget: Budget, monkeypatch: pytest.MonkeyPatch
+    budget: Budget, price: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("combee_dspy.costs._calls._tokens", lambda usage, *names: 0)
     world = World.made()
-    costs = Costs(prices={"scripted/task": Price(1, 1), "scripted/proposer": Price(1, 1)})
+    prices = dict.fromkeys(("scripted/task", "scripted/proposer"), Price(price, price))
     with pytest.raises(ArgumentValueError, match="scripted/task reports no tokens"):
-        world.compile(budget=budget, costs=costs)
+        world.compile(budget=budget, costs=Costs(prices=prices))
     assert world.asked < 8
+
+
+def test_calls_can_be_limited_where_a_service_counts_no_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("combee_dspy.costs._calls._tokens", lambda usage, *names: None)
+    assert "calls are spent" in World.made().compile(budget=Budget(calls=30)).combee_report.reason
+
+
+def test_what_a_cache_answers_counts_no_tokens_and_is_not_refused() -> None:
+    world = World.made(cache=True)
+    for _ in range(2):
+        world.compile(budget=Budget(tokens=90_000, updates=1))
+    assert world.task_lm.requests
 
 
 def test_dollars_can_be_limited_where_a_service_that_counts_no_tokens_costs_nothing(
