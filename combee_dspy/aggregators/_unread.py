@@ -49,7 +49,8 @@ def is_passed_over(
     telling = _telling_words(teaching)
     for item in items:
         new = telling.get(item.index, set()) - _words(str(item.record.get("Inputs", "")))
-        if new:
+        # Feedback quotes a wrong answer, and a good lesson does not.
+        if new - _words(str(item.record.get("Generated Outputs", ""))):
             telling[item.index] = new
     named = {index for index, own in telling.items() if own & words}
     if len(teaching.keys() - named) <= _MOST * len(teaching):

@@ -141,6 +141,26 @@ def test_an_answer_that_repeats_the_inputs_passed_over_the_feedback():
     assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
 
 
+def test_what_was_answered_wrongly_does_not_tell_one_mistake_from_another():
+    rules = ["A message about a teapot gets L7.", "A message about a telescope gets L7."]
+    items = [
+        Reflection(
+            place,
+            {
+                "Inputs": {"message": f"My {rule.split()[4]} is late."},
+                "Generated Outputs": {"answer": answer},
+                "Feedback": f"'{answer}' is wrong: L7.\n{rule}",
+            },
+        )
+        for place, (rule, answer) in enumerate(zip(rules, ["R2", "K9"], strict=True))
+    ]
+    cited = [f"[{number}] {rule}" for number, rule in enumerate(rules, start=1)]
+    world = World(lambda name, inputs: {"lessons": cited})
+    lessons = world.run(SCAN, items).lessons
+    assert reads(world) == [2]
+    assert [lesson.text for lesson in lessons] == rules
+
+
 def test_an_answer_stays_where_its_halves_fail():
     def failing(name, inputs):
         whole = len(inputs["examples_with_feedback"]) == SHARD
