@@ -204,6 +204,15 @@ def test_a_call_that_no_day_can_pay_says_so(desk):
     assert "a day has 20,000" in here.live.tick()[-1].why
 
 
+def test_a_day_with_too_little_left_for_a_session_says_how_much(desk):
+    here = desk(learning=Learning(least=4, tokens=40_000))
+    here.live.tick()
+    here.live._learner._log.budget.reserve(20_001)
+    here.label(*GOODS)
+    said = here.live.tick()[-1].why
+    assert said.endswith("19,999 tokens are left, and a session needs 20,000")
+
+
 def test_a_learner_that_died_as_a_better_text_took_its_place_retires_nothing(desk, monkeypatch):
     here = desk()
     here.label(*GOODS[:4] * 2)

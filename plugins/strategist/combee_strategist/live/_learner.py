@@ -133,7 +133,8 @@ class LiveLearner:
             return
         left = log.budget.left
         if left < LEAST_TOKENS:
-            log.skip("the day's budget is spent")
+            needs = f"{left:,} tokens are left, and a session needs {LEAST_TOKENS:,}"
+            log.skip(f"the day's budget is spent: {needs}")
             return
         number = log.begun.number + 1 if log.begun else 1
         tokens = max(1_000, min(setup.learning.selection.tokens, left // 4))
