@@ -23,6 +23,8 @@ __all__ = ["Proving"]
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change, of those that do not fail.
 _NEAREST_ROWS = 4
+# Changed lines that a small budget leaves rollouts to confirm together.
+_CONFIRMED = 2
 
 
 @dataclass(eq=False)
@@ -129,7 +131,7 @@ class Proving:
             for row, score in member.scores.items()
             if score > self._member.scores.get(row, score)
         }
-        changes = await search.mend(self._trials, self._failing, earlier, reserve=self.pool.size)
+        changes = await search.mend(self._trials, self._failing, earlier, reserve=self._reserve)
         if await self._confirm(changes, "changes that mend failing rows") or len(changes) < 2:
             return
         for change, row in changes.items():
@@ -191,13 +193,23 @@ class Proving:
             edit = change.edit(reason, weight // len(changes), effect)
             self.books.edit(change.component, [edit], self._member.step)
 
+    @property
+    def _is_small(self) -> bool:
+        return self._trials.left < 2 * self.pool.size
+
+    @property
+    def _reserve(self) -> int:
+        """Rollouts that confirm what mends failing rows."""
+        few = len(self._failing) + _CONFIRMED * _NEAREST_ROWS
+        return min(few, self.pool.size) if self._is_small else self.pool.size
+
     async def _concerned(self, text: Candidate, lines: Collection[str]) -> list[int]:
         """Return the rows that confirm changed lines: all that read something else.
 
         A small budget tries fewer of them: those that fail, and those nearest to each line.
         """
         rows = await self._tested.affected(text)
-        if self._trials.left >= 2 * self.pool.size:
+        if not self._is_small:
             return rows
         near = {row for line in lines for row in self._trials.nearest(line, rows, _NEAREST_ROWS)}
         return [row for row in rows if row in near.union(self._failing)]

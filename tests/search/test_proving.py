@@ -249,8 +249,9 @@ def test_a_search_of_failing_rows_leaves_what_its_confirmation_needs() -> None:
     assert mended[-1]
 
 
-def test_a_small_budget_confirms_a_change_on_the_rows_that_it_may_concern() -> None:
-    bench = Bench(lambda lines, row: float(row > 2 or MEND in lines), rows=20, room=36)
+@pytest.mark.parametrize("room", [26, 36])
+def test_a_small_budget_confirms_a_change_on_the_rows_that_it_may_concern(room: int) -> None:
+    bench = Bench(lambda lines, row: float(row > 2 or MEND in lines), rows=20, room=room)
     text = bench.prove(books_of(LINES, [MEND]), LINES)
     assert MEND in lines_of(text)
     assert len({row for bought, row in bench.bought if bought == text.id}) < 20
