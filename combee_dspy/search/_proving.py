@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.evaluation import perfect_score_of
@@ -23,8 +23,8 @@ __all__ = ["Proving"]
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change, of those that do not fail.
 _NEAREST_ROWS = 4
-# Changed lines that a small budget leaves rollouts to confirm together.
-_CONFIRMED = 2
+# Rollouts that confirm changes in a small budget: two lines, each with its row and those near it.
+_FEW_ROWS = 12
 
 
 @dataclass(eq=False)
@@ -131,7 +131,8 @@ class Proving:
             for row, score in member.scores.items()
             if score > self._member.scores.get(row, score)
         }
-        changes = await search.mend(self._trials, self._failing, earlier, reserve=self._reserve)
+        reserve = _FEW_ROWS if self._is_small else self.pool.size
+        changes = await search.mend(self._trials, self._failing, earlier, reserve=reserve)
         if await self._confirm(changes, "changes that mend failing rows") or len(changes) < 2:
             return
         for change, row in changes.items():
@@ -153,10 +154,9 @@ class Proving:
         """
         before = self._member
         text = self._lines.changed(before.candidate, changes)
-        lines = [change.lesson.text for change in changes]
         if text.id == before.candidate.id or not self.allows(before.candidate, text):
             return False
-        draws = await self._trials.validate(text, await self._concerned(text, lines))
+        draws = await self._trials.validate(text, await self._concerned(text, changes))
         if draws is None:
             return False
         scores = mean_scores(draws)
@@ -197,22 +197,25 @@ class Proving:
     def _is_small(self) -> bool:
         return self._trials.left < 2 * self.pool.size
 
-    @property
-    def _reserve(self) -> int:
-        """Rollouts that confirm what mends failing rows."""
-        few = len(self._failing) + _CONFIRMED * _NEAREST_ROWS
-        return min(few, self.pool.size) if self._is_small else self.pool.size
+    async def _concerned(
+        self, text: Candidate, changes: Mapping[Change, int | None]
+    ) -> Sequence[int]:
+        """Return the rows that confirm changes: all that read something else.
 
-    async def _concerned(self, text: Candidate, lines: Collection[str]) -> list[int]:
-        """Return the rows that confirm changed lines: all that read something else.
-
-        A small budget tries fewer of them: those that fail, and those nearest to each line.
+        A small budget tries as many of them as it has rollouts for: those that the changes were
+        chosen on, those nearest to each line, and then those that fail.
         """
         rows = await self._tested.affected(text)
         if not self._is_small:
             return rows
-        near = {row for line in lines for row in self._trials.nearest(line, rows, _NEAREST_ROWS)}
-        return [row for row in rows if row in near.union(self._failing)]
+        chosen = [row for row in changes.values() if row is not None]
+        near = [
+            row
+            for change in changes
+            for row in self._trials.nearest(change.lesson.text, rows, _NEAREST_ROWS)
+        ]
+        ranked = dict.fromkeys(row for row in (*chosen, *near, *self._failing) if row in rows)
+        return list(ranked)[: self._trials.left // self.pool.draws]
 
     async def _rearrange(self) -> None:
         """Try other arrangements of the same lessons, where the artifact has any.
