@@ -19,11 +19,11 @@ from combee_dspy.search._keeper import Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.streams import derive
 
-__all__ = ["FEWEST", "Minibatches"]
+__all__ = ["Minibatches"]
 
 _DECISIONS = TypeAdapter(BatchDecision)
-FEWEST = 3
-"""Rows of an update, after the first, that a budget cuts short; GEPA's minibatches have as many."""
+# Rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many.
+_FEWEST = 3
 
 
 @dataclass(eq=False)
@@ -176,10 +176,8 @@ class Minibatches:
         planned = next(
             (clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size
         )
-        fewest = min(FEWEST, planned, self.left)
-        # A trunk has no children to pay for.
-        wanted = planned if self.task.is_trunk else decision.size
-        most = max(fewest, min(wanted, self.left))
+        fewest = min(_FEWEST, planned, self.left)
+        most = max(fewest, min(decision.size, self.left))
         size = next((rows for rows in range(most, 0, -1) if self._fits(self._cost(rows, 1))), 0)
         return 0 if step and size < fewest else size
 

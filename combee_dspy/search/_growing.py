@@ -9,7 +9,6 @@ from statistics import fmean
 
 from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import Book, BookEdit
-from combee_dspy.search._batches import FEWEST
 from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Member, Scores, paired
@@ -84,25 +83,15 @@ class Growing(Keeper[Candidate, Draws | None]):
         return rows + self.pool.size + (0 if self._tests_at_end else BLAMED)
 
     def _is_due(self, size: int) -> bool:
-        """Return whether a text is validated after another minibatch of so many rows.
-
-        Not where that would leave no room for another update: what is set aside validates the
-        last text.
-        """
-        purse = self._effects.purse
-        if self._unvalidated + size < _ROWS_A_VALIDATION * self.pool.size:
-            return False
-        if purse.room is None or purse.set_aside < self.pool.size:
-            return True
-        return purse.room >= self.pool.beside_validation(size) + self.pool.size + FEWEST
+        """Return whether a text is validated after another minibatch of so many rows."""
+        return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
 
     def sampled(self, plan: UpdatePlan) -> None:
         """Decide whether the text of an update is validated; begin the tests that it must know."""
-        if self._is_due(len(plan.rows)):
+        self._unvalidated += len(plan.rows)
+        if self._is_due(0):
             self._due.add(plan.step)
             self._unvalidated = 0
-        else:
-            self._unvalidated += len(plan.rows)
         tested = plan.step - 1 - self._staleness
         if not self._tests_at_end and tested >= 0:
             tests = asyncio.ensure_future(self._blame(tested))

@@ -412,24 +412,3 @@ def test_a_small_budget_still_learns(budget: int) -> None:
     if budget == 40:
         assert re.search(r"left, beside \d+ to test the lines:", report.reason)
     assert report.best_score > report.seed_score
-
-
-@pytest.mark.parametrize("budget", [24, 27, 30])
-def test_a_budget_of_few_validations_is_used_up(budget: int, tmp_path: Path) -> None:
-    report = (
-        World.made()
-        .compile(
-            search=Search(keep="trunk"),
-            train=48,
-            validation=6,
-            reflection_minibatch_size=6,
-            max_metric_calls=budget,
-            log_dir=tmp_path,
-        )
-        .combee_report
-    )
-    assert budget - 2 <= report.rollouts <= budget
-    assert min(event["size"] for event in events(tmp_path, "batch")) >= 3
-    *_, last = events(tmp_path, "candidate")
-    validated = events(tmp_path, "validated")
-    assert last["candidate"] == validated[-1]["candidate"], "the last text is validated"
