@@ -21,7 +21,7 @@ __all__ = ["Proving"]
 
 # Validations that other arrangements may take where no rollouts are limited.
 _ARRANGEMENTS = 2
-# Rows nearest to a changed line that confirm the change, of those that do not fail.
+# Rows nearest to a changed line that confirm the change.
 _NEAREST_ROWS = 4
 # Rollouts that confirm changes in a small budget: two lines, each with its row and those near it.
 _FEW_ROWS = 12

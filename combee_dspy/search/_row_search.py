@@ -104,7 +104,8 @@ class RowSearch:
             earlier: By row, the latest text that did it better.
             reserve: Rollouts that must be left.
         """
-        lost = {row: self._came_since(earlier[row]) for row in failing if row in earlier}
+        since = {row: self._came_since(earlier[row]) for row in failing if row in earlier}
+        lost = {row: suspects for row, suspects in since.items() if suspects}
         left = sorted(failing, key=lambda row: (row not in lost, row))
         changes: dict[Change, int] = {}
         while batch := self._affordable(trials, left, lost, reserve):
@@ -169,16 +170,16 @@ class RowSearch:
             near = (_nearest(trials.inputs(row), each) for each in (waiting, served))
             turns = chain.from_iterable(zip_longest(*near))
             more = await first_of([change for change in turns if change], is_mended)
-        # A row that turns as a line leaves that has nothing to do with it turns by chance.
-        other = self._unrelated(trials.inputs(row), [*changes, *more])
-        if not more or not other:
+        other = self._unrelated(trials.inputs(row), [*changes, *more]) if more else []
+        if not other:
             return more
+        # A row that turns as a line leaves that has nothing to do with it turns by chance.
         return more if not await is_mended(other) and await is_mended([*more, *other]) else []
 
     def _unrelated(self, words: str, changes: Sequence[Change]) -> list[Change]:
         """Return the last served lesson, as a list, that shares no word with a row, if any does."""
         rest = [change for change in self.served if change not in changes]
-        near = nearest(words, [change.lesson.text for change in rest], len(rest))
+        near = set(nearest(words, [change.lesson.text for change in rest], len(rest)))
         return [change for place, change in enumerate(rest) if place not in near][-1:]
 
 

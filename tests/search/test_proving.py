@@ -185,6 +185,15 @@ def test_what_came_since_a_better_text_is_searched_whatever_its_words() -> None:
     assert lines_of(text) == [*LINES, "Paper is white."]
 
 
+def test_a_row_that_got_worse_though_no_line_came_needs_what_waits() -> None:
+    def score(lines: Collection[str], row: int) -> float:
+        return float(row > 2 or MEND in lines)
+
+    bench = Bench(score)
+    text = bench.prove(books_of(LINES, [MEND]), LINES, earlier=[[*LINES, MEND]])
+    assert MEND in lines_of(text)
+
+
 def test_a_row_that_any_change_brings_back_blames_nobody() -> None:
     # The row turns with any change of the prompt, as an LM's answer may.
     assert not Bench(lambda lines, row: float(row > 0 or tuple(lines) != LINES)).blamed()
