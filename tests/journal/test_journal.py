@@ -519,10 +519,12 @@ def _open_cache(path: str, barrier: Any) -> None:
 
 @pytest.mark.slow
 def test_processes_that_make_a_cache_at_once_all_have_it(tmp_path: Path) -> None:
-    fork = multiprocessing.get_context("fork")
+    # A fork of this process may inherit a lock of SQLite's that one of its threads holds.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
     for number in range(8):
-        arguments = str(tmp_path / f"{number}.sqlite"), fork.Barrier(8)
-        processes = [fork.Process(target=_open_cache, args=arguments) for _ in range(8)]
+        arguments = str(tmp_path / f"{number}.sqlite"), server.Barrier(8)
+        processes = [server.Process(target=_open_cache, args=arguments) for _ in range(8)]
         for process in processes:
             process.start()
         for process in processes:
