@@ -420,10 +420,15 @@ def test_a_run_that_cannot_begin_names_the_file_that_could_not_be_written(
         journal.run("main", 0, {}, {})
 
 
+def _server() -> Any:
+    """Return what starts processes: a fork of this one may inherit a lock of SQLite's."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
+    return server
+
+
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("fork").Process(
-        target=_die_holding, args=(str(tmp_path),)
-    )
+    process = _server().Process(target=_die_holding, args=(str(tmp_path),))
     process.start()
     process.join()
     assert process.exitcode == 3
@@ -519,9 +524,7 @@ def _open_cache(path: str, barrier: Any) -> None:
 
 @pytest.mark.slow
 def test_processes_that_make_a_cache_at_once_all_have_it(tmp_path: Path) -> None:
-    # A fork of this process may inherit a lock of SQLite's that one of its threads holds.
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload([__name__])
+    server = _server()
     for number in range(8):
         arguments = str(tmp_path / f"{number}.sqlite"), server.Barrier(8)
         processes = [server.Process(target=_open_cache, args=arguments) for _ in range(8)]
