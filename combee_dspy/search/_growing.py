@@ -35,7 +35,7 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     Validations run beside the updates that follow. Update i knows of the tests of updates up to i −
     1 − staleness. Where a version is clearly worse than the best, and no line is to blame, the next
-    text is made from the best version instead.
+    text is made from the best version instead. Lines that the book serves come back with it.
 
     A run that limits rollouts sets some aside and tests its lines after the last update. Any other
     run tests them as it goes: where validation rows are lost, the new lines are searched for those

@@ -23,7 +23,8 @@ __all__ = ["Proving"]
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change.
 _NEAREST_ROWS = 4
-# Rollouts that confirm changes in a small budget: two lines, each with its row and those near it.
+# Rollouts that confirm changes in a small budget: for two lines their rows, those near them, and
+# two more that fail.
 _FEW_ROWS = 12
 
 

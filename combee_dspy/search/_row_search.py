@@ -131,7 +131,7 @@ class RowSearch:
         while left:
             suspects = lost.get(left[0])
             halves = _TRIED if suspects is None else 2 + 2 * len(suspects).bit_length()
-            most = 3 + _TRIED + halves
+            most = 3 + _TRIED + halves  # the changes so far, and two trials that rule chance out
             if trials.left < most + reserve:
                 break
             batch[left.pop(0)] = trials.apart(most)
