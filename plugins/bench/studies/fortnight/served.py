@@ -52,6 +52,7 @@ class ServedOptions(ModelOptions):
         rules: Rules of the house.
         number: Of the rule set.
         budget: Tokens a day for learning and for the gate.
+        reading: Tokens of requests that readers get in a session: 1,000 are four or five.
         folder: Where the journals and the page lie.
         api_base: Address of an OpenAI-compatible service that has the model, or several by comma,
             which take turns.
@@ -64,6 +65,7 @@ class ServedOptions(ModelOptions):
     rules: Annotated[int, Field(ge=2, le=12)] = 6
     number: int = 701
     budget: Count = 40_000
+    reading: Annotated[int, Field(ge=1_000)] = 3_000
     folder: Path = Path("served")
     lm: str = "embedded"
 
@@ -185,7 +187,7 @@ def _open(
         trusted=rows.validation.examples,
         learning=Learning(
             tokens=options.budget,
-            selection=Selection(tokens=3_000),
+            selection=Selection(tokens=options.reading),
             num_threads=options.slots,
         ),
         gate=Gate(rows=18, retain=6),
