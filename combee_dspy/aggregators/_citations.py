@@ -69,7 +69,7 @@ def split_citations(texts: Sequence[str], items: Sequence[Reflection]) -> list[L
             continue
         numbers = {int(number) for number in _NUMBER.findall(citation[1])} if citation else set()
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
-        lessons.append(Lesson(_DOTS.sub("", wording.strip()), tuple(sorted(sources))))
+        lessons.append(Lesson(_DOTS.sub("", wording.strip(" ,;")), tuple(sorted(sources))))
     return lessons
 
 
@@ -104,13 +104,17 @@ def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
 def _between_citations(text: str, most: int) -> list[str]:
     """Return what the citations of a text divide it into, each part with its own.
 
-    What cites a number above ``most`` cites no example.
+    A text that divides so begins or ends with one: other numbers in brackets name options or
+    steps. So do brackets of another kind, and what is above ``most``.
     """
-    is_behind = not _LEADING.match(text) and _TRAILING.search(text)
+    before, behind = _LEADING.match(text), _TRAILING.search(text)
+    edge = before or behind
     places = [
-        match.end() if is_behind else match.start()
+        match.start() if before else match.end()
         for match in _WITHIN.finditer(text)
-        if all(1 <= int(number) <= most for number in _NUMBER.findall(match[1]))
+        if edge
+        and match[0][0] in edge[0]
+        and all(1 <= int(number) <= most for number in _NUMBER.findall(match[1]))
     ]
     parts = [text[start:end].strip() for start, end in pairwise([0, *places, len(text)])]
     return [part for part in parts if any(map(str.isalnum, _LEADING.sub("", part)))]

@@ -144,16 +144,25 @@ def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
     assert [lesson.text for lesson in read_citations([of_one], items[:1])] == [of_one]
 
 
-@pytest.mark.parametrize("form", ["[{0}] {1}", "{1} [{0}].", "[{0}] {1} [{0}]"])
+@pytest.mark.parametrize(
+    "form", ["[{0}] {1}", "{1} [{0}].", "[{0}] {1} [{0}]", "{1} [{0}],", "[{0}] {1};", "({0}) {1}"]
+)
 def test_the_citations_of_a_lone_text_divide_it(form):
     words, items = subjects(4)
     written = [f"A {word} is q{place}" for place, word in enumerate(words)]
     text = " ".join(form.format(place + 1, lesson) for place, lesson in enumerate(written))
-    lessons = read_citations([text], items)
+    lessons = read_citations([text.rstrip(",")], items)
     assert [lesson.text for lesson in lessons] == written
     assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
     beyond = "[1] A violin is q0 and a list ends at [7] or so"
     assert [lesson.text for lesson in read_citations([beyond], items)] == [beyond[4:]]
+
+
+@pytest.mark.parametrize("citation", ["", "[1, 2, 3] "])
+def test_numbers_in_brackets_that_cite_nothing_divide_no_text(citation):
+    options = "Choose option (1) for a violin and option (2) for a drum"
+    lessons = read_citations([f"{citation}{options}"], subjects(4)[1])
+    assert [lesson.text for lesson in lessons] == [options]
 
 
 @pytest.mark.parametrize("cut", ["[1", "[2, 1", "- (3;", "[4] [2, 1", "[2 and", "[Examples 2, 3"])
