@@ -56,6 +56,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         self._unvalidated = 0  # rows of minibatches since the last of those updates
         self._best: tuple[Candidate, Scores] = seed, {}  # without scores until one is compared
         self._is_spoiled = False  # the last version, by something that is no line
+        self._renewed = 0  # the first version that was made from the best since then
         self._compared = 0  # versions whose tests are known
         self._rows = RowScores(settings.perfect_score)
 
@@ -121,7 +122,9 @@ class Growing(Keeper[Candidate, Draws | None]):
         step = learned.plan.step
         self._rows.end(learned)
         await self._read_tests(step - self._staleness, step)
-        base = self._best[0] if self._is_spoiled else self._text(step - 1)
+        base = self._text(step - 1)
+        if self._is_spoiled:
+            base, self._is_spoiled, self._renewed = self._best[0], False, step
         text = base if learned.skipped else await self.proposer.edited(learned, base)
         self._basis.update({component: self.books.now[component] for component in learned.lessons})
         if text.id != base.id:
@@ -158,7 +161,8 @@ class Growing(Keeper[Candidate, Draws | None]):
         before, after = paired(self._best[1] or student.scores, scores)
         if not before:
             return
-        self._is_spoiled = not blamed and clearly_worse(after, before)
+        is_spoiled = not blamed and clearly_worse(after, before)
+        self._is_spoiled = is_spoiled and self._compared >= self._renewed
         if fmean(after) >= fmean(before):
             self._best = text, scores
 

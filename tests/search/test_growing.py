@@ -242,12 +242,13 @@ def test_a_text_that_no_line_spoils_is_made_anew_from_the_best(tmp_path: Path) -
         operators=[Adding()],
         reflection_minibatch_size=12,
         diversity=False,
-        budget=Budget(updates=6),
+        budget=Budget(updates=8),
     )
     best = "Answer. Rule 0. Rule 1."
     texts = texts_by_update(tmp_path)
     assert "Poison 2" in texts[4], "update 4 does not know of the validation of update 2"
     assert texts[5] == f"{best} Rule 5."
+    assert texts[7] == f"{best} Rule 5. Rule 6. Rule 7.", "updates 3 and 4 tell of update 2 again"
     text = program.signature.instructions
     assert text.startswith(best) and "Poison" not in text
 
