@@ -42,7 +42,7 @@ async def blame(
     added = [change for change in shown if change.place not in old]
     if not added:
         return []
-    search = RowSearch(lines, tested, allows, served=added)
+    search = RowSearch(lines, tested, allows, served=shown)
     searching = trials.apart(trials.left - _NEAREST_ROWS)
     mending: dict[Change, int] = {}
     for row in lost:
@@ -52,12 +52,16 @@ async def blame(
     edits: list[tuple[str, BookEdit]] = []
     for row in dict.fromkeys(mending.values()):
         culprits = [change for change, mended in mending.items() if mended == row]
-        edits += await _retired(trials, search, culprits, lost)
+        edits += await _retired(trials, search, culprits, lost, before)
     return edits
 
 
 async def _retired(
-    trials: Trials, search: RowSearch, culprits: Sequence[Change], lost: Sequence[int]
+    trials: Trials,
+    search: RowSearch,
+    culprits: Sequence[Change],
+    lost: Sequence[int],
+    before: Scores,
 ) -> list[tuple[str, BookEdit]]:
     """Return edits that retire lessons; none where as many rows need them as they spoil.
 
@@ -65,8 +69,12 @@ async def _retired(
     """
     scores = search.tested.scores
     without = search.lines.changed(search.tested.text, culprits)
-    best = max(scores.values())
-    right = [row for row in await search.tested.affected(without) if scores[row] >= best]
+    worst = min(*scores.values(), *before.values())  # a row that has it has nothing to lose
+    right = [
+        row
+        for row in await search.tested.affected(without)
+        if scores[row] > worst and row not in lost
+    ]
     words = " ".join(change.lesson.text for change in culprits)
     near = trials.nearest(words, right, _NEAREST_ROWS)
     rows = [*near, *lost]

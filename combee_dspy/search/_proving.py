@@ -23,8 +23,8 @@ __all__ = ["Proving"]
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change.
 _NEAREST_ROWS = 4
-# Rollouts that confirm changes in a small budget: for two lines their rows, those near them, and
-# two more that fail.
+# Rows that confirm changes in a small budget: for two lines their own, those near them, and two more
+# that fail.
 _FEW_ROWS = 12
 
 
@@ -132,7 +132,7 @@ class Proving:
             for row, score in member.scores.items()
             if score > self._member.scores.get(row, score)
         }
-        reserve = _FEW_ROWS if self._is_small else self.pool.size
+        reserve = _FEW_ROWS * self.pool.draws if self._is_small else self.pool.size
         changes = await search.mend(self._trials, self._failing, earlier, reserve=reserve)
         if await self._confirm(changes, "changes that mend failing rows") or len(changes) < 2:
             return
@@ -158,8 +158,8 @@ class Proving:
         if text.id == before.candidate.id or not self.allows(before.candidate, text):
             return False
         draws = await self._trials.validate(text, await self._concerned(text, changes))
-        if draws is None:
-            return False
+        if not draws:
+            return False  # no rollout is left, or no row reads the change
         scores = mean_scores(draws)
         wins, losses, accepted = compare(before.scores, scores, tests, changes.values())
         for change in changes:

@@ -21,6 +21,7 @@ from combee_dspy.events import LessonTested
 from combee_dspy.lessons import (
     Book,
     Contradict,
+    Narrow,
     Taught,
     Unite,
     lesson_id,
@@ -72,6 +73,7 @@ class Bench:
     score: Score
     rows: int = 6
     room: int = 60
+    draws: int = 1
     bought: list[tuple[str, int]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     tested: list[LessonTested] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Bench:
             Row("validation", row, dspy.Example(question=f"row {row}").with_inputs("question"), "")
             for row in range(self.rows)
         ]
-        self.size, self.draws, self.purse, self.effects = self.rows, 1, self, self
+        self.size, self.purse, self.effects = self.rows * self.draws, self, self
         self.task = SimpleNamespace(settings=SimpleNamespace(perfect_score=1.0))
         self.texts = SimpleNamespace(example=lambda example: example)
         self.log = SimpleNamespace(emit=self._emit)
@@ -95,7 +97,7 @@ class Bench:
         return Rollout(row.hash, self.score(lines_of(text), row.index))
 
     async def validate(self, text: Candidate, rows: Sequence[Row], _: int) -> dict[int, Any]:
-        return {row.index: (await self.rollout(text, row),) for row in rows}
+        return {row.index: self.draws * (await self.rollout(text, row),) for row in rows}
 
     def join(
         self, text: Candidate, parents: Any, step: int, draws: Mapping[int, Sequence[Rollout]]
@@ -129,19 +131,20 @@ class Bench:
         return self.members[-1].candidate
 
     def blamed(
-        self, lines: Sequence[str] = LINES, examples: int = 1, left: int = BLAMED
+        self, old: Sequence[str] = (), examples: int = 1, left: int = BLAMED
     ) -> dict[str, Retire]:
-        """Return the edits after a text took these lines in, by the line."""
-        books = books_of(lines, examples=examples)
+        """Return the edits after a text took in the lines that an old one lacks, by the line."""
+        books = books_of(LINES, examples=examples)
 
         async def run() -> list[Any]:
-            old, new = text_of([]), text_of(lines)
-            pool, scores = cast("Any", self), {row: self.score([], row) for row in range(self.rows)}
+            new, pool = text_of(LINES), cast("Any", self)
+            scores = {row: self.score(old, row) for row in range(self.rows)}
             draws = await self.validate(new, self.validation, 0)
             tested = Validated(books.artifact, new, draws)
             trials = Trials(pool, 0, left)
             known = LessonLines(books.artifact, books.now)
-            return await blame(trials, known, tested, old, scores, lambda _old, _new: True)
+            earlier = text_of(old)
+            return await blame(trials, known, tested, earlier, scores, lambda _old, _new: True)
 
         texts = {lesson.id: lesson.text for lesson in books.now["self"].lessons}
         return {texts[edit.lesson]: edit for _, edit in asyncio.run(run())}
@@ -194,9 +197,18 @@ def test_a_row_that_got_worse_though_no_line_came_needs_what_waits() -> None:
     assert MEND in lines_of(text)
 
 
-def test_a_row_that_any_change_brings_back_blames_nobody() -> None:
+@pytest.mark.parametrize("earlier", range(4))
+def test_a_row_that_any_change_brings_back_blames_nobody(earlier: int) -> None:
     # The row turns with any change of the prompt, as an LM's answer may.
-    assert not Bench(lambda lines, row: float(row > 0 or tuple(lines) != LINES)).blamed()
+    bench = Bench(lambda lines, row: float(row > 0 or tuple(lines) != LINES))
+    assert not bench.blamed(LINES[:earlier])
+
+
+def test_a_line_that_lifts_graded_rows_stays_for_all_that_another_loses() -> None:
+    def score(lines: Collection[str], row: int) -> float:
+        return (1.0, 0.9)["Rule 2" in lines] if row == 0 else (0.3, 0.8)["Rule 2" in lines]
+
+    assert not Bench(score).blamed()
 
 
 @pytest.mark.parametrize(("rows", "weight"), [(1, []), (2, [2])])
@@ -264,6 +276,24 @@ def test_a_small_budget_confirms_a_change_on_the_rows_that_it_may_concern(room: 
     text = bench.prove(books_of(LINES, [MEND]), LINES)
     assert MEND in lines_of(text)
     assert len({row for bought, row in bench.bought if bought == text.id}) < 20
+
+
+def test_a_small_budget_of_several_draws_confirms_on_as_many_rows() -> None:
+    for room in range(20, 70):
+        bench = Bench(lambda lines, row: float(row > 14 or MEND in lines), 20, room, draws=3)
+        text = bench.prove(books_of(LINES, [MEND]), LINES)
+        confirming = {row for bought, row in bench.bought if bought == text.id}
+        assert MEND not in lines_of(text) or len(confirming) >= 12
+
+
+def test_what_no_rollout_is_left_for_is_not_said_to_be_tested() -> None:
+    books, exception = books_of(LINES, ["Rule 4"]), lesson_id("Rule 4")
+    books.edit("self", [Narrow(exception, lesson_id("Rule 1"))], 0)
+    books.now["self"] = books.now["self"].with_states({exception: ("waiting", "")})
+    for room, tested in ((0, 0), (60, 1)):
+        bench = Bench(lambda *_: 1.0, room=room)
+        bench.prove(books, LINES)
+        assert len(bench.tested) == tested
 
 
 @pytest.mark.parametrize(("room", "rows"), [(2, 6), (3, 3), (5, 5), (6, 6)])
