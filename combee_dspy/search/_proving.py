@@ -23,8 +23,8 @@ __all__ = ["Proving"]
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change.
 _NEAREST_ROWS = 4
-# Rows that confirm changes in a small budget: for two lines their own, those near them, and two more
-# that fail.
+# Rows that confirm changes in a small budget: for two lines their own, those near them, and two
+# more that fail.
 _FEW_ROWS = 12
 
 

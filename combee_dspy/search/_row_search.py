@@ -173,8 +173,10 @@ class RowSearch:
         other = self._unrelated(trials.inputs(row), [*changes, *more]) if more else []
         if not other:
             return more
-        # A row that turns as a line leaves that has nothing to do with it turns by chance.
-        return more if not await is_mended(other) and await is_mended([*more, *other]) else []
+        # A row that turns as a line leaves that has nothing to do with it turns by chance. One that
+        # is no suspect may be needed beside the others, so that it leaves alone.
+        both = [*more, *other] if suspects is None or other[0] in suspects else more
+        return more if not await is_mended(other) and await is_mended(both) else []
 
     def _unrelated(self, words: str, changes: Sequence[Change]) -> list[Change]:
         """Return the last served lesson, as a list, that shares no word with a row, if any does."""
