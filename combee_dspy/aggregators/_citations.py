@@ -14,8 +14,6 @@ from combee_dspy.lessons import word_vectors
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import texts_in
 
-__all__ = ["NUMBER", "check_citations", "ends", "read_citations", "split_citations"]
-
 NUMBER = "Example"
 """The field of a record that holds its number in a call, from 1."""
 

@@ -9,8 +9,6 @@ from itertools import chain
 from combee_dspy.lessons import BookEdit, BookLesson, Contradict, Narrow, Retire, Unite
 from combee_dspy.reflections import Vocabulary, word_likeness
 
-__all__ = ["LessonRelations", "read_relations"]
-
 # So many opinions on one question are none.
 _MOST_OPINIONS = 12
 # Few lessons say nothing, and none that more examples teach.

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from combee_dspy.reflections import ngram_counts, normalised
 
-__all__ = ["Coverage", "Matrix", "text_lines"]
-
 Matrix = NDArray[np.float64]
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")

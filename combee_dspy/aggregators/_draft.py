@@ -11,8 +11,6 @@ from combee_dspy.lessons import Book, BookLesson, deal_alike, lesson_id
 from combee_dspy.records import Lesson
 from combee_dspy.reflections import estimate_tokens
 
-__all__ = ["Draft"]
-
 # A lesson that so many times as many examples contradict is compared no more. It stays in the book.
 _OUTVOTED = 3
 _NUMBER_TOKENS = 4

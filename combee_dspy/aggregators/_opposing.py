@@ -15,8 +15,6 @@ from combee_dspy.edits import Credit
 from combee_dspy.lessons import BookLesson, certainty
 from combee_dspy.records import Reflection
 
-__all__ = ["find_opposed"]
-
 # How sure the examples must make it that a lesson is wrong: what decides a contradiction too.
 _CLEAR = 0.95
 # Lessons that so many examples teach tell whether the words of examples can be trusted.

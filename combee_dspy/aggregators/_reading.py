@@ -25,8 +25,6 @@ from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 
-__all__ = ["ShardReader"]
-
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
 # How often a call is read again in halves: a quarter of it is the least that is read so.

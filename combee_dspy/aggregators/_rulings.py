@@ -16,8 +16,6 @@ from combee_dspy.aggregators._citations import ends
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import feedback_text, normalised, subject_words, texts_in
 
-__all__ = ["Rulings", "agree"]
-
 # Feedback with more words of its own than these explains, and names no choice.
 _ANSWER_WORDS = 2
 # A word that a larger part of the examples holds tells neither a subject nor an answer.

@@ -13,8 +13,6 @@ from combee_dspy.events import WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["Node", "Scan", "sources_below"]
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -10,8 +10,6 @@ from combee_dspy.aggregators._retention import teaches
 from combee_dspy.records import Lesson, Reflection
 from combee_dspy.reflections import feedback_text, normalised
 
-__all__ = ["is_passed_over"]
-
 # A small model keeps all of what a call reads, or nothing. What lies between is not read again.
 _MOST = 0.75
 # Share of a feedback that a line of the text must hold to say the same.

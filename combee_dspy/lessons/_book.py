@@ -16,8 +16,6 @@ from combee_dspy.edits import BookEdit, Remove
 from combee_dspy.lessons._changes import Changes
 from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id, opposing
 
-__all__ = ["Book", "Edited"]
-
 # How sure later examples must make it that a decision was wrong.
 _CLEAR = 0.95
 

@@ -19,8 +19,6 @@ from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, le
 from combee_dspy.lessons._uniting import distinct, quoted, united_lesson, why_apart, without
 from combee_dspy.texts import NearDuplicates
 
-__all__ = ["Changes"]
-
 # Jaccard similarity of word pairs from which on code takes two wordings for one lesson.
 _SIMILARITY = 0.8
 

@@ -16,8 +16,6 @@ from combee_dspy.json_texts import sound
 from combee_dspy.lessons._book import Book
 from combee_dspy.lessons._records import BookLesson
 
-__all__ = ["decode_book", "encode_book"]
-
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _REMEDY = "Give what encode_book returned: the lessons.json of a skill, for example."
 

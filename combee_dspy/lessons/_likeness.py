@@ -16,8 +16,6 @@ from typing import Any
 
 from combee_dspy.texts import normalised
 
-__all__ = ["deal_alike", "nearest", "word_vectors"]
-
 _WORD = re.compile(r"\w+")
 # Distances of all pairs are held at once: 64 MB for so many texts.
 _MOST_TEXTS = 4_000

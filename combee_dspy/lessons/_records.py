@@ -12,17 +12,6 @@ from combee_dspy.edits import LessonEffect
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.texts import normalised
 
-__all__ = [
-    "BookLesson",
-    "Decision",
-    "State",
-    "Taught",
-    "certainty",
-    "lesson_id",
-    "opposing",
-    "taught",
-]
-
 State = Literal["served", "waiting", "retired", "removed_by_user"]
 """``served``: in the prompt. ``waiting``: undecided, out of the prompt until more evidence comes.
 ``retired``: evidence speaks against it. ``removed_by_user``: never served again."""

@@ -9,8 +9,6 @@ from itertools import combinations
 from combee_dspy.lessons._records import BookLesson, Decision
 from combee_dspy.texts import numbers_in
 
-__all__ = ["distinct", "quoted", "united_lesson", "why_apart", "without"]
-
 
 def why_apart(members: Sequence[BookLesson]) -> str:
     """Return why lessons cannot be one; the empty text where they can."""

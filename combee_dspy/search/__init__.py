@@ -55,12 +55,11 @@ from combee_dspy.search._candidates import Candidate, SharedParts
 from combee_dspy.search._compile import (
     compile_program,
     compile_task,
-    how_to_go_on,
-    in_own_loop,
     make_compilation,
     open_shared,
 )
 from combee_dspy.search._contexts import cut_copies
+from combee_dspy.search._own_loop import how_to_go_on, in_own_loop
 from combee_dspy.search._privacy import Texts, user
 from combee_dspy.search._refusals import SerialVerdict, check_verdict
 from combee_dspy.search._splits import Data

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
 
-__all__ = ["COUNTED", "UNITS", "Amounts", "KindCosts", "cost_of", "largest_call"]
-
 COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
 """What a limit can be on, in the order of :data:`Amounts`."""
 

@@ -19,8 +19,6 @@ from combee_dspy.search._keeper import Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.streams import derive
 
-__all__ = ["Minibatches"]
-
 _DECISIONS = TypeAdapter(BatchDecision)
 # Rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many.
 _FEWEST = 3

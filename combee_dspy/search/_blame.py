@@ -11,8 +11,6 @@ from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._trials import Trials, Validated, lesson_effect
 
-__all__ = ["BLAMED", "blame"]
-
 BLAMED = 16
 """Rollouts that the search for lessons to blame may take in one update."""
 

@@ -14,9 +14,6 @@ from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._keeper import Learned
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Books", "ServedBooks"]
-
-
 # More updates than may be under way at once, whatever the staleness.
 _OVERLAP = 8
 # Refused edits that an event quotes.

@@ -18,8 +18,6 @@ from combee_dspy.search._lost import Lost, LostCosts
 from combee_dspy.search._rollout_budget import RolloutBudget
 from combee_dspy.stopping import Limits
 
-__all__ = ["BudgetReached", "Purse", "Spent"]
-
 # What an update costs, readings included, as a multiple of its rollouts.
 _READING = 2
 # Texts grow as they learn: what is in flight may cost this multiple of the dearest before it.

@@ -20,8 +20,6 @@ from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._privacy import Texts
 from combee_dspy.stopping import Limits
 
-__all__ = ["Buyer", "WorkError"]
-
 # Effects that may begin beside the checks of a run: what a wrong key or a metric that raises may
 # cost.
 _FEW = 8

@@ -15,8 +15,6 @@ from combee_dspy.search._keeper import Checked, Child, Learned, UpdatePlan
 from combee_dspy.search._programs import Programs
 from combee_dspy.search._records import trajectories
 
-__all__ = ["Callbacks"]
-
 
 class Callbacks:
     """Calls the user's callbacks, if there are any. Lives on the search's loop.

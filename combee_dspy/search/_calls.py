@@ -29,8 +29,6 @@ from combee_dspy.search._amounts import largest_call
 from combee_dspy.search._buyer import Buyer, WorkError
 from combee_dspy.search._privacy import Texts
 
-__all__ = ["UserWork", "buy_call", "buy_work", "call_effect", "scrubbed_answer"]
-
 Priority = tuple[int, ...]
 
 

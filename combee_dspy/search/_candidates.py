@@ -26,26 +26,15 @@ from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
 from combee_dspy.traces import Recording, Selected, Selection, TraceCoverage
 
-__all__ = [
-    "Candidate",
-    "Compilation",
-    "EffectPlace",
-    "Member",
-    "Row",
-    "Scores",
-    "SharedParts",
-    "Split",
-    "Splits",
-    "TraceRows",
-    "paired",
-]
-
 # Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1
 # at least, since an update that has only proposed is released already.
 _TRUNK_LAG = 2
 
 
 Split = Literal["train", "validation", "heldout"]
+
+CALLS, ROLLOUTS, VALIDATION = 0, 1, 2
+"""Lanes, the most urgent first: what many rollouts wait for goes before what few wait for."""
 
 
 @dataclass(frozen=True, slots=True)

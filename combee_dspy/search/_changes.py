@@ -9,8 +9,6 @@ from combee_dspy.artifacts import Artifact
 from combee_dspy.lessons import Book, BookEdit, BookLesson, LessonEffect, Restore, Retire, State
 from combee_dspy.search._candidates import Candidate
 
-__all__ = ["Change", "LessonLines"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -11,16 +11,6 @@ from combee_dspy.evaluation import sign_test
 from combee_dspy.lessons import certainty
 from combee_dspy.search._candidates import Member, Scores, paired
 
-__all__ = [
-    "choose_best",
-    "choose_version",
-    "compare",
-    "draw_screen",
-    "passes_screen",
-    "spare",
-]
-
-
 # A child is refused up to this p of the sign test: with 8 examples 2 losses alone, or 4 and one
 # win.
 _WORSE = 0.25

@@ -42,16 +42,6 @@ from combee_dspy.settings import Settings
 from combee_dspy.stopping import require_validation
 from combee_dspy.tracking import callbacks_beside, default_trackers, track
 
-__all__ = [
-    "compile_program",
-    "compile_task",
-    "how_to_go_on",
-    "in_own_loop",
-    "make_compilation",
-    "open_shared",
-]
-
-
 # Effects in flight at most without num_threads: for executors whose idle workers cost nothing, and
 # for others.
 _ELASTIC = 256

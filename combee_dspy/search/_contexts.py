@@ -18,8 +18,6 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.strategies import EmitFn, StrategyContext
 
-__all__ = ["Contexts", "cut_copies"]
-
 
 @dataclass(eq=False)
 class Contexts:

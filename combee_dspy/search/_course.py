@@ -24,8 +24,6 @@ from combee_dspy.search._ending import describe_untraced
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import page_file
 
-__all__ = ["Clock", "find_program"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Reading:

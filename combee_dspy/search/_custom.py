@@ -20,8 +20,6 @@ from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Child, Learned
 
-__all__ = ["CustomProposer"]
-
 logger = logging.getLogger("combee_dspy")
 
 Dataset = Mapping[str, list[dict[str, object]]]

@@ -24,19 +24,6 @@ from combee_dspy.settings import GepaOptions, Settings
 
 _logger = logging.getLogger(__name__)
 
-__all__ = [
-    "bare_state",
-    "budget_digest",
-    "describe",
-    "evaluator_of",
-    "identity",
-    "lms_by_role",
-    "models_by_role",
-    "result_of",
-    "specs",
-    "stable_repr",
-]
-
 
 def lms_by_role(settings: Settings) -> dict[Role, dspy.BaseLM | None]:
     """Return the LMs that the library itself asks; ``None`` for DSPy's own."""

@@ -20,8 +20,6 @@ from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import end_key, lms_by_role
 from combee_dspy.search._lost import Lost
 
-__all__ = ["earlier_costs", "lost_effects", "make_purse", "replayed_decisions"]
-
 _TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
 
 

@@ -41,11 +41,17 @@ from combee_dspy.rollouts import (
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._buyer import Buyer, WorkError
 from combee_dspy.search._calls import UserWork, buy_call, buy_work, call_effect
-from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, Row, SharedParts
+from combee_dspy.search._candidates import (
+    CALLS,
+    ROLLOUTS,
+    Candidate,
+    Compilation,
+    EffectPlace,
+    Row,
+    SharedParts,
+)
 from combee_dspy.search._privacy import Texts
-from combee_dspy.search._rollouts import CALLS, ROLLOUTS, VALIDATION, RolloutBuyer
-
-__all__ = ["VALIDATION", "Effects", "silence"]
+from combee_dspy.search._rollouts import RolloutBuyer
 
 logger = logging.getLogger("combee_dspy")
 

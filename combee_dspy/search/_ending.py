@@ -19,8 +19,6 @@ from combee_dspy.search._keeper import Learned
 from combee_dspy.search._pool import CandidatePool
 from combee_dspy.stopping import RunView, ask
 
-__all__ = ["SETTLED", "Ending", "describe_untraced"]
-
 # Updates without a new rollout that end a run, or one for each component where there are more: one
 # that proposed nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3

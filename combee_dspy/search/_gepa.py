@@ -36,8 +36,6 @@ from combee_dspy.search._candidates import Candidate, Compilation, Member
 from combee_dspy.search._keeper import Checked, Learned, UpdatePlan
 from combee_dspy.search._programs import Programs
 
-__all__ = ["Gepa"]
-
 _SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),
     "current_best": lambda _: CurrentBestCandidateSelector(),

@@ -22,8 +22,6 @@ from combee_dspy.search._proving import Proving
 from combee_dspy.search._trials import Trials, Validated
 from combee_dspy.search._versions import RowScores, Version, ended_well, join_cut_off
 
-__all__ = ["Growing"]
-
 # A text is validated once the minibatches since the last validation have this part of its rows: a
 # text of few new rows has little to show.
 _ROWS_A_VALIDATION = 0.5

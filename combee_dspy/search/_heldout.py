@@ -24,13 +24,11 @@ from combee_dspy.events import HeldoutRead, PointPriced, WarningRaised
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Reader, journal_file
-from combee_dspy.search._candidates import Candidate, EffectPlace, Splits
-from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._candidates import VALIDATION, Candidate, EffectPlace, Splits
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._receipts import Receipts, journal_receipts
 
 logger = logging.getLogger("combee_dspy")
-
-__all__ = ["HeldoutReading", "note_unheld"]
 
 
 def note_unheld(splits: Splits, metric: str, receipts: Receipts) -> None:

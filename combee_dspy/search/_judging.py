@@ -26,8 +26,6 @@ from combee_dspy.search._candidates import Compilation, EffectPlace
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Learned
 
-__all__ = ["Failures", "Judging"]
-
 
 @dataclass(eq=False)
 class Judging:

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Member, Row
 
-__all__ = ["C", "Checked", "Child", "Keeper", "Learned", "P", "Parent", "UpdatePlan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parent:

@@ -42,8 +42,6 @@ from combee_dspy.search._progress import Progress
 from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
-__all__ = ["Loop"]
-
 
 @dataclass(eq=False)
 class Loop(Generic[P, C]):

@@ -10,8 +10,6 @@ import numpy as np
 
 from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts
 
-__all__ = ["Lost", "LostCosts"]
-
 # What is not known of a call without an answer: its tokens and dollars. The call itself is booked.
 _UNCOUNTED = np.array([0.0, 1.0, 1.0, 0.0])
 

@@ -10,8 +10,6 @@ from typing import TypeVar
 from combee_dspy.rollouts import run_on_own_loop
 from combee_dspy.tracking import note_caller
 
-__all__ = ["how_to_go_on", "in_own_loop"]
-
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

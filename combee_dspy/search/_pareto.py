@@ -23,8 +23,6 @@ from combee_dspy.search._propose import Proposer
 from combee_dspy.search._records import trajectories
 from combee_dspy.streams import derive
 
-__all__ = ["Pareto", "Turns"]
-
 
 @dataclass(eq=False)
 class Pareto(Keeper[Sequence[Child], list[Checked]]):

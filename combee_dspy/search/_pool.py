@@ -13,11 +13,16 @@ from statistics import fmean
 
 from combee_dspy.events import CandidateSelected, CandidateValidated
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Compilation, EffectPlace, Member, Row
-from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._candidates import (
+    VALIDATION,
+    Candidate,
+    Compilation,
+    EffectPlace,
+    Member,
+    Row,
+)
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import Gepa
-
-__all__ = ["CandidatePool", "Draws", "mean_scores"]
 
 Draws = Mapping[int, Sequence[Rollout]]
 """Rollouts by validation row: one for each draw."""

@@ -20,8 +20,6 @@ from combee_dspy.search._describe import lms_by_role, models_by_role
 from combee_dspy.search._effects import Effects
 from combee_dspy.stopping import require_countable
 
-__all__ = ["Preflight"]
-
 _NO_LM = (
     "Run dspy.configure(lm=dspy.LM(…)), or program.set_lm(…). A program that brings its own:"
     " Validation(probe=False)."

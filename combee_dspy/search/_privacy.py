@@ -25,8 +25,6 @@ from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import fields_with_texts, hashed, with_texts
 
-__all__ = ["NOT_KEPT", "Texts", "audit", "inputs_text", "labels_text", "user"]
-
 T = TypeVar("T")
 
 NOT_KEPT = "it kept hashes alone (privacy.texts), so the answers that going on needs are not there"

@@ -11,8 +11,6 @@ import dspy
 from combee_dspy.rollouts import fingerprint, patient_program
 from combee_dspy.search._candidates import Candidate
 
-__all__ = ["Programs", "another_draw"]
-
 _PROGRAMS = 16
 _CALLS = 100
 # DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough

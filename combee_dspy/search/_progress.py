@@ -8,8 +8,6 @@ from typing import Literal
 
 from combee_dspy.search._budget import BudgetReached
 
-__all__ = ["Progress"]
-
 Stage = Literal["proposed", "ready", "committed"]
 
 

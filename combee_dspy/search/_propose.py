@@ -30,8 +30,6 @@ from combee_dspy.search._keeper import Child, Learned
 from combee_dspy.search._shares import Share, Shares
 from combee_dspy.streams import derive
 
-__all__ = ["Proposer"]
-
 logger = logging.getLogger("combee_dspy")
 
 

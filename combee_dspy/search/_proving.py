@@ -17,8 +17,6 @@ from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._trials import Trials, Validated, lesson_effect
 
-__all__ = ["Proving"]
-
 # Validations that other arrangements may take where no rollouts are limited.
 _ARRANGEMENTS = 2
 # Rows nearest to a changed line that confirm the change.

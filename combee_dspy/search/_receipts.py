@@ -19,8 +19,6 @@ from combee_dspy.files import append_plain, read_plain
 from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Reader, RunHistory, RunLog
 
-__all__ = ["Receipts", "journal_receipts"]
-
 logger = logging.getLogger("combee_dspy")
 
 _FILE = "combee-heldout.jsonl"

@@ -32,8 +32,6 @@ from combee_dspy.traces import (
     read_trace,
 )
 
-__all__ = ["Recorded"]
-
 
 class _Verdict(TypedDict, total=False):
     """The metric's verdict on recorded outputs; ``error`` alone where it raised."""

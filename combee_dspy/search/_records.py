@@ -23,8 +23,6 @@ from combee_dspy.search._recorded import Recorded
 from combee_dspy.streams import derive
 from combee_dspy.traces import RECORD_TOKENS, Trace, read_inputs, read_others
 
-__all__ = ["Records", "trajectories"]
-
 Record = Mapping[str, object]
 
 

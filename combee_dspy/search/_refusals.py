@@ -12,14 +12,6 @@ from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.registry import extension
 from combee_dspy.settings import Settings
 
-__all__ = [
-    "DiagnosisReader",
-    "SerialVerdict",
-    "check_diagnosed",
-    "check_verdict",
-    "warn_of_waste",
-]
-
 logger = logging.getLogger("combee_dspy")
 
 _WIDE = 8  # times the one rollout in flight of serial search

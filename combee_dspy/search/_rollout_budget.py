@@ -6,8 +6,6 @@ from collections import defaultdict
 
 from combee_dspy.stopping import Limits
 
-__all__ = ["RolloutBudget"]
-
 
 class RolloutBudget:
     """Reserves rollouts for updates before they begin. Lives on the search's loop.

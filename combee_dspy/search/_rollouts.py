@@ -25,6 +25,7 @@ from combee_dspy.rollouts import (
 from combee_dspy.search._amounts import Amounts, largest_call
 from combee_dspy.search._buyer import Buyer
 from combee_dspy.search._candidates import (
+    ROLLOUTS,
     Candidate,
     Compilation,
     Row,
@@ -32,11 +33,6 @@ from combee_dspy.search._candidates import (
 )
 from combee_dspy.search._privacy import Texts, inputs_text, labels_text
 from combee_dspy.search._programs import Programs, another_draw
-
-__all__ = ["CALLS", "ROLLOUTS", "VALIDATION", "RolloutBuyer"]
-
-CALLS, ROLLOUTS, VALIDATION = 0, 1, 2
-"""Lanes, the most urgent first: what many rollouts wait for goes before what few wait for."""
 
 _ABOVE_SCALE = (
     "The metric gave more than 1, the default perfect_score. A success is now taken to score the"

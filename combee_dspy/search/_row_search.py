@@ -17,8 +17,6 @@ from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._trials import Trials, Validated
 
-__all__ = ["RowSearch", "halved"]
-
 T = TypeVar("T")
 IsMended = Callable[[Iterable[T]], Coroutine[object, object, bool]]
 """Whether a row is right once all of these change."""

@@ -38,8 +38,6 @@ from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
-__all__ = ["Run", "make_run"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:

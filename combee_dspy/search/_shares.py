@@ -11,8 +11,6 @@ from combee_dspy.records import Lesson, Lessons
 from combee_dspy.reflections import fit_lines
 from combee_dspy.search._candidates import Candidate
 
-__all__ = ["Share", "Shares"]
-
 # So often children are offered a lesson that their parent lacks: for ever, a lesson that spoils
 # children would spoil every child.
 _MOST_OFFERS = 2

@@ -23,8 +23,6 @@ from combee_dspy.search._candidates import Row, Split, Splits
 from combee_dspy.traces import Selection, Traces
 from combee_dspy.verdicts import UNPROVEN
 
-__all__ = ["Data", "examples_in", "make_splits"]
-
 NOT_VALIDATED = (
     "Nothing was validated, since there are neither validation nor training rows: what the traces"
     " taught is a proposal, and this run supports no claim."

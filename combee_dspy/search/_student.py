@@ -9,12 +9,10 @@ from typing import Any, NoReturn
 from combee_dspy.aggregators import together
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Compilation, EffectPlace
-from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._candidates import VALIDATION, Compilation, EffectPlace
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._judging import Failures
 from combee_dspy.search._pool import CandidatePool
-
-__all__ = ["Student"]
 
 
 @dataclass(eq=False)

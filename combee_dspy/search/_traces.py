@@ -36,8 +36,6 @@ from combee_dspy.traces import (
     open_traces,
 )
 
-__all__ = ["add_traces", "make_scrub"]
-
 # Characters from which a text is taken for one row's, whatever its field is called.
 _TELLING = 40
 

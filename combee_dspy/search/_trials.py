@@ -13,12 +13,9 @@ from combee_dspy.evaluation import paired_difference
 from combee_dspy.lessons import LessonEffect, nearest
 from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import texts_in
-from combee_dspy.search._candidates import Candidate, EffectPlace, Scores
+from combee_dspy.search._candidates import VALIDATION, Candidate, EffectPlace, Scores
 from combee_dspy.search._changes import Change
-from combee_dspy.search._effects import VALIDATION
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
-
-__all__ = ["Trials", "Validated", "lesson_effect"]
 
 
 @dataclass(eq=False)

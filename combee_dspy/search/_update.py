@@ -26,8 +26,6 @@ from combee_dspy.search._recorded import Recorded
 from combee_dspy.search._records import Records
 from combee_dspy.strategies import AskFn, StrategyContext
 
-__all__ = ["UpdateLearner"]
-
 # Reflections that an aggregator is shown where it relates the lessons of several updates.
 _REMEMBERED = 2_000
 

@@ -15,9 +15,6 @@ from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._keeper import Learned
 from combee_dspy.search._pool import CandidatePool, Draws
 
-__all__ = ["RowScores", "Version", "ended_well", "join_cut_off"]
-
-
 T = TypeVar("T")
 
 
