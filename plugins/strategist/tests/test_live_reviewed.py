@@ -438,7 +438,7 @@ def test_what_was_under_way_when_the_day_was_spent_is_booked(desk):
     for _ in range(3):
         here.live.tick()
         here.clock.pass_hours(24)
-    assert any("budget is spent" in each.why for each in here.live.decisions())
+    assert any("the day cannot pay for it" in each.why for each in here.live.decisions())
     with Reader(here.live._learner._log._journal.path) as reader:
         (booked,) = reader.rows("SELECT count(*) FROM effect WHERE purpose = 'gate'")
     assert booked[0] == len(lm.requests)
@@ -470,6 +470,6 @@ def test_a_metric_that_asks_an_lm_stops_with_the_day(desk):
     here.label(*GOODS * 4)
     here.live.tick()
     (skipped,) = here.live.decisions()
-    assert "budget is spent" in skipped.why
+    assert "the day cannot pay for it" in skipped.why
     assert here.live._learner._log.budget.left >= 0
     assert len(judge.requests) < 8

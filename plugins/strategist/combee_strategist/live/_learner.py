@@ -102,7 +102,7 @@ class LiveLearner:
                 self._go_on(registry, begun)
         except DaySpentError as error:
             number = log.begun.number if log.begun is not None and log.is_open else 0
-            log.skip(f"the day's budget is spent: {error}", number)
+            log.skip(f"the day cannot pay for it: {error}", number)
         except Exception as error:
             # Models, metrics and requests are not ours: they end a session, and not the learner.
             if isinstance(error, RegistryError) or type(error) is JournalError:
@@ -134,7 +134,7 @@ class LiveLearner:
         left = log.budget.left
         if left < LEAST_TOKENS:
             needs = f"{left:,} tokens are left, and a session needs {LEAST_TOKENS:,}"
-            log.skip(f"the day's budget is spent: {needs}")
+            log.skip(f"the day pays no other session: {needs}")
             return
         number = log.begun.number + 1 if log.begun else 1
         tokens = max(1_000, min(setup.learning.selection.tokens, left // 4))
