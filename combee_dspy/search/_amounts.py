@@ -57,7 +57,7 @@ def largest_call(lms: Iterable[dspy.BaseLM], texts: Iterable[str], tariff: Tarif
         options = getattr(lm, "kwargs", {})
         answer = options.get("max_tokens") or options.get("max_completion_tokens")
         if answer is None:
-            return np.zeros(len(COUNTED))
+            return zeros()
         answer *= options.get("n") or 1
         tokens = max(tokens, prompt + answer)
         if (price := tariff.price(lm.model)) is not None:
@@ -65,7 +65,8 @@ def largest_call(lms: Iterable[dspy.BaseLM], texts: Iterable[str], tariff: Tarif
     return np.array([0.0, tokens, dollars, 0.0])
 
 
-def _zeros() -> Amounts:
+def zeros() -> Amounts:
+    """Return amounts of nothing."""
     return np.zeros(len(COUNTED))
 
 
@@ -87,9 +88,9 @@ class KindCosts:
     ended: int = 0
     answered: int = 0
     is_free: bool = False
-    bound: Amounts = field(default_factory=_zeros)
-    dearest: Amounts = field(default_factory=_zeros)
-    total: Amounts = field(default_factory=_zeros)
+    bound: Amounts = field(default_factory=zeros)
+    dearest: Amounts = field(default_factory=zeros)
+    total: Amounts = field(default_factory=zeros)
 
     def add(self, usage: Sequence[CallUsage]) -> None:
         """Add one that has ended."""

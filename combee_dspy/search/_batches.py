@@ -99,7 +99,7 @@ class Minibatches:
         if size:
             self.decisions.append(decision)
             event = BatchPlanned(size, decision.reason, decision.fit, decision.clamps)
-            self.effects.log.emit(event, step=step)
+            self.effects.emit(event, step=step)
         return size
 
     async def decide(self, step: int, again: str = "") -> BatchDecision:
@@ -130,24 +130,22 @@ class Minibatches:
             validation_size=self.pool.size,
             children=self.task.children,
             screen=None if self.task.is_trunk else settings.search.screen,
-        )
-        if self.reads_traces:
-            # They are all there at once, and cost no rollout.
-            count = len(self._traces)
-            return dataclasses.replace(
-                view,
-                trainset_size=count,
-                seen=self._read,
-                workers=count,
-                capacity=count,
-                remaining_rollouts=None,
-            )
-        return dataclasses.replace(
-            view,
             measurements=tuple(self._measured),
             planned=tuple(self._planned),
             score_variance=pvariance(self._scores) if self._scores else None,
             prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
+        )
+        if not self.reads_traces:
+            return view
+        # They are all there at once, and cost no rollout.
+        count = len(self._traces)
+        return dataclasses.replace(
+            view,
+            trainset_size=count,
+            seen=self._read,
+            workers=count,
+            capacity=count,
+            remaining_rollouts=None,
         )
 
     async def is_short(self, step: int, decision: BatchDecision) -> bool:

@@ -35,12 +35,10 @@ async def blame(
     lost = [row for row, score in scores.items() if before.get(row, score) > score][:_LOST_ROWS]
     if not lost:
         return []
-    old = {change.place for change in lines.open_changes(earlier, serve=False)}
-    shown = lines.open_changes(tested.text, serve=False)
-    added = [change for change in shown if change.place not in old]
+    search = RowSearch(lines, tested, allows, lines.open_changes(tested.text, serve=False))
+    added = search.came_since(earlier)
     if not added:
         return []
-    search = RowSearch(lines, tested, allows, served=shown)
     searching = trials.apart(trials.left - _NEAREST_ROWS)
     mending: dict[Change, int] = {}
     for row in lost:

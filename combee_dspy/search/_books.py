@@ -74,8 +74,7 @@ class Books:
             self.edit(component, edits, update)
         self._after[update] = dict(self.now)
         # Updates that overlap are few: older books are read by nobody.
-        for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
-            del self._after[old]
+        self._after.pop(update - _OVERLAP, None)
 
     def edit(self, component: str, edits: Iterable[BookEdit], update: int) -> None:
         """Make edits outside an update's lessons, as tests and comparisons do."""

@@ -13,7 +13,7 @@ from math import inf, isnan
 import numpy as np
 
 from combee_dspy.records import CallUsage
-from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts, cost_of
+from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts, cost_of, zeros
 from combee_dspy.search._lost import Lost, LostCosts
 from combee_dspy.search._rollout_budget import RolloutBudget
 from combee_dspy.stopping import Limits
@@ -104,7 +104,7 @@ class Purse(RolloutBudget):
         self._began = time.monotonic() - seconds
         self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
         self._lost = LostCosts()
-        self._booked = np.zeros(len(COUNTED))
+        self._booked = zeros()
         self._counts_gpus = False
         self._sent_again = 0  # calls that failed, were sent again, and are not booked yet
         self._lock = threading.Lock()
@@ -263,7 +263,7 @@ class Purse(RolloutBudget):
         """Return what the effects in flight may cost at most."""
         counts = {kind: state.in_flight for kind, state in self._kinds.items() if state.in_flight}
         each = (count * self._most(kind, growth) for kind, count in counts.items())
-        return sum(each, np.zeros(len(COUNTED)))
+        return sum(each, zeros())
 
     def _limited(self, amounts: Amounts) -> dict[str, float]:
         """Return the amounts that have a limit, by name."""

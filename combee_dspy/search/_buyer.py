@@ -88,6 +88,7 @@ class Buyer:
     Attributes:
         over: Why what is under way is given up, once the time is over; empty before.
         in_memory: Results that the journal cannot give back as they were, by key.
+        slots: Give each its turn.
         start: Holds effects back until a trial has shown that the run can work.
         texts: Scrubs texts, and says how they are written.
         warn: Warns people, once.
@@ -101,7 +102,7 @@ class Buyer:
         self.start = Start()
         self.texts = texts
         self.warn = warn
-        self._slots, self._log = slots, log
+        self.slots, self._log = slots, log
         self._purse, self._unlimited = purse, Purse(Limits())
         self._uncommitted = 0
 
@@ -158,7 +159,7 @@ class Buyer:
         async def check() -> None:
             nonlocal effect, has_slot
             has_slot = True
-            if self._uncommitted >= self._slots.capacity:
+            if self._uncommitted >= self.slots.capacity:
                 # A disk slower than the service: what a kill may cost stays bounded.
                 await self._log.written()
             self._log.check_room()

@@ -18,7 +18,6 @@ from combee_dspy.rollouts import (
     CallJob,
     Check,
     RolloutTimeoutError,
-    Slots,
     decode_answer,
     encode_answer,
     may_pass,
@@ -47,13 +46,13 @@ def call_effect(
 
 
 async def buy_call(
-    buyer: Buyer, slots: Slots, effect: Effect, job: CallJob, question: str, priority: Priority
+    buyer: Buyer, effect: Effect, job: CallJob, question: str, priority: Priority
 ) -> Answer:
     """Make an LM call, and commit its answer."""
     lm = job.lm or dspy.settings.lm
     answer, effect = await buyer.buy(
         effect,
-        lambda check: slots.call(job, priority, check),
+        lambda check: buyer.slots.call(job, priority, check),
         lambda: largest_call([lm], [question], job.tariff),
     )
     effect, answer = scrubbed_answer(effect, answer, buyer.texts)
@@ -77,7 +76,6 @@ class UserWork:
         make: Returns JSON values.
         role: Whom its LM calls are made for.
         tariff: What they are charged by.
-        scrub: Is applied to what it returns.
         seconds: How long it may take; ``None`` for no limit.
         late: Returns what stands in where it takes longer, from the error.
     """
@@ -85,7 +83,6 @@ class UserWork:
     make: Callable[[], Any]
     role: Role
     tariff: Tariff
-    scrub: Callable[[Any], Any]
     seconds: float | None = None
     late: Callable[[str], Any] | None = None
 
@@ -99,7 +96,7 @@ class UserWork:
         with metered(self.tariff, self.role) as meter:
             note_meter(meter)
             try:
-                return WorkResult(self.scrub(self.make()), meter.usage())
+                return WorkResult(self.make(), meter.usage())
             except Exception as error:
                 if isinstance(error, LMError) and may_pass(error):
                     raise_fault(error, meter)
@@ -118,13 +115,13 @@ class WorkResult:
 
 
 async def buy_work(
-    buyer: Buyer, slots: Slots, effect: Effect, work: UserWork, priority: Priority
+    buyer: Buyer, effect: Effect, work: UserWork, priority: Priority
 ) -> dict[str, Any]:
     """Run a function of the user's in a worker thread, and commit what it returns."""
 
     async def send(check: Check) -> WorkResult:
         try:
-            return await slots.run(work.run, priority, check, work.seconds)
+            return await buyer.slots.run(work.run, priority, check, work.seconds)
         except RolloutTimeoutError as error:
             if work.late is None:
                 raise
@@ -132,6 +129,6 @@ async def buy_work(
             return WorkResult(work.late(described(error)), error.usage)
 
     result, effect = await buyer.buy(effect, send)
-    value = {"value": result.value}
+    value = {"value": buyer.texts.scrubbed(result.value)}
     await buyer.commit(replace(effect, value=value), value)
     return value

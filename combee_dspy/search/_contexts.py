@@ -60,7 +60,7 @@ class Contexts:
             component=component,
             text=candidate.texts.get(component, ""),
             call=partial(self.effects.call, step=step, temperature=self._temperature(step)),
-            emit=partial(self.effects.log.emit, step=step, component=component),
+            emit=partial(self.effects.emit, step=step, component=component),
             update=step,
             seed=settings.seed,
             notes=self._notes(component, candidate),

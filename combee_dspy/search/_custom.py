@@ -48,7 +48,7 @@ class CustomProposer:
         if "error" in answer:
             error = self.effects.texts.error(answer["error"])
             logger.warning("update %d proposes nothing: the proposer failed with %s", step, error)
-            self.effects.log.emit(ErrorRaised("instruction_proposer", error), step=step)
+            self.effects.emit(ErrorRaised("instruction_proposer", error), step=step)
         texts = {
             name: text
             for name, text in answer.get("texts", {}).items()

@@ -182,11 +182,6 @@ def budget_digest(task: Compilation) -> str:
     return hashlib.blake2b(limits, digest_size=6).hexdigest()
 
 
-def end_key(task: Compilation) -> str:
-    """Return the key of the decision that a run's budget ended it in the middle of an update."""
-    return f"decision/end/{budget_digest(task)}"
-
-
 def _settings_of(lm: Any) -> dict[str, Any]:
     """Return the arguments of an LM's calls; address, key and headers change no answer."""
     kwargs = dict(getattr(lm, "kwargs", None) or {})

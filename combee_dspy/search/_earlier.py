@@ -17,7 +17,7 @@ from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import lms_of
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._describe import end_key, lms_by_role
+from combee_dspy.search._describe import budget_digest, lms_by_role
 from combee_dspy.search._lost import Lost
 
 _TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
@@ -36,7 +36,7 @@ def make_purse(task: Compilation, log: RunLog, decided: Mapping[str, Any]) -> Pu
             earlier_costs(reader, log.number),
             lost_effects(reader, log.number, _longest_call(task)),
             _earlier_seconds(reader, log.number),
-            charged=end_key(task) not in decided,
+            charged=f"decision/end/{budget_digest(task)}" not in decided,
         )
 
 

@@ -85,6 +85,7 @@ class Effects:
         texts: Texts,
     ) -> None:
         self.log = log
+        self.emit = log.emit
         self.purse = purse
         self.slots = shared.slots
         self.workers = shared.workers
@@ -157,7 +158,7 @@ class Effects:
         if text not in self._warnings:
             self._warnings.add(text)
             logger.warning("%s", text)
-            self.log.emit(WarningRaised(text), step=step)
+            self.emit(WarningRaised(text), step=step)
 
     async def call(
         self,
@@ -186,7 +187,7 @@ class Effects:
         answer = await self.once(
             effect.key,
             decode_answer,
-            lambda: buy_call(self.buyer, self.slots, effect, job, question, priority),
+            lambda: buy_call(self.buyer, effect, job, question, priority),
         )
         return answer.outcome
 
@@ -212,11 +213,11 @@ class Effects:
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
         seconds = None if late is None else self._seconds
-        work = UserWork(make, role, self._tariff, self.texts.scrubbed, seconds, late)
+        work = UserWork(make, role, self._tariff, seconds, late)
         priority = self._before_rollouts(place.step)
         try:
             result: dict[str, Any] = await self.once(
-                key, dict, lambda: buy_work(self.buyer, self.slots, effect, work, priority)
+                key, dict, lambda: buy_work(self.buyer, effect, work, priority)
             )
         except WorkError as failure:
             raise failure.error from None

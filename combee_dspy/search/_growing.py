@@ -128,7 +128,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         if text.id != base.id:
             labels = "+".join(self.proposer.labels)
             event = text.proposed((base.id,), labels, tuple(learned.lessons))
-            self._effects.log.emit(event, step=step)
+            self._effects.emit(event, step=step)
             self.proposed = True
         self._versions.append(Version(text, self._validation(text, step)))
         return text

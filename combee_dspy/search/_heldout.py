@@ -75,7 +75,7 @@ class HeldoutReading:
         self._pin = dataclasses.replace(pinned, warnings=(*pinned.warnings, *warnings))
         logger.info(self._pin.summary())
         for text in self._pin.warnings:
-            effects.log.emit(WarningRaised(text))
+            effects.emit(WarningRaised(text))
         receipts.keep(self._pin.receipt("pinned", receipts.run, _now()))
 
     def _looks(self) -> list[Receipt]:
@@ -122,7 +122,7 @@ class HeldoutReading:
         difference = receipt.difference
         if difference is None:
             raise RuntimeError("a reading left no difference")
-        self._effects.log.emit(
+        self._effects.emit(
             HeldoutRead(
                 before=difference.before,
                 after=difference.after,

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import dspy
 
@@ -152,7 +153,7 @@ class Failures:
             f"For example {worst.cause}: {worst.error}. {_advice(worst)}."
             for kind, failures in kinds.items()
             if sum(failure.failed for failure in failures) >= least * failures[0].of
-            and (worst := max(failures, key=_count))
+            and (worst := max(failures, key=attrgetter("failed")))
         ]
 
     async def check_first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
@@ -194,12 +195,8 @@ def _advice(worst: FailureCount) -> str:
     )
 
 
-def _count(failure: FailureCount) -> int:
-    return failure.failed
-
-
 def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
-    worst = max(counts, key=_count)
+    worst = max(counts, key=attrgetter("failed"))
     return TooManyFailuresError("; ".join(map(str, counts)), worst.error, _advice(worst))
 
 

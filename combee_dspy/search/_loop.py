@@ -218,7 +218,7 @@ class Loop(Generic[P, C]):
             seconds,
             learned.skipped,
         )
-        self.effects.log.emit(event, step=plan.step)
+        self.effects.emit(event, step=plan.step)
 
     async def _end_updates(self) -> None:
         """Let updates commit. One that a budget ends leaves nothing, and neither do later ones."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts
+from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts, zeros
 
 # What is not known of a call without an answer: its tokens and dollars. The call itself is booked.
 _UNCOUNTED = np.array([0.0, 1.0, 1.0, 0.0])
@@ -46,7 +46,7 @@ class LostCosts:
         self._most = np.zeros((0, len(COUNTED)))
         # Of calls without an answer there may be many: a sum for rollouts, and one for all else.
         self._answers = {True: 0, False: 0}
-        self._answers_most = {True: np.zeros(len(COUNTED)), False: np.zeros(len(COUNTED))}
+        self._answers_most = {True: zeros(), False: zeros()}
 
     def add(self, lost: Lost) -> None:
         """Add an effect, or calls."""
@@ -65,10 +65,10 @@ class LostCosts:
         Likely is the mean of those of its kind that ended; the maximum where none has.
         """
         running = self._until > time.time()
-        likely = np.zeros(len(COUNTED))
+        likely = zeros()
         for rollouts, answers in self._answers.items():
             alike = [state for kind, state in kinds.items() if (kind == "rollout") == rollouts]
-            total = sum((state.total for state in alike), np.zeros(len(COUNTED)))
+            total = sum((state.total for state in alike), zeros())
             ended = sum(state.ended for state in alike)
             answered = sum(state.answered for state in alike)
             over = ~running & (self._is_rollout == rollouts)

@@ -70,7 +70,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         if reason:
             self._restarted.add(step)
             restarts = WarningRaised(f"starting again from the seed: {reason}")
-            self._effects.log.emit(restarts, step=step)
+            self._effects.emit(restarts, step=step)
         member = self.pool.members[index]
         self._gepa.callbacks.selected(member)
         return Parent(member.candidate, index, self._turns.take(index))
@@ -108,7 +108,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             event = child.candidate.proposed(
                 (parent.candidate.id,), child.operator, child.components
             )
-            self._effects.log.emit(event, step=step)
+            self._effects.emit(event, step=step)
             self.proposed = True
             self._gepa.callbacks.proposed(child)
         return children
@@ -140,7 +140,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             accepted=accepted,
             reason=reason,
         )
-        self._effects.log.emit(event, step=step)
+        self._effects.emit(event, step=step)
         validation = None
         if accepted:
             validation = await self.pool.validate(child.candidate, self.pool.validation, step)

@@ -139,7 +139,7 @@ class CandidatePool:
             len(scores),
             best=best.index == member.index,
         )
-        self.effects.log.emit(event, step=step)
+        self.effects.emit(event, step=step)
         return member
 
     def join_part(
@@ -159,5 +159,5 @@ class CandidatePool:
 
     def select(self, member: Member, reason: str) -> Member:
         """Return the member that the run returns; note it and why."""
-        self.effects.log.emit(CandidateSelected(member.candidate.id, member.index, reason))
+        self.effects.emit(CandidateSelected(member.candidate.id, member.index, reason))
         return member

@@ -43,7 +43,7 @@ class Proposer:
 
     def __post_init__(self) -> None:
         self._task, self.books = self.contexts.task, self.contexts.books
-        self._settings, self._emit = self._task.settings, self.contexts.effects.log.emit
+        self._settings, self._emit = self._task.settings, self.contexts.effects.emit
         self._operators, self._diversity = self._settings.operators, self._settings.diversity
         self.labels = _labels(self._operators)
         self._archive, self.shares = Archive(self._diversity), Shares(self._settings.staleness)

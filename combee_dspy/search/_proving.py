@@ -41,7 +41,7 @@ class Proving:
     def __post_init__(self) -> None:
         self._member = self.pool.members[-1]  # the text that passed last, and its rollouts
         self._draws: Draws = {}
-        self._log, room = self.pool.effects.log, self.pool.effects.purse.room
+        self._emit, room = self.pool.effects.emit, self.pool.effects.purse.room
         self._is_limited = room is not None
         left = self.pool.size if room is None else room
         self._trials = Trials(self.pool, self._member.step, left)
@@ -109,7 +109,7 @@ class Proving:
             return
         parent = self._member
         event = text.proposed((parent.candidate.id,), "test", tuple(self.books.now))
-        self._log.emit(event, step=parent.step)
+        self._emit(event, step=parent.step)
         self.pool.join_part(text, (parent.index,), parent.step, draws)
 
     async def _serve_exceptions(self) -> None:
@@ -171,7 +171,7 @@ class Proving:
                 losses=losses,
                 accepted=accepted,
             )
-            self._log.emit(tested, step=before.step, component=change.component)
+            self._emit(tested, step=before.step, component=change.component)
         if accepted:
             counts = f"{wins} validation rows better and {losses} worse"
             reason = f"{what}, {len(changes)} tried together: {counts}"
@@ -243,6 +243,6 @@ class Proving:
         """Let a text join the pool. A row that its change does not concern keeps its rollouts."""
         parent = self._member
         event = text.proposed((parent.candidate.id,), "test", tuple(components))
-        self._log.emit(event, step=parent.step)
+        self._emit(event, step=parent.step)
         self._draws = {**self._draws, **draws}
         self._member = self.pool.join(text, (parent.index,), parent.step, self._draws)

@@ -127,7 +127,7 @@ class Recorded:
             await self._effects.work(key, place, "evaluator", "feedback", make, _failed),
         )
         if "error" in verdict:
-            self._effects.log.emit(ErrorRaised("metric", verdict["error"]), step=step)
+            self._effects.emit(ErrorRaised("metric", verdict["error"]), step=step)
             return trace, self._selection.perfect
         score, feedback = verdict["score"], self._scrub(verdict["feedback"])
         if trace.feedback not in feedback:

@@ -94,7 +94,7 @@ class Records:
             partial(_feedback_failed, rollout),
         )
         if "error" in feedback:
-            effects.log.emit(ErrorRaised("metric", feedback["error"]), step=plan.step)
+            effects.emit(ErrorRaised("metric", feedback["error"]), step=plan.step)
         if settings.warn_on_score_mismatch and feedback["score"] not in (None, rollout.score):
             effects.warn(
                 "The metric scores a predictor otherwise than the program: the program's score"

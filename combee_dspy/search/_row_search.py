@@ -102,7 +102,7 @@ class RowSearch:
             earlier: By row, the latest text that did it better.
             reserve: Rollouts that must be left.
         """
-        since = {row: self._came_since(earlier[row]) for row in failing if row in earlier}
+        since = {row: self.came_since(earlier[row]) for row in failing if row in earlier}
         lost = {row: suspects for row, suspects in since.items() if suspects}
         left = sorted(failing, key=lambda row: (row not in lost, row))
         changes: dict[Change, int] = {}
@@ -116,7 +116,7 @@ class RowSearch:
             trials.left += sum(own.left for own in batch.values())
         return changes
 
-    def _came_since(self, earlier: Candidate) -> list[Change]:
+    def came_since(self, earlier: Candidate) -> list[Change]:
         """Return the served lessons that an earlier text does not show."""
         old = {change.place for change in self.lines.open_changes(earlier, serve=False)}
         return [change for change in self.served if change.place not in old]

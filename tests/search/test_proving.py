@@ -87,9 +87,8 @@ class Bench:
         self.size, self.purse, self.effects = self.rows * self.draws, self, self
         self.task = SimpleNamespace(settings=SimpleNamespace(perfect_score=1.0))
         self.texts = SimpleNamespace(example=lambda example: example)
-        self.log = SimpleNamespace(emit=self._emit)
 
-    def _emit(self, event: object, **_: Any) -> None:
+    def emit(self, event: object, **_: Any) -> None:
         self.tested += [event] if isinstance(event, LessonTested) else []
 
     async def rollout(self, text: Candidate, row: Row, *_: object, **__: object) -> Rollout:
