@@ -89,9 +89,9 @@ class ShardReader:
             items = [part for position in positions for part in fitted[position]]
             if all(item.perfect for item in items):
                 return []  # without a mistake there is nothing to learn
-            calls = [
-                items[first:last] for first, last in even_runs(self._tokens(items), self._scan.room)
-            ]
+            room = self._scan.room  # media may pass it
+            sizes = [min(estimate_record_tokens(item.record), room) for item in items]
+            calls = [items[first:last] for first, last in even_runs(sizes, room)]
             return await _chain(
                 self._read_call(call, (number, part)) for part, call in enumerate(calls)
             )
@@ -115,10 +115,6 @@ class ShardReader:
                 f"{self._passed_over} answers passed over nearly all examples, which were read"
                 " again: whole and without citations, then in halves"
             )
-
-    def _tokens(self, items: Iterable[Reflection]) -> list[int]:
-        """Estimate what each reflection takes of a call. Media may pass a whole one."""
-        return [min(estimate_record_tokens(item.record), self._scan.room) for item in items]
 
     async def _read_call(
         self, items: list[Reflection], place: tuple[int, ...], halvings: int = _HALVINGS
@@ -189,20 +185,17 @@ class ShardReader:
         """
         texts, failed = self._scan.texts_in(number, answer, self._most)
         mistakes = {item.index for item in items if not item.perfect}
+        read = [Lesson(text, _indices(items)) for text in texts]
+        if self._cites:
+            read = read_citations(texts, items)
         lessons: list[Lesson] = []
         refused: list[Lesson] = []
-        for lesson in self._lessons(items, texts):
+        for lesson in read:
             (refused if mistakes.isdisjoint(lesson.sources) else lessons).append(lesson)
         if refused:
             reasons = (f"right answers alone teach {lesson.text[:60]!r}" for lesson in refused)
             self._context.emit(AnswersIgnored(len(refused), tuple(reasons)[:_NAMED]))
         return Node(tuple(lessons), _indices(items), failed)
-
-    def _lessons(self, items: Sequence[Reflection], texts: Sequence[str]) -> list[Lesson]:
-        """Return an answer's texts as lessons, each with the reflections that teach it."""
-        if self._cites:
-            return read_citations(texts, items)
-        return [Lesson(text, _indices(items)) for text in texts]
 
     def _warn(self, text: str) -> None:
         self._context.emit(WarningRaised(text))

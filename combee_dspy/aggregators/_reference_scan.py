@@ -16,13 +16,12 @@ from pydantic import Field
 from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._citations import ends
 from combee_dspy.aggregators._comparing import read_relations
-from combee_dspy.aggregators._dealing import Dealt
 from combee_dspy.aggregators._draft import Draft
 from combee_dspy.aggregators._opposing import find_opposed
-from combee_dspy.aggregators._prompts import AddCitedLessons, AddLessons, RelateLessons
-from combee_dspy.aggregators._reading import ShardReader
+from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
 from combee_dspy.aggregators._rulings import Rulings
 from combee_dspy.aggregators._scan import Node, Scan
+from combee_dspy.aggregators._union import Union
 from combee_dspy.edits import BookEdit
 from combee_dspy.events import AnswersIgnored, WarningRaised
 from combee_dspy.lessons import BookLesson, Taught, lesson_id
@@ -40,7 +39,7 @@ _Groups = dict[tuple[int, int], list[BookLesson]]
 
 
 @parameters
-class ReferenceScan(Dealt):
+class ReferenceScan(Union):
     """Reads shards of reflections in parallel, then compares numbered lessons level by level.
 
     The map is Combee's (§3.1): ⌊√n⌋ shards of reflections, each copied p times (§3.2), or as many
@@ -79,10 +78,6 @@ class ReferenceScan(Dealt):
 
     name: ClassVar[str] = "reference-scan"
 
-    fan_in: Annotated[int, Field(ge=2)] = 16
-    max_lessons: Annotated[int, Field(ge=1)] = 32
-    window: Annotated[int, Field(ge=1)] | None = 4
-    similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
     compared: Annotated[int, Field(ge=2)] = 40
     levels: Annotated[int, Field(ge=0)] = 6
 
@@ -90,13 +85,8 @@ class ReferenceScan(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
-        scan = Scan(context, self.max_call_tokens)
-        reader = ShardReader(scan, AddLessons, self.max_lessons, citing=AddCitedLessons)
-        await reader.read(reflections, self.shards(len(reflections), context))
-        if not scan.levels:
-            return scan.result()
-        scan.join(self.similarity)
-        if context.related_later:
+        scan = await self.scanned(reflections, context, AddCitedLessons)
+        if not scan.levels or context.related_later:
             return scan.result()
         (root,) = scan.top
         fresh = {lesson_id(lesson.text): lesson for lesson in root.lessons}

@@ -59,7 +59,8 @@ def measure_retention(lessons: Lessons, reflections: Sequence[Reflection]) -> tu
     taught = _level_one_lines(lessons.nodes, records)
     for index, text in feedback.items():
         taught[index].append(text)
-    result = _lines(lessons)
+    wordings = (lesson.text.strip() for lesson in lessons.lessons)
+    result = list(dict.fromkeys([*wordings, *text_lines(lessons.rewrite or "")]))
     lines = [line for node in lessons.nodes for line in node.lessons]
     coverage = Coverage([*lines, *result, *feedback.values()])
 
@@ -129,12 +130,6 @@ def _bar(near: Matrix) -> Matrix:
     typical = np.array([np.median(row) if row.size else np.inf for row in others])
     bar: Matrix = np.maximum(closest, np.minimum(_THRESHOLD, np.maximum(_LEAST, _TIMES * typical)))
     return bar
-
-
-def _lines(lessons: Lessons) -> list[str]:
-    """Return the lines of a result: its lessons, and the lines of a rewritten text."""
-    texts = [lesson.text.strip() for lesson in lessons.lessons]
-    return list(dict.fromkeys([*texts, *text_lines(lessons.rewrite or "")]))
 
 
 def teaches(feedback: str) -> bool:

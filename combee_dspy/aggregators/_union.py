@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, ClassVar
 
+import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._dealing import Dealt
@@ -69,9 +70,21 @@ class Union(Dealt):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the joined lines."""
+        return (await self.scanned(reflections, context)).result()
+
+    async def scanned(
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        context: StrategyContext,
+        citing: type[dspy.Signature] | None = None,
+    ) -> Scan:
+        """Return the shards as they are read, and their lists joined.
+
+        With ``citing`` readers name the examples of each lesson (see :class:`ShardReader`).
+        """
         scan = Scan(context, self.max_call_tokens)
-        reader = ShardReader(scan, AddLessons, self.max_lessons)
+        reader = ShardReader(scan, AddLessons, self.max_lessons, citing=citing)
         await reader.read(reflections, self.shards(len(reflections), context))
         if scan.levels:
             scan.join(self.similarity)
-        return scan.result()
+        return scan

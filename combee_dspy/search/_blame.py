@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import BookEdit
 from combee_dspy.search._candidates import Candidate, Scores
-from combee_dspy.search._changes import Change, LessonLines
+from combee_dspy.search._changes import Allows, Change, LessonLines
 from combee_dspy.search._row_search import RowSearch
 from combee_dspy.search._trials import Trials, Validated, lesson_effect
+
+Edits = list[tuple[str, BookEdit]]
+"""Edits of books, each with its component."""
 
 BLAMED = 16
 """Rollouts that the search for lessons to blame may take in one update."""
@@ -24,8 +27,8 @@ async def blame(
     tested: Validated,
     earlier: Candidate,
     before: Scores,
-    allows: Callable[[Candidate, Candidate], bool],
-) -> list[tuple[str, BookEdit]]:
+    allows: Allows,
+) -> Edits:
     """Return edits, by component, that retire the new lessons which spoil rows.
 
     Rows that the earlier text had right are searched for the lesson that spoils them, among those
@@ -45,7 +48,7 @@ async def blame(
         changes = await search.search(searching, row, list(mending), added)
         mending |= dict.fromkeys(changes, row)
     trials.left += searching.left
-    edits: list[tuple[str, BookEdit]] = []
+    edits: Edits = []
     for row in dict.fromkeys(mending.values()):
         culprits = [change for change, mended in mending.items() if mended == row]
         edits += await _retired(trials, search, culprits, lost, before)
@@ -58,7 +61,7 @@ async def _retired(
     culprits: Sequence[Change],
     lost: Sequence[int],
     before: Scores,
-) -> list[tuple[str, BookEdit]]:
+) -> Edits:
     """Return edits that retire lessons; none where as many rows need them as they spoil.
 
     Those that several examples teach must spoil two rows, since a single row may turn by chance.

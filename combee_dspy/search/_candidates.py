@@ -24,7 +24,7 @@ from combee_dspy.operators import visible
 from combee_dspy.rollouts import Slots, note_classes
 from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
-from combee_dspy.traces import Recording, Selected, Selection, TraceCoverage
+from combee_dspy.traces import Recording, Selected, Selection
 
 # Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1
 # at least, since an update that has only proposed is released already.
@@ -150,7 +150,6 @@ class TraceRows:
         rows: The chosen ones, in the order in which they are read.
         selection: How they were chosen.
         selected: Those, and why others were not chosen.
-        coverage: Which predictors the chosen ones call, and who had answered them.
         seen: How many the source held.
         shared: Traces that were left out since valset or heldout has their inputs.
         unmatched: Traces that were left out since they call no predictor.
@@ -162,8 +161,7 @@ class TraceRows:
     rows: tuple[Row, ...]
     selection: Selection
     selected: Selected
-    coverage: TraceCoverage
-    seen: int
+    seen: int = 0
     shared: int = 0
     unmatched: int = 0
     foreign: int = 0
@@ -336,8 +334,7 @@ class Compilation:
             )
         elif settings.max_full_evals is not None:
             rollouts = self._full_evaluations(settings.max_full_evals * splits.full_eval)
-        if rollouts is not None:
-            limits = limits | Limits(rollouts=rollouts)
+        limits = limits | Limits(rollouts=rollouts)
         if limits == Limits() and not (self.edits_instructions and splits.validation):
             # A playbook reads its trainset once by default; so does a run that
             # learns from traces alone and compares nothing.

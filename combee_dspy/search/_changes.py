@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from combee_dspy.artifacts import Artifact
 from combee_dspy.lessons import Book, BookEdit, BookLesson, LessonEffect, Restore, Retire, State
 from combee_dspy.search._candidates import Candidate
+
+Allows = Callable[[Candidate, Candidate], bool]
+"""Whether guards and the budgets of operators let a text take the place of another."""
 
 
 @dataclass(frozen=True, slots=True)

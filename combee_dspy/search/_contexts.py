@@ -45,17 +45,10 @@ class Contexts:
         own = [self.task.seed.texts[component] for component in self.task.components]
         return lessons if self.copies is None else cut_copies(lessons, self.copies, own, emit)
 
-    @cached_property
-    def _joined_later(self) -> bool:
-        """Whether every operator reads all lessons in one call."""
-        operators = self.task.settings.operators
-        return not self.task.proposes_itself and all(
-            operator.joins_lessons for operator in operators if operator.needs_lessons
-        )
-
     def make(self, component: str, candidate: Candidate, step: int) -> StrategyContext:
         """Return what a strategy gets for one component of one update."""
         settings = self.task.settings
+        needing = (operator for operator in settings.operators if operator.needs_lessons)
         return StrategyContext(
             component=component,
             text=candidate.texts.get(component, ""),
@@ -64,7 +57,8 @@ class Contexts:
             update=step,
             seed=settings.seed,
             notes=self._notes(component, candidate),
-            joined_later=self._joined_later,
+            joined_later=not self.task.proposes_itself
+            and all(operator.joins_lessons for operator in needing),
             # A text that grows is made once the book is related; a candidate of a front stays.
             related_later=self.task.is_trunk,
             longest_quote=None if self.copies is None else settings.guards.max_copied_words,
@@ -77,7 +71,7 @@ class Contexts:
             return None
         # Only scores that are surely there when the update begins: speed must not matter.
         last = step - self.task.behind
-        scores = [score for update, score in self.pool.history if update <= last]
+        scores = [member.mean for member in self.pool.members if member.step <= last]
         best = max(range(len(scores)), key=lambda place: scores[place], default=0)
         return float(schedule.at(step, max(0, len(scores) - 1 - best)))
 

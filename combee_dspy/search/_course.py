@@ -39,17 +39,17 @@ async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
     for text in run.task.splits.warnings:
         run.log.emit(WarningRaised(text))
     run.log.emit(run.task.seed.proposed((), "seed"))
-    run.student.promise()
+    run.loop.student.promise()
     clock = Clock(run.effects)
-    with run.gepa.experiment:  # W&B gets the last tests, too
+    with run.pool.gepa.experiment:  # W&B gets the last tests, too
         try:
             await clock.hold(partial(run.preflight.run, run.loop.run))
         except BudgetReached as reached:
             await run.loop.cut_off(str(reached))
         run.log.emit(RunStopped(run.loop.reason))
-        calibrated = run.judging.result()
+        calibrated = run.loop.judging.result()
         try:
-            chosen = await clock.hold(run.keeper.result)
+            chosen = await clock.hold(run.loop.keeper.result)
         except BudgetReached:
             chosen = run.pool.best
     reading = await _read_heldout(run, clock, chosen)
@@ -71,7 +71,7 @@ def _build(run: Run, chosen: Member, report: CombeeReport) -> dspy.Module:
     if settings.track_stats:
         builder: Any = SimpleNamespace(build_program=build)  # all that DSPy reads of its adapter
         program.detailed_results = detailed_results(
-            run.gepa.state, builder, settings.log_dir, settings.seed
+            run.pool.gepa.state, builder, settings.log_dir, settings.seed
         )
     return program
 
@@ -108,7 +108,7 @@ def _make_report(
     on_disk = settings.log_dir is not None
     warnings = [
         *splits.warnings,
-        *run.failures.warnings(failures),
+        *run.loop.judging.failures.warnings(failures),
         *(() if reading.receipt is None else reading.receipt.warnings),
         *([reading.unread] if reading.unread else []),
         *_doubts(run, calibrated),
@@ -133,7 +133,7 @@ def _make_report(
         calibration=calibrated,
         texts=dict(chosen.candidate.texts),
         digests=dict(splits.digests),
-        decisions=tuple(run.batches.decisions),
+        decisions=tuple(run.loop.batches.decisions),
         specs=specs(settings),
         models=models_by_role(settings),
         seed=settings.seed,
@@ -146,9 +146,9 @@ def _make_report(
 def _doubts(run: Run, calibrated: CalibrationResult | None) -> list[str]:
     """Return what the search itself makes unfit for claims, in sentences."""
     doubts = []
-    if untraced := run.ending.untraced(run.loop.committed):
+    if untraced := run.loop.ending.untraced(run.loop.committed):
         doubts.append(describe_untraced(untraced))
-    if len(run.pool.members) == 1 and not run.keeper.proposed:
+    if len(run.pool.members) == 1 and not run.loop.keeper.proposed:
         doubts.append(
             f"No new text was ever proposed, so this run supports no claim: {run.loop.reason}."
         )

@@ -25,7 +25,7 @@ logger = logging.getLogger("combee_dspy")
 Dataset = Mapping[str, list[dict[str, object]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class CustomProposer:
     """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records, as one effect."""
 

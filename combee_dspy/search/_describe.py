@@ -119,9 +119,8 @@ _FREE = frozenset(
         "rollout_seconds",
     }
 )
-# Options that came later, with what runs did before: those go on.
-_LATER = {"reads": "call"}
-_NOTHING = object()
+# An option that came later, with what runs did before: those go on.
+_LATER = ("reads", "call")
 
 
 def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
@@ -139,7 +138,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
             group: {
                 name: value
                 for name, value in _fields(options).items()
-                if name not in _FREE and value != _LATER.get(name, _NOTHING)
+                if name not in _FREE and (name, value) != _LATER
             }
             for group, options in groups.items()
         },

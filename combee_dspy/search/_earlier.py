@@ -129,13 +129,10 @@ def replayed_decisions(place: str | None, name: str) -> Mapping[str, Any]:
     if place is None:
         return {}
     with Reader(journal_file(place)) as reader:
-        runs = [
-            row["id"]
-            for row in reader.rows("SELECT id FROM run WHERE name = ? ORDER BY id", (name,))
-        ]
-        if not runs:
+        ((run,),) = reader.rows("SELECT max(id) FROM run WHERE name = ?", (name,))
+        if run is None:
             remedy = "Give the log_dir of an earlier run of this task."
             raise ArgumentValueError("search.replay", place, f"holds no run named {name!r}", remedy)
         sql = "SELECT key, value FROM effect WHERE run = ? AND kind = 'decision'"
-        rows = reader.rows(sql, (runs[-1],))
+        rows = reader.rows(sql, (run,))
     return {row["key"]: orjson.loads(row["value"]) for row in rows}

@@ -99,7 +99,7 @@ class Effects:
         self._under_way: dict[str, asyncio.Task[Any]] = {}
         self._warnings: set[str] = set()
         self.buyer = Buyer(shared.slots, log, purse, texts, self.warn)
-        self._rollouts = RolloutBuyer(task, shared, self.buyer, texts, self.warn)
+        self._rollouts = RolloutBuyer(task, shared, self.buyer)
         self.programs = self._rollouts.programs
 
     def key(self, key: str, place: EffectPlace) -> str:

@@ -9,7 +9,6 @@ from functools import partial
 from gepa.utils.stop_condition import StopperProtocol
 
 from combee_dspy._private import GEPAState
-from combee_dspy.records import Rollout
 from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import budget_digest
@@ -57,7 +56,11 @@ class Ending:
         step = learned.plan.step
         self._failed[step] = not learned.skipped
         for component in learned.lessons:
-            traced = _is_traced(component, learned.rollouts)
+            # A rollout teaches about a component by a call, or by failing before it.
+            traced = any(
+                rollout.error is not None or any(call.is_of(component) for call in rollout.calls)
+                for rollout in learned.rollouts
+            )
             (self._first_traced if traced else self._first_missed).setdefault(component, step)
         for component in self.untraced(step):
             self.effects.warn(describe_untraced([component]), step=step)
@@ -150,7 +153,7 @@ class Ending:
             return ""
         view = self._view(step)
         place = f"stop/{step}/{self._key}"
-        return str(await self.effects.decide(place, lambda: ask(rule, view) or "", step=step) or "")
+        return str(await self.effects.decide(place, lambda: ask(rule, view) or "", step=step))
 
     def _knows_the_student(self, step: int) -> bool:
         """Return whether the student's validation is surely there: earlier it may be, or not."""
@@ -170,7 +173,9 @@ class Ending:
             unread=min(step, self.task.behind - 1),
             epochs=self.batches.epochs,
             validation_history=tuple(
-                (update, mean) for update, mean in self.pool.history if update <= validated
+                (member.step, member.mean)
+                for member in self.pool.members
+                if member.step <= validated
             ),
         )
 
@@ -186,12 +191,4 @@ def describe_untraced(components: Sequence[str]) -> str:
         f"No rollout called predictor {names}, so nothing was learned for it. "
         "A call counts if a predictor of the program made it, a copy of one, "
         "or a new predictor with an equal signature."
-    )
-
-
-def _is_traced(component: str, rollouts: Sequence[Rollout]) -> bool:
-    """Return whether a rollout teaches about a component: by a call, or by failing before it."""
-    return any(
-        rollout.error is not None or any(call.is_of(component) for call in rollout.calls)
-        for rollout in rollouts
     )

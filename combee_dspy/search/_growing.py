@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from combee_dspy.evaluation import clearly_worse
-from combee_dspy.lessons import Book, BookEdit
-from combee_dspy.search._blame import BLAMED, blame
+from combee_dspy.lessons import Book
+from combee_dspy.search._blame import BLAMED, Edits, blame
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Member, Scores, paired
 from combee_dspy.search._changes import LessonLines
@@ -164,11 +163,11 @@ class Growing(Keeper[Candidate, Draws | None]):
         if fmean(after) >= fmean(before):
             self._best = text, scores
 
-    async def _blame(self, step: int) -> Sequence[tuple[str, BookEdit]]:
+    async def _blame(self, step: int) -> Edits:
         """Return edits that retire lines of a version which spoil rows, by the books after it."""
         draws = await ended_well(self._versions[step].validation)
         if draws is None:
-            return ()
+            return []
         student, last = await self.pool.student(), self._last_validated(step)
         earlier, before = student.candidate, student.scores
         if last is not None and (past := await ended_well(last.validation)) is not None:

@@ -41,7 +41,6 @@ class Judging:
 
     def __post_init__(self) -> None:
         settings, calibration = self.task.settings, self.task.settings.validation.calibration
-        self._proposer = settings.reflection_lm
         self._calibrator = None
         if calibration is not None:
             self._calibrator = Calibrator(
@@ -66,7 +65,7 @@ class Judging:
         # A judge held to the model that proposes must be another one.
         if self._calibrator is None or self._reference_proposes:
             usage = (row for rollout in learned.rollouts for row in rollout.usage)
-            check_roles_heard(usage, self._proposer)
+            check_roles_heard(usage, self.task.settings.reflection_lm)
         if self._calibrator is not None:
             await self._calibrate(self._calibrator, learned)
 

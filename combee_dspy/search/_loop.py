@@ -230,7 +230,7 @@ class Loop(Generic[P, C]):
 
     async def cut_off(self, reason: str) -> None:
         """End a run whose time is over, with the updates that are committed."""
-        if not self.pool.started:
+        if not self.pool.members:
             self.student.refuse(f"ends in the middle of the student's validation: {reason}")
         self.keeper.ended(None)
         self.reason = await self.ending.cut_off(self.committed, reason)

@@ -39,14 +39,14 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
     def __post_init__(self) -> None:
         self._task, self._effects, self._gepa = self.pool.task, self.pool.effects, self.pool.gepa
         task, settings = self._task, self._task.settings
-        self._seed, self._settings = task.seed, settings
+        self._settings = settings
         self._selects, self._screen = settings.component_selector, settings.search.screen
         self._turns = Turns(visible(task.seed.texts), self._selects)
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
 
     def begin(self) -> None:
-        self._gepa.begin_run(self._seed)
+        self._gepa.begin_run(self._task.seed)
 
     def ended(self, error: Exception | None) -> None:
         self._gepa.end_run(error)
@@ -61,7 +61,7 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         """Return the candidate that gepa's selector draws."""
         if not self._task.is_serial and step <= self._settings.staleness:
             # There is one candidate yet: its validation need not be waited for.
-            return Parent(self._seed, 0, self._turns.take(0))
+            return Parent(self._task.seed, 0, self._turns.take(0))
         if self._task.is_serial:
             self._gepa.begin_iteration()
         restart = self._settings.diversity.restart

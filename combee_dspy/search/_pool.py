@@ -40,7 +40,7 @@ class CandidatePool:
     Attributes:
         validation: The validation rows.
         draws: Answers that one validation averages, for each row.
-        members: The candidates.
+        members: The candidates, the student first; none before it has joined.
     """
 
     task: Compilation
@@ -57,11 +57,6 @@ class CandidatePool:
             self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
         self._student = asyncio.Event()
-
-    @property
-    def started(self) -> bool:
-        """Whether the student has joined."""
-        return bool(self.members)
 
     async def student(self) -> Member:
         """Wait until the student has joined, and return it."""
@@ -86,11 +81,6 @@ class CandidatePool:
         rows = len(self.members[0].scores)
         whole = (member for member in self.members if len(member.scores) == rows)
         return max(whole, key=lambda member: member.mean)
-
-    @property
-    def history(self) -> tuple[tuple[int, float], ...]:
-        """``(update, mean validation score)`` of every member, in order."""
-        return tuple((member.step, member.mean) for member in self.members)
 
     async def validate(self, candidate: Candidate, rows: Sequence[Row], step: int) -> Draws:
         """Run a candidate that update ``step`` made on validation rows; those at hand are free."""

@@ -26,7 +26,7 @@ _NO_LM = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Preflight:
     """Checks a run before it costs much. Lives on the search's loop.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,9 +43,10 @@ class Proposer:
     def __post_init__(self) -> None:
         self._task, self.books = self.contexts.task, self.contexts.books
         self._settings, self._emit = self._task.settings, self.contexts.effects.emit
-        self._operators, self._diversity = self._settings.operators, self._settings.diversity
+        self._operators = self._settings.operators
         self.labels = _labels(self._operators)
-        self._archive, self.shares = Archive(self._diversity), Shares(self._settings.staleness)
+        self._archive = Archive(self._settings.diversity)
+        self.shares = Shares(self._settings.staleness)
         texts = self._task.seed.texts
         described = {
             name: decode_fields(texts.get(fields_key(name), "")) for name in self._task.components
@@ -83,8 +83,13 @@ class Proposer:
                     continue
                 components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
                 child = Child(base.edited(texts), self.labels[operator], components)
-                self._note(child, base, operator, shares)
-                refusal = await self._refusal(operator, child, base)
+                more = shares if self._operators[operator].needs_lessons else {}
+                held = {name: share for name, share in more.items() if name in components}
+                self.shares.note(child.candidate, base, held)
+                near = self._operators[operator].near_parent
+                refusal = await asyncio.to_thread(
+                    self._archive.refuses, child.candidate.texts, base.texts, near
+                )
                 if refusal is None:
                     self._archive.add(child.candidate.texts)
                     children.append(child)
@@ -96,14 +101,6 @@ class Proposer:
             self._archive.add(alike[0].candidate.texts)
             return alike[:1]
         return children
-
-    def _note(
-        self, child: Child, base: Candidate, operator: int, shares: Mapping[str, Share]
-    ) -> None:
-        """Note which lessons a child holds."""
-        edited = shares if self._operators[operator].needs_lessons else {}
-        more = {name: share for name, share in edited.items() if name in child.components}
-        self.shares.note(child.candidate, base, more)
 
     def _order(self, count: int, step: int) -> list[int]:
         """Draw the order of operators; where there are fewer than children, again and again."""
@@ -218,13 +215,6 @@ class Proposer:
         changed = edit_components(allowed, component, base.texts)
         return changed or Refusal("the text would not change")
 
-    async def _refusal(self, operator: int, child: Child, base: Candidate) -> Refusal | None:
-        """Return why a child is too like others; ``None`` where it is not."""
-        near = self._operators[operator].near_parent
-        return await asyncio.to_thread(
-            self._archive.refuses, child.candidate.texts, base.texts, near
-        )
-
     def _refused(
         self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = ""
     ) -> None:
@@ -234,9 +224,8 @@ class Proposer:
 
 def _labels(operators: Sequence[Operator]) -> tuple[str, ...]:
     """Return one label per operator: its name, numbered from the second of that name."""
-    seen: Counter[str] = Counter()
-    labels = []
-    for name in (operator.name for operator in operators):
-        seen[name] += 1
-        labels.append(name if seen[name] == 1 else f"{name} {seen[name]}")
-    return tuple(labels)
+    names = [operator.name for operator in operators]
+    earlier = (names[:place].count(name) for place, name in enumerate(names))
+    return tuple(
+        f"{name} {count + 1}" if count else name for name, count in zip(names, earlier, strict=True)
+    )

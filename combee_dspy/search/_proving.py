@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.evaluation import perfect_score_of
@@ -11,7 +11,7 @@ from combee_dspy.lessons import Book
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores, paired
-from combee_dspy.search._changes import Change, LessonLines
+from combee_dspy.search._changes import Allows, Change, LessonLines
 from combee_dspy.search._choices import compare
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
@@ -28,15 +28,11 @@ _FEW_ROWS = 12
 
 @dataclass(eq=False)
 class Proving:
-    """Tests the newest text and its lines. What passes joins the pool.
-
-    Attributes:
-        allows: Whether guards and the budgets of operators let a text take the place of another.
-    """
+    """Tests the newest text and its lines. What passes joins the pool."""
 
     pool: CandidatePool
     books: Books
-    allows: Callable[[Candidate, Candidate], bool]
+    allows: Allows
 
     def __post_init__(self) -> None:
         self._member = self.pool.members[-1]  # the text that passed last, and its rollouts
@@ -56,21 +52,19 @@ class Proving:
             newest: It may hold lines that were never validated.
             basis: The books that it was made to show, by component.
         """
-        validation = [self.pool.validation[row] for row in sorted(self._member.scores)]
-        base, step = self._member.candidate, self._member.step
+        last = self._member
+        rows = [self.pool.validation[row] for row in sorted(last.scores)]
         try:
-            self._draws = await self.pool.validate(base, validation, step)  # at hand, so it is free
+            # At hand, so it is free.
+            self._draws = await self.pool.validate(last.candidate, rows, last.step)
             await self._validate(newest, basis)
-            await self._test_lines()
+            await self._serve_exceptions()
+            await self._mend_rows()
+            if not self._is_limited:
+                self._trials.left = _ARRANGEMENTS * self.pool.size
+            await self._rearrange()
         except BudgetReached:
             return  # what passed by then is in the pool
-
-    async def _test_lines(self) -> None:
-        await self._serve_exceptions()
-        await self._mend_rows()
-        if not self._is_limited:
-            self._trials.left = _ARRANGEMENTS * self.pool.size
-        await self._rearrange()
 
     @property
     def _tested(self) -> Validated:
@@ -84,33 +78,22 @@ class Proving:
         return sorted(row for row, score in scores.items() if score < perfect)
 
     async def _validate(self, newest: Candidate, basis: Mapping[str, Book]) -> None:
-        """Validate the newest text, with what was decided of lessons since it was made."""
+        """Validate the newest text, with what was decided of lessons since it was made.
+
+        On as many rows as are left to buy, if those are half of all or more: what the last
+        comparisons decided would be lost otherwise, and the rollouts stay unused.
+        """
         text = self._lines.follow(newest, basis)
         if not self.allows(newest, text):
             text = newest
-        if text.id != self._member.candidate.id:
-            draws = await self._trials.validate(text, self._draws)
-            if draws is not None:
-                self._join(text, draws, list(self.books.now))
-            else:
-                await self._validate_part(text)
-
-    async def _validate_part(self, text: Candidate) -> None:
-        """Validate a text on the rows that are left to buy, if those are half of all or more.
-
-        What the last comparisons decided would be lost otherwise, and the rollouts stay unused.
-        """
-        rows, most = sorted(self._draws), self._trials.left // self.pool.draws
-        if 2 * most < len(self.pool.validation):
+        rows = sorted(self._draws)
+        most = min(self._trials.left // self.pool.draws, len(rows))
+        if text.id == self._member.candidate.id or 2 * most < len(rows):
             return
         part = [rows[place * len(rows) // most] for place in range(most)]  # rows may be sorted
         draws = await self._trials.validate(text, part)
-        if draws is None:
-            return
-        parent = self._member
-        event = text.proposed((parent.candidate.id,), "test", tuple(self.books.now))
-        self._emit(event, step=parent.step)
-        self.pool.join_part(text, (parent.index,), parent.step, draws)
+        if draws is not None:
+            self._join(text, draws, list(self.books.now), is_part=most < len(rows))
 
     async def _serve_exceptions(self) -> None:
         """Test all exceptions that wait at once: only as a group do true ones differ from noise."""
@@ -232,17 +215,26 @@ class Proving:
             if accepted or (shows_fewer and wins >= losses):
                 self._join(text, draws, [component])
 
-    def _arrangements(self) -> Iterator[tuple[Candidate, str, bool]]:
-        """Yield other arrangements, each with its component and whether it shows fewer lessons."""
-        base = self._member.candidate
-        for component, book in self.books.now.items():
-            for other in self.books.artifact.arrangements(base.texts[component], book):
-                yield base.edited({component: other.text}), component, other.shows_fewer
+    def _arrangements(self) -> list[tuple[Candidate, str, bool]]:
+        """Return other arrangements, each with its component and whether it shows fewer lessons."""
+        base, arrangements = self._member.candidate, self.books.artifact.arrangements
+        return [
+            (base.edited({component: other.text}), component, other.shows_fewer)
+            for component, book in self.books.now.items()
+            for other in arrangements(base.texts[component], book)
+        ]
 
-    def _join(self, text: Candidate, draws: Draws, components: Sequence[str]) -> None:
-        """Let a text join the pool. A row that its change does not concern keeps its rollouts."""
+    def _join(
+        self, text: Candidate, draws: Draws, components: Sequence[str], *, is_part: bool = False
+    ) -> None:
+        """Let a text join the pool. A row that its change does not concern keeps its rollouts; of a
+        part of the rows nothing is known of the others.
+        """
         parent = self._member
         event = text.proposed((parent.candidate.id,), "test", tuple(components))
         self._emit(event, step=parent.step)
+        if is_part:
+            self.pool.join_part(text, (parent.index,), parent.step, draws)
+            return
         self._draws = {**self._draws, **draws}
         self._member = self.pool.join(text, (parent.index,), parent.step, self._draws)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypedDict, cast
+from typing import Any
 
 import dspy
 from dspy.utils.exceptions import LMError
@@ -31,14 +31,6 @@ from combee_dspy.traces import (
     read_call,
     read_trace,
 )
-
-
-class _Verdict(TypedDict, total=False):
-    """The metric's verdict on recorded outputs; ``error`` alone where it raised."""
-
-    score: float
-    feedback: str
-    error: str
 
 
 class Recorded:
@@ -122,10 +114,7 @@ class Recorded:
         # A judge is an LM: it reads what other readers may see.
         seen = trace if isinstance(self._metric, Judge) else original
         make = partial(_score_outputs, self._metric, seen, seen.outputs or {})
-        verdict = cast(
-            "_Verdict",
-            await self._effects.work(key, place, "evaluator", "feedback", make, _failed),
-        )
+        verdict = await self._effects.work(key, place, "evaluator", "feedback", make, _failed)
         if "error" in verdict:
             self._effects.emit(ErrorRaised("metric", verdict["error"]), step=step)
             return trace, self._selection.perfect
@@ -136,8 +125,11 @@ class Recorded:
         return replace(trace, score=score, feedback=feedback), perfect
 
 
-def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) -> _Verdict:
-    """Ask the metric about recorded outputs. Runs in a worker thread: it may ask an LM."""
+def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) -> dict[str, Any]:
+    """Return the metric's score of recorded outputs and its feedback, or the error that it raised.
+
+    Runs in a worker thread: it may ask an LM.
+    """
     prediction = dspy.Prediction()
     for name, value in outputs.items():
         prediction[name] = value
@@ -151,5 +143,5 @@ def _score_outputs(metric: Metric, trace: Trace, outputs: Mapping[str, object]) 
     return {"score": score, "feedback": feedback}
 
 
-def _failed(error: str) -> _Verdict:
+def _failed(error: str) -> dict[str, Any]:
     return {"error": error}

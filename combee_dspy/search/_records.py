@@ -26,7 +26,7 @@ from combee_dspy.traces import RECORD_TOKENS, Trace, read_inputs, read_others
 Record = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Records:
     """Makes the records of a run. Lives on the search's loop."""
 
@@ -118,9 +118,8 @@ def _failed_record(example: dspy.Example, rollout: Rollout) -> Record | None:
 
 def _code_record(example: dspy.Example, rollout: Rollout) -> Record:
     """Return a record about the code of the program as a whole."""
-    outputs: object = f"(failed) {rollout.error}"
-    if rollout.prediction is not None:
-        outputs = dict(rollout.prediction)
+    failed = f"(failed) {rollout.error}"
+    outputs = failed if rollout.prediction is None else dict(rollout.prediction)
     feedback = _unscored(rollout) if rollout.failed_in == "metric" else _feedback_on(rollout)
     return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
@@ -234,11 +233,11 @@ def _feedback_failed(rollout: Rollout, error: str) -> Record:
 def _traced(
     predictors: Mapping[str, dspy.Module], call: PredictorCall
 ) -> tuple[dspy.Module | None, Mapping[str, object], dspy.Prediction | FailedPrediction]:
-    prediction: dspy.Prediction | FailedPrediction
-    if call.outputs is None:
-        prediction = FailedPrediction(completion_text=call.completion)
-    else:
-        prediction = dspy.Prediction(**call.outputs)
+    prediction = (
+        FailedPrediction(completion_text=call.completion)
+        if call.outputs is None
+        else dspy.Prediction(**call.outputs)
+    )
     return predictors.get(call.predictor), call.inputs, prediction
 
 

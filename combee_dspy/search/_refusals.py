@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.registry import extension
@@ -25,17 +26,11 @@ class SerialVerdict:
     advice: str
 
 
-class DiagnosisReader(Protocol):
-    """The entry point ``serial`` of ``combee_dspy.diagnoses``: reads the diagnosis of a serial
-    search.
-    """
-
-    def __call__(self, folder: Path, /) -> SerialVerdict | None:
-        """Return its verdict; ``None`` where there is no diagnosis.
-
-        Raises:
-            ArgumentValueError: It cannot be read.
-        """
+DiagnosisReader = Callable[[Path], SerialVerdict | None]
+"""The entry point ``serial`` of ``combee_dspy.diagnoses``: returns the verdict on the serial search
+in a folder; ``None`` where there is no diagnosis. Raises ``ArgumentValueError`` for one that cannot
+be read.
+"""
 
 
 def check_diagnosed(settings: Settings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,7 +30,7 @@ from combee_dspy.search._candidates import (
     Row,
     SharedParts,
 )
-from combee_dspy.search._privacy import Texts, inputs_text, labels_text
+from combee_dspy.search._privacy import inputs_text, labels_text
 from combee_dspy.search._programs import Programs, another_draw
 
 _ABOVE_SCALE = (
@@ -47,8 +46,6 @@ class RolloutBuyer:
     task: Compilation
     shared: SharedParts
     buyer: Buyer
-    texts: Texts
-    warn: Callable[[str], None]
 
     def __post_init__(self) -> None:
         settings = self.task.settings
@@ -63,7 +60,7 @@ class RolloutBuyer:
             return (await self._run(effect, candidate, row, lane))[0]
         # A rollout of other privacy settings holds more, or less, than this run may see.
         program = f"{self.programs.fingerprint(candidate)}/{row.hash}/{effect.replicate}"
-        content = program + self.texts.print
+        content = program + self.buyer.texts.print
         rollout = decode_rollout(cache.find(content), row.fields)
         if rollout is not None:
             now = time.time()
@@ -111,12 +108,12 @@ class RolloutBuyer:
 
         rollout, effect = await self.buyer.buy(effect, send, bound)
         if settings.perfect_score == DEFAULT_PERFECT_SCORE < rollout.score:
-            self.warn(_ABOVE_SCALE)
+            self.buyer.warn(_ABOVE_SCALE)
         rollout, effect = self._scrubbed(rollout, effect, row)
         await self.buyer.commit(effect, rollout)
         row.check_unchanged()
         if is_late(rollout):
-            self.warn(
+            self.buyer.warn(
                 f"A rollout was given up in the {rollout.failed_in}, and counts as failed:"
                 f" {rollout.error}"
             )
@@ -124,11 +121,11 @@ class RolloutBuyer:
 
     def _scrubbed(self, rollout: Rollout, effect: Effect, row: Row) -> tuple[Rollout, Effect]:
         """Take out what nobody may see: feedback and errors end in prompts and files."""
-        scrub = self.texts.scrub
-        if self.texts.redacts:
+        scrub = self.buyer.texts.scrub
+        if self.buyer.texts.redacts:
             rollout = rollout_with_texts(rollout, scrub)
         effect = self._filled(effect, rollout, row)
-        masked = self.texts.scrubbed(effect.value)
+        masked = self.buyer.texts.scrubbed(effect.value)
         if masked == effect.value:
             return rollout, effect
         error = None if rollout.error is None else scrub(rollout.error)
@@ -141,7 +138,7 @@ class RolloutBuyer:
         """Return the row of a rollout with what came of it."""
         value = encode_rollout(rollout, row.fields)
         if row.split != "heldout":
-            example = self.texts.example(row.example)
+            example = self.buyer.texts.example(row.example)
             value["inputs"], value["expected"] = inputs_text(example), labels_text(example)
         return replace(
             effect,

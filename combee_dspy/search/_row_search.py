@@ -14,7 +14,7 @@ from typing import TypeVar
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import nearest
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._changes import Change, LessonLines
+from combee_dspy.search._changes import Allows, Change, LessonLines
 from combee_dspy.search._trials import Trials, Validated
 
 T = TypeVar("T")
@@ -72,14 +72,13 @@ class RowSearch:
     Attributes:
         lines: The lessons, as lines of texts.
         tested: The text.
-        allows: Whether guards and the budgets of operators let a text take the place of another.
         served: Lessons that may spoil a row.
         waiting: Lessons that a row may lack.
     """
 
     lines: LessonLines
     tested: Validated
-    allows: Callable[[Candidate, Candidate], bool]
+    allows: Allows
     served: Sequence[Change]
     waiting: Sequence[Change] = ()
 

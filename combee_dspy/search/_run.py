@@ -39,22 +39,15 @@ from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Run:
-    """The parts of one run. Made once, used once."""
+    """The parts of one run: those that its course names. Made once, used once."""
 
     task: Compilation
     log: RunLog
     effects: Effects
-    gepa: Gepa
     pool: CandidatePool
     preflight: Preflight
-    failures: Failures
-    batches: Minibatches
-    ending: Ending
-    student: Student
-    judging: Judging
-    keeper: Growing | Pareto
     loop: Loop[Any, Any]
     receipts: Receipts
     reading: HeldoutReading | None
@@ -63,7 +56,7 @@ class Run:
         """Return the program that is best on validation so far; ``None`` before the student's
         validation.
         """
-        if not self.pool.started:
+        if not self.pool.members:
             return None
         artifact, texts = self.task.settings.artifact, self.pool.best.candidate.texts
         return serving(artifact.build(self.task.student, texts))
@@ -120,23 +113,8 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         note_unheld(task.splits, prints["metric"], receipts)
     else:
         reading = HeldoutReading(task.heldout, task.splits, prints, effects, receipts)
-    return Run(
-        task=task,
-        log=log,
-        effects=effects,
-        gepa=gepa,
-        pool=pool,
-        preflight=Preflight(task, effects, batches.first),
-        failures=failures,
-        batches=batches,
-        ending=ending,
-        student=student,
-        judging=judging,
-        keeper=keeper,
-        loop=loop,
-        receipts=receipts,
-        reading=reading,
-    )
+    preflight = Preflight(task, effects, batches.first)
+    return Run(task, log, effects, pool, preflight, loop, receipts, reading)
 
 
 def _lms(task: Compilation) -> list[object]:

@@ -76,11 +76,13 @@ class Shares:
             offered = [lesson for lesson in self._open(component, book) if lesson.id not in closed]
             fitting = set(fit_lines((lesson.text for lesson in offered), _MOST_OFFERED))
             offered = [lesson for lesson in offered if lesson.text in fitting]
+        # No rollout of this update teaches them.
+        reminders = (Lesson(lesson.text, section=lesson.section) for lesson in offered)
         self._offers.update((component, lesson.id) for lesson in offered)
         ids.update(lesson.id for lesson in offered)
         return Share(
             Book(tuple(lesson for lesson in book.lessons if _is_for(lesson, ids))),
-            replace(lessons, lessons=(*lessons.lessons, *map(_reminder, offered))),
+            replace(lessons, lessons=(*lessons.lessons, *reminders)),
             frozenset(ids),
             frozenset(ids - before),
         )
@@ -119,11 +121,6 @@ class Shares:
 def _homes(wordings: Iterable[str], book: Book) -> set[str]:
     """Return the ids of the lessons that have these wordings now."""
     return {lesson.id for wording in wordings if (lesson := book.find(wording)) is not None}
-
-
-def _reminder(lesson: BookLesson) -> Lesson:
-    """Return a lesson of the book as one that no rollout of this update teaches."""
-    return Lesson(lesson.text, section=lesson.section)
 
 
 def _in_their_place(ids: Collection[str], book: Book) -> set[str]:

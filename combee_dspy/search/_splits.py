@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
@@ -52,8 +52,8 @@ def make_splits(data: Data, heldout: Sequence[dspy.Example]) -> Splits:
         raise EmptyTrainsetError(data.trainset)
     validation = _rows("valset", () if data.valset is None else data.valset, "validation")
     held = _rows("heldout", heldout, "heldout")
-    warnings = _warn_of_repeats(train, validation, held)
-    warnings += _warn_of_addresses(train, validation, held)
+    sets = {"trainset": train, "valset": validation, "heldout": held}
+    warnings = [*_warn_of_repeats(sets), *_warn_of_addresses(chain(*sets.values()))]
     full_eval = len(train) + len(validation)
     if not validation and not train:
         warnings.append(NOT_VALIDATED)
@@ -78,14 +78,12 @@ def make_splits(data: Data, heldout: Sequence[dspy.Example]) -> Splits:
     return Splits(train, validation, held, digests, full_eval, tuple(warnings))
 
 
-def _warn_of_repeats(
-    train: Sequence[Row], validation: Sequence[Row], heldout: Sequence[Row]
-) -> list[str]:
+def _warn_of_repeats(sets: Mapping[str, Sequence[Row]]) -> list[str]:
     """Log which sets repeat rows, and return what of it makes a run unfit for claims: an interval
     over the same held-out row twice is too narrow.
     """
     warnings = []
-    for argument, rows in (("trainset", train), ("valset", validation), ("heldout", heldout)):
+    for argument, rows in sets.items():
         if repeated := len(rows) - len({row.hash for row in rows}):
             text = (
                 f"{repeated} rows of {argument} repeat an earlier row of it: they count twice in"
@@ -97,9 +95,9 @@ def _warn_of_repeats(
     return warnings
 
 
-def _warn_of_addresses(*splits: Sequence[Row]) -> list[str]:
+def _warn_of_addresses(rows: Iterable[Row]) -> list[str]:
     """Log which row makes that a run cannot go on in another process, and return it."""
-    for row in chain.from_iterable(splits):
+    for row in rows:
         try:
             json.dumps(row.fields, skipkeys=True)
         except TypeError:

@@ -110,9 +110,8 @@ def _choose(
             yield matched
 
     selected = selection.choose(teaching(), scrub)
-    coverage = measure_coverage(selected.traces, student)
     own = (Candidate(settings.artifact.seed(student)).id, models_by_role(settings).get("task", ""))
-    for names, count in coverage.prompts.items():
+    for names, count in measure_coverage(selected.traces, student).prompts.items():
         if not any(names):
             counts["nameless"] += count
         elif any(name and name != mine for name, mine in zip(names, own, strict=True)):
@@ -121,8 +120,7 @@ def _choose(
         tuple(_make_row(number, item) for number, item in enumerate(selected.recordings)),
         selection,
         selected,
-        coverage,
-        **{name: counts[name] for name in ("seen", "shared", "unmatched", "foreign", "nameless")},
+        **counts,
     )
 
 

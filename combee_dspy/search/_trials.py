@@ -11,7 +11,6 @@ from functools import cached_property
 from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
 from combee_dspy.lessons import LessonEffect, nearest
-from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import VALIDATION, Candidate, EffectPlace, Scores
 from combee_dspy.search._changes import Change
@@ -125,9 +124,7 @@ class Validated:
 
     def _lookups(self, text: Candidate, component: str, index: int) -> list[tuple[str, ...] | None]:
         """Return the ids of the lessons that each call of a row reads; ``None`` for all."""
-        calls: Sequence[PredictorCall] = [
-            call for draw in self.draws[index] for call in draw.calls if call.is_of(component)
-        ]
+        calls = [call for draw in self.draws[index] for call in draw.calls if call.is_of(component)]
         return [self.artifact.shows(text.texts[component], call.inputs) for call in calls]
 
 

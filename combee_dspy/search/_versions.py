@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from combee_dspy.evaluation import perfect_score_of
-from combee_dspy.lessons import BookEdit
+from combee_dspy.search._blame import Edits
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._describe import budget_digest
@@ -31,7 +31,7 @@ class Version:
 
     text: Candidate
     validation: asyncio.Task[Draws] | None
-    tests: asyncio.Task[Sequence[tuple[str, BookEdit]]] | None = None
+    tests: asyncio.Task[Edits] | None = None
 
 
 async def ended_well(task: asyncio.Task[T] | None) -> T | None:
@@ -59,9 +59,8 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
     if not purse.exhausted or purse.postponed or task.settings.privacy.texts == "hashes":
         return
     place = f"cut/{budget_digest(task)}"
-    steps = [step for step, version in enumerate(versions) if version.validation]
-    last = steps[-1] if steps else -1
-    is_cut = bool(steps) and await ended_well(versions[last].validation) is None
+    last = max((step for step, each in enumerate(versions) if each.validation), default=-1)
+    is_cut = last >= 0 and await ended_well(versions[last].validation) is None
     cut = await effects.decide(
         place, lambda: _cut_off(versions[last].text, last, pool) if is_cut else {}
     )
