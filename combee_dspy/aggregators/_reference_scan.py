@@ -17,9 +17,8 @@ from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._citations import ends
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._draft import Draft
-from combee_dspy.aggregators._opposing import find_opposed
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
-from combee_dspy.aggregators._rulings import Rulings
+from combee_dspy.aggregators._rulings import Rulings, find_opposed
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._union import Union
 from combee_dspy.edits import BookEdit

@@ -5,8 +5,8 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 
 | module | what it is | it may touch |
 | --- | --- | --- |
-| ``_compile`` | one compilation, from its settings to its end | ``_run``, journal, slots |
-| ``_splits``, ``_own_loop`` | its data, checked; the loop that it runs on | nothing |
+| ``_compile`` | one compilation, from settings to end, on a loop of its own | ``_run``, journal, slots |
+| ``_splits`` | its data, checked | nothing |
 | ``_traces``, ``_recorded`` | traces as rows; what answers for their rollouts | traces, effects |
 | ``_course`` | search, choose, read the held-out set, report, in time | ``_run`` |
 | ``_run`` | the parts of a run, made of each other | everything below |
@@ -35,12 +35,12 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_rollouts``, ``_calls`` | a rollout, an LM call, a function of the user's | buyer, slots |
 | ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |
 | ``_budget``, ``_rollout_budget`` | the budget | nothing |
-| ``_amounts``, ``_lost`` | costs as vectors; costs that nobody knows | nothing |
+| ``_amounts`` | costs as vectors, those too that nobody knows | nothing |
 | ``_preflight`` | checks of a run; few effects begin before they end | effects |
 | ``_judging`` | what to distrust | effects |
 | ``_heldout``, ``_receipts`` | the held-out set: pinned first, read at the end | effects, journal |
 | ``_privacy``, ``_refusals`` | what of texts is written; going wide before convergence | nothing |
-| ``_candidates``, ``_programs`` | what a search works on; programs of candidates | nothing |
+| ``_candidates`` | what a search works on | nothing |
 
 Everything here lives on one event loop. Nothing of it is public but what ``__all__`` names.
 """
@@ -55,11 +55,12 @@ from combee_dspy.search._candidates import Candidate, SharedParts
 from combee_dspy.search._compile import (
     compile_program,
     compile_task,
+    how_to_go_on,
+    in_own_loop,
     make_compilation,
     open_shared,
 )
 from combee_dspy.search._contexts import cut_copies
-from combee_dspy.search._own_loop import how_to_go_on, in_own_loop
 from combee_dspy.search._privacy import Texts, user
 from combee_dspy.search._refusals import SerialVerdict, check_verdict
 from combee_dspy.search._splits import Data

@@ -13,8 +13,16 @@ from math import inf, isnan
 import numpy as np
 
 from combee_dspy.records import CallUsage
-from combee_dspy.search._amounts import COUNTED, UNITS, Amounts, KindCosts, cost_of, zeros
-from combee_dspy.search._lost import Lost, LostCosts
+from combee_dspy.search._amounts import (
+    COUNTED,
+    UNITS,
+    Amounts,
+    KindCosts,
+    Lost,
+    LostCosts,
+    cost_of,
+    zeros,
+)
 from combee_dspy.search._rollout_budget import RolloutBudget
 from combee_dspy.stopping import Limits
 

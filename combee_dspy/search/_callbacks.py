@@ -12,8 +12,8 @@ from combee_dspy._private import GEPAState
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Compilation, Member, Row
 from combee_dspy.search._keeper import Checked, Child, Learned, UpdatePlan
-from combee_dspy.search._programs import Programs
 from combee_dspy.search._records import trajectories
+from combee_dspy.search._rollouts import Programs
 
 
 class Callbacks:

@@ -1,12 +1,18 @@
-"""One compilation: its arguments are checked, its journal and slots opened, and it is run."""
+"""One compilation: its arguments are checked, its journal and slots opened, and it is run.
+
+It runs on an event loop of its own, in a thread of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import dspy
 
@@ -28,11 +34,11 @@ from combee_dspy.rollouts import (
     Slots,
     fingerprints,
     patient,
+    run_on_own_loop,
 )
 from combee_dspy.search._candidates import Compilation, SharedParts
 from combee_dspy.search._course import find_program
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
-from combee_dspy.search._own_loop import how_to_go_on, in_own_loop
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed, warn_of_waste
 from combee_dspy.search._run import Run, make_run
@@ -40,15 +46,18 @@ from combee_dspy.search._splits import Data, examples_in, make_splits
 from combee_dspy.search._traces import add_traces
 from combee_dspy.settings import Settings
 from combee_dspy.stopping import require_validation
-from combee_dspy.tracking import callbacks_beside, default_trackers, track
+from combee_dspy.tracking import callbacks_beside, default_trackers, note_caller, track
 
 # Effects in flight at most without num_threads: for executors whose idle workers cost nothing, and
 # for others.
 _ELASTIC = 256
 _START = 8
 
-# Seconds after an interrupt: until what is in flight is let go, and until workers are.
-_LET_GO, _CLOSE = 1.0, 0.2
+# Seconds after an interrupt: until what is in flight is let go, until workers are, and until the
+# whole work is.
+_LET_GO, _CLOSE, _GONE = 1.0, 0.2, 1.8
+
+T = TypeVar("T")
 
 
 def compile_program(settings: Settings, student: dspy.Module, data: Data) -> dspy.Module:
@@ -235,3 +244,37 @@ async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:
         raise
     finally:
         await run.effects.drain(within)
+
+
+_logger = logging.getLogger(__name__)
+
+
+def in_own_loop(work: Callable[[], Coroutine[object, object, T]], advice: str = "") -> T:
+    """Run a coroutine to its end on an event loop of its own, in a thread of its own.
+
+    So a caller may have a running loop (a notebook) or none. The thread sees the caller's context
+    variables, DSPy's settings among them. An interrupt of the caller cancels the work and is raised
+    within two seconds, with what the work attached to its own end; a second one is raised at once.
+    ``advice`` says what an interrupt leaves, in sentences.
+    """
+
+    def interrupted() -> None:
+        sentences = ("Interrupted.", advice, "Interrupt again to end at once.")
+        _logger.warning("%s", " ".join(filter(None, sentences)))
+
+    def run() -> T:
+        note_caller()
+        return run_on_own_loop(work, interrupted, _GONE)
+
+    return copy_context().run(run)
+
+
+def how_to_go_on(log_dir: str | None) -> str:
+    """Return what is left of a compilation that was interrupted."""
+    if log_dir is None:
+        return "Without a log_dir nothing stays on disk; the error has the best program so far."
+    return (
+        f"What was paid for is kept in {log_dir}: compile again with this log_dir to go on, or take"
+        f" the best so far, load_candidate(program, {log_dir!r}, 'best'), which the error has as"
+        " well."
+    )

@@ -15,10 +15,10 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, RunHistory, RunLog, journal_file
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import lms_of
+from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._describe import budget_digest, lms_by_role
-from combee_dspy.search._lost import Lost
 
 _TIMEOUT = 600.0  # of an LM that sets none, in seconds: DSPy's own
 

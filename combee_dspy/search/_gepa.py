@@ -34,7 +34,7 @@ from combee_dspy.rollouts import output_of
 from combee_dspy.search._callbacks import Callbacks
 from combee_dspy.search._candidates import Candidate, Compilation, Member
 from combee_dspy.search._keeper import Checked, Learned, UpdatePlan
-from combee_dspy.search._programs import Programs
+from combee_dspy.search._rollouts import Programs
 
 _SELECTORS: Mapping[str, Callable[[random.Random], CandidateSelector]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),

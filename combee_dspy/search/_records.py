@@ -18,8 +18,8 @@ from combee_dspy.rollouts import await_here, output_of
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import UpdatePlan
-from combee_dspy.search._programs import Programs
 from combee_dspy.search._recorded import Recorded
+from combee_dspy.search._rollouts import Programs
 from combee_dspy.streams import derive
 from combee_dspy.traces import RECORD_TOKENS, Trace, read_inputs, read_others
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from combee_dspy.aggregators import ReferenceScan
-from combee_dspy.aggregators._opposing import find_opposed
-from combee_dspy.aggregators._rulings import Rulings
+from combee_dspy.aggregators._rulings import Rulings, find_opposed
 from combee_dspy.edits import Contradict, Restore, Retire, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import FailedCall, Reflection

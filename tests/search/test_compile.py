@@ -20,7 +20,7 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.exceptions import JournalMismatchError
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._pareto import Turns
-from combee_dspy.search._programs import Programs
+from combee_dspy.search._rollouts import Programs
 from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,

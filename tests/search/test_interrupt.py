@@ -84,7 +84,7 @@ def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far
 
 # Without an end of its own the first interrupt would wait for ever for what hangs.
 ENDLESS = (
-    "from combee_dspy.search import _compile, _own_loop; _own_loop._GONE = _compile._LET_GO = 1e9;"
+    "from combee_dspy.search import _compile, _compile; _compile._GONE = _compile._LET_GO = 1e9;"
     " from tests.search import hanging; hanging.main"
 )
 

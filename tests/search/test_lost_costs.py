@@ -31,8 +31,8 @@ from combee_dspy.records import CallUsage
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import _patient
 from combee_dspy.search import _earlier
+from combee_dspy.search._amounts import Lost
 from combee_dspy.search._budget import BudgetReached, Purse
-from combee_dspy.search._lost import Lost
 from combee_dspy.stopping import Limits
 from combee_dspy.testing import ScriptedRequest
 from tests.scripted import Engine
