@@ -79,24 +79,20 @@ def ends(text: str) -> str:
 def _divide(texts: Sequence[str], items: Sequence[Reflection]) -> list[str]:
     """Return texts; the parts of a lone one that speaks of several mistakes at once.
 
-    Parts are what its citations divide, else its sentences. A sentence without a citation has that
-    of the first, and a text that cites few examples is one lesson.
+    Parts are what its citations divide, else its sentences, which all have the citation of the
+    first. A text that cites few examples is one lesson.
     """
     if len(texts) != 1 or sum(not item.perfect for item in items) < _SEVERAL:
         return list(texts)
     if len(parts := _between_citations(texts[0], len(items))) > 1:
         return parts
-    if len(parts := sentences(texts[0])) < _SEVERAL:
-        return list(texts)
-    citation = _LEADING.match(parts[0])
-    if (
-        citation
-        and len(_NUMBER.findall(citation[1])) < _SEVERAL
-        and not any(map(_LEADING.match, parts[1:]))
-    ):
+    first, *others = sentences(texts[0])
+    citation = _LEADING.match(first)
+    is_of_few = citation and len(_NUMBER.findall(citation[1])) < _SEVERAL
+    if is_of_few or len(others) + 1 < _SEVERAL:
         return list(texts)
     prefix = citation[0] if citation else ""
-    return [part if _LEADING.match(part) else prefix + part for part in parts]
+    return [first, *(prefix + other for other in others)]
 
 
 def _between_citations(text: str, most: int) -> list[str]:

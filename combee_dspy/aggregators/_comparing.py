@@ -110,9 +110,7 @@ def _groups(
 
 
 def _share_subject(
-    group: Sequence[int],
-    subjects: Sequence[Mapping[str, float]],
-    rarest: Sequence[frozenset[str]],
+    group: Sequence[int], subjects: Sequence[Mapping[str, float]], rarest: Sequence[frozenset[str]]
 ) -> bool:
     """Return whether each lesson is about what the first is about.
 

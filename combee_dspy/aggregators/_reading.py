@@ -67,9 +67,7 @@ class ShardReader:
         self._too_long = self._passed_over = 0
 
     async def read(
-        self,
-        reflections: Sequence[Awaitable[Reflection | None]],
-        shards: Iterable[Sequence[int]],
+        self, reflections: Sequence[Awaitable[Reflection | None]], shards: Iterable[Sequence[int]]
     ) -> None:
         """Read every shard as soon as its reflections are there, and add level 1 to the scan.
 

@@ -5,7 +5,7 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 
 | module | what it is | it may touch |
 | --- | --- | --- |
-| ``_compile`` | one compilation, from settings to end, on a loop of its own | ``_run``, journal, slots |
+| ``_compile`` | one compilation, from settings to end, on a loop of its own | ``_run``, slots |
 | ``_splits`` | its data, checked | nothing |
 | ``_traces``, ``_recorded`` | traces as rows; what answers for their rollouts | traces, effects |
 | ``_course`` | search, choose, read the held-out set, report, in time | ``_run`` |

@@ -249,11 +249,7 @@ class _Attempts(Repeats):
     """
 
     def __init__(
-        self,
-        purse: Purse,
-        effect: Effect,
-        kind: str,
-        commit: Callable[..., Awaitable[None]],
+        self, purse: Purse, effect: Effect, kind: str, commit: Callable[..., Awaitable[None]]
     ) -> None:
         self._purse, self._effect, self._kind, self._commit = purse, effect, kind, commit
         self._sent_again = 0  # calls that are not booked yet

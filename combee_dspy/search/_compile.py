@@ -21,21 +21,10 @@ from combee_dspy.arguments import check_bounded, check_lm
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
 from combee_dspy.events import LimitChanged
-from combee_dspy.exceptions import (
-    ArgumentTypeError,
-    ArgumentValueError,
-    attach,
-)
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, attach
 from combee_dspy.journal import Cache, Journal, RunLog, check_ended
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import (
-    Adaptive,
-    Fixed,
-    Slots,
-    fingerprints,
-    patient,
-    run_on_own_loop,
-)
+from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient, run_on_own_loop
 from combee_dspy.search._candidates import Compilation, SharedParts
 from combee_dspy.search._course import find_program
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
@@ -67,11 +56,7 @@ def compile_program(settings: Settings, student: dspy.Module, data: Data) -> dsp
 
 
 def make_compilation(
-    settings: Settings,
-    student: dspy.Module,
-    data: Data,
-    name: str = "main",
-    number: int = 0,
+    settings: Settings, student: dspy.Module, data: Data, name: str = "main", number: int = 0
 ) -> Compilation:
     """Check the arguments of a compilation, and return it.
 

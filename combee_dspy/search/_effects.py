@@ -33,11 +33,7 @@ from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Role, Rollout
-from combee_dspy.rollouts import (
-    CallJob,
-    decode_answer,
-    decode_rollout,
-)
+from combee_dspy.rollouts import CallJob, decode_answer, decode_rollout
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._buyer import Buyer, WorkError
 from combee_dspy.search._calls import UserWork, buy_call, buy_work, call_effect
@@ -185,9 +181,7 @@ class Effects:
         )
         priority = self._before_rollouts(step)
         answer = await self.once(
-            effect.key,
-            decode_answer,
-            lambda: buy_call(self.buyer, effect, job, question, priority),
+            effect.key, decode_answer, lambda: buy_call(self.buyer, effect, job, question, priority)
         )
         return answer.outcome
 
@@ -298,6 +292,13 @@ class Effects:
                 for task in late:
                     task.cancel()
                 within = None
+
+
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def silence(future: asyncio.Future[Any]) -> None:

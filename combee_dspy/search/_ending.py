@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from gepa.utils.stop_condition import StopperProtocol
@@ -164,11 +164,8 @@ class Ending:
         validated = last if self._knows_the_student(step) else -2
         return RunView(
             rollouts=purse.bought(last),
-            calls=purse.spent.calls,
-            tokens=purse.spent.tokens,
-            dollars=purse.spent.dollars,
             seconds=purse.seconds,
-            gpu_seconds=purse.spent.gpu_seconds,
+            **asdict(purse.spent),
             updates=step,
             unread=min(step, self.task.behind - 1),
             epochs=self.batches.epochs,

@@ -33,7 +33,7 @@ from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._effects import Effects
+from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.search._ending import SETTLED, Ending
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import C, Keeper, Learned, P, UpdatePlan
@@ -103,9 +103,7 @@ class Loop(Generic[P, C]):
             self.keeper.ended(error)
             raise
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(*self._tasks)
             await self.student.close()
         self.effects.purse.look(self._begun, self._begun - 1)
 

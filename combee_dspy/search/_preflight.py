@@ -17,7 +17,7 @@ from combee_dspy.rollouts import fingerprints, lms_of
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._describe import lms_by_role, models_by_role
-from combee_dspy.search._effects import Effects
+from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.stopping import require_countable
 
 _NO_LM = (
@@ -52,28 +52,14 @@ class Preflight:
             await self._try_rows()
             await work()
         else:
-            await self._run_beside_checks(work)
-
-    async def _run_beside_checks(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Carry out the work, few effects of which begin before the checks have ended."""
-        self.effects.buyer.start.hold(self.effects.slots.capacity)
-        # The checks ask first, so their rows are among the few.
-        tasks = [asyncio.ensure_future(self._check()), asyncio.ensure_future(work())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in tasks:
-                await task
-        finally:
-            await _cancel(*tasks)
+            # Few effects of the work begin before the checks have ended. The checks ask first, so
+            # their rows are among the few.
+            self.effects.buyer.start.hold(self.effects.slots.capacity)
+            await _beside(self._check(), work())
 
     async def _check(self) -> None:
         """Probe the LMs and try the first rows at once; the probe's error is the clearest."""
-        trying = asyncio.ensure_future(self._try_rows())
-        try:
-            await self._probe()
-            await trying
-        finally:
-            await _cancel(trying)
+        await _beside(self._probe(), self._try_rows())
         self.effects.buyer.start.open()
 
     async def _check_budget(self) -> None:
@@ -161,7 +147,12 @@ class Preflight:
                 )
 
 
-async def _cancel(*tasks: asyncio.Future[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _beside(*works: Awaitable[None]) -> None:
+    """Carry out works at once. Of those that fail the first in their order counts."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            await task
+    finally:
+        await cancel(*tasks)

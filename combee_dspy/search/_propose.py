@@ -179,8 +179,7 @@ class Proposer:
         """
         outcomes = await together(
             self._operators[operator].apply(
-                material,
-                self.contexts.make(component, base, step).at("operator", operator, turn),
+                material, self.contexts.make(component, base, step).at("operator", operator, turn)
             )
             for component, material in inputs.items()
         )

@@ -31,13 +31,7 @@ from combee_dspy.rollouts import (
 )
 from combee_dspy.search._amounts import Amounts, largest_call
 from combee_dspy.search._buyer import Buyer
-from combee_dspy.search._candidates import (
-    ROLLOUTS,
-    Candidate,
-    Compilation,
-    Row,
-    SharedParts,
-)
+from combee_dspy.search._candidates import ROLLOUTS, Candidate, Compilation, Row, SharedParts
 from combee_dspy.search._privacy import inputs_text, labels_text
 
 _PROGRAMS = 16

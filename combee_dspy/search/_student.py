@@ -10,7 +10,7 @@ from combee_dspy.aggregators import together
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import VALIDATION, Compilation, EffectPlace
-from combee_dspy.search._effects import Effects
+from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.search._judging import Failures
 from combee_dspy.search._pool import CandidatePool
 
@@ -69,8 +69,7 @@ class Student:
     async def close(self) -> None:
         """Cancel the validation, if it is under way."""
         if self._validation is not None:
-            self._validation.cancel()
-            await asyncio.gather(self._validation, return_exceptions=True)
+            await cancel(self._validation)
 
     def refuse(self, problem: str) -> NoReturn:
         """Refuse a budget that does not pay for the validation."""

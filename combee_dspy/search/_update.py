@@ -19,7 +19,7 @@ from combee_dspy.records import FailedCall, Lessons, Reflection, Role, Rollout
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._contexts import Contexts
-from combee_dspy.search._effects import Effects, silence
+from combee_dspy.search._effects import Effects, cancel, silence
 from combee_dspy.search._judging import Failures
 from combee_dspy.search._keeper import Learned, UpdatePlan
 from combee_dspy.search._recorded import Recorded
@@ -160,9 +160,7 @@ class UpdateLearner:
                 )
             read = tuple(each for each in await asyncio.gather(*reflections) if each is not None)
         finally:
-            for task in reflections:
-                task.cancel()
-            await asyncio.gather(*reflections, return_exceptions=True)
+            await cancel(*reflections)
         if self._aggregator is not None and lessons.nodes:
             name, copies = self._aggregator.name, self._aggregator.copies
             context.emit(await asyncio.to_thread(_describe_scan, name, copies, lessons, read))
