@@ -122,7 +122,7 @@ class Minibatches:
             step,
             len(self._train),
             seen=self.seen,
-            workers=self.effects.workers,
+            workers=self.effects.shared.workers,
             capacity=self.effects.slots.served,
             queued=self.effects.slots.queued,
             gpus=settings.costs.gpus.get("task"),

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from combee_dspy.costs import merged
@@ -82,6 +82,7 @@ class Start:
             await asyncio.shield(self._opened)
 
 
+@dataclass(eq=False)
 class Buyer:
     """Buys effects. Lives on the search's loop.
 
@@ -94,21 +95,22 @@ class Buyer:
         warn: Warns people, once.
     """
 
-    def __init__(
-        self, slots: Slots, log: RunLog, purse: Purse, texts: Texts, warn: Callable[[str], None]
-    ) -> None:
+    slots: Slots
+    log: RunLog
+    purse: Purse
+    texts: Texts
+    warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.over = ""
         self.in_memory: dict[str, Any] = {}
         self.start = Start()
-        self.texts = texts
-        self.warn = warn
-        self.slots, self._log = slots, log
-        self._purse, self._unlimited = purse, Purse(Limits())
+        self._unlimited = Purse(Limits())
         self._uncommitted = 0
 
     def has(self, key: str) -> bool:
         """Return whether the result of an effect is at hand."""
-        return key in self.in_memory or self._log.find(key) is not None
+        return key in self.in_memory or self.log.find(key) is not None
 
     async def buy(
         self,
@@ -148,7 +150,7 @@ class Buyer:
         if effect.kind != "probe":
             await self.start.wait(effect.kind)
         # The budget is the search's; the held-out set is read beyond it.
-        purse = self._unlimited if effect.purpose == "heldout" else self._purse
+        purse = self._unlimited if effect.purpose == "heldout" else self.purse
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         most = await purse.reserve_cost(kind, bound() if purse.by_tokens else None)
         reserved = time.time()
@@ -161,11 +163,11 @@ class Buyer:
             has_slot = True
             if self._uncommitted >= self.slots.capacity:
                 # A disk slower than the service: what a kill may cost stays bounded.
-                await self._log.written()
-            self._log.check_room()
+                await self.log.written()
+            self.log.check_room()
             purse.check_time()
             if most:
-                await self._log.promise(CostReserved(effect.key, most))
+                await self.log.promise(CostReserved(effect.key, most))
             effect = replace(effect, started=time.time(), queued=time.time() - reserved)
 
         token = REPEATS.set(attempts)
@@ -186,7 +188,7 @@ class Buyer:
             purse.settle(kind, cost)
             if attempts.lost:
                 answers = AnswersLost(effect.key, attempts.lost, attempts.most, effect.started)
-                self._log.emit(answers)
+                self.log.emit(answers)
         return result, replace(effect, ended=time.time(), usage=result.usage)
 
     def _reason(self, error: InfrastructureError | AbandonedError | WorkError) -> str:
@@ -219,14 +221,14 @@ class Buyer:
             ended=now / 1e9,
             usage=usage,
         )
-        await self._log.keep(self.texts.written(failed))
+        await self.log.keep(self.texts.written(failed))
 
     async def commit(self, effect: Effect, result: Any) -> None:
         """Commit an effect that has ended, with its result."""
         written = self.texts.written(effect)
         self._uncommitted += 1
         try:
-            await self._log.keep(written)
+            await self.log.keep(written)
         finally:
             self._uncommitted -= 1
         if written.value.get("partial"):
@@ -238,6 +240,7 @@ class Buyer:
             self.in_memory[effect.key] = result
 
 
+@dataclass(eq=False)
 class _Attempts(Repeats):
     """The attempts at one effect; its methods are called from any thread.
 
@@ -248,19 +251,19 @@ class _Attempts(Repeats):
         most: What these may have cost, of what is limited.
     """
 
-    def __init__(
-        self, purse: Purse, effect: Effect, kind: str, commit: Callable[..., Awaitable[None]]
-    ) -> None:
-        self._purse, self._effect, self._kind, self._commit = purse, effect, kind, commit
-        self._sent_again = 0  # calls that are not booked yet
-        self.cost: tuple[CallUsage, ...] = ()
-        self.refused = ""
-        self.lost = 0
-        self.most: dict[str, float] = {}
+    purse: Purse
+    effect: Effect
+    kind: str
+    commit: Callable[..., Awaitable[None]]
+    cost: tuple[CallUsage, ...] = ()
+    refused: str = ""
+    lost: int = 0
+    most: dict[str, float] = field(default_factory=dict)
+    _sent_again: int = 0  # calls that are not booked yet
 
     def allow(self, calls: int = 1) -> bool:
         """Return whether the budget has room for so many calls that failed."""
-        self.refused = self._purse.send_again(self._kind, calls)
+        self.refused = self.purse.send_again(self.kind, calls)
         self._sent_again += 0 if self.refused else calls
         return not self.refused
 
@@ -268,18 +271,18 @@ class _Attempts(Repeats):
         """Book an attempt that failed, before the next one."""
         if usage:
             self.end(usage)
-            await self._commit(self._effect, self._kind, usage, reason, goes_on=True)
+            await self.commit(self.effect, self.kind, usage, reason, goes_on=True)
         return True
 
     def end(self, usage: tuple[CallUsage, ...]) -> tuple[CallUsage, ...]:
         """Book what an attempt has cost; return the cost of all."""
-        self._purse.book(usage, self._sent_again)
+        self.purse.book(usage, self._sent_again)
         self._sent_again, self.cost = 0, merged(self.cost, usage)
         return self.cost
 
     def lose(self) -> None:
         """Count a call whose answer is lost."""
-        if most := self._purse.lose(self._kind):
+        if most := self.purse.lose(self.kind):
             self.lost += 1
             for name, amount in most.items():
                 self.most[name] = self.most.get(name, 0.0) + amount

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -54,12 +55,13 @@ logger = logging.getLogger("combee_dspy")
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Effects:
     """Buys effects, each once. Lives on the search's event loop.
 
     What is in flight is committed even where nobody waits for it any more: it is paid for.
 
-    Args:
+    Attributes:
         task: What is compiled.
         shared: Slots, cache and tariff. Borrowed.
         log: The run's part of the journal. Borrowed.
@@ -69,38 +71,27 @@ class Effects:
         texts: Scrubs texts before anything follows from them.
     """
 
-    def __init__(
-        self,
-        task: Compilation,
-        shared: SharedParts,
-        log: RunLog,
-        purse: Purse,
-        *,
-        lms: Mapping[Role, dspy.BaseLM | None],
-        decided: Callable[[str], Any | None],
-        texts: Texts,
-    ) -> None:
-        self.log = log
-        self.emit = log.emit
-        self.purse = purse
-        self.slots = shared.slots
-        self.workers = shared.workers
-        self.metric: Callable[..., Any] = task.settings.metric
-        self.texts = texts
-        self._task = task
-        self._tariff = shared.tariff
-        self._seconds = task.settings.validation.rollout_seconds
-        self._lms = lms
-        self._decided = decided
+    task: Compilation
+    shared: SharedParts
+    log: RunLog
+    purse: Purse
+    lms: Mapping[Role, dspy.BaseLM | None]
+    decided: Callable[[str], Any | None]
+    texts: Texts
+
+    def __post_init__(self) -> None:
+        self.emit, self.slots = self.log.emit, self.shared.slots
+        self.metric: Callable[..., Any] = self.task.settings.metric
+        self._seconds = self.task.settings.validation.rollout_seconds
         self._under_way: dict[str, asyncio.Task[Any]] = {}
         self._warnings: set[str] = set()
-        self.buyer = Buyer(shared.slots, log, purse, texts, self.warn)
-        self._rollouts = RolloutBuyer(task, shared, self.buyer)
+        self.buyer = Buyer(self.slots, self.log, self.purse, self.texts, self.warn)
+        self._rollouts = RolloutBuyer(self.task, self.shared, self.buyer)
         self.programs = self._rollouts.programs
 
     def key(self, key: str, place: EffectPlace) -> str:
         """Return the key of a rollout, or of feedback on one: in each place one without a cache."""
-        if self._task.settings.cache is False:
+        if self.task.settings.cache is False:
             return f"{key}/{place.purpose}/{place.step}"
         return key
 
@@ -175,9 +166,16 @@ class Effects:
         # Another question in the same place is another call.
         question = canonical_json([signature.instructions, temperature, inputs])
         effect = call_effect(signature, place, role, question, step)
-        lm = self._lms.get(role)
+        lm = self.lms.get(role)
         job = CallJob(
-            signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff, self._seconds
+            signature,
+            inputs,
+            lm,
+            adapter_for(lm),
+            role,
+            temperature,
+            self.shared.tariff,
+            self._seconds,
         )
         priority = self._before_rollouts(step)
         answer = await self.once(
@@ -207,7 +205,7 @@ class Effects:
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
         seconds = None if late is None else self._seconds
-        work = UserWork(make, role, self._tariff, seconds, late)
+        work = UserWork(make, role, self.shared.tariff, seconds, late)
         priority = self._before_rollouts(place.step)
         try:
             result: dict[str, Any] = await self.once(
@@ -228,7 +226,7 @@ class Effects:
         key = f"decision/{place}"
         if (entry := self.log.find(key)) is not None:
             return entry["value"]
-        before = self._decided(key)
+        before = self.decided(key)
         value = make() if before is None else before["value"]
         await self.log.keep(
             Effect(key, "decision", {"value": value}, purpose=place.split("/")[0], step=step)
@@ -238,7 +236,7 @@ class Effects:
     def past_decision(self, place: str) -> Any | None:
         """Return a decision of this run, or of the one that it replays; ``None`` for none."""
         key = f"decision/{place}"
-        entry = self.log.find(key) or self._decided(key)
+        entry = self.log.find(key) or self.decided(key)
         return None if entry is None else entry["value"]
 
     def once(
@@ -277,14 +275,14 @@ class Effects:
         return await make() if result is None else result
 
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
-        return CALLS, max(step, 0), 0, self._task.number
+        return CALLS, max(step, 0), 0, self.task.number
 
     async def drain(self, within: float | None = None) -> None:
         """Cancel what waits for the budget or for a slot, and commit what is in flight.
 
         What has not ended within so many seconds is given up: its cost is kept, and no result.
         """
-        with self.slots.refusing(self._task.number):
+        with self.slots.refusing(self.task.number):
             while self._under_way:
                 self.purse.withdraw()
                 self.buyer.start.withdraw()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -62,7 +61,7 @@ class Gepa:
         self._selector = _SELECTORS[chosen](rng) if isinstance(chosen, str) else chosen
         self.stoppers: tuple[StopperProtocol, ...] = settings.gepa.stop_callbacks
         if settings.log_dir is not None:
-            self.stoppers += (FileStopper(os.path.join(settings.log_dir, "gepa.stop")),)  # noqa: PTH118 - gepa takes a text
+            self.stoppers += (FileStopper(f"{settings.log_dir}/gepa.stop"),)
         self.experiment = create_experiment_tracker(
             use_wandb=settings.use_wandb,
             wandb_api_key=settings.wandb_api_key,

@@ -63,18 +63,15 @@ class _Recent(list[Any]):
         super().append(entry)
 
 
+@dataclass(eq=False)
 class Programs:
     """Builds candidates' programs; the last few are kept. Lives on the search's loop."""
 
-    def __init__(
-        self,
-        build: Callable[[Mapping[str, str]], dspy.Module],
-        metric: Callable[..., Any],
-        failure_score: float,
-    ) -> None:
-        self._build = build
-        self._metric = metric
-        self._failure_score = failure_score
+    build: Callable[[Mapping[str, str]], dspy.Module]
+    metric: Callable[..., Any]
+    failure_score: float
+
+    def __post_init__(self) -> None:
         self._programs: OrderedDict[tuple[str, int], dspy.Module] = OrderedDict()
         self._prints: dict[str, str] = {}
 
@@ -82,7 +79,7 @@ class Programs:
         """Return a candidate's program for one of its draws. Only to be run, never changed."""
         place = (candidate.id, replicate)
         if place not in self._programs:
-            program = self._build(candidate.texts)
+            program = self.build(candidate.texts)
             for predictor in program.predictors() if replicate else ():
                 predictor.lm = another_draw(predictor.lm, replicate)
             self._programs[place] = patient_program(program)
@@ -97,7 +94,7 @@ class Programs:
         """Return what rollouts of a candidate depend on besides their example, as a hash."""
         if candidate.id not in self._prints:
             self._prints[candidate.id] = fingerprint(
-                self.of(candidate), self._metric, self._failure_score
+                self.of(candidate), self.metric, self.failure_score
             )
         return self._prints[candidate.id]
 

@@ -81,9 +81,9 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         shared,
         log,
         make_purse(task, log, decided),
-        lms={role: patient(lm) for role, lm in lms_by_role(settings).items()},
-        decided=decided.get,
-        texts=Texts(settings.privacy, make_mask(_lms(task))),
+        {role: patient(lm) for role, lm in lms_by_role(settings).items()},
+        decided.get,
+        Texts(settings.privacy, make_mask(_lms(task))),
     )
     gepa = Gepa(task, effects.programs)
     pool = CandidatePool(task, effects, gepa)
