@@ -125,13 +125,13 @@ class RowSearch:
     ) -> dict[int, Trials]:
         """Take the rows off a list that there are rollouts to search, each with an allowance."""
         batch: dict[int, Trials] = {}
-        while left:
-            suspects = lost.get(left[0])
+        for row in tuple(left):
+            suspects = lost.get(row)
             halves = _TRIED if suspects is None else 2 + 2 * len(suspects).bit_length()
             most = 3 + _TRIED + halves  # the changes so far, and two trials that rule chance out
-            if trials.left < most + reserve:
-                break
-            batch[left.pop(0)] = trials.apart(most)
+            if trials.left >= most + reserve:
+                left.remove(row)
+                batch[row] = trials.apart(most)
         return batch
 
     async def search(

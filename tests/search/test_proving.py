@@ -277,6 +277,17 @@ def test_a_small_budget_confirms_a_change_on_the_rows_that_it_may_concern(room: 
     assert len({row for bought, row in bench.bought if bought == text.id}) < 20
 
 
+def test_a_row_that_is_too_dear_to_search_keeps_no_cheaper_one_from_it() -> None:
+    lines = [f"Rule {number}" for number in range(32)]
+
+    def score(lines: Collection[str], row: int) -> float:
+        return float(row > 2 or (row == 0 and not lines) or (row > 0 and MEND in lines))
+
+    bench = Bench(score, rows=20, room=32)
+    text = bench.prove(books_of(lines, [MEND]), lines)
+    assert MEND in lines_of(text)
+
+
 def test_a_small_budget_of_several_draws_confirms_on_as_many_rows() -> None:
     for room in range(20, 70):
         bench = Bench(lambda lines, row: float(row > 14 or MEND in lines), 20, room, draws=3)
