@@ -167,19 +167,16 @@ class RowSearch:
             near = (_nearest(trials.inputs(row), each) for each in (waiting, served))
             turns = chain.from_iterable(zip_longest(*near))
             more = await first_of([change for change in turns if change], is_mended)
-        other = self._unrelated(trials.inputs(row), [*changes, *more]) if more else []
-        if not other:
+        rest = [change for change in self.served if change not in (*changes, *more)]
+        if not more or not rest:
             return more
         # A row that turns as a line leaves that has nothing to do with it turns by chance. One that
-        # is no suspect may be needed beside the others, so that it leaves alone.
-        both = [*more, *other] if suspects is None or other[0] in suspects else more
-        return more if not await is_mended(other) and await is_mended(both) else []
-
-    def _unrelated(self, words: str, changes: Sequence[Change]) -> list[Change]:
-        """Return the last served lesson, as a list, that shares no word with a row, if any does."""
-        rest = [change for change in self.served if change not in changes]
-        near = set(nearest(words, [change.lesson.text for change in rest], len(rest)))
-        return [change for place, change in enumerate(rest) if place not in near][-1:]
+        # shares words with it, or is no suspect, may be needed beside the others: it leaves alone.
+        alike = nearest(trials.inputs(row), [change.lesson.text for change in rest], len(rest))
+        apart = [place for place in range(len(rest)) if place not in alike]
+        other = rest[(apart or alike)[-1]]
+        both = [*more, other] if apart and (suspects is None or other in suspects) else more
+        return more if not await is_mended([other]) and await is_mended(both) else []
 
 
 def _nearest(words: str, changes: Sequence[Change]) -> list[Change]:
