@@ -117,12 +117,13 @@ _LEAST_BUDGET = 4
 _CHANCE = 0.25
 
 
-def spare(limit: int | None, validation: int, *, judged: bool) -> int:
+def spare(limit: int | None, validation: int, draws: int = 1, *, judged: bool) -> int:
     """Return the rollouts that a run sets aside to test its lines; 0 where it has none to spare.
 
     Args:
         limit: The budget in rollouts.
         validation: Rollouts that one validation takes.
+        draws: Rollouts of each row in it.
         judged: Whether reflections judge the lines already: a small budget then buys rows to learn
             from.
     """
@@ -132,7 +133,7 @@ def spare(limit: int | None, validation: int, *, judged: bool) -> int:
         return validation
     if limit >= _LARGE_BUDGET * validation:
         return _VALIDATIONS * validation
-    return validation if judged else min(validation + _SEARCHED, limit // _SHARE)
+    return validation if judged else min(validation + _SEARCHED * draws, limit // _SHARE)
 
 
 def compare(

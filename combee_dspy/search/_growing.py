@@ -59,8 +59,8 @@ class Growing(Keeper[Candidate, Draws | None]):
 
     def begin(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
-        purse, judged = self._effects.purse, self.books.artifact.judges
-        purse.set_aside = spare(purse.limits.rollouts, self.pool.size, judged=judged)
+        purse, pool, judged = self._effects.purse, self.pool, self.books.artifact.judges
+        purse.set_aside = spare(purse.limits.rollouts, pool.size, pool.draws, judged=judged)
 
     @property
     def _tests_at_end(self) -> bool:

@@ -155,18 +155,16 @@ class RowSearch:
 
         if changes and await is_mended([]):
             return []
-        served, waiting = (
+        waiting, served = (
             [change for change in each if change not in changes]
-            for each in (self.served if suspects is None else suspects, self.waiting)
+            for each in ((self.waiting, self.served) if suspects is None else ((), suspects))
         )
         served = await self.tested.relevant(served, row)
-        if suspects is not None:
-            more = await first_of(_nearest(trials.inputs(row), served), is_mended)
-            more = more or await halved(served, is_mended)
-        else:
-            near = (_nearest(trials.inputs(row), each) for each in (waiting, served))
-            turns = chain.from_iterable(zip_longest(*near))
-            more = await first_of([change for change in turns if change], is_mended)
+        near = (_nearest(trials.inputs(row), each) for each in (waiting, served))
+        turns = chain.from_iterable(zip_longest(*near))
+        more = await first_of([change for change in turns if change], is_mended)
+        if not more and suspects is not None:
+            more = await halved(served, is_mended)
         rest = [change for change in self.served if change not in (*changes, *more)]
         if not more or not rest:
             return more

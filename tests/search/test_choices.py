@@ -117,3 +117,7 @@ def test_the_last_text_of_a_small_budget_can_be_validated(
     limit: int | None, set_aside: int
 ) -> None:
     assert spare(limit, 30, judged=False) == set_aside
+
+
+def test_what_is_set_aside_to_search_rows_counts_all_their_draws() -> None:
+    assert [spare(900, 90, draws, judged=False) for draws in (1, 3)] == [122, 186]
