@@ -58,14 +58,9 @@ def evaluator_of(metric: Any, print_: str) -> str:
 
 def specs(settings: Settings) -> dict[str, Any]:
     """Return the strategies as plain data, by what they are for."""
-    strategies = {
-        "artifact": settings.artifact,
-        "aggregator": settings.aggregator,
-        "controller": settings.controller,
-        "executor": settings.executor,
-    }
+    roles = ("artifact", "aggregator", "controller", "executor")
     return {
-        **{role: _spec(strategy) for role, strategy in strategies.items()},
+        **{role: _spec(getattr(settings, role)) for role in roles},
         "operators": [_spec(operator) for operator in settings.operators],
     }
 

@@ -41,16 +41,16 @@ class Judging:
 
     def __post_init__(self) -> None:
         settings, calibration = self.task.settings, self.task.settings.validation.calibration
-        self._calibrator = None
+        self._calibrator: Calibrator | None = None
+        self._must_differ = True  # judge and model that proposes
         if calibration is not None:
             self._calibrator = Calibrator(
                 calibration, seed=settings.seed, planned=self.task.limits.rollouts
             )
-        reference = evaluator_lms(
-            None if calibration is None else calibration.reference, dspy.settings.lm
-        )
-        proposer = settings.reflection_lm or dspy.settings.lm
-        self._reference_proposes = any(same_model(lm, proposer) for lm in reference)
+            # A judge held to the model that proposes must be another one.
+            reference = evaluator_lms(calibration.reference, dspy.settings.lm)
+            proposer = settings.reflection_lm or dspy.settings.lm
+            self._must_differ = any(same_model(lm, proposer) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
 
     async def check(self, learned: Learned) -> None:
@@ -62,8 +62,7 @@ class Judging:
             RefusedError: The model that proposes judges, too.
         """
         await self.failures.check(learned.plan.step)
-        # A judge held to the model that proposes must be another one.
-        if self._calibrator is None or self._reference_proposes:
+        if self._must_differ:
             usage = (row for rollout in learned.rollouts for row in rollout.usage)
             check_roles_heard(usage, self.task.settings.reflection_lm)
         if self._calibrator is not None:
