@@ -150,7 +150,7 @@ async def _compare(
     # Thousands of examples take long, in which nothing else could run.
     vocabulary = await asyncio.to_thread(Vocabulary.of, lessons, map(_example_text, examples))
     unanswered: list[list[BookLesson]] = []
-    unrelated: list[list[BookLesson]] = []
+    is_related = False
     for number, (group, answer) in enumerate(zip(groups.values(), answers, strict=True)):
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
@@ -158,12 +158,11 @@ async def _compare(
             continue
         fields = {name: answer.get(name) for name in RelateLessons.output_fields}
         relations = read_relations(fields, group, vocabulary)
-        if not relations.edits:
-            unrelated.append(group)
+        is_related |= bool(relations.edits)
         draft, refused = draft.after(relations.edits)
         if void := (*relations.void, *refused):
             scan.context.emit(AnswersIgnored(len(void), void[:_NAMED]))
-    if len(unanswered) + len(unrelated) == len(groups):
+    if not is_related:
         unanswered = list(groups.values())
     if not unanswered:
         return draft

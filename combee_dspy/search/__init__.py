@@ -16,21 +16,19 @@ To follow an update from sampling to commit, read ``_loop``, then ``_batches``, 
 | ``_progress`` | how far updates have come, and what others wait for | nothing |
 | ``_batches`` | which rows the next update runs | controller, effects, pool |
 | ``_ending`` | why no further update begins | effects, pool, batches |
-| ``_student`` | its validation | effects, pool |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_contexts``, ``_records`` | what strategies and reflections read | effects |
-| ``_books`` | what was learned, by component | lessons, weigher, artifact |
-| ``_shares`` | what of it a candidate of a front may hold | lessons |
+| ``_books`` | what was learned, and what of it a candidate holds | lessons, weigher, artifact |
 | ``_keeper`` | the records of one update, and what the loop asks of the two below | nothing |
 | ``_growing``, ``_pareto`` | two ways to keep lessons | pool, proposer, effects |
 | ``_proving``, ``_blame`` | tests of lines: at the end of a run, and as it goes | trials, books |
-| ``_row_search``, ``_changes`` | what mends a failing row; texts that differ in lessons | trials |
-| ``_trials`` | texts on single rows | effects, artifact |
+| ``_row_search`` | what mends a failing row | trials |
+| ``_trials`` | texts that differ in lessons, on single rows | effects, artifact |
 | ``_versions`` | the texts of updates, and which rows were right | effects, pool |
 | ``_gepa``, ``_callbacks`` | what users of ``dspy.GEPA`` pass | gepa, pool |
 | ``_propose``, ``_custom`` | children: operators', a proposer's of yours | effects, pool |
 | ``_choices`` | which child goes on, which candidate is returned, what lines must show | nothing |
-| ``_pool`` | validated candidates | effects, gepa |
+| ``_pool`` | validated candidates, the student first | effects, gepa |
 | ``_effects`` | the one way to the world: look up, else do, commit, use | all below |
 | ``_rollouts``, ``_calls`` | a rollout, an LM call, a function of the user's | buyer, slots |
 | ``_buyer`` | buys one effect: reserve, slot, books, disk | journal, slots, purse |

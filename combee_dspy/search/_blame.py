@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import BookEdit
 from combee_dspy.search._candidates import Candidate, Scores
-from combee_dspy.search._changes import Allows, Change, LessonLines
 from combee_dspy.search._row_search import RowSearch
-from combee_dspy.search._trials import Trials, Validated, lesson_effect
+from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, Validated, lesson_effect
 
 Edits = list[tuple[str, BookEdit]]
 """Edits of books, each with its component."""

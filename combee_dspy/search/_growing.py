@@ -11,14 +11,13 @@ from combee_dspy.lessons import Book
 from combee_dspy.search._blame import BLAMED, Edits, blame
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Member, Scores, paired
-from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import choose_version, spare
 from combee_dspy.search._effects import silence
 from combee_dspy.search._keeper import Keeper, Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving
-from combee_dspy.search._trials import Trials, Validated
+from combee_dspy.search._trials import LessonLines, Trials, Validated
 from combee_dspy.search._versions import RowScores, Version, ended_well, join_cut_off
 
 # A text is validated once the minibatches since the last validation have this part of its rows: a

@@ -37,9 +37,8 @@ from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.search._ending import SETTLED, Ending
 from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import C, Keeper, Learned, P, UpdatePlan
-from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._pool import CandidatePool, Student
 from combee_dspy.search._progress import Progress
-from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
 

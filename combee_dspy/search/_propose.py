@@ -23,10 +23,10 @@ from combee_dspy.operators import (
     without_copies,
 )
 from combee_dspy.records import Edit, Lessons, Refusal, fields_key
+from combee_dspy.search._books import Share, Shares
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._keeper import Child, Learned
-from combee_dspy.search._shares import Share, Shares
 from combee_dspy.streams import derive
 
 logger = logging.getLogger("combee_dspy")

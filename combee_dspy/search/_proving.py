@@ -11,11 +11,10 @@ from combee_dspy.lessons import Book
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores, paired
-from combee_dspy.search._changes import Allows, Change, LessonLines
 from combee_dspy.search._choices import compare
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
-from combee_dspy.search._trials import Trials, Validated, lesson_effect
+from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, Validated, lesson_effect
 
 # Validations that other arrangements may take where no rollouts are limited.
 _ARRANGEMENTS = 2

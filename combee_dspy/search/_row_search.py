@@ -14,8 +14,7 @@ from typing import TypeVar
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import nearest
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._changes import Allows, Change, LessonLines
-from combee_dspy.search._trials import Trials, Validated
+from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, Validated
 
 T = TypeVar("T")
 IsMended = Callable[[Iterable[T]], Coroutine[object, object, bool]]

@@ -30,12 +30,11 @@ from combee_dspy.search._heldout import HeldoutReading, note_unheld
 from combee_dspy.search._judging import Failures, Judging
 from combee_dspy.search._loop import Loop
 from combee_dspy.search._pareto import Pareto
-from combee_dspy.search._pool import CandidatePool
+from combee_dspy.search._pool import CandidatePool, Student
 from combee_dspy.search._preflight import Preflight
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._receipts import Receipts
-from combee_dspy.search._student import Student
 from combee_dspy.search._update import UpdateLearner
 
 

@@ -34,11 +34,10 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._blame import BLAMED, blame
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Member, Row
-from combee_dspy.search._changes import LessonLines
 from combee_dspy.search._choices import compare
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._row_search import halved
-from combee_dspy.search._trials import Trials, Validated
+from combee_dspy.search._trials import LessonLines, Trials, Validated
 from combee_dspy.weighers import Posterior
 from tests.search.test_growing import Teaches
 from tests.worlds import World, events

@@ -9,8 +9,8 @@ import pytest
 from combee_dspy.edits import Contradict, Restore, Retire, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import Lesson, Lessons
+from combee_dspy.search._books import Share, Shares
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._shares import Share, Shares
 
 STUDENT = Candidate({"self": "Answer.", "other": "Answer."})
 CHILD, GRANDCHILD = STUDENT.edited({"self": "Child."}), STUDENT.edited({"self": "Grandchild."})

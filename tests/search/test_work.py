@@ -18,8 +18,7 @@ from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.records import Rollout
 from combee_dspy.search._blame import blame
 from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._changes import LessonLines
-from combee_dspy.search._trials import Validated
+from combee_dspy.search._trials import LessonLines, Validated
 from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.texts import NearDuplicates
 from combee_dspy.weighers import Posterior

@@ -19,9 +19,9 @@ from combee_dspy.lessons import Book, BookLesson, Retire
 from combee_dspy.records import Reflection, Rollout
 from combee_dspy.reflections import Vocabulary, subject_words
 from combee_dspy.search._candidates import Candidate, EffectPlace, Row
-from combee_dspy.search._changes import Change, LessonLines
 from combee_dspy.search._growing import Growing
 from combee_dspy.search._keeper import Learned, UpdatePlan
+from combee_dspy.search._trials import Change, LessonLines
 from combee_dspy.search._update import UpdateLearner
 from combee_dspy.streams import derive
 
