@@ -1,4 +1,4 @@
-"""Texts that differ in single lessons, and their rollouts on validation rows, within an allowance."""
+"""Texts that differ in single lessons, and their rollouts on rows, within an allowance."""
 
 from __future__ import annotations
 
