@@ -248,8 +248,7 @@ class Purse(RolloutBudget):
         rollout, used = self._kinds["rollout"], self._used()
         # Whole promises, since what was run has yet to be read; at the start the student's
         # validation.
-        under_way = sum(self._promised[step] for step in self._under_way())
-        coming = rollouts + under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
+        coming = rollouts + self._under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
         # Readings cost as much again as rollouts, until this run shows what they cost.
         rollouts_alone = rollout.dearest if rollout.ended else self._most("rollout")
         each = np.maximum(_READING * rollouts_alone, used / max(rollout.ended, 1))

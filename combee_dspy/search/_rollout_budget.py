@@ -44,16 +44,18 @@ class RolloutBudget:
             return 0
         if self.limits.rollouts is None:
             return None
-        under_way = sum(self._promised[step] for step in self._under_way())
         # The student's validation counts from the start, whether it has begun or not.
         student = max(self._promised.get(-1, 0), self._by_step[-1])
         earlier = self.bought(self._last, first=0)
         own = self._by_step[self._step] if self._step >= 0 else 0
         used = student + earlier + own
-        return max(0, self.limits.rollouts - used - under_way - self.set_aside)
+        return max(0, self.limits.rollouts - used - self._under_way - self.set_aside)
 
-    def _under_way(self) -> list[int]:
-        return [step for step in self._promised if max(self._last, -1) < step < self._step]
+    @property
+    def _under_way(self) -> int:
+        """What updates under way have reserved."""
+        steps = (step for step in self._promised if max(self._last, -1) < step < self._step)
+        return sum(map(self._promised.__getitem__, steps))
 
     def bought(self, last: int, first: int = -1) -> int:
         """Return the rollouts that updates ``first`` to ``last`` were the first to ask for; −1 is
