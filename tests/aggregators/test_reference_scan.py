@@ -154,6 +154,10 @@ def test_the_citations_of_a_lone_text_divide_it(form):
     lessons = read_citations([text.rstrip(",")], items)
     assert [lesson.text for lesson in lessons] == written
     assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
+    two = read_citations(
+        [" ".join(form.format(*each) for each in enumerate(written[:2], 1))], items[:2]
+    )
+    assert [lesson.text for lesson in two] == written[:2]
     beyond = "[1] A violin is q0 and a list ends at [7] or so"
     assert [lesson.text for lesson in read_citations([beyond], items)] == [beyond[4:]]
 
