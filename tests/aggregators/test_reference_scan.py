@@ -150,14 +150,11 @@ def test_a_lone_paragraph_about_several_mistakes_is_read_as_its_sentences():
 def test_the_citations_of_a_lone_text_divide_it(form):
     words, items = subjects(4)
     written = [f"A {word} is q{place}" for place, word in enumerate(words)]
-    text = " ".join(form.format(place + 1, lesson) for place, lesson in enumerate(written))
-    lessons = read_citations([text.rstrip(",")], items)
-    assert [lesson.text for lesson in lessons] == written
-    assert [lesson.sources for lesson in lessons] == [(0,), (1,), (2,), (3,)]
-    two = read_citations(
-        [" ".join(form.format(*each) for each in enumerate(written[:2], 1))], items[:2]
-    )
-    assert [lesson.text for lesson in two] == written[:2]
+    for count in (2, 4):
+        text = " ".join(form.format(*each) for each in enumerate(written[:count], start=1))
+        lessons = read_citations([text.rstrip(",")], items[:count])
+        assert [lesson.text for lesson in lessons] == written[:count]
+        assert [lesson.sources for lesson in lessons] == [(place,) for place in range(count)]
     beyond = "[1] A violin is q0 and a list ends at [7] or so"
     assert [lesson.text for lesson in read_citations([beyond], items)] == [beyond[4:]]
 
