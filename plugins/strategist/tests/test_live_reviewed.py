@@ -316,6 +316,18 @@ def test_a_judge_does_not_overrule_a_person(desk):
     assert [row.trace.score for row in rows(here)] == [0.0]
 
 
+def test_what_a_judge_says_teaches_where_nobody_labels(desk):
+    def judge(gold, pred, *more):
+        return dspy.Prediction(score=0.0, feedback="Rule: the code for cup is K2")
+
+    here = desk(judge=judge)
+    here.ask("cup")
+    here.clock.pass_hours(25)
+    here.settle()
+    (row,) = rows(here)
+    assert (row.trace.score, row.trace.feedback) == (0.0, "Rule: the code for cup is K2")
+
+
 def test_a_request_teaches_once_though_a_server_has_another_clock(desk):
     here = desk()
     request, _ = here.ask("cup")

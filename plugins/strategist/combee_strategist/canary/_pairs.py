@@ -96,22 +96,22 @@ def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any])
     )
 
 
-def scores_of(pair: Pair, scorer: Metric) -> tuple[float, ...]:
-    """Return the score of each answer; 0 where a version failed.
+def scores_of(pair: Pair, scorer: Metric) -> tuple[tuple[float, str], ...]:
+    """Return the score of each answer and its feedback; 0 where a version failed.
 
     Raises:
         ValueError: A score is not between 0 and 1, so that no interval can be had of it.
     """
     example = dspy.Example(**{**pair.inputs, **(pair.labels or {})}).with_inputs(*pair.inputs)
-    scores = []
+    scores = list[tuple[float, str]]()
     for answer in pair.answers:
         if answer.error is not None:
-            scores.append(0.0)
+            scores.append((0.0, ""))
             continue
         prediction = dspy.Prediction(**(answer.prediction or {}))
-        score, _, _ = read_score(scorer(example, prediction, None, None, None))
+        score, feedback, _ = read_score(scorer(example, prediction, None, None, None))
         if not 0 <= score <= 1:
             problem = f"the metric returned {score}, and a canary compares scores from 0 to 1"
             raise ValueError(problem)
-        scores.append(score)
+        scores.append((score, feedback))
     return tuple(scores)

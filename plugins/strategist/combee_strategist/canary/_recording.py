@@ -229,8 +229,10 @@ class Recorder:
             self.unscored(pair, "without labels")
         return scorable
 
-    def score(self, pair: Pair, scorer: Metric) -> tuple[tuple[float, ...], tuple[CallUsage, ...]]:
-        """Return the score of each answer of a request, and what scoring it has cost.
+    def score(
+        self, pair: Pair, scorer: Metric
+    ) -> tuple[tuple[tuple[float, str], ...], tuple[CallUsage, ...]]:
+        """Return score and feedback of each answer of a request, and what scoring it has cost.
 
         Raises:
             ValueError: A score is not between 0 and 1, so that no interval can be had of it.
@@ -249,14 +251,16 @@ class Recorder:
             self.unscored(pair, "not scored")
             return
         scores, usage = outcome
-        for answer, score in zip(pair.answers, scores, strict=True):
+        for answer, (score, _) in zip(pair.answers, scores, strict=True):
             answer.score = score
             if (window := self.windows.get(answer.version)) is not None:
                 window.scores.append(score)
             self.write(pair.request, answer, pair.inputs)
         if scorer is self._judge and self.keeping.every:
+            score, feedback = scores[0]
+            comment = self._texts.scrub(feedback)
             at = self.keeping.clock()
-            self._log.emit(RequestLabelled(pair.request, at, scores[0], by="judge"))
+            self._log.emit(RequestLabelled(pair.request, at, score, comment, by="judge"))
         if usage:
             key = f"score/{pair.request}/{next(self._number)}"
             self._log.put(
