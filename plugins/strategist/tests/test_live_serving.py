@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import dspy
 import pytest
 
 from combee_dspy import Privacy
@@ -88,8 +89,6 @@ def test_a_score_beyond_its_range_is_refused(desk):
 
 
 def test_the_callers_own_trace_is_as_without(desk):
-    import dspy
-
     here, trace = desk(), []
     with dspy.context(trace=trace):
         here.ask("bell")
@@ -146,6 +145,15 @@ def test_what_cannot_work_is_refused_at_once(desk):
         Live("x", DESK, metric=metric, reflection_lm="gpt")
     with pytest.raises(ArgumentValueError, match="hashes"):
         Live("x", DESK, metric=metric, reflection_lm=lm, privacy=Privacy(texts="hashes"))
+    # Of another word than "human" nobody would be asked.
+    with pytest.raises(ArgumentValueError, match="approve"):
+        Live("x", DESK, metric=metric, reflection_lm=lm, approve="Human")
+    row = {"question": "code for cup?", "code": "K2"}
+    with pytest.raises(ArgumentTypeError, match=r"trusted\[0\]"):
+        Live("x", DESK, metric=metric, reflection_lm=lm, trusted=[row])
+    for example in (dspy.Example(row), dspy.Example(row).with_inputs()):
+        with pytest.raises(ArgumentValueError, match="inputs"):
+            Live("x", DESK, metric=metric, reflection_lm=lm, trusted=[example])
 
 
 @pytest.fixture

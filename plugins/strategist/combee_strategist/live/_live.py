@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 
@@ -78,8 +78,10 @@ class Live:
         clock: Returns Unix time. All hours, days and budgets go by it.
 
     Raises:
-        ArgumentTypeError: ``program`` is no program, or ``reflection_lm`` no LM.
-        ArgumentValueError: ``privacy`` keeps hashes alone, which teach nothing.
+        ArgumentTypeError: ``program`` is no program, ``reflection_lm`` no LM, or a row of
+            ``trusted`` no example.
+        ArgumentValueError: A row names no inputs, ``approve`` is no rule, or ``privacy`` keeps
+            hashes alone, which teach nothing.
     """
 
     def __init__(  # noqa: PLR0913 - keywords, all but two with a default
@@ -108,6 +110,10 @@ class Live:
             raise ArgumentTypeError("program", program, "is no DSPy program", remedy)
         if not isinstance(reflection_lm, dspy.BaseLM):
             raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", "Give a dspy.LM.")
+        for index, row in enumerate(trusted):
+            _check_row(f"trusted[{index}]", row)
+        if approve not in get_args(Approve):
+            raise ArgumentValueError("approve", approve, "is no rule", "Give 'rules' or 'human'.")
         if privacy is not None and privacy.texts == "hashes":
             remedy = "Give Privacy(texts='redacted') or 'all'."
             raise ArgumentValueError("privacy", "hashes", "keeps nothing to learn from", remedy)
@@ -227,3 +233,15 @@ class Live:
 
     def _say(self, answer: LiveDecision, who: str | None) -> None:
         write_answer(self._setup.home, replace(answer, who=who or user() or "unknown"))
+
+
+def _check_row(place: str, row: object) -> None:
+    if not isinstance(row, dspy.Example):
+        remedy = "Give a list of dspy.Example."
+        raise ArgumentTypeError(place, row, "is no dspy.Example", remedy)
+    names: Sequence[str] = ()
+    with suppress(ValueError):  # nothing was said of its inputs
+        names = row.inputs().keys()
+    if not names:
+        remedy = "Call .with_inputs('field', …) on it; in a file, give inputs."
+        raise ArgumentValueError(place, row, "does not say which fields are inputs", remedy)
