@@ -246,5 +246,14 @@ registry: {setup.uri}
     assert "propose" in run("--once").output
     assert "next look" in run("--reject", "2", "--who", "ada").output
     assert "ada rejected it" in run("--once").output
-    config.write_text("program: a:b\nmetric: c:d\nlms: {task: x}\nlearn: 1\n")
-    assert isinstance(run("--once").exception, ArgumentValueError)
+    assert run("--once").output.splitlines() == [f"{setup.name}: 4 decisions."]
+    text = config.read_text()
+    # A judge is asked by servers: here nothing would come of it.
+    for refused in ("learn: 1", "judge: a:b", "privacy: {texts: hashes}"):
+        config.write_text(f"{text}{refused}\n")
+        assert isinstance(run("--once").exception, ArgumentValueError)
+    # Files lie beside the config, wherever the command is called from.
+    config.write_text(text.replace("task: task", "task: {model: embedded, file: task.gguf}"))
+    (tmp_path / "task.gguf").touch()
+    answers["embedded"] = desk_answer
+    assert run("--once").exit_code == 0

@@ -76,7 +76,8 @@ def live(  # noqa: PLR0913 - each has a default
                 typer.echo(plain(str(error)), err=True)  # it is asked again
                 decided = ()
             columns = ("action", "version", "session", "why")
-            show_table([{key: getattr(item, key) for key in columns} for item in decided])
+            if decided:
+                show_table([{key: getattr(item, key) for key in columns} for item in decided])
             if once or stop.wait(seconds):
                 break
         typer.echo(f"{plain(name)}: {len(process.decisions())} decisions.")
@@ -87,7 +88,7 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
     from pydantic import Field, TypeAdapter, ValidationError
 
     from combee_dspy.cli._config import LMConfig, LMsConfig, Section
-    from combee_dspy.cli._lms import check_lm, make_lm
+    from combee_dspy.cli._lms import check_lm, locate, make_lm
     from combee_dspy.cli._reading import (
         add_module_folders,
         load_object,
@@ -95,7 +96,8 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
         read_mapping,
     )
     from combee_dspy.exceptions import ArgumentValueError
-    from combee_strategist.canary import CanaryPlan, Serving
+    from combee_dspy.options import Privacy
+    from combee_strategist.canary import CanaryPlan
     from combee_strategist.live import Gate, Learning, Live
 
     class LiveConfig(Section):
@@ -104,14 +106,13 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
         program: str
         metric: str
         lms: LMsConfig
-        judge: str | None = None
         slices: str | None = None
         trusted: str | None = None
         inputs: tuple[str, ...] = ()
         learning: Learning = Field(default_factory=Learning)
         gate: Gate = Field(default_factory=Gate)
         plan: CanaryPlan = Field(default_factory=CanaryPlan)
-        serving: Serving = Field(default_factory=Serving)
+        privacy: Privacy = Field(default_factory=Privacy)
         approve: Literal["rules", "human"] = "rules"
         log_dir: str | None = None
         registry: str | None = None
@@ -127,6 +128,7 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
     add_module_folders(folder)
 
     def lm(place: str, settings: LMConfig) -> Any:
+        settings = locate(settings, folder)
         check_lm(place, settings, simulated=False)
         return make_lm(settings, [], 0, stack)
 
@@ -144,12 +146,11 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
         metric=named("metric", file.metric),
         reflection_lm=proposer,
         lm=task,
-        judge=named("judge", file.judge),
         trusted=trusted,
         learning=file.learning,
         gate=file.gate,
         plan=file.plan,
-        serving=file.serving,
+        privacy=file.privacy,
         approve=file.approve,
         log_dir=None if file.log_dir is None else folder / file.log_dir,
         uri=file.registry,
