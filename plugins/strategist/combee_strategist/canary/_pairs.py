@@ -12,7 +12,10 @@ from combee_dspy.events import PairScored
 from combee_dspy.records import CallUsage, Metric, PredictorCall
 from combee_dspy.rollouts import read_score
 
-__all__ = ["Answer", "Pair", "recalled", "scores_of"]
+__all__ = ["Answer", "Pair", "Verdicts", "recalled", "scores_of"]
+
+Verdicts = tuple[tuple[float, str], ...]
+"""Score and feedback of each answer of a request."""
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any])
     )
 
 
-def scores_of(pair: Pair, scorer: Metric) -> tuple[tuple[float, str], ...]:
+def scores_of(pair: Pair, scorer: Metric) -> Verdicts:
     """Return the score of each answer and its feedback; 0 where a version failed.
 
     Raises:

@@ -35,7 +35,7 @@ from combee_strategist.canary._events import (
     open_journals,
 )
 from combee_strategist.canary._options import Keeping
-from combee_strategist.canary._pairs import Answer, Pair, recalled, scores_of
+from combee_strategist.canary._pairs import Answer, Pair, Verdicts, recalled, scores_of
 from combee_strategist.canary._pool import Pool
 from combee_strategist.canary._window import Window
 
@@ -229,9 +229,7 @@ class Recorder:
             self.unscored(pair, "without labels")
         return scorable
 
-    def score(
-        self, pair: Pair, scorer: Metric
-    ) -> tuple[tuple[tuple[float, str], ...], tuple[CallUsage, ...]]:
+    def score(self, pair: Pair, scorer: Metric) -> tuple[Verdicts, tuple[CallUsage, ...]]:
         """Return score and feedback of each answer of a request, and what scoring it has cost.
 
         Raises:
@@ -257,10 +255,8 @@ class Recorder:
                 window.scores.append(score)
             self.write(pair.request, answer, pair.inputs)
         if scorer is self._judge and self.keeping.every:
-            score, feedback = scores[0]
-            comment = self._texts.scrub(feedback)
             at = self.keeping.clock()
-            self._log.emit(RequestLabelled(pair.request, at, score, comment, by="judge"))
+            self.keep_label(RequestLabelled(pair.request, at, *scores[0], by="judge"))
         if usage:
             key = f"score/{pair.request}/{next(self._number)}"
             self._log.put(
