@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -49,7 +48,7 @@ class Start:
 
     def __init__(self) -> None:
         self._few = 0
-        self._begun: Counter[str] = Counter()
+        self._begun = 0
         self._opened: asyncio.Future[None] | None = None
 
     def hold(self, capacity: int) -> None:
@@ -69,16 +68,10 @@ class Start:
         if self._opened is not None:
             self._opened.cancel()
 
-    async def wait(self, kind: str) -> None:
-        """Wait until one more effect may begin.
-
-        Feedback of a few rollouts is counted by itself: it takes no other rollout's place.
-        """
-        if self._opened is None:
-            return
-        counted = "feedback" if kind == "feedback" else "others"
-        self._begun[counted] += 1
-        if self._begun[counted] > self._few:
+    async def wait(self) -> None:
+        """Wait until one more effect may begin."""
+        self._begun += 1
+        if self._opened is not None and self._begun > self._few:
             await asyncio.shield(self._opened)
 
 
@@ -147,8 +140,9 @@ class Buyer:
         send: Callable[[Check], Awaitable[P]],
         bound: Callable[[], Amounts | None],
     ) -> tuple[P, Effect]:
-        if effect.kind != "probe":
-            await self.start.wait(effect.kind)
+        # The probe opens the start, and feedback follows a rollout that has begun.
+        if effect.kind not in ("probe", "feedback"):
+            await self.start.wait()
         # The budget is the search's; the held-out set is read beyond it.
         purse = self._unlimited if effect.purpose == "heldout" else self.purse
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"

@@ -72,7 +72,7 @@ class Contexts:
         # Only scores that are surely there when the update begins: speed must not matter.
         last = step - self.task.behind
         scores = [member.mean for member in self.pool.members if member.step <= last]
-        best = max(range(len(scores)), key=lambda place: scores[place], default=0)
+        best = max(range(len(scores)), key=scores.__getitem__, default=0)
         return float(schedule.at(step, max(0, len(scores) - 1 - best)))
 
     def _notes(self, component: str, candidate: Candidate) -> str:
