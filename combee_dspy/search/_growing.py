@@ -26,7 +26,7 @@ _ROWS_A_VALIDATION = 0.5
 
 
 @dataclass(eq=False)
-class Growing(Keeper[Candidate, Draws | None]):
+class Growing(Keeper):
     """Adds what each update learns to the book, and makes the next text from the last one and it.
 
     Validations run beside the updates that follow. Update i knows of the tests of updates up to i −
@@ -113,7 +113,7 @@ class Growing(Keeper[Candidate, Draws | None]):
         """Return whether all training rows were right when they ran last."""
         return self._task.settings.skip_perfect_score and self._rows.are_right(last, size)
 
-    async def propose(self, learned: Learned) -> Candidate:
+    async def propose(self, learned: Learned) -> None:
         """Make the next text, once the tests are there that it must know of."""
         step = learned.plan.step
         self._rows.end(learned)
@@ -129,7 +129,6 @@ class Growing(Keeper[Candidate, Draws | None]):
             self._effects.emit(event, step=step)
             self.proposed = True
         self._versions.append(Version(text, self._validation(text, step)))
-        return text
 
     def _validation(self, text: Candidate, step: int) -> asyncio.Task[Draws] | None:
         """Begin the validation of a text, where it is due and the text is new."""
@@ -178,18 +177,20 @@ class Growing(Keeper[Candidate, Draws | None]):
         lines = LessonLines(artifact, books)
         return await blame(trials, lines, tested, earlier, before, self.proposer.allows)
 
-    async def check(self, learned: Learned, proposed: Candidate) -> Draws | None:
-        """Return the validation of the new text; ``None`` where it gets none."""
+    async def check(self, learned: Learned) -> None:
+        """Wait for the validation of the new text, if it gets one."""
         validation = self._versions[learned.plan.step].validation
-        return None if validation is None else await asyncio.shield(validation)
+        if validation is not None:
+            await asyncio.shield(validation)
 
-    async def commit(self, learned: Learned, checked: Draws | None) -> None:
+    async def commit(self, learned: Learned) -> None:
         """Join the new text to the pool, once its tests have ended: they count for this update."""
         step = learned.plan.step
-        await ended_well(self._versions[step].tests)
-        if checked is not None:
+        version = self._versions[step]
+        await ended_well(version.tests)
+        if version.validation is not None:
             parents = (self.pool.members[-1].index,)
-            self.pool.join(self._versions[step].text, parents, step, checked)
+            self.pool.join(version.text, parents, step, version.validation.result())
 
     async def result(self) -> Member:
         """Return the text that validation speaks for, once its lines are tested."""

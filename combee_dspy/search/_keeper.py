@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Member, Row
@@ -98,16 +97,11 @@ class Checked:
     validation: Mapping[int, Sequence[Rollout]] | None = None
 
 
-P = TypeVar("P")  # what an update proposes
-C = TypeVar("C")  # what was checked of it
-
-
-class Keeper(ABC, Generic[P, C]):
+class Keeper(ABC):
     """Keeps what updates learn.
 
-    Each update is proposed, checked and committed: :meth:`check` gets what :meth:`propose` returns,
-    and :meth:`commit` what :meth:`check` returns. Every method is called in the order of updates,
-    but checks of several updates overlap.
+    Each update is proposed, checked and committed. Every method is called in the order of updates,
+    but checks of several updates overlap: a keeper holds what it proposed by their numbers.
 
     Attributes:
         proposed: Whether any update has made a new text.
@@ -115,9 +109,11 @@ class Keeper(ABC, Generic[P, C]):
 
     proposed: bool = False
 
+    @abstractmethod
     def begin(self) -> None:
         """Begin, before the first rollout."""
 
+    @abstractmethod
     def ended(self, error: Exception | None) -> None:
         """Clean up once no update is under way any more; ``error`` is what a run failed with."""
 
@@ -129,6 +125,7 @@ class Keeper(ABC, Generic[P, C]):
         """Return what an update edits, where its parent leaves that to its rollouts."""
         raise NotImplementedError
 
+    @abstractmethod
     def sampled(self, plan: UpdatePlan) -> None:
         """Note an update's minibatch before it runs."""
 
@@ -140,15 +137,15 @@ class Keeper(ABC, Generic[P, C]):
         return False
 
     @abstractmethod
-    async def propose(self, learned: Learned) -> P:
+    async def propose(self, learned: Learned) -> None:
         """Make candidates of what was learned, once every earlier update has proposed."""
 
     @abstractmethod
-    async def check(self, learned: Learned, proposed: P) -> C:
+    async def check(self, learned: Learned) -> None:
         """Run the candidates on the rows that decide about them."""
 
     @abstractmethod
-    async def commit(self, learned: Learned, checked: C) -> None:
+    async def commit(self, learned: Learned) -> None:
         """Keep what is worth keeping, once every earlier update is committed."""
 
     @abstractmethod

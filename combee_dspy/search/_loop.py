@@ -26,7 +26,6 @@ import asyncio
 import itertools
 import time
 from dataclasses import dataclass, field
-from typing import Generic
 
 from combee_dspy.events import UpdateEnded
 from combee_dspy.search._batches import Minibatches
@@ -36,14 +35,14 @@ from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.search._ending import SETTLED, Ending
 from combee_dspy.search._judging import Judging
-from combee_dspy.search._keeper import C, Keeper, Learned, P, UpdatePlan
+from combee_dspy.search._keeper import Keeper, Learned, UpdatePlan
 from combee_dspy.search._pool import CandidatePool, Student
 from combee_dspy.search._progress import Progress
 from combee_dspy.search._update import UpdateLearner
 
 
 @dataclass(eq=False)
-class Loop(Generic[P, C]):
+class Loop:
     """Runs updates until a rule, a budget or an epoch ends it.
 
     Updates begin, propose and commit in the order of their numbers. What an update sees when it
@@ -70,7 +69,7 @@ class Loop(Generic[P, C]):
     student: Student
     learner: UpdateLearner
     books: Books
-    keeper: Keeper[P, C]
+    keeper: Keeper
     judging: Judging
     committed: int = field(default=0, init=False)
     reason: str = field(default="", init=False)
@@ -182,18 +181,18 @@ class Loop(Generic[P, C]):
         await self._progress.wait("proposed", step)
         self.books.learn(learned)
         self.books.relate(step, await self.learner.relate(learned, self.books.now))
-        proposed = await self.keeper.propose(learned)
+        await self.keeper.propose(learned)
         self._progress.reach("proposed", step + 1)
         if self.task.is_trunk:
             await self.student.join()  # the first text is tested against the student
-        checked = await self.keeper.check(learned, proposed)
+        await self.keeper.check(learned)
         took = time.monotonic() - began
         await self._turn(step)
         await self.judging.check(learned)
         # The controller plans by it, so a resumed run must see the seconds that were measured.
         seconds = await self.effects.decide(f"seconds/{step}", lambda: took, step=step)
         await self.student.join()
-        await self.keeper.commit(learned, checked)
+        await self.keeper.commit(learned)
         self._close(learned, started, seconds)
         self._progress.reach("committed", step + 1)
 

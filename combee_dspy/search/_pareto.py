@@ -25,7 +25,7 @@ from combee_dspy.streams import derive
 
 
 @dataclass(eq=False)
-class Pareto(Keeper[Sequence[Child], list[Checked]]):
+class Pareto(Keeper):
     """Searches as GEPA does.
 
     Attributes:
@@ -44,6 +44,8 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         self._turns = Turns(visible(task.seed.texts), self._selects)
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
+        self._children: dict[int, Sequence[Child]] = {}  # by update, until they are checked
+        self._checked: dict[int, Sequence[Checked]] = {}  # by update, until they are committed
 
     def begin(self) -> None:
         self._gepa.begin_run(self._task.seed)
@@ -88,15 +90,15 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
         texts = dict(parent.candidate.texts)
         return list(self._selects(self._gepa.state, traced, scores, parent.index, texts))
 
-    async def propose(self, learned: Learned) -> Sequence[Child]:
-        """Return the children of what was learned; none where nothing was."""
+    async def propose(self, learned: Learned) -> None:
+        """Make the children of what was learned; none where nothing was."""
         step, parent = learned.plan.step, learned.plan.parent
         if self._task.is_serial:
             self._gepa.evaluated(learned)
         if learned.skipped:
             if not self._settings.staleness:
                 self._turns.give_back(parent.index)  # in GEPA, nobody had a turn
-            return ()
+            return
         children: Sequence[Child]
         if self.custom is not None:
             children = await self.custom.children(learned, parent.candidate)
@@ -111,18 +113,20 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             self._effects.emit(event, step=step)
             self.proposed = True
             self._gepa.callbacks.proposed(child)
-        return children
+        self._children[step] = children
 
-    async def check(self, learned: Learned, proposed: Sequence[Child]) -> list[Checked]:
+    async def check(self, learned: Learned) -> None:
         """Run all children at once: each on its screen, and on validation rows if it passes."""
-        plan = learned.plan
+        plan, proposed = learned.plan, self._children.pop(learned.plan.step, ())
         stream = derive(self._settings.seed, "screen", plan.step)
         places = draw_screen(len(plan.rows), self._screen, stream)
         for _ in proposed:
             self._gepa.callbacks.screening(plan, [plan.rows[place] for place in places])
-        return await together(self._checked(learned, child, places) for child in proposed)
+        self._checked[plan.step] = await together(
+            self._check(learned, child, places) for child in proposed
+        )
 
-    async def _checked(self, learned: Learned, child: Child, places: Sequence[int]) -> Checked:
+    async def _check(self, learned: Learned, child: Child, places: Sequence[int]) -> Checked:
         plan = learned.plan
         step, place = plan.step, EffectPlace("screen", plan.step)
         before = [learned.rollouts[index] for index in places]
@@ -146,9 +150,10 @@ class Pareto(Keeper[Sequence[Child], list[Checked]]):
             validation = await self.pool.validate(child.candidate, self.pool.validation, step)
         return Checked(child, before, after, reason, validation)
 
-    async def commit(self, learned: Learned, checked: Sequence[Checked]) -> None:
+    async def commit(self, learned: Learned) -> None:
         """Join the children that were validated, in order."""
         step, parent, accepted = learned.plan.step, learned.plan.parent, False
+        checked = self._checked.pop(step)
         if not self._task.is_serial:
             self._gepa.begin_iteration()
             self._gepa.evaluated(learned)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import dspy
 
@@ -47,7 +46,7 @@ class Run:
     effects: Effects
     pool: CandidatePool
     preflight: Preflight
-    loop: Loop[Any, Any]
+    loop: Loop
     receipts: Receipts
     reading: HeldoutReading | None
 
@@ -102,9 +101,7 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
     batches = Minibatches(task, effects, pool, keeper.rollouts)
     ending = Ending(task, effects, pool, batches, gepa)
     student = Student(task, effects, pool, failures)
-    loop: Loop[Any, Any] = Loop(
-        task, effects, pool, batches, ending, student, learner, books, keeper, judging
-    )
+    loop = Loop(task, effects, pool, batches, ending, student, learner, books, keeper, judging)
     receipts = Receipts(task.heldout, log, settings.log_dir)
     reading = None
     if task.heldout is None:

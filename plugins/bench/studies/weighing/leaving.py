@@ -105,7 +105,7 @@ def leaving_out(part: float) -> Iterator[None]:
         result: Reflection | None = await reflect(learner, running, position, *more)
         return result
 
-    async def proposed(keeper: Growing, learned: Learned) -> Candidate:
+    async def proposed(keeper: Growing, learned: Learned) -> None:
         step = learned.plan.step
         tally.count(learned)
         for component, book in dict(keeper.books.now).items():
@@ -121,8 +121,7 @@ def leaving_out(part: float) -> Iterator[None]:
                 if tally.harms(lesson, tests)
             ]
             keeper.books.edit(component, edits, step)
-        text: Candidate = await propose(keeper, learned)
-        return text
+        await propose(keeper, learned)
 
     with (
         patch.object(UpdateLearner, "_rollout", rollout),
