@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import TypeVar
 
 from combee_dspy.aggregators import together
 from combee_dspy.lessons import nearest
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, Validated
 
-T = TypeVar("T")
-IsMended = Callable[[Iterable[T]], Coroutine[object, object, bool]]
+IsMended = Callable[[Iterable[Change]], Coroutine[object, object, bool]]
 """Whether a row is right once all of these change."""
 
 # Lessons of each kind, served and waiting, that are tried on a row that never was right.
@@ -26,7 +24,7 @@ _TRIED = 4
 _TOGETHER = 3
 
 
-async def halved(suspects: Sequence[T], is_mended: IsMended[T]) -> list[T]:
+async def halved(suspects: Sequence[Change], is_mended: IsMended) -> list[Change]:
     """Return the few suspects that must change to mend a row, found by halves.
 
     That takes about 2 · log2 n trials. Two lessons that say the same hide each other: the row stays
@@ -36,12 +34,13 @@ async def halved(suspects: Sequence[T], is_mended: IsMended[T]) -> list[T]:
     if not suspects or not await is_mended(suspects):
         return []
     culprits = await _narrowed(suspects, [], is_mended)
-    if len(culprits) == 1:
-        return culprits
-    return culprits if len(culprits) <= _TOGETHER and await is_mended(culprits) else []
+    are_few = len(culprits) <= _TOGETHER
+    return culprits if len(culprits) == 1 or (are_few and await is_mended(culprits)) else []
 
 
-async def _narrowed(suspects: Sequence[T], others: Sequence[T], is_mended: IsMended[T]) -> list[T]:
+async def _narrowed(
+    suspects: Sequence[Change], others: Sequence[Change], is_mended: IsMended
+) -> list[Change]:
     """Return the suspects that must change beside others; all of them together mend the row."""
     if len(suspects) < 2:
         return list(suspects)
@@ -54,7 +53,7 @@ async def _narrowed(suspects: Sequence[T], others: Sequence[T], is_mended: IsMen
     return [*await _narrowed(first, [*others, *part], is_mended), *part]
 
 
-async def first_of(suspects: Sequence[T], is_mended: IsMended[T]) -> list[T]:
+async def first_of(suspects: Sequence[Change], is_mended: IsMended) -> list[Change]:
     """Return the first suspect that mends a row alone; a few are tried at once."""
     for start in range(0, len(suspects), _TRIED):
         batch = suspects[start : start + _TRIED]

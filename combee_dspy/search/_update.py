@@ -12,7 +12,7 @@ import dspy
 
 from combee_dspy.aggregators import measure_retention, together
 from combee_dspy.artifacts import Trajectory
-from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
+from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import ScanEnded, ScanLesson, ScanReflection
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.records import FailedCall, Lessons, Reflection, Role, Rollout
@@ -132,15 +132,6 @@ class UpdateLearner:
             rollout.score >= perfect_score or rollout.failed_in == "metric" for rollout in rollouts
         )
 
-    @staticmethod
-    def _is_perfect(rollout: Rollout, limit: float) -> bool:
-        """Return whether a rollout made no mistake; the rest of its minibatch may be under way."""
-        if rollout.failed_in == "metric":
-            return True
-        score = rollout.score
-        # A score above the default may be a low one of a larger scale, so it is read.
-        return score == limit if limit == DEFAULT_PERFECT_SCORE else score >= limit
-
     async def _component(
         self, running: _Running, component: str
     ) -> tuple[Lessons, tuple[Reflection, ...]]:
@@ -180,9 +171,9 @@ class UpdateLearner:
         is_recorded = row.recorded is not None
         trajectory = Trajectory(position, example, rollout, record, is_recorded=is_recorded)
         reflection = await self._settings.artifact.reflect(trajectory, component, context)
-        if reflection is None or not self._settings.skip_perfect_score:
-            return reflection
-        return replace(reflection, perfect=self._is_perfect(rollout, running.plan.perfect_score))
+        # The rest of its minibatch may be under way.
+        is_perfect = self._is_flawless(running.plan, [rollout])
+        return None if reflection is None else replace(reflection, perfect=is_perfect)
 
     async def relate(
         self, learned: Learned, books: Mapping[str, Book]

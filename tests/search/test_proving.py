@@ -248,7 +248,7 @@ def test_halves_lead_to_all_that_must_change_and_to_nothing_else(
         return rollouts[0] >= 0 and culprits <= set(changes)
 
     suspects = list(range(count))
-    chosen = asyncio.run(halved(suspects, is_mended))
+    chosen = asyncio.run(halved(cast("Any", suspects), cast("Any", is_mended)))
     if culprits:
         assert sorted(chosen) in ([], sorted(culprits))
         are_few = culprits <= set(suspects) and len(culprits) <= 3
