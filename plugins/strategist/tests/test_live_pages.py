@@ -252,6 +252,10 @@ registry: {setup.uri}
     for refused in ("learn: 1", "judge: a:b", "privacy: {texts: hashes}"):
         config.write_text(f"{text}{refused}\n")
         assert isinstance(run("--once").exception, ArgumentValueError)
+    keyed = "task: {model: task, api_key_env: NO_SUCH_KEY}"
+    config.write_text(text.replace("task: task", keyed))
+    assert run("--approve", "3", "--who", "ada").exit_code == 0
+    assert isinstance(run("--once").exception, ArgumentValueError)
     # Files lie beside the config, wherever the command is called from.
     config.write_text(text.replace("task: task", "task: {model: embedded, file: task.gguf}"))
     (tmp_path / "task.gguf").touch()

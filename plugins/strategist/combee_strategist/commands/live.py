@@ -55,7 +55,8 @@ def live(  # noqa: PLR0913 - each has a default
         registry: sqlite:///mlflow.db
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     with ExitStack() as stack:
-        process = _open(name, config, stack)
+        speaks = not (approve is None and reject is None and remove is None)
+        process = _open(name, config, stack, speaks)
         stack.callback(process.close)
         if approve is not None:
             process.approve(approve, who=who, why=why)
@@ -63,7 +64,7 @@ def live(  # noqa: PLR0913 - each has a default
             process.reject(reject, who=who, why=why)
         if remove is not None:
             process.remove(remove, who=who, why=why)
-        if not (approve is None and reject is None and remove is None):
+        if speaks:
             typer.echo("Recorded. The learner acts on it at its next look.")
             return
         stop = threading.Event()
@@ -83,7 +84,7 @@ def live(  # noqa: PLR0913 - each has a default
         typer.echo(f"{plain(name)}: {len(process.decisions())} decisions.")
 
 
-def _open(name: str, config: Path, stack: ExitStack) -> Live:
+def _open(name: str, config: Path, stack: ExitStack, speaks: bool) -> Live:
     import dspy
     from pydantic import Field, TypeAdapter, ValidationError
 
@@ -129,6 +130,8 @@ def _open(name: str, config: Path, stack: ExitStack) -> Live:
 
     def lm(place: str, settings: LMConfig) -> Any:
         settings = locate(settings, folder)
+        if speaks:  # no LM is asked, so whoever reviews needs no key
+            settings = settings.model_copy(update={"api_key_env": None})
         check_lm(place, settings, simulated=False)
         return make_lm(settings, [], 0, stack)
 
