@@ -57,13 +57,16 @@ class Proving:
             # At hand, so it is free.
             self._draws = await self.pool.validate(last.candidate, rows, last.step)
             await self._validate(newest, basis)
-            await self._serve_exceptions()
-            await self._mend_rows()
-            if not self._is_limited:
-                self._trials.left = _ARRANGEMENTS * self.pool.size
-            await self._rearrange()
+            await self._test_lines()
         except BudgetReached:
             return  # what passed by then is in the pool
+
+    async def _test_lines(self) -> None:
+        await self._serve_exceptions()
+        await self._mend_rows()
+        if not self._is_limited:
+            self._trials.left = _ARRANGEMENTS * self.pool.size
+        await self._rearrange()
 
     @property
     def _tested(self) -> Validated:

@@ -22,9 +22,9 @@ async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
     return ()
 
 
-def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
+def _spare_nothing(limit: int | None, validation: int, draws: int, *, judged: bool) -> int:
     """Set a validation of the newest text aside, which is no test of its lines."""
-    return spare(limit, validation, judged=judged) and validation
+    return spare(limit, validation, draws, judged=judged) and validation
 
 
 def _return_newest(members: Sequence[Member]) -> tuple[Member, str]:
