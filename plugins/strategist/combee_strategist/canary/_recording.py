@@ -255,8 +255,8 @@ class Recorder:
                 window.scores.append(score)
             self.write(pair.request, answer, pair.inputs)
         if scorer is self._judge and self.keeping.every:
-            at = self.keeping.clock()
-            self.keep_label(RequestLabelled(pair.request, at, *scores[0], by="judge"))
+            at, (score, comment) = self.keeping.clock(), scores[0]
+            self.keep_label(RequestLabelled(pair.request, at, score, comment, by="judge"))
         if usage:
             key = f"score/{pair.request}/{next(self._number)}"
             self._log.put(
