@@ -131,9 +131,14 @@ def spare(limit: int | None, validation: int, draws: int = 1, *, judged: bool) -
         return 0
     if limit < _SMALL_BUDGET * validation:
         return validation
-    if limit >= _LARGE_BUDGET * validation:
+    if is_large(limit, validation):
         return _VALIDATIONS * validation
     return validation if judged else min(validation + _SEARCHED * draws, limit // _SHARE)
+
+
+def is_large(limit: int | None, validation: int) -> bool:
+    """Return whether a budget in rollouts has room for many validations."""
+    return limit is None or limit >= _LARGE_BUDGET * validation
 
 
 def compare(

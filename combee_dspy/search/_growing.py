@@ -11,7 +11,7 @@ from combee_dspy.lessons import Book
 from combee_dspy.search._blame import BLAMED, Edits, blame
 from combee_dspy.search._books import Books, ServedBooks
 from combee_dspy.search._candidates import Candidate, Member, Scores, paired
-from combee_dspy.search._choices import choose_version, spare
+from combee_dspy.search._choices import choose_version, is_large, spare
 from combee_dspy.search._effects import silence
 from combee_dspy.search._keeper import Keeper, Learned, Parent, UpdatePlan
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
@@ -33,9 +33,9 @@ class Growing(Keeper):
     1 − staleness. Where a version is clearly worse than the best, and no line is to blame, the next
     text is made from the best version instead. Lines that the book serves come back with it.
 
-    A run that limits rollouts sets some aside and tests its lines after the last update. Any other
-    run tests them as it goes: where validation rows are lost, the new lines are searched for those
-    to blame.
+    A run that limits rollouts sets some aside and tests its lines after the last update. One that
+    has room for many validations tests them as it goes, too: where validation rows are lost, the
+    new lines are searched for those to blame.
     """
 
     pool: CandidatePool
@@ -53,17 +53,20 @@ class Growing(Keeper):
         self._best: tuple[Candidate, Scores] = seed, {}  # without scores until one is compared
         self._is_spoiled = False  # the last version, by something that is no line
         self._renewed = 0  # the first version that was made from the best since then
+        self._blames = True  # whether lines are tested while the run goes on
         self._compared = 0  # versions whose tests are known
         self._rows = RowScores(settings.perfect_score)
 
-    def begin(self) -> None:
-        """Set rollouts aside for the tests that follow the last update."""
+    async def begin(self) -> None:
+        """Set rollouts aside for the last tests, and decide whether there are earlier ones.
+
+        What was decided stays with the run: a larger budget would change texts that it has paid.
+        """
         purse, pool, judged = self._effects.purse, self.pool, self.books.artifact.judges
         purse.set_aside = spare(purse.limits.rollouts, pool.size, pool.draws, judged=judged)
-
-    @property
-    def _tests_at_end(self) -> bool:
-        return self._effects.purse.limits.rollouts is not None
+        self._blames = await self._effects.decide(
+            "tests", lambda: is_large(purse.limits.rollouts, pool.size)
+        )
 
     def ended(self, error: Exception | None) -> None:
         """Cancel validations and tests that nobody waits for any more."""
@@ -77,7 +80,7 @@ class Growing(Keeper):
         rows = self.pool.beside_validation(size)
         if not self._is_due(size):
             return rows
-        return rows + self.pool.size + (0 if self._tests_at_end else BLAMED)
+        return rows + self.pool.size + (BLAMED if self._blames else 0)
 
     def _is_due(self, size: int) -> bool:
         """Return whether a text is validated after another minibatch of so many rows."""
@@ -90,7 +93,7 @@ class Growing(Keeper):
             self._due.add(plan.step)
             self._unvalidated = 0
         tested = plan.step - 1 - self._staleness
-        if not self._tests_at_end and tested >= 0:
+        if self._blames and tested >= 0:
             tests = asyncio.ensure_future(self._blame(tested))
             tests.add_done_callback(silence)
             self._versions[tested].tests = tests

@@ -110,7 +110,7 @@ class Keeper(ABC):
     proposed: bool = False
 
     @abstractmethod
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Begin, before the first rollout."""
 
     @abstractmethod

@@ -86,7 +86,7 @@ class Loop:
         Raises:
             ArgumentValueError: The budget ended in the middle of the student's validation.
         """
-        self.keeper.begin()
+        await self.keeper.begin()
         try:
             if self.task.is_serial:
                 await self.student.join()

@@ -47,7 +47,7 @@ class Pareto(Keeper):
         self._children: dict[int, Sequence[Child]] = {}  # by update, until they are checked
         self._checked: dict[int, Sequence[Checked]] = {}  # by update, until they are committed
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         self._gepa.begin_run(self._task.seed)
 
     def ended(self, error: Exception | None) -> None:

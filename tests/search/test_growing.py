@@ -178,6 +178,25 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
     assert [rule in text for rule in RULES] == [True, False, True, True]
 
 
+@pytest.mark.parametrize(("rollouts", "is_large"), [(95, False), (96, True)])
+def test_a_budget_of_many_validations_has_lines_tested_as_it_goes(
+    rollouts: int, is_large: bool, tmp_path: Path
+) -> None:
+    def run(rollouts: int) -> str:
+        budget = Budget(rollouts=rollouts)
+        program = grow(tmp_path, *RULES, validation=6, budget=budget, reflection_minibatch_size=3)
+        return str(program.signature.instructions)
+
+    text = run(rollouts)
+    poisoned = ["Poison" in each for each in texts_by_update(tmp_path).values()]
+    assert poisoned[-1] is not is_large, "of the last update, before the tests at the end"
+    assert "Poison" not in text
+    learned = texts_by_update(tmp_path)
+    run(200)
+    after = texts_by_update(tmp_path)
+    assert {step: after[step] for step in learned} == learned, "what was paid stays as it was"
+
+
 def test_a_rule_sees_the_tests_of_committed_updates_however_long_they_take(tmp_path: Path) -> None:
     seen: dict[int, int] = {}
 
