@@ -24,11 +24,15 @@ from combee_dspy.operators import visible
 from combee_dspy.rollouts import Slots, note_classes
 from combee_dspy.settings import Settings
 from combee_dspy.stopping import Limits
+from combee_dspy.streams import derive
 from combee_dspy.traces import Recording, Selected, Selection
 
 # Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1
 # at least, since an update that has only proposed is released already.
 _TRUNK_LAG = 2
+# What a budget in rollouts pays at least: the student's validation, the last text's, and twice as
+# much to learn from. Fewer rows than eight compare nothing.
+_VALIDATIONS, _FEWEST_ROWS = 4, 8
 
 
 Split = Literal["train", "validation", "heldout"]
@@ -320,6 +324,25 @@ class Compilation:
         """
         first_round = len(self.components) - 1 if self.takes_turns else 0
         return max(step - self.settings.staleness, min(step, first_round))
+
+    def draw_validation(self, count: int | None) -> tuple[Row, ...]:
+        """Return the validation rows that candidates are compared on, in the order of their draw.
+
+        A trunk whose budget in rollouts is below four validations takes as many as it pays four
+        times: else it would buy the student's and learn next to nothing, or compare nothing.
+
+        Args:
+            count: How many an earlier part of the run has drawn; ``None`` for the first.
+        """
+        rows, limit = self.splits.validation, self.limits.rollouts
+        if count is None and limit is not None and self.is_trunk:
+            draws = self.settings.validation.draws
+            count = max(limit // (_VALIDATIONS * draws), _FEWEST_ROWS)
+        if count is None or count >= len(rows):
+            return rows
+        drawn = list(rows)
+        derive(self.settings.seed, "validation").shuffle(drawn)
+        return tuple(drawn[:count])
 
     @cached_property
     def limits(self) -> Limits:

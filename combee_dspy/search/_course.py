@@ -36,7 +36,7 @@ class _Reading:
 
 async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
     """Search, and return the program with its report attached."""
-    for text in run.task.splits.warnings:
+    for text in (*run.task.splits.warnings, *run.pool.warnings):
         run.log.emit(WarningRaised(text))
     run.log.emit(run.task.seed.proposed((), "seed"))
     run.loop.student.promise()
@@ -108,6 +108,7 @@ def _make_report(
     on_disk = settings.log_dir is not None
     warnings = [
         *splits.warnings,
+        *run.pool.warnings,
         *run.loop.judging.failures.warnings(failures),
         *(() if reading.receipt is None else reading.receipt.warnings),
         *([reading.unread] if reading.unread else []),

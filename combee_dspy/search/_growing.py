@@ -62,6 +62,7 @@ class Growing(Keeper):
 
         What was decided stays with the run: a larger budget would change texts that it has paid.
         """
+        await self._effects.decide("compared", lambda: len(self.pool.validation))
         purse, pool, judged = self._effects.purse, self.pool, self.books.artifact.judges
         purse.set_aside = spare(purse.limits.rollouts, pool.size, pool.draws, judged=judged)
         self._blames = await self._effects.decide(

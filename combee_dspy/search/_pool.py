@@ -45,7 +45,8 @@ class CandidatePool:
     """The validated candidates of a run, in the order in which they joined.
 
     Attributes:
-        validation: The validation rows.
+        all_rows: The validation rows, by their index.
+        validation: Those that candidates are compared on.
         draws: Answers that one validation averages, for each row.
         members: The candidates, the student first; none before it has joined.
     """
@@ -55,7 +56,8 @@ class CandidatePool:
     gepa: Gepa
 
     def __post_init__(self) -> None:
-        self.validation = self.task.splits.validation
+        self.all_rows = self.task.splits.validation
+        self.validation = self.task.draw_validation(self.effects.past_decision("compared"))
         self.draws = self.task.settings.validation.draws
         # Train rows that no validation runs: with a cache, the others' rollouts are bought once.
         self._unseen = sys.maxsize
@@ -74,6 +76,19 @@ class CandidatePool:
     def size(self) -> int:
         """Rollouts that one validation takes at most."""
         return len(self.validation) * self.draws
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the rows that candidates are compared on."""
+        count, whole = len(self.validation), len(self.all_rows)
+        if count == whole:
+            return ()
+        text = (
+            f"Candidates are compared on {count} of {whole} validation rows, drawn by the seed: the"
+            " budget that the run began with pays no four validations of all. Give a new run a"
+            " larger budget, or a smaller valset."
+        )
+        return (text,)
 
     def beside_validation(self, size: int) -> int:
         """Return the rollouts that ``size`` train rows take at most beside a validation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,11 +31,13 @@ class Preflight:
     """Checks a run before it costs much. Lives on the search's loop.
 
     Attributes:
+        compared: The validation rows that candidates are compared on.
         first: The training row that the search runs first, if it runs any.
     """
 
     task: Compilation
     effects: Effects
+    compared: Sequence[Row]
     first: Row | None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -106,7 +108,7 @@ class Preflight:
         if not self.task.settings.validation.probe:
             return
         effects, seed = self.effects, self.task.seed
-        rows = [(row, EffectPlace("validation", -1)) for row in self.task.splits.validation[:1]]
+        rows = [(row, EffectPlace("validation", -1)) for row in self.compared[:1]]
         if self.first is not None and effects.purse.room != 0 and not effects.purse.grants:
             # Of a limited cost the student's validation has its share first.
             rows.append((self.first, EffectPlace("train", 0)))

@@ -52,7 +52,7 @@ class Proving:
             basis: The books that it was made to show, by component.
         """
         last = self._member
-        rows = [self.pool.validation[row] for row in sorted(last.scores)]
+        rows = [self.pool.all_rows[row] for row in sorted(last.scores)]
         try:
             # At hand, so it is free.
             self._draws = await self.pool.validate(last.candidate, rows, last.step)

@@ -109,7 +109,7 @@ def make_run(task: Compilation, shared: SharedParts, log: RunLog, prints: Mappin
         note_unheld(task.splits, prints["metric"], receipts)
     else:
         reading = HeldoutReading(task.heldout, task.splits, prints, effects, receipts)
-    preflight = Preflight(task, effects, batches.first)
+    preflight = Preflight(task, effects, pool.validation, batches.first)
     return Run(task, log, effects, pool, preflight, loop, receipts, reading)
 
 

@@ -158,13 +158,13 @@ class Trials:
                 return math.nan
             self.left -= 1
             self._asked.add((text.id, index))
-        row, place = self.pool.validation[index], EffectPlace("proof", self.step)
+        row, place = self.pool.all_rows[index], EffectPlace("proof", self.step)
         rollout = await self.pool.effects.rollout(text, row, place, lane=VALIDATION)
         return rollout.score
 
     async def validate(self, text: Candidate, rows: Iterable[int]) -> Draws | None:
         """Return all draws of a text on some rows; ``None`` where too few rollouts are left."""
-        validation = [self.pool.validation[index] for index in rows]
+        validation = [self.pool.all_rows[index] for index in rows]
         cost = len(validation) * self.pool.draws
         if cost > self.left:
             return None
@@ -187,7 +187,7 @@ class Trials:
 
     def inputs(self, index: int) -> str:
         """Return the texts of a row's inputs."""
-        example = self.pool.effects.texts.example(self.pool.validation[index].example)
+        example = self.pool.effects.texts.example(self.pool.all_rows[index].example)
         return " ".join(texts_in(example.inputs().toDict()))
 
 

@@ -67,7 +67,7 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
     if not cut:
         return
     text, step = Candidate(cut["texts"]), cut["step"]
-    rows = [pool.validation[index] for index in cut["rows"]]
+    rows = [pool.all_rows[index] for index in cut["rows"]]
     draws = await pool.validate(text, rows, step)
     pool.join_part(text, (pool.members[-1].index,), step, draws)
 

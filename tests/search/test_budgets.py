@@ -79,13 +79,39 @@ def test_never_more_rollouts_than_granted(
 def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bought(
     world: World,
 ) -> None:
-    with pytest.raises(ArgumentValueError, match="which takes 12 rollouts") as caught:
-        world.compile(max_metric_calls=11)
+    with pytest.raises(ArgumentValueError, match="which takes 8 rollouts") as caught:
+        world.compile(max_metric_calls=7)
     assert "Give a larger budget, or a smaller valset" in str(caught.value)
     assert not world.asked
     with pytest.raises(ArgumentValueError, match="in the middle of the student's validation"):
         world.compile(budget=Budget(calls=5))
     assert len(world.task_lm.requests) <= 5
+
+
+def test_a_small_budget_compares_on_as_many_rows_as_it_pays_four_times(
+    world: World, tmp_path: Path
+) -> None:
+    def run(budget: int, folder: str = "run") -> tuple[Any, set[str]]:
+        report = world.compile(
+            max_metric_calls=budget,
+            validation=30,
+            log_dir=tmp_path / folder,
+            reflection_minibatch_size=3,
+        ).combee_report
+        wanted = "SELECT DISTINCT example FROM effect WHERE purpose = 'validation'"
+        return report, {row["example"] for row in rows(tmp_path / folder, wanted)}
+
+    small, compared = run(40)
+    assert len(compared) == 10
+    assert any("on 10 of 30 validation rows" in text for text in small.warnings)
+    assert small.best_score > small.seed_score, "the last text was compared, too"
+    asked = len(world.task_lm.requests)
+    large, same = run(60)
+    assert same == compared, "a run goes on with the rows that it began with"
+    assert len(world.task_lm.requests) - asked == large.rollouts - small.rollouts
+    whole, all_rows = run(120, "other")
+    assert len(all_rows) == 30
+    assert not any("validation rows" in text for text in whole.warnings)
 
 
 @pytest.mark.parametrize("auto", ["light"])

@@ -83,6 +83,7 @@ class Bench:
             Row("validation", row, dspy.Example(question=f"row {row}").with_inputs("question"), "")
             for row in range(self.rows)
         ]
+        self.all_rows = self.validation
         self.size, self.purse, self.effects = self.rows * self.draws, self, self
         self.task = SimpleNamespace(settings=SimpleNamespace(perfect_score=1.0))
         self.texts = SimpleNamespace(example=lambda example: example)
