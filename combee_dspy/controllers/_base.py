@@ -40,6 +40,7 @@ class BatchView:
             validated.
         screen: Examples of its minibatch that a child runs on at most; ``None`` for all.
         score_variance: Variance of the parents' scores so far, if any.
+        turns: Components that updates teach in turns, each update one; 1 where each teaches all.
     """
 
     update: int
@@ -57,6 +58,7 @@ class BatchView:
     children: int = 1
     screen: int | None = None
     score_variance: float | None = None
+    turns: int = 1
 
 
 class BatchController(Strategy):
@@ -133,6 +135,22 @@ def variance_bound(view: BatchView, least: int) -> Bound | None:
         f" {_STANDARD_ERROR}"
     )
     return Bound("variance", max(least, needed), reason)
+
+
+def turns_bound(view: BatchView) -> Bound | None:
+    """Bound by an equal share of the budget for each component that has had no turn yet.
+
+    A share pays the validation of its update, too; never below three examples.
+    """
+    waiting = view.turns - view.update
+    if waiting < 2 or view.remaining_rollouts is None:
+        return None
+    share = view.remaining_rollouts // waiting - view.validation_size
+    reason = (
+        f"{view.remaining_rollouts} rollouts are left for {waiting} components that no update has"
+        " taught"
+    )
+    return Bound("turns", max(share, _FEW), reason)
 
 
 def budget_bound(view: BatchView) -> Bound | None:

@@ -15,6 +15,7 @@ from combee_dspy.controllers._base import (
     capacity_bound,
     clamp,
     trainset_bound,
+    turns_bound,
     updates_bound,
     variance_bound,
 )
@@ -61,7 +62,8 @@ class PowerLaw(BatchController):
     **Bounds.** Every bound that changes the size is kept as a clamp, in this order: ``min-size``
     (the only one that raises it), ``trainset`` (N), ``epoch-updates`` (N / ``min_updates``),
     ``capacity`` (``waves`` times what runs at once), ``variance`` (the mean score known to 0.05),
-    ``budget`` and ``even``. While sizes are measured, ``variance`` does not cut.
+    ``turns`` (a share of the budget for each component that no update has taught), ``budget`` and
+    ``even``. While sizes are measured, ``variance`` does not cut.
 
     Example:
         >>> from combee_dspy.controllers import BatchView, PowerLaw
@@ -101,6 +103,7 @@ class PowerLaw(BatchController):
         bounds = (
             updates_bound(view, self.min_updates),
             capacity_bound(view, self.waves),
+            turns_bound(view),
             budget_bound(view),
         )
         largest, _ = clamp(view.trainset_size, bounds)
@@ -128,7 +131,12 @@ class PowerLaw(BatchController):
         if not largest or len(sizes) >= count or view.seen >= view.trainset_size:
             return None
         wanted = next_size(sizes, count, max(self.min_size, min(self.base, largest // 5)), largest)
-        bounds = trainset_bound(view), capacity_bound(view, self.waves), budget_bound(view)
+        bounds = (
+            trainset_bound(view),
+            capacity_bound(view, self.waves),
+            turns_bound(view),
+            budget_bound(view),
+        )
         size, clamps = clamp(wanted, bounds)
         if size in sizes:
             other = other_size(sizes, max(1, min(self.min_size, size - count + 1)), size)
@@ -154,6 +162,7 @@ class PowerLaw(BatchController):
             updates_bound(view, self.min_updates),
             capacity_bound(view, self.waves),
             variance_bound(view, self.min_size),
+            turns_bound(view),
             budget_bound(view),
         )
         size, clamps = clamp(size, bounds)

@@ -75,3 +75,14 @@ def test_what_cannot_pay_for_every_child_is_spent_on_fewer_of_them(remaining, li
     view = replace(VIEW, validation_size=24, children=2, screen=8)
     assert _base.budget_bound(view) is None, "without a budget in rollouts nothing is cut"
     assert _base.budget_bound(replace(view, remaining_rollouts=remaining)).limit == limit
+
+
+@pytest.mark.parametrize(
+    ("update", "remaining", "limit"), [(0, 105, 27), (1, 70, 27), (2, 38, None), (0, 20, 3)]
+)
+def test_components_that_no_update_has_taught_share_the_budget(update, remaining, limit):
+    view = replace(VIEW, update=update, turns=3, validation_size=8, remaining_rollouts=remaining)
+    bound = _base.turns_bound(view)
+    assert (bound and bound.limit) == limit
+    assert _base.turns_bound(replace(view, turns=1)) is None
+    assert _base.turns_bound(replace(view, remaining_rollouts=None)) is None
