@@ -140,12 +140,17 @@ def variance_bound(view: BatchView, least: int) -> Bound | None:
 def turns_bound(view: BatchView) -> Bound | None:
     """Bound by an equal share of the budget for each component that has had no turn yet.
 
-    A share pays the validation of its update, too; never below three examples.
+    A share pays the validation of its update, too. Where that leaves fewer examples than half a
+    validation, a trunk validates no such text: the shares are below that, and one validation is
+    left beside them. Never below three examples.
     """
     waiting = view.turns - view.update
     if waiting < 2 or view.remaining_rollouts is None:
         return None
-    share = view.remaining_rollouts // waiting - view.validation_size
+    remaining, validation = view.remaining_rollouts, view.validation_size
+    share = remaining // waiting - validation
+    if 2 * share < validation:
+        share = min((remaining - validation) // waiting, (validation - 1) // 2)
     reason = (
         f"{view.remaining_rollouts} rollouts are left for {waiting} components that no update has"
         " taught"

@@ -134,7 +134,7 @@ class Minibatches:
             planned=tuple(self._planned),
             score_variance=pvariance(self._scores) if self._scores else None,
             prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
-            turns=len(self.task.components) if self.task.takes_turns else 1,
+            turns=len(self.task.components) if self.task.takes_turns and self.task.is_trunk else 1,
         )
         if not self.reads_traces:
             return view

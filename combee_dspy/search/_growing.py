@@ -65,9 +65,9 @@ class Growing(Keeper):
         await self._effects.decide("compared", lambda: len(self.pool.validation))
         purse, pool, judged = self._effects.purse, self.pool, self.books.artifact.judges
         purse.set_aside = spare(purse.limits.rollouts, pool.size, pool.draws, judged=judged)
-        self._blames = await self._effects.decide(
-            "tests", lambda: is_large(purse.limits.rollouts, pool.size)
-        )
+        limit = purse.limits.rollouts
+        blames = limit is None if pool.is_of_older_code else is_large(limit, pool.size)
+        self._blames = await self._effects.decide("tests", lambda: blames)
 
     def ended(self, error: Exception | None) -> None:
         """Cancel validations and tests that nobody waits for any more."""

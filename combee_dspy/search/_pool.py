@@ -47,6 +47,7 @@ class CandidatePool:
     Attributes:
         all_rows: The validation rows, by their index.
         validation: Those that candidates are compared on.
+        is_of_older_code: Whether the run began before what a budget means was recorded.
         draws: Answers that one validation averages, for each row.
         members: The candidates, the student first; none before it has joined.
     """
@@ -57,7 +58,13 @@ class CandidatePool:
 
     def __post_init__(self) -> None:
         self.all_rows = self.task.splits.validation
-        self.validation = self.task.draw_validation(self.effects.past_decision("compared"))
+        past = self.effects.past_decision
+        drawn = past("compared")
+        # Such a run compared on all rows, and a budget in rollouts tested its lines at the end.
+        self.is_of_older_code = drawn is None and past("batch/0") is not None
+        self.validation = self.task.draw_validation(
+            len(self.all_rows) if self.is_of_older_code else drawn
+        )
         self.draws = self.task.settings.validation.draws
         # Train rows that no validation runs: with a cache, the others' rollouts are bought once.
         self._unseen = sys.maxsize

@@ -26,7 +26,9 @@ from combee_dspy.journal import Reader, RunLog
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
 from combee_dspy.search._budget import Purse
+from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._earlier import earlier_costs, lost_effects
+from combee_dspy.search._growing import Growing
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from combee_dspy.testing import ScriptedLM
 from tests.slow import slow_but
@@ -112,6 +114,27 @@ def test_a_small_budget_compares_on_as_many_rows_as_it_pays_four_times(
     whole, all_rows = run(120, "other")
     assert len(all_rows) == 30
     assert not any("validation rows" in text for text in whole.warnings)
+
+
+def test_a_run_that_recorded_no_such_decision_goes_on_as_it_began(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> Any:
+        return world.compile(max_metric_calls=100, validation=30, log_dir=tmp_path).combee_report
+
+    async def begin(growing: Growing) -> None:
+        growing._blames = False
+
+    with monkeypatch.context() as patched:  # as before these decisions were recorded
+        patched.setattr(Growing, "begin", begin)
+        patched.setattr(Compilation, "draw_validation", lambda task, _: task.splits.validation)
+        first = run()
+    asked = world.asked
+    again = run()
+    assert (again.updates, again.seed_score) == (first.updates, first.seed_score)
+    new = world.asked - asked
+    assert new <= 100 - first.rollouts, "it may test lines with what it had left, and buys no more"
+    assert not any("validation rows" in text for text in again.warnings)
 
 
 @pytest.mark.parametrize("auto", ["light"])
