@@ -156,7 +156,7 @@ def load_study_rows(cell: Cell, options: StudyOptions) -> LoadedBenchmark:
     """
     if cell.part == "labels":
         return load_labels(options.labels or Path(), cell.number, 24, 12, 28)
-    wide = cell.part == "wide"
+    wide = cell.has_many_rules
     sizes = {
         "train": 2 * cell.size if wide else 24,
         "validation": 24 if wide else 12,
@@ -188,7 +188,7 @@ def _endpoint(cell: Cell, options: StudyOptions) -> Endpoint:
         where |= {"file": file, "sha256": options.sha256, "context": options.context}
     else:
         where |= {"api_base": options.api_base, "api_key_env": options.api_key_env}
-    where["max_tokens"] = 1_500 if cell.part == "wide" else 800
+    where["max_tokens"] = 1_500 if cell.has_many_rules else 800
     name = str(options.lm)
     task, _ = model_lm(name, temperature=0.0, **where)
     # What DSPy's page on GEPA advises for the LM that reflects.

@@ -10,6 +10,7 @@ __all__ = ["PARTS", "Cell", "planned"]
 
 _SETS = range(611, 627)
 _WIDE_SETS = range(641, 644)
+_MANY_SETS = range(711, 714)
 _NEW_SETS = range(651, 659)
 _WRONG_SETS = range(671, 675)
 _MENDED_SETS = range(681, 689)
@@ -17,7 +18,7 @@ _MENDED_WRONG_SETS = range(691, 695)
 _DRAWS = range(3)
 _SIZES = (5, 10, 20, 40, 80)
 # Equal budgets of a part, in tokens of both models.
-_TOKENS = {"wide": 90_000}
+_TOKENS = {("wide", 24): 90_000, ("wide", 40): 90_000, ("many", 24): 60_000, ("many", 40): 100_000}
 _MOST = 30_000
 _FLOORS = ("floor", "ceiling")
 _BESIDE = {
@@ -49,6 +50,7 @@ PARTS = (
     "peers",
     "mended",
     "mended-wrong",
+    "many",
 )
 """Parts of the study, the most important first."""
 
@@ -77,7 +79,12 @@ class Cell:
     @property
     def tokens(self) -> int:
         """Tokens that a search may take."""
-        return _TOKENS.get(self.part, _MOST)
+        return _TOKENS.get((self.part, self.size), _MOST)
+
+    @property
+    def has_many_rules(self) -> bool:
+        """Whether rows and answers have the sizes of tasks with 24 and 40 rules."""
+        return self.part in ("wide", "many")
 
 
 def planned(part: str) -> Iterator[Cell]:
@@ -93,6 +100,10 @@ def planned(part: str) -> Iterator[Cell]:
         names = ("reference-scan", "parallel-scan", "union")
         for seed, size, method in product(range(5), _SIZES, names):
             yield Cell(part, method, size, seed)
+    elif part == "many":
+        for rules, names in product((24, 40), (("gepa", "combee", "memory"), ("playbook",))):
+            for number, method in product(_MANY_SETS, names):
+                yield Cell(part, method, rules, number)
     else:
         methods = ("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest")
         for rules, number, method in product((24, 40), _WIDE_SETS, methods):

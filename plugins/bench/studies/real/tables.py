@@ -92,6 +92,8 @@ def tables(finished: Sequence[Finished]) -> str:
         ("Beside them, on the first eight sets", _beside(finished)),
         ("24 rules", _by_method(finished, 24, "wide")),
         ("40 rules", _by_method(finished, 40, "wide")),
+        ("24 rules, learned by today's code", _by_method(finished, 24, "many")),
+        ("40 rules, learned by today's code", _by_method(finished, 40, "many")),
         ("Labels from filings", _by_method(finished, 4, "labels")),
         ("The aggregator, and `dspy.GEPA` beside it", _by_method(finished, 6, "decide", "peers")),
         ("The aggregator: a fifth of the labels wrong", _by_method(finished, 6, "wrong")),
