@@ -100,11 +100,16 @@ def planned(part: str) -> Iterator[Cell]:
         names = ("reference-scan", "parallel-scan", "union")
         for seed, size, method in product(range(5), _SIZES, names):
             yield Cell(part, method, size, seed)
-    elif part == "many":
-        for rules, names in product((24, 40), (("gepa", "combee", "memory"), ("playbook",))):
-            for number, method in product(_MANY_SETS, names):
-                yield Cell(part, method, rules, number)
     else:
-        methods = ("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest")
-        for rules, number, method in product((24, 40), _WIDE_SETS, methods):
+        yield from _planned_many_rules(part)
+
+
+def _planned_many_rules(part: str) -> Iterator[Cell]:
+    if part == "many":
+        numbers, passes = _MANY_SETS, (("gepa", "combee", "memory"), ("playbook",))
+    else:
+        wide = ("gepa", "combee", "memory", "playbook", *_FLOORS, "nearest")
+        numbers, passes = _WIDE_SETS, (wide,)
+    for rules, names in product((24, 40), passes):
+        for number, method in product(numbers, names):
             yield Cell(part, method, rules, number)
