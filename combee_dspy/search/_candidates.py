@@ -32,7 +32,7 @@ from combee_dspy.traces import Recording, Selected, Selection
 _TRUNK_LAG = 2
 # What a budget in rollouts pays at least: the student's validation, the last text's, and twice as
 # much to learn from. Fewer rows than eight compare nothing.
-_VALIDATIONS, _FEWEST_ROWS = 4, 8
+LEAST_VALIDATIONS, _FEWEST_ROWS = 4, 8
 
 
 Split = Literal["train", "validation", "heldout"]
@@ -337,7 +337,7 @@ class Compilation:
         rows, limit = self.splits.validation, self.limits.rollouts
         if count is None and limit is not None and self.is_trunk:
             draws = self.settings.validation.draws
-            count = max(limit // (_VALIDATIONS * draws), _FEWEST_ROWS)
+            count = max(limit // (LEAST_VALIDATIONS * draws), _FEWEST_ROWS)
         if count is None or count >= len(rows):
             return rows
         drawn = list(rows)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from combee_dspy.evaluation import sign_test
 from combee_dspy.lessons import certainty
-from combee_dspy.search._candidates import Member, Scores, paired
+from combee_dspy.search._candidates import LEAST_VALIDATIONS, Member, Scores, paired
 
 # A child is refused up to this p of the sign test: with 8 examples 2 losses alone, or 4 and one
 # win.
@@ -109,10 +109,9 @@ def _rank(member: Member) -> tuple[float, int]:
 
 # Validations that the tests may take where the budget has room for 16. Where it has room for 6, one
 # validation and rollouts to search failing rows, at most a quarter of the budget. Where it has room
-# for 4, one validation: of the last text, which holds all that was learned.
+# for LEAST_VALIDATIONS, one validation: of the last text, which holds all that was learned.
 _VALIDATIONS, _LARGE_BUDGET = 4, 16
 _SMALL_BUDGET, _SEARCHED, _SHARE = 6, 32, 4
-_LEAST_BUDGET = 4
 # How likely a change may be no better than none: as likely as after one row better and none worse.
 _CHANCE = 0.25
 
@@ -127,7 +126,7 @@ def spare(limit: int | None, validation: int, draws: int = 1, *, judged: bool) -
         judged: Whether reflections judge the lines already: a small budget then buys rows to learn
             from.
     """
-    if limit is None or limit < _LEAST_BUDGET * validation:
+    if limit is None or limit < LEAST_VALIDATIONS * validation:
         return 0
     if limit < _SMALL_BUDGET * validation:
         return validation
