@@ -153,6 +153,11 @@ def _doubts(run: Run, calibrated: CalibrationResult | None) -> list[str]:
         doubts.append(
             f"No new text was ever proposed, so this run supports no claim: {run.loop.reason}."
         )
+    elif len(run.pool.members) == 1 and run.task.is_trunk:
+        doubts.append(
+            "No new text was validated, so nothing was compared and the student is returned:"
+            f" {run.loop.reason}. Give a larger budget, or a smaller valset."
+        )
     if calibrated is not None and not calibrated.passed:
         doubts.append(
             "The judge is not shown to agree with its reference, so this run supports no"

@@ -91,7 +91,7 @@ class CandidatePool:
         if count == whole:
             return ()
         text = (
-            f"Candidates are compared on {count} of {whole} validation rows, drawn by the seed: the"
+            f"Texts are validated on {count} of {whole} validation rows, drawn by the seed: the"
             " budget that the run began with pays no four validations of all. Give a new run a"
             " larger budget, or a smaller valset."
         )

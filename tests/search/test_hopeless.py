@@ -266,6 +266,16 @@ def test_a_budget_that_leaves_room_for_no_update_supports_no_claim() -> None:
     assert any("No new text was ever proposed" in text for text in report.warnings)
 
 
+@pytest.mark.parametrize(("budget", "compared"), [(12, False), (14, False), (16, True)])
+def test_a_budget_that_compares_no_new_text_says_so(budget: int, compared: bool) -> None:
+    report = World.made().compile(validation=24, max_metric_calls=budget).combee_report
+    (drawn,) = (text for text in report.warnings if "drawn by the seed" in text)
+    assert drawn.startswith("Texts are validated on 8 of 24 validation rows")
+    nothing = any("nothing was compared and the student is returned" in s for s in report.warnings)
+    assert nothing is not compared
+    assert compared or report.best_score == report.seed_score
+
+
 def test_by_how_much_a_budget_in_tokens_was_passed_is_warned_of() -> None:
     usage = [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)]
     (warning,) = Purse(Limits(tokens=100), [("rollout", usage)]).passed()
