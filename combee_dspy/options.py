@@ -54,8 +54,8 @@ class Search:
             down, from its last answer on. Then the run ends and loses nothing. A warning comes
             after 30 seconds. A run may go on with another patience.
         require_diagnosis: Whether more than one worker is refused before ``combee diagnose`` has
-            said go: its ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Without it,
-            a wide search warns once.
+            said go: its ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Otherwise a
+            wide search warns once where a serial search lies there that has not converged.
         reads: What a reader of a predictor gets of a rollout: ``"call"``, one of its calls, as in
             GEPA; ``"rollout"``, that call, what the program's other calls did, and the result, in
             3,000 estimated tokens. Of traces readers always get the latter. An

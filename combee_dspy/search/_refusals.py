@@ -34,26 +34,26 @@ be read.
 
 
 def check_diagnosed(settings: Settings) -> None:
-    """Warn once where no diagnosis shows that serial search has converged; refuse the search where
-    that is required.
+    """Warn once of a serial search that has not converged; refuse a wide one where it must have.
 
     The diagnosis is made again from the journal of the serial search, in ``log_dir`` with
-    ``-serial`` added; the file beside it does not count. A search with a few workers, or without a
-    ``log_dir``, is too small to warn of.
+    ``-serial`` added; the file beside it does not count. Who never searched serially has done
+    nothing to warn of, and a search with a few workers is too small for it.
 
     Raises:
         RefusedError: It is required, and serial search has not converged.
     """
     required, threads = settings.search.require_diagnosis, settings.num_threads
     wide = threads is None or threads >= _WIDE
-    if threads == 1 or not (required or (wide and settings.log_dir)):
+    searched = settings.log_dir is not None and Path(f"{settings.log_dir}-serial").is_dir()
+    if threads == 1 or not (required or (wide and searched)):
         return
     try:
         check_verdict(*_serial_verdict(settings.log_dir))
     except RefusedError as error:
         if required:
             raise
-        _note(settings.log_dir, error.reason)
+        _note(str(settings.log_dir), error.reason)
 
 
 def _serial_verdict(log_dir: str | None) -> tuple[str | None, str]:

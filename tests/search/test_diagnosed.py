@@ -22,13 +22,13 @@ def reader(folder: Path) -> SerialVerdict | None:
 def wide(world, tmp_path, monkeypatch):
     """Search wide where a diagnosis is required; one distribution reads verdicts, or none does."""
 
-    def search(installed: bool = True) -> None:
+    def search(installed: bool = True, required: bool = True) -> None:
         monkeypatch.setattr(_refusals, "extension", lambda *_: reader if installed else None)
         combee = world.combee(
             log_dir=tmp_path / "log",
             max_metric_calls=20,
             num_threads=8,
-            search=Search(require_diagnosis=True),
+            search=Search(require_diagnosis=required),
         )
         with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
             combee.compile(dspy.Predict("question -> answer"), trainset=examples(6))
@@ -54,6 +54,17 @@ def test_where_no_distribution_can_tell_nobody_knows(wide, world, tmp_path):
     with pytest.raises(RefusedError, match=r"nobody knows.*Run combee diagnose"):
         wide(installed=False)
     assert world.asked == 0
+
+
+def test_only_who_searched_serially_is_warned(wide, tmp_path, caplog):
+    (tmp_path / "log-serial" / "verdict").write_text("rising")
+    wide(required=False)
+    assert "the diagnosis is 'rising'" in caplog.text
+    (tmp_path / "log-serial" / "verdict").unlink()
+    (tmp_path / "log-serial").rmdir()
+    caplog.clear()
+    wide(required=False)
+    assert "serial search" not in caplog.text
 
 
 def test_many_workers_with_diversity_off_are_no_optimizer_at_all(world):
