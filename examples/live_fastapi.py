@@ -7,7 +7,6 @@ and ten minutes pass with each request.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import tempfile
@@ -100,8 +99,8 @@ def promotions():
     return [decision for decision in live.decisions() if decision.action == "promote"]
 
 
-# What the users want changes when they have got what they wanted before.
-for number in itertools.count(1):
+# What the users want changes when they have got what they wanted before. They go after ten weeks.
+for number in range(1, 10_001):
     if number % 25 == 1:
         wishes = WISHES[: len(promotions()) + 1]
         if len(promotions()) == len(WISHES):
