@@ -78,11 +78,14 @@ _EXAMPLES: Mapping[str, str] = {
     "StoppingRule": "combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule",
     "bool_parsing": "True or False",
     "bool_type": "True or False",
+    "callable_type": "a function",
     "finite_number": "a finite number, such as 0.5",
     "float_type": "a number, such as 0.5",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "path_type": "a path",
     "string_type": "a text",
+    "tuple_type": "a list",
 }
 
 
@@ -109,6 +112,8 @@ def argument_error(
     known = ""
     if what == "unexpected_keyword_argument":
         known = did_you_mean(str(head), names) or f"It takes {', '.join(names)}. "
+        if rest:  # the names are of what it lies in
+            known = "Correct its name, or leave it out. "
     return kind(
         prefix + ".".join(map(str, (head, *rest))),
         None if what.startswith("missing") else first["input"],
@@ -119,8 +124,8 @@ def argument_error(
 
 def _remedy(what: str, context: Mapping[str, object]) -> str:
     """Return what to give instead, by pydantic's type of error; empty where only help can tell."""
-    if what == "is_instance_of":
-        name = str(context["class"])
+    if what in ("is_instance_of", "dataclass_type"):
+        name = str(context.get("class") or context["class_name"])
         return f"Give {_EXAMPLES.get(name, f'{name}(…), or leave it out')}."
     if what == "literal_error":
         return f"Give one of {context['expected']}."

@@ -244,8 +244,14 @@ registry: {setup.uri}
         return CliRunner().invoke(app, [setup.name, str(config), *arguments])
 
     assert "propose" in run("--once").output
-    assert "next look" in run("--reject", "2", "--who", "ada").output
-    assert "ada rejected it" in run("--once").output
+    nothing = run("--approve", "9").exception
+    assert isinstance(nothing, ArgumentValueError)
+    assert "On trial: version 2" in str(nothing)
+    reason = f"because of {'much evidence ' * 20}and this"
+    assert "next look" in run("--reject", "2", "--who", "ada", "--why", reason).output
+    out = run("--once").output
+    assert "ada rejected it" in " ".join(out.split())
+    assert "and this" in " ".join(out.split())
     assert run("--once").output.splitlines() == [f"{setup.name}: 4 decisions."]
     text = config.read_text()
     # A judge is asked by servers: here nothing would come of it.
@@ -254,7 +260,7 @@ registry: {setup.uri}
         assert isinstance(run("--once").exception, ArgumentValueError)
     keyed = "task: {model: task, api_key_env: NO_SUCH_KEY}"
     config.write_text(text.replace("task: task", keyed))
-    assert run("--approve", "3", "--who", "ada").exit_code == 0
+    assert run("--remove", "Be rude.", "--who", "ada").exit_code == 0
     assert isinstance(run("--once").exception, ArgumentValueError)
     # Files lie beside the config, wherever the command is called from.
     config.write_text(text.replace("task: task", "task: {model: embedded, file: task.gguf}"))

@@ -14,7 +14,7 @@ from combee_dspy.journal import Reader, RunHistory
 from combee_dspy.traces import JournalTraces
 from combee_strategist.canary import RequestLabelled
 from combee_strategist.live import Live
-from plugins.strategist.tests.lives import DESK, START, metric
+from plugins.strategist.tests.lives import DESK, GOODS, START, metric
 
 
 def journals(desk):
@@ -97,6 +97,8 @@ def test_the_callers_own_trace_is_as_without(desk):
 
 def test_people_are_heard_once_from_any_process(desk):
     here = desk()
+    here.label(*GOODS)
+    here.live.tick()
     here.remake().approve(2, who="ada", why="read it")
     here.remake().remove("Be rude.", who="bob")
     first = here.live.tick()
@@ -108,7 +110,7 @@ def test_people_are_heard_once_from_any_process(desk):
     here.live.close()
     again = here.remake()
     assert again.tick() == ()
-    assert again.decisions() == first
+    assert again.decisions()[-2:] == first
     again.close()
 
 
@@ -125,8 +127,8 @@ def test_people_are_heard_once_from_any_process(desk):
 def test_a_line_of_people_that_says_nothing_is_passed_over(desk, line):
     here = desk()
     append_plain(here.live._setup.home / "people.jsonl", f"{line}\n".encode())
-    here.remake().reject(2, who="ada")
-    assert [each.action for each in here.live.tick()] == ["skip", "reject"]
+    here.remake().remove("Be rude.", who="ada")
+    assert [each.action for each in here.live.tick()] == ["skip", "remove"]
 
 
 def test_one_process_learns(desk):

@@ -30,6 +30,7 @@ from combee_strategist.canary._events import ChangedJournals, RequestLabelled, o
 from combee_strategist.canary._evidence import TrialEvidence
 from combee_strategist.canary._options import Clock, Serving
 from combee_strategist.canary._page import write_canary_page
+from combee_strategist.canary._pairs import Answer
 from combee_strategist.canary._publish import (
     LEAST_HOURS,
     propose_texts,
@@ -51,6 +52,7 @@ __all__ = [
     "CHALLENGER",
     "LEAST_HOURS",
     "PRODUCTION",
+    "Answer",
     "CanaryPlan",
     "CanaryProgram",
     "CanaryStatus",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import dspy
 
@@ -19,7 +20,7 @@ from combee_dspy.exceptions import (
     JournalError,
     JournalHeldError,
 )
-from combee_dspy.files import file_name, make_folder, open_lock
+from combee_dspy.files import make_folder, open_lock
 from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
@@ -28,9 +29,9 @@ from combee_strategist.canary import CanaryPlan, Clock, Serving, seed_production
 from combee_strategist.exceptions import RegistryError
 from combee_strategist.live._learner import LiveLearner
 from combee_strategist.live._log import DecisionReader, write_answer
-from combee_strategist.live._options import Approve, Gate, Learning, Setup, Slices
+from combee_strategist.live._options import Approve, Gate, Learning, Slices, slip_of, to_setup
 from combee_strategist.live._page import LiveCollector
-from combee_strategist.live._records import LiveDecision
+from combee_strategist.live._records import LiveDecision, open_trial
 from combee_strategist.live._serving import LiveProgram
 
 __all__ = ["Live"]
@@ -78,10 +79,10 @@ class Live:
         clock: Returns Unix time. All hours, days and budgets go by it.
 
     Raises:
-        ArgumentTypeError: ``program`` is no program, ``reflection_lm`` no LM, or a row of
+        ArgumentTypeError: An argument is no such thing: ``program`` no program, a row of
             ``trusted`` no example.
-        ArgumentValueError: A row names no inputs, ``approve`` is no rule, or ``privacy`` keeps
-            hashes alone, which teach nothing.
+        ArgumentValueError: A row names no inputs, or has a slip in a field's name; ``approve`` is
+            no rule; ``log_dir`` is a file; ``privacy`` keeps hashes alone, which teach nothing.
     """
 
     def __init__(  # noqa: PLR0913 - keywords, all but two with a default
@@ -105,37 +106,24 @@ class Live:
         privacy: Privacy | None = None,
         clock: Clock = time.time,
     ) -> None:
+        arguments = dict(locals())
+        del arguments["self"]
         if not isinstance(program, dspy.Module):
             remedy = "Give an instance of a dspy.Module."
             raise ArgumentTypeError("program", program, "is no DSPy program", remedy)
         if not isinstance(reflection_lm, dspy.BaseLM):
             raise ArgumentTypeError("reflection_lm", reflection_lm, "is no LM", "Give a dspy.LM.")
-        for index, row in enumerate(trusted):
+        setup = to_setup(arguments)
+        for index, row in enumerate(setup.trusted):
             _check_row(f"trusted[{index}]", row)
-        if approve not in get_args(Approve):
-            raise ArgumentValueError("approve", approve, "is no rule", "Give 'rules' or 'human'.")
-        if privacy is not None and privacy.texts == "hashes":
+        _check_fields(setup.trusted, setup.output_fields())
+        if setup.privacy.texts == "hashes":
             remedy = "Give Privacy(texts='redacted') or 'all'."
             raise ArgumentValueError("privacy", "hashes", "keeps nothing to learn from", remedy)
-        self._setup = Setup(
-            name,
-            program,
-            metric,
-            reflection_lm,
-            lm,
-            judge,
-            tuple(trusted),
-            slices,
-            learning or Learning(),
-            gate or Gate(),
-            plan or CanaryPlan(),
-            serving or Serving(),
-            approve,
-            Path("combee_live") / file_name(name) if log_dir is None else Path(log_dir),
-            uri,
-            privacy or Privacy(),
-            clock,
-        )
+        if not next(path for path in (setup.home, *setup.home.parents) if path.exists()).is_dir():
+            remedy = "Name a folder: it is made where it is missing."
+            raise ArgumentValueError("log_dir", str(setup.home), "is a file, or in one", remedy)
+        self._setup = setup
         self._learner: LiveLearner | None = None
         self._decisions = DecisionReader(self._setup.journal)
 
@@ -209,11 +197,21 @@ class Live:
         return self._learning().write_page()
 
     def approve(self, version: int, *, who: str | None = None, why: str = "") -> None:
-        """Say that a challenger may serve once its trial allows it; from any process."""
+        """Say that a challenger may serve once its trial allows it; from any process.
+
+        Raises:
+            ArgumentValueError: The version is not on trial.
+        """
+        self._check_trial(version)
         self._say(LiveDecision("approve", why, version=version), who)
 
     def reject(self, version: int, *, who: str | None = None, why: str = "") -> None:
-        """Say that a challenger shall not serve; from any process."""
+        """Say that a challenger shall not serve; from any process.
+
+        Raises:
+            ArgumentValueError: The version is not on trial.
+        """
+        self._check_trial(version)
         self._say(LiveDecision("reject", why, version=version), who)
 
     def remove(self, text: str, *, who: str | None = None, why: str = "") -> None:
@@ -231,6 +229,17 @@ class Live:
             self._learner = LiveLearner(self._setup)
         return self._learner
 
+    def _check_trial(self, version: int) -> None:
+        """Refuse a version about which a word would have no effect."""
+        decisions = self.decisions()
+        trial = open_trial(decisions)
+        if trial is None or trial.version != version:
+            tried = [item.version for item in decisions if item.action == "propose"]
+            so_far = ", ".join(map(str, tried)) or "none"
+            now = f"version {trial.version}" if trial else "none"
+            remedy = f"On trial: {now}. Proposed so far: {so_far}."
+            raise ArgumentValueError("version", version, "is not on trial", remedy)
+
     def _say(self, answer: LiveDecision, who: str | None) -> None:
         write_answer(self._setup.home, replace(answer, who=who or user() or "unknown"))
 
@@ -245,3 +254,15 @@ def _check_row(place: str, row: object) -> None:
     if not names:
         remedy = "Call .with_inputs('field', …) on it; in a file, give inputs."
         raise ArgumentValueError(place, row, "does not say which fields are inputs", remedy)
+
+
+def _check_fields(rows: Sequence[dspy.Example], outputs: Collection[str]) -> None:
+    """Refuse a slip of a field's name, which more rows have without it."""
+    counts = Counter(name for row in rows for name in row.keys())  # noqa: SIM118 - no mapping
+    for index, row in enumerate(rows):
+        for name in {*row.keys()}.difference(outputs):
+            usual = [other for other in counts if counts[other] > counts[name] and other not in row]
+            if meant := slip_of(name, usual):
+                problem = "is a field that other rows lack"
+                remedy = f"Did you mean {meant!r}?"
+                raise ArgumentValueError(f"trusted[{index}].{name}", row[name], problem, remedy)

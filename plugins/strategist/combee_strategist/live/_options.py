@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import dspy
-from pydantic import Field
+from pydantic import ConfigDict, Field, InstanceOf, SkipValidation, TypeAdapter, ValidationError
 
 from combee_dspy.artifacts import Instruction
+from combee_dspy.files import file_name
 from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import Metric
-from combee_dspy.strategies import parameters
+from combee_dspy.strategies import argument_error, parameters
 from combee_dspy.traces import Selection
 from combee_strategist.canary import CanaryPlan, Clock, Registry, Serving
 
 logger = logging.getLogger("combee_dspy")
 
-__all__ = ["DAY", "HOUR", "LEAST_TOKENS", "Approve", "Gate", "Learning", "Setup", "Slices"]
+__all__ = [
+    "DAY",
+    "HOUR",
+    "LEAST_TOKENS",
+    "Approve",
+    "Gate",
+    "Learning",
+    "Setup",
+    "Slices",
+    "slip_of",
+    "to_setup",
+]
 
 HOUR, DAY = 3_600.0, 86_400.0
 """Seconds."""
@@ -32,6 +45,7 @@ Approve = Literal["rules", "human"]
 Slices = Callable[[Mapping[str, object]], str]
 """Returns the slice of a request by its inputs."""
 
+_SLIP = 0.8
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -85,30 +99,37 @@ class Gate:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """What all parts of a Live share; see :class:`~combee_strategist.live.Live` for the fields.
 
-    ``home`` is the folder in which all journals lie.
+    :func:`to_setup` checks what a user gave by the annotations here.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = {"arbitrary_types_allowed": True}
+
     name: str
-    program: dspy.Module
+    program: InstanceOf[dspy.Module]
     metric: Metric
-    reflection_lm: dspy.BaseLM
-    lm: dspy.BaseLM | None
-    judge: Metric | None
-    trusted: tuple[dspy.Example, ...]
+    reflection_lm: InstanceOf[dspy.BaseLM]
+    lm: InstanceOf[dspy.BaseLM] | None = None
+    judge: Metric | None = None
+    trusted: tuple[SkipValidation[dspy.Example], ...]
     slices: Slices
-    learning: Learning
-    gate: Gate
-    plan: CanaryPlan
-    serving: Serving
+    learning: Learning = field(default_factory=Learning)
+    gate: Gate = field(default_factory=Gate)
+    plan: CanaryPlan = field(default_factory=CanaryPlan)
+    serving: Serving = field(default_factory=Serving)
     approve: Approve
-    home: Path
-    uri: str | None
-    privacy: Privacy
+    log_dir: Path | None = None
+    uri: str | None = None
+    privacy: Privacy = field(default_factory=Privacy)
     clock: Clock
+
+    @property
+    def home(self) -> Path:
+        """The folder in which all journals lie."""
+        return self.log_dir or Path("combee_live") / file_name(self.name)
 
     @property
     def requests(self) -> Path:
@@ -138,3 +159,29 @@ class Setup:
     def texts(self) -> dict[str, str]:
         """Return the texts of the untouched program."""
         return Instruction().seed(self.program)
+
+    def output_fields(self) -> frozenset[str]:
+        """Return what the program's predictors answer with."""
+        predictors = [predictor for _, predictor in self.program.named_predictors()]
+        return frozenset(name for each in predictors for name in each.signature.output_fields)
+
+
+def slip_of(name: str, names: Iterable[str]) -> str:
+    """Return of which name another is a slip of the keyboard, such as ``anser``; empty of none."""
+    return next(iter(difflib.get_close_matches(name, [*names], 1, _SLIP)), "")
+
+
+_SETUP: TypeAdapter[Setup] = TypeAdapter(Setup)
+
+
+def to_setup(arguments: Mapping[str, object]) -> Setup:
+    """Return what the arguments of a Live ask for, each checked by itself; ``None`` for a default.
+
+    Raises:
+        ArgumentTypeError: An argument has a type that cannot be used.
+        ArgumentValueError: An argument has a value that cannot be used.
+    """
+    try:
+        return _SETUP.validate_python({n: v for n, v in arguments.items() if v is not None})
+    except ValidationError as error:
+        raise argument_error("Live", [each.name for each in fields(Setup)], error) from error

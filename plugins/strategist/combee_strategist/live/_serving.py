@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import encode_rollout
-from combee_strategist.canary import CanaryProgram, RequestLabelled
-from combee_strategist.live._options import Setup
+from combee_strategist.canary import Answer, CanaryProgram, RequestLabelled
+from combee_strategist.live._options import Setup, slip_of
 
 __all__ = ["LiveProgram"]
+
+_SAID = ("score", "comment", "trusted")
 
 
 class LiveProgram(CanaryProgram):
@@ -37,6 +39,10 @@ class LiveProgram(CanaryProgram):
             uri=setup.uri,
             prometheus=prometheus,
         )
+        # Replaced as a whole, so that every thread may read it.
+        self._fields = setup.output_fields().union(*(row.labels().keys() for row in setup.trusted))
+        self._observe = self._recorder.observe
+        self._recorder.observe = self._learn_fields
 
     def feedback(
         self,
@@ -65,12 +71,15 @@ class LiveProgram(CanaryProgram):
             Whether anything was said.
 
         Raises:
+            ArgumentTypeError: The score is no number, the comment no text, or a label is no field
+                and nearly has the name of one.
             ArgumentValueError: The score is not between 0 and 1.
             JournalError: The label could not be written.
         """
-        if score is not None and not 0 <= score <= 1:
-            remedy = "Give a score from 0 to 1, or True and False for a thumb."
-            raise ArgumentValueError("score", score, "is not between 0 and 1", remedy)
+        _check_score(score)
+        if not isinstance(comment, str):
+            raise ArgumentTypeError("comment", comment, "is no text", "Say it in words.")
+        self._check_names(labels)
         if score is None and not comment and not labels:
             return False
         self._recorder.keep_label(
@@ -87,6 +96,30 @@ class LiveProgram(CanaryProgram):
         if labels and self.versions[1] is not None:
             super().feedback(request_id, **labels)
         return True
+
+    def _learn_fields(self, answer: Answer) -> None:
+        if not self._fields.issuperset(answer.prediction or ()):
+            self._fields |= frozenset(answer.prediction or ())
+        self._observe(answer)
+
+    def _check_names(self, labels: Mapping[str, Any]) -> None:
+        """Refuse a slip of a name; another name may be one that the metric alone knows."""
+        fields = self._fields
+        for name, value in labels.items():
+            meant = "" if name in fields else slip_of(name, (*fields, *_SAID))
+            if meant:
+                remedy = f"Did you mean {meant!r}? Labels are what the program answers with."
+                raise ArgumentTypeError(name, value, "is no field of an answer", remedy)
+
+
+def _check_score(score: float | None) -> None:
+    remedy = "Give a score from 0 to 1, or True and False for a thumb."
+    try:
+        is_score = score is None or 0 <= score <= 1
+    except TypeError:
+        raise ArgumentTypeError("score", score, "is no number", remedy) from None
+    if not is_score:
+        raise ArgumentValueError("score", score, "is not between 0 and 1", remedy)
 
 
 def _encoded(labels: Mapping[str, Any]) -> Mapping[str, Any]:
