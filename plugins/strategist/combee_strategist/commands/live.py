@@ -78,7 +78,10 @@ def live(  # noqa: PLR0913 - each has a default
                 decided = ()
             columns = ("action", "version", "session", "why")
             if decided:
-                show_table([{key: getattr(item, key) for key in columns} for item in decided])
+                show_table(
+                    [{key: getattr(item, key) for key in columns} for item in decided],
+                    folded=("why",),
+                )
             if once or stop.wait(seconds):
                 break
         typer.echo(f"{plain(name)}: {len(process.decisions())} decisions.")
@@ -156,6 +159,14 @@ def _open(name: str, config: Path, stack: ExitStack, speaks: bool) -> Live:
         privacy=file.privacy,
         approve=file.approve,
         log_dir=None if file.log_dir is None else folder / file.log_dir,
-        uri=file.registry,
+        uri=_located(file.registry, folder),
         **more,
     )
+
+
+def _located(uri: str | None, folder: Path) -> str | None:
+    """Return a store's address: a SQLite file's path starts from the file's folder, as others."""
+    prefix = "sqlite:///"
+    if uri is None or not uri.startswith(prefix):
+        return uri
+    return f"{prefix}{folder / uri.removeprefix(prefix)}"

@@ -68,6 +68,7 @@ class LiveLearner:
         """Do what is due; return what was decided."""
         if self._shipper is None:
             self._shipper = Shipper(self._setup, self._log, self._setup.registry())
+        self._check_store(self._shipper.registry)
         before = len(self._log.decisions)
         self._hear_people()
         self._shipper.look()
@@ -78,6 +79,17 @@ class LiveLearner:
         if decided:
             self._log.write_page()
         return decided
+
+    def _check_store(self, registry: Registry) -> None:
+        """Refuse a store without the versions that servers serve: of it all trials look ended.
+
+        Raises:
+            RegistryError: It is such a store.
+        """
+        if registry.at(PRODUCTION) is None and self._served.end():
+            store = scrub(self._setup.uri or "MLflow's own choice")
+            reason = f"nothing is in production in {store}: name the store that the servers have"
+            raise RegistryError(self._setup.name, reason)
 
     def write_page(self) -> Path:
         """Write the page; return it."""
