@@ -16,12 +16,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from combee_dspy.exceptions import NotPlainFileError
 
@@ -39,6 +39,7 @@ __all__ = [
     "open_lock",
     "read_plain",
     "replace_file",
+    "take_lock",
     "write_plain",
 ]
 
@@ -278,3 +279,18 @@ def open_lock(path: Path, *, blocking: bool = True, timeout: float = -1) -> File
     """
     check_plain(path, in_place=True)
     return FileLock(path, blocking=blocking, timeout=timeout, mode=_PRIVATE)
+
+
+def take_lock(path: Path) -> Callable[[], None] | None:
+    """Take a lock that other processes see; return what lets go of it, or ``None`` where somebody
+    has it.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+    """
+    lock = open_lock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock.release

@@ -26,11 +26,16 @@ from combee_strategist.canary._decide import (
     status,
     withdraw,
 )
-from combee_strategist.canary._events import ChangedJournals, RequestLabelled, open_journals
+from combee_strategist.canary._events import (
+    ChangedJournals,
+    LabelsAwaited,
+    RequestLabelled,
+    open_journals,
+)
 from combee_strategist.canary._evidence import TrialEvidence
 from combee_strategist.canary._options import Clock, Serving
 from combee_strategist.canary._page import write_canary_page
-from combee_strategist.canary._pairs import Answer
+from combee_strategist.canary._pairs import Answer, Pair
 from combee_strategist.canary._publish import (
     LEAST_HOURS,
     propose_texts,
@@ -58,6 +63,8 @@ __all__ = [
     "CanaryStatus",
     "ChangedJournals",
     "Clock",
+    "LabelsAwaited",
+    "Pair",
     "Registry",
     "RequestLabelled",
     "Serving",

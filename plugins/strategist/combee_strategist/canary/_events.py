@@ -15,8 +15,8 @@ from combee_dspy.events import Event, decode
 from combee_dspy.exceptions import JournalDamagedError, JournalEmptyError
 from combee_dspy.journal import JOURNAL, Effect, Reader
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts import encode_rollout
-from combee_strategist.canary._pairs import Answer
+from combee_dspy.rollouts import decode_rollout, encode_rollout
+from combee_strategist.canary._pairs import Answer, Pair, recalled
 
 __all__ = [
     "ChangedJournals",
@@ -24,6 +24,7 @@ __all__ = [
     "RequestLabelled",
     "awaited",
     "effect_of",
+    "encoded",
     "open_journals",
 ]
 
@@ -35,6 +36,20 @@ class LabelsAwaited(Event):
     kind: ClassVar[str] = "waiting"
     whole: ClassVar[str] = "rollout"
     rollout: Mapping[str, JsonValue]
+
+    def pair(self, labels: Mapping[str, Any] | None = None) -> Pair | None:
+        """Return the request with its labels, where they have come; ``None`` where it was kept in
+        another form.
+        """
+        rollout = decode_rollout(self.rollout)
+        if rollout is None or rollout.prediction is None:
+            return None
+        return recalled(rollout.example_id, rollout.prediction, labels)
+
+
+def encoded(pair: Pair) -> dict[str, Any]:
+    """Return a request as :class:`LabelsAwaited` keeps it."""
+    return encode_rollout(Rollout(pair.request, 0.0, prediction=pair.record()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Pair:
     """One sampled request: its inputs, one answer or two, and labels once they are there.
 
     ``since`` is when it came, ``challenger`` the SHA-256 of the version on trial; ``recalled``:
-    read from a journal, where its answers stand.
+    read from a journal for its labels.
     """
 
     request: str
@@ -79,8 +79,10 @@ class Pair:
         return {"inputs": self.inputs, "answers": answers, "versions": versions}
 
 
-def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any]) -> Pair:
-    """Return a request as a journal kept it, with its labels."""
+def recalled(
+    request: str, record: Mapping[str, Any], labels: Mapping[str, Any] | None = None
+) -> Pair:
+    """Return a request as a journal kept it, with its labels, where they have come."""
     answers = [
         Answer(version, "", started, 0.0, (), prediction, error, score, written=True)
         for version, started, prediction, error, score in record["answers"]
@@ -94,8 +96,8 @@ def recalled(request: str, record: Mapping[str, Any], labels: Mapping[str, Any])
         challenger,
         answers[0].started,
         complete=True,
-        labels=dict(labels),
-        recalled=True,
+        labels=None if labels is None else dict(labels),
+        recalled=labels is not None,
     )
 
 

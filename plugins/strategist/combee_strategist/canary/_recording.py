@@ -24,18 +24,18 @@ from combee_dspy.events import ShadowsCounted
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import Effect, Journal
 from combee_dspy.lms.redact import scrub
-from combee_dspy.records import CallUsage, Metric, Rollout
-from combee_dspy.rollouts import decode_rollout, encode_rollout
+from combee_dspy.records import CallUsage, Metric
 from combee_dspy.search import Texts
 from combee_strategist.canary._events import (
     LabelsAwaited,
     RequestLabelled,
     awaited,
     effect_of,
+    encoded,
     open_journals,
 )
 from combee_strategist.canary._options import Keeping
-from combee_strategist.canary._pairs import Answer, Pair, Verdicts, recalled, scores_of
+from combee_strategist.canary._pairs import Answer, Pair, Verdicts, scores_of
 from combee_strategist.canary._pool import Pool
 from combee_strategist.canary._window import Window
 
@@ -167,12 +167,9 @@ class Recorder:
                 pair.answers.append(answer)
         if answer is not None and (self.keeping.every or not waits):
             self.write(pair.request, answer, pair.inputs)
-        if answer is None or not waits:
-            return
-        if self.recalls:
-            # Labels may come to another server, or after this one has ended.
-            rollout = encode_rollout(Rollout(pair.request, 0.0, prediction=pair.record()))
-            self._log.emit(LabelsAwaited(self._texts.scrubbed(rollout)))
+        if waits and self.recalls and (answer is not None or (self.keeping.every and self._judge)):
+            # Labels may come to another server, or after this one has ended; so may the judge.
+            self._log.emit(LabelsAwaited(self._texts.scrubbed(encoded(pair))))
 
     def label(self, request: str, labels: Mapping[str, Any]) -> bool:
         """Give labels to a request that waits for them; ``False`` where none of that id does."""
@@ -195,10 +192,9 @@ class Recorder:
 
     def _recall(self, request: str, labels: Mapping[str, Any]) -> None:
         for reader in open_journals(self.keeping.folder):
-            rollouts = [decode_rollout(event.rollout) for event in awaited(reader, request)]
-            for rollout in filter(None, rollouts):
-                if rollout.prediction is not None:
-                    self.wait(recalled(request, rollout.prediction, labels))
+            for event in awaited(reader, request):
+                if (pair := event.pair(labels)) is not None:
+                    self.wait(pair)
                     return
         self.count("labels without a request")
 

@@ -63,7 +63,7 @@ class Live:
         metric: GEPA's metric: scores, from 0 to 1, an answer beside what would have been right.
         reflection_lm: Who reads what went wrong.
         lm: Who runs the gate's rows; DSPy's setting by default.
-        judge: Scores answers whose labels have not come after a day.
+        judge: Scores answers whose labels have not come after a day, of ended servers too.
         trusted: Rows with labels that the team vouches for.
         slices: Returns the slice of a request by its inputs; one slice by default.
         learning: When, and for how much a day.

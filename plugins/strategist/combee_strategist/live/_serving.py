@@ -9,6 +9,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import encode_rollout
 from combee_strategist.canary import Answer, CanaryProgram, RequestLabelled
+from combee_strategist.live._leftovers import Leftovers
 from combee_strategist.live._options import Setup, slip_of
 
 __all__ = ["LiveProgram"]
@@ -26,6 +27,8 @@ class LiveProgram(CanaryProgram):
     """
 
     def __init__(self, setup: Setup, prometheus: Any = None) -> None:
+        # Before it is polled.
+        self._leftovers = None if setup.judge is None else Leftovers(setup)
         super().__init__(
             setup.name,
             setup.program,
@@ -43,6 +46,18 @@ class LiveProgram(CanaryProgram):
         self._fields = setup.output_fields().union(*(row.labels().keys() for row in setup.trusted))
         self._observe = self._recorder.observe
         self._recorder.observe = self._learn_fields
+
+    def refresh(self) -> None:
+        """As the canary's; and take over what servers that have ended left to the judge."""
+        super().refresh()
+        for pair in self._leftovers.take() if self._leftovers else ():
+            self._recorder.wait(pair)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """As the canary's; another server takes over what is left to the judge."""
+        super().close(seconds)
+        if self._leftovers is not None:
+            self._leftovers.close()
 
     def feedback(
         self,
