@@ -395,10 +395,15 @@ class LimitChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class WarningRaised(Event):
-    """A person should know this."""
+    """A person should know this.
+
+    Attributes:
+        logged: Whether the logger has it as well, which shows it in full.
+    """
 
     kind: ClassVar[str] = "warning"
     text: str
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,8 @@ async def find_program(run: Run) -> tuple[dspy.Module, CombeeReport]:
     report = _make_report(run, chosen, calibrated, reading)
     purse = run.effects.purse
     for text in (*report.warnings, *purse.passed(), *purse.doubts()):
-        run.log.emit(WarningRaised(text))
+        if text not in run.effects.warnings:
+            run.log.emit(WarningRaised(text))
     return _build(run, chosen, report), report
 
 

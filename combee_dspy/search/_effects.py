@@ -69,6 +69,7 @@ class Effects:
         lms: LM by role; a role without one uses DSPy's own.
         decided: Returns what an earlier run decided in a place, or ``None``.
         texts: Scrubs texts before anything follows from them.
+        warnings: What people were warned of.
     """
 
     task: Compilation
@@ -84,7 +85,7 @@ class Effects:
         self.metric: Callable[..., Any] = self.task.settings.metric
         self._seconds = self.task.settings.validation.rollout_seconds
         self._under_way: dict[str, asyncio.Task[Any]] = {}
-        self._warnings: set[str] = set()
+        self.warnings: set[str] = set()
         self.buyer = Buyer(self.slots, self.log, self.purse, self.texts, self.warn)
         self._rollouts = RolloutBuyer(self.task, self.shared, self.buyer)
         self.programs = self._rollouts.programs
@@ -142,10 +143,10 @@ class Effects:
 
     def warn(self, text: str, *, step: int = -1) -> None:
         """Warn people in the log and in the journal, once."""
-        if text not in self._warnings:
-            self._warnings.add(text)
+        if text not in self.warnings:
+            self.warnings.add(text)
             logger.warning("%s", text)
-            self.emit(WarningRaised(text), step=step)
+            self.emit(WarningRaised(text, logged=True), step=step)
 
     async def call(
         self,

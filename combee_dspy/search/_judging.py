@@ -119,6 +119,9 @@ class Failures:
     effects: Effects
     options: Validation
 
+    def __post_init__(self) -> None:
+        self._warnings: dict[str, str] = {}  # by kind of effect
+
     async def check(self, step: int) -> None:
         """Warn of what fails often in updates up to ``step``.
 
@@ -146,9 +149,12 @@ class Failures:
                 kinds[failure.kind].append(failure)
         least = self.options.warn_failures
         return [
-            # Without figures, which grow: it is logged once.
-            f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
-            f"For example {worst.cause}: {worst.error}. {_advice(worst)}."
+            # What fails most may change, and whoever was warned is not warned again.
+            self._warnings.setdefault(
+                kind,
+                f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
+                f"For example {worst.cause}: {worst.error}. {_advice(worst)}.",
+            )
             for kind, failures in kinds.items()
             if sum(failure.failed for failure in failures) >= least * failures[0].of
             and (worst := max(failures, key=attrgetter("failed")))

@@ -246,7 +246,7 @@ def _plain_line(event: Event) -> Line:
             return Line(f"held-out {text}")
         case RunStopped(reason=reason):
             return Line(f"stopped: {reason}")
-        case WarningRaised(text=text):
+        case WarningRaised(text=text, logged=False):
             return Line(f"warning: {text}", warns=True)
         case ErrorRaised(where=where, error=error):
             return Line(f"error in {where}: {error}", warns=True)

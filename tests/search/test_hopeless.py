@@ -10,10 +10,11 @@ import pytest
 
 from combee_dspy import Budget, Search, Validation
 from combee_dspy.exceptions import TooManyFailuresError
-from combee_dspy.records import CallUsage
+from combee_dspy.records import CallUsage, FailureCount
 from combee_dspy.search._budget import Purse
+from combee_dspy.search._judging import Failures
 from combee_dspy.stopping import Limits
-from combee_dspy.tracking import runs
+from combee_dspy.tracking import Progress, runs
 from tests.slow import slow_but
 from tests.worlds import (
     TwoSteps,
@@ -181,12 +182,12 @@ def test_metric_errors_on_a_part_of_the_rows_are_counted_and_support_no_claim(
     world = World.made()
     options: dict[str, Any] = {"heldout": 12, "reflection_minibatch_size": 24}
     report = world.compile(
-        metric=scored_but(3, 4, 11, 15), log_dir=tmp_path, **options
+        metric=scored_but(3, 4, 11, 15), log_dir=tmp_path, tracker=(Progress(),), **options
     ).combee_report
     assert report.best_score > report.seed_score
     assert not report.supports_claims
     assert any("rollouts failed, so this run supports no claim" in text for text in report.warnings)
-    assert "train rollouts failed" in caplog.text
+    assert caplog.text.count("train rollouts failed") == 1
     failures = {failure.kind: failure for failure in report.failures}
     assert failures["train rollouts"].role == "evaluator"
     assert failures["train rollouts"].cause == "unscored"
@@ -198,6 +199,16 @@ def test_metric_errors_on_a_part_of_the_rows_are_counted_and_support_no_claim(
     unscored = "could not score this, which says nothing about the answer: KeyError"
     assert any(unscored in request.text for request in world.proposer_lm.requests)
     assert World.made().compile(metric=metric, **options).combee_report.supports_claims
+
+
+def test_what_fails_is_warned_of_once_though_another_failure_leads_later() -> None:
+    effects: Any = None  # no journal is read
+    failures = Failures(effects, Validation())
+    counts = [
+        [FailureCount("train rollouts", "task", "raised", number, 20, f"Error: {number}")]
+        for number in (5, 6)
+    ]
+    assert failures.warnings(counts[0]) == failures.warnings(counts[1])
 
 
 def test_minibatches_whose_only_failures_are_the_metrics_are_not_reflected_on(
