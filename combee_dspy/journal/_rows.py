@@ -25,7 +25,7 @@ from combee_dspy.files import check_database
 from combee_dspy.journal._checked import check_once, is_remembered
 from combee_dspy.journal._holder import Mark
 from combee_dspy.journal._integrity import SUMMED
-from combee_dspy.records import CallUsage, Cause, FailureCount, Role
+from combee_dspy.records import CallUsage, Cause, FailedCall, FailureCount, Role
 
 Identity = Mapping[str, str]
 """What a run may be resumed with: a hash or a short text by what it is of (``program``,
@@ -250,9 +250,13 @@ _ENDED = """
 SELECT step, kind, split, purpose, role, candidate, failed_in,
     CASE WHEN kind <> 'rollout' AND error IS NULL THEN
         (SELECT json_extract(value, '$.value.error') FROM main.effect WHERE id = e.id)
-        ELSE error END, count(*)
+        ELSE error END,
+    CASE WHEN key GLOB 'call/*/read/*' AND error IS NOT NULL THEN key END, count(*)
 FROM effect e WHERE +run = ? AND kind IN ('rollout', 'call', 'feedback')
-    AND id > ? AND id <= ? GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY min(id)"""
+    AND id > ? AND id <= ? GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY min(id)"""
+# The halves of a reading call have the numbers 0 and 1 below its place.
+_HALVES = """
+SELECT 1 FROM main.effect WHERE run = ? AND key BETWEEN ? || '/0/' AND ? || '/1/~' LIMIT 1"""
 
 
 _Alike = tuple[str, str, Role, Cause | None]
@@ -261,21 +265,25 @@ _Alike = tuple[str, str, Role, Cause | None]
 class Outcomes:
     """How a run's rollouts, LM calls and feedback ended. Each effect is read once.
 
+    A call that was too long and is read again in halves is left out: nothing of it is lost.
+
     Args:
         reader: Of the journal. Borrowed.
         run: The run's number.
-        after: Only effects with a larger number.
     """
 
-    def __init__(self, reader: Reader, run: int, after: int = 0) -> None:
-        self._reader, self._run, self._last = reader, run, after
+    def __init__(self, reader: Reader, run: int) -> None:
+        self._reader, self._run, self._last = reader, run, 0
         self._by_step: dict[tuple[int, _Alike], Outcome] = {}
+        self._too_long: list[tuple[str, tuple[int, _Alike], Outcome]] = []  # each with its place
 
     def upto(self, last: int = sys.maxsize, *, step: int = sys.maxsize) -> list[Outcome]:
         """Return the outcomes of effects up to a number, of updates up to ``step``."""
         self._read(min(last, self._reader.rows("SELECT coalesce(max(id), 0) FROM effect")[0][0]))
+        self._too_long = [call for call in self._too_long if not self._is_halved(call[0])]
         alike: dict[_Alike, Outcome] = {}
-        for (of_step, key), outcome in self._by_step.items():
+        lost = ((key, outcome) for _, key, outcome in self._too_long)
+        for (of_step, key), outcome in (*self._by_step.items(), *lost):
             if of_step <= step:
                 first = alike.get(key, replace(outcome, number=0))
                 alike[key] = replace(first, number=first.number + outcome.number)
@@ -284,7 +292,7 @@ class Outcomes:
     def _read(self, last: int) -> None:
         rows = self._reader.rows(_ENDED, (self._run, self._last, last))
         self._last = last
-        for step, kind, split, purpose, role, candidate, failed_in, error, number in rows:
+        for step, kind, split, purpose, role, candidate, failed_in, error, call, number in rows:
             name = f"{role} {'calls' if kind == 'call' else 'feedback'}"
             if kind == "rollout":
                 name = f"{split.replace('heldout', 'held-out')} rollouts"
@@ -293,20 +301,20 @@ class Outcomes:
             blamed: Role = "evaluator" if failed_in == "metric" else role
             cause = None if error is None else _cause_of(error, blamed, failed_in)
             key = (name, candidate, blamed, cause)
+            if call is not None and FailedCall(error).too_long:
+                place = call.rsplit("/", 2)[0]  # before role and digest
+                self._too_long.append((place, (step, key), Outcome(*key, number, error)))
+                continue
             first = self._by_step.get((step, key), Outcome(*key, 0, error))
             self._by_step[step, key] = replace(first, number=first.number + number)
 
+    def _is_halved(self, place: str) -> bool:
+        return bool(self._reader.rows(_HALVES, (self._run, place, place)))
 
-def outcomes(reader: Reader, run: int, *, after: int = 0, upto: int = sys.maxsize) -> list[Outcome]:
-    """Return how a run's rollouts, LM calls and feedback ended.
 
-    Args:
-        reader: Of the journal.
-        run: The run's number.
-        after: Only effects with a larger number.
-        upto: Only effects with at most this number.
-    """
-    return Outcomes(reader, run, after).upto(upto)
+def outcomes(reader: Reader, run: int) -> list[Outcome]:
+    """Return how a run's rollouts, LM calls and feedback ended."""
+    return Outcomes(reader, run).upto()
 
 
 def _cause_of(error: str, role: Role, failed_in: str | None) -> Cause:

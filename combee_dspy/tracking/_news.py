@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from combee_dspy.events import (
@@ -21,7 +20,7 @@ from combee_dspy.events import (
     UpdateEnded,
     WarningRaised,
 )
-from combee_dspy.journal import Outcome, Reader, RunHistory, failure_counts, outcomes
+from combee_dspy.journal import Outcomes, Reader, RunHistory, failure_counts
 from combee_dspy.tracking._costs import costs_by_role
 from combee_dspy.tracking._phases import ACTIVITY, Doing
 from combee_dspy.tracking._text import amount, dollars
@@ -79,6 +78,7 @@ class News:
         bought: Rollouts beside the held-out set, which is read beyond the budget.
         facts: The last ``batch`` with its reasons, ``lesson``, and limit of what is ``in flight``.
         gain: The held-out result in words; empty before it is read.
+        failed: What failed, counted by role and cause.
     """
 
     def __init__(self, reader: Reader, run: int, clock: Callable[[], float]) -> None:
@@ -86,11 +86,11 @@ class News:
         about = self.history.about
         self.limits, self.doing = about.limits, Doing(about.sizes)
         self.facts: dict[str, str] = {}
-        self.gain = ""
+        self.gain = self.failed = ""
         self.bought = 0
         self._clock, self._began = clock, clock()
         self._effect = self._event = self._updates = 0  # the last of each
-        self._outcomes: dict[tuple[str, str, str], Outcome] = {}
+        self._outcomes = Outcomes(reader, run)
         self._tokens: Counter[str] = Counter()  # by role
         self._dollars, self._unpriced = 0.0, 0
         self._limited: Counter[str] = Counter()  # what the limits count
@@ -123,10 +123,8 @@ class News:
             if not cost.heldout:
                 spent = {"calls": cost.calls, "tokens": cost.tokens, "dollars": cost.known_dollars}
                 self._limited.update(spent)
-        for outcome in outcomes(reader, run, after=last, upto=newest):
-            key = outcome.kind, outcome.role, str(outcome.cause)
-            before = self._outcomes.setdefault(key, replace(outcome, number=0))
-            self._outcomes[key] = replace(before, number=before.number + outcome.number)
+        failures = failure_counts(self._outcomes.upto(newest))
+        self.failed = ", ".join(map(str, failures))
         for step, activity, candidate, example, bought in reader.stream(_NEW, (run, last, newest)):
             self.bought += bought or 0
             self.doing.add_effect(step, activity, candidate, example)
@@ -230,11 +228,6 @@ class News:
         return ", ".join(
             [*tokens, *([dollars(self._dollars, self._unpriced)] if is_priced else ())]
         )
-
-    @property
-    def failed(self) -> str:
-        """What failed, counted by role and cause."""
-        return ", ".join(map(str, failure_counts(self._outcomes.values())))
 
 
 def _plain_line(event: Event) -> Line:

@@ -6,6 +6,7 @@ import dspy
 import pytest
 
 from combee_dspy import Budget, Combee, Validation
+from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.records import FailedCall
 from combee_simulator import SimulatedConfig, SimulatedService
 from tests.worlds import GATES, events, gate_metric, gate_rows, rows
@@ -48,28 +49,35 @@ def test_what_services_say_of_a_prompt_that_is_too_long(error, too_long):
     assert FailedCall(error).too_long is too_long
 
 
-def test_a_run_against_a_model_with_a_short_context_learns(tmp_path):
-    config = SimulatedConfig(time_scale=0.0, context_window=1_000)
+def learn_from_gates(folder, context_window):
+    config = SimulatedConfig(time_scale=0.0, context_window=context_window)
     with SimulatedService(config, GATES) as service, dspy.context(lm=service.lm(num_retries=0)):
         combee = Combee(
             gate_metric,
             reflection_lm=service.lm(num_retries=0),
             budget=Budget(updates=2),
-            log_dir=tmp_path,
+            log_dir=folder,
             reflection_minibatch_size=24,
             num_threads=8,
             tracker=(),
             validation=Validation(probe=False),
         )
-        program = combee.compile(
+        return combee.compile(
             dspy.Predict("question -> answer"), trainset=gate_rows(0, 48), valset=gate_rows(48, 78)
-        )
+        ).combee_report
+
+
+def test_a_run_against_a_model_with_a_short_context_learns(tmp_path):
+    report = learn_from_gates(tmp_path, 1_000)
     refused = rows(tmp_path, "SELECT error FROM effect WHERE kind = 'call' AND error IS NOT NULL")
     assert refused
     assert all("maximum context length" in row["error"] for row in refused)
     assert all(not node["failed"] for scan in events(tmp_path, "scan") for node in scan["nodes"])
-    assert program.combee_report.best_score > program.combee_report.seed_score
-    advice = [text for text in program.combee_report.warnings if "proposer calls failed" in text]
-    assert advice
-    assert all("lower the aggregator's max_call_tokens" in text for text in advice)
-    assert "Look at what the service says" not in " ".join(advice)
+    assert report.best_score > report.seed_score
+    assert not report.failures, "what was read in halves has not failed"
+    assert not any("calls failed" in text for text in report.warnings)
+
+
+def test_a_run_against_a_model_that_no_example_fits_says_what_to_change(tmp_path):
+    with pytest.raises(TooManyFailuresError, match="lower the aggregator's max_call_tokens"):
+        learn_from_gates(tmp_path, 400)

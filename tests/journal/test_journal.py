@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -596,3 +597,19 @@ def test_failures_are_counted_by_update_whenever_their_effects_came(tmp_path: Pa
 
     one, failed = ("None", 1), ("refused", 1)
     assert within(tmp_path, work) == [[one], [one], [one, failed], [one, ("refused", 2)]]
+
+
+def test_a_reading_call_that_was_too_long_has_failed_until_a_half_of_it_is_read(
+    tmp_path: Path,
+) -> None:
+    too_long = "ContextWindowExceededError: the prompt is too long"
+
+    async def work(log: RunLog) -> list[int]:
+        counted = []
+        for place, error in (("1", too_long), ("10/0", None), ("1/0", too_long), ("1/0/1", None)):
+            key = f"call/0/self/read/0/{place}/proposer/abc"
+            await log.keep(replace(effect(key, error=error), kind="call", role="proposer"))
+            counted.append(sum(failure.failed for failure in log.failures()))
+        return counted
+
+    assert within(tmp_path, work) == [1, 1, 1, 0]
