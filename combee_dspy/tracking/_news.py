@@ -40,6 +40,11 @@ _FOLLOWED: tuple[type[Event], ...] = (
 )
 _NEW = f"""SELECT step, {ACTIVITY}, candidate, example, kind = 'rollout' AND purpose <> 'heldout'
     FROM effect WHERE run = ? AND id > ? AND id <= ?"""  # noqa: S608 - a constant
+# The validation rows that a small budget draws; of other runs nothing is recorded.
+_DRAWN = (
+    "SELECT json_extract(value, '$.value') FROM main.effect WHERE run = ?"
+    " AND key = 'decision/compared'"
+)
 # The student's score, once all its validation rows are there.
 _STUDENT = (
     "SELECT candidate, avg(score) FROM effect WHERE run = ? AND purpose = 'validation' AND step < 0"
@@ -116,6 +121,8 @@ class News:
     def _add_effects(self) -> None:
         reader, run, last = self.history.reader, self.history.record.id, self._effect
         newest = reader.rows("SELECT max(id) FROM effect WHERE run = ?", (run,))[0][0] or 0
+        for (drawn,) in reader.rows(_DRAWN, (run,)):
+            self.doing.totals["validation"] = drawn
         for cost in costs_by_role(self.history, after=last, upto=newest):
             self._tokens[cost.role] += cost.tokens
             self._dollars += cost.known_dollars
@@ -132,7 +139,7 @@ class News:
 
     def _student_line(self) -> Line:
         """Return the line about the student's score; its event follows with the first update."""
-        rows = self.history.about.sizes.get("validation")
+        rows = self.doing.totals["validation"]
         scores = self.history.reader.rows(_STUDENT, (self.history.run, rows))
         return self._add_score(scores[0][0], 0, scores[0][1]) if scores else Line()
 

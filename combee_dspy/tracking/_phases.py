@@ -22,17 +22,20 @@ class Doing:
 
     Args:
         sizes: Rows by split.
+
+    Attributes:
+        totals: Rows that each phase runs a candidate on.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        self._sizes = {
+        self.totals = {
             "validation": sizes.get("validation", 0),
             "held-out": sizes.get("heldout", 0),
         }
         self._updates: dict[int, int] = {}  # size of its minibatch, by update that is under way
         self._counts: Counter[tuple[int, str]] = Counter()  # by update and activity
         # Examples, by activity and candidate.
-        self._rows = {name: defaultdict[str, set[str]](set) for name in self._sizes}
+        self._rows = {name: defaultdict[str, set[str]](set) for name in self.totals}
         self._validated: set[str] = set()
 
     def add_effect(self, step: int, activity: str | None, candidate: str, example: str) -> None:
@@ -72,4 +75,4 @@ class Doing:
         yield from (f"{name} {count}" for name, count in counts.items())
 
     def _of_total(self, split: str, rows: Collection[set[str]]) -> str:
-        return f"{split} {sum(map(len, rows))} of {len(rows) * self._sizes[split]}"
+        return f"{split} {sum(map(len, rows))} of {len(rows) * self.totals[split]}"

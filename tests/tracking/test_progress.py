@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from combee_dspy.events import BatchPlanned, CandidateValidated, UpdateEnded
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Effect, Reader, journal_file
 from combee_dspy.tracking import Progress
 from combee_dspy.tracking._news import in_words, seconds_left
 from combee_dspy.tracking._phases import Doing
@@ -111,6 +111,31 @@ def test_the_students_score_is_shown_once_its_last_row_is_there(tmp_path):
         display.follow()
         counts.append(screen.text.count("seed: validation 0.250"))
     assert counts == [0, 1, 1]
+
+
+def test_of_a_small_budget_the_rows_count_that_it_draws(tmp_path):
+    class Small(Story):
+        async def draw(self, log):
+            await log.keep(Effect("decision/compared", "decision", {"value": 3}))
+
+        async def two(self, log):
+            for row in range(2):
+                await self._roll(log, SEED, "validation", row, float(row == 0), -1)
+
+        async def third(self, log):
+            await self._roll(log, SEED, "validation", 3, 0.0, -1)
+
+    story = Small(tmp_path)
+    screen = Screen(story.write("draw"), terminal=True, now=story.clock)
+    display = screen.display()
+    story.write("two")
+    display.follow()
+    assert "validation 2 of 3" in screen.text
+    assert "seed: validation" not in screen.text
+    story.write("third")
+    display.follow()
+    assert "seed: validation 0.333" in screen.text
+    display.close()
 
 
 def test_a_student_without_a_score_makes_no_line(tmp_path):
