@@ -30,7 +30,9 @@ class Shelf:
         self._budget = budget_tokens
         self._lines = tuple(self.text.lookup)
         self._nearest = _by_both(self.text.lookup, retriever)
-        self._nearest_examples = retriever.index(self.text.examples)
+        # A line is JSON: its escapes are no words of a row.
+        rows = [" ".join(read_example(line).values()) for line in self.text.examples]
+        self._nearest_examples = retriever.index(rows)
 
     def lessons(self, inputs: Mapping[str, object]) -> list[str]:
         """Return the lessons that a call with these inputs is shown.

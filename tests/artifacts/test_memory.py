@@ -183,6 +183,16 @@ def test_worked_examples_take_no_place_of_a_lesson():
     assert len(shelf_of(text, BM25(), 400).entries(inputs)[1]) == 4
 
 
+@pytest.mark.parametrize(
+    ("row", "asked"), [("北京的天气怎么样", "北京今天冷吗"), ("Dear all,\nBells ring.", "bells?")]
+)
+def test_a_worked_example_is_found_by_the_words_of_its_row(row, asked):
+    rows = {"row": example(row, "B7", perfect=True)}
+    text = Memory(examples=True).arranged("Answer.", Book(), rows)
+    _, nearest = shelf_of(text, BM25(), 400).entries({"question": asked})
+    assert nearest == [{"question": row, "code": "B7"}]
+
+
 def test_what_does_not_fit_ends_no_lookup():
     lessons = [Taught("Boats to islands: " + "boats islands " * 40), Taught("Islands: L7.")]
     memory = Memory(budget_tokens=40)
