@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -15,9 +14,6 @@ from pydantic import Field
 from combee_dspy.memory._base import Lookup, Retriever
 from combee_dspy.strategies import parameters
 from combee_dspy.texts import normalised
-
-# Scripts that put no blank between words: each sign is a word.
-_SIGN = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 
 _Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
 """The texts that hold a word, and what it adds to the score of each."""
@@ -88,5 +84,5 @@ def _best(scores: NDArray[np.float32], most: int) -> list[int]:
     return places[np.argsort(-scores[places], kind="stable")][:most].tolist()
 
 
-def _words(text: str) -> Iterator[str]:
-    return iter(normalised(_SIGN.sub(r" \g<0> ", text)).split())
+def _words(text: str) -> list[str]:
+    return normalised(text).split()
