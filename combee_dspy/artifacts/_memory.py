@@ -16,6 +16,8 @@ from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator, arrived
 from combee_dspy.artifacts._base import Arrangement, Artifact, Trajectory
 from combee_dspy.artifacts._instruction import Instruction
+from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.json_texts import dump
 from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id, write_section
 from combee_dspy.memory import (
     BM25,
@@ -33,6 +35,7 @@ from combee_dspy.memory import (
 from combee_dspy.operators import apply_components, seed_components
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.reflections import fit_lines, is_cut
+from combee_dspy.registry import Spec
 from combee_dspy.strategies import StrategyContext, parameters
 
 _INSTRUCTION = Instruction()
@@ -67,8 +70,8 @@ class Memory(Artifact):
 
     Args:
         k: How many lessons are looked up for a call, at most; ``None`` to let validation choose.
-        retriever: Finds them: a name, a mapping from a name to parameters, or a
-            :class:`combee_dspy.memory.Retriever`.
+        retriever: Finds them: a name, ``{"name": …, "params": {…}}``, or a
+            :class:`combee_dspy.memory.Retriever`. A saved program names it, with its parameters.
         budget_tokens: Estimated tokens of all lessons that a call is shown, those that every call
             is shown included.
         examples: Whether rollouts that were right become entries too: a call is shown the ``k``
@@ -86,6 +89,14 @@ class Memory(Artifact):
     )
     budget_tokens: Annotated[int, Field(ge=16)] = 800
     examples: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            dump(Spec.of(self.retriever).to_dict())
+        except TypeError as error:
+            problem = f"cannot be saved with a program: {error}"
+            remedy = 'Name a function by its path: DSPyEmbedder("package.module:function").'
+            raise ArgumentTypeError("retriever", self.retriever, problem, remedy) from error
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return the instructions by predictor, with all that a memory holds.

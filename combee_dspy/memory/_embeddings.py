@@ -35,9 +35,9 @@ class Embeddings(Retriever):
         [1]
 
     Args:
-        embedder: A name, such as ``"sentence-transformers"`` of that plugin, a mapping from a name
-            to parameters (``{"dspy": {"model": "openai/text-embedding-3-small"}}``), or a
-            :class:`combee_dspy.diversity.Embedder`.
+        embedder: A :class:`combee_dspy.diversity.Embedder`, such as
+            ``DSPyEmbedder("openai/text-embedding-3-small")``; its name, such as
+            ``"sentence-transformers"`` of that plugin; or ``{"name": …, "params": {…}}``.
     """
 
     name: ClassVar[str] = "embeddings"

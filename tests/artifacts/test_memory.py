@@ -10,8 +10,10 @@ import pytest
 
 from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Memory
+from combee_dspy.diversity import DSPyEmbedder
+from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.lessons import Book, Taught, lesson_id
-from combee_dspy.memory import BM25, read_example, read_memory, shelf_of
+from combee_dspy.memory import BM25, Embeddings, read_example, read_memory, shelf_of
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import estimate_tokens, fit_reflections
 from combee_dspy.testing import ScriptedAsk, ScriptedLM, arriving, as_chat, context
@@ -244,3 +246,9 @@ def test_what_readers_see_of_a_memory_is_bounded():
     seen = memory.excerpt(text, [{"question": name} for name in (*names, names[-1])])
     assert estimate_tokens(seen) < 4_100 < estimate_tokens(text)
     assert f"Case {names[-1]}" in seen, "two calls were shown it"
+
+
+def test_a_retriever_that_no_file_can_name_is_refused_before_anything_is_paid():
+    with pytest.raises(ArgumentTypeError, match="by its path"):
+        Memory(retriever=Embeddings(DSPyEmbedder(lambda texts: [[1.0] for _ in texts])))
+    assert Memory(retriever=Embeddings(DSPyEmbedder("package.module:function")))
