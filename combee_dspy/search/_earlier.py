@@ -30,6 +30,7 @@ def make_purse(task: Compilation, log: RunLog, decided: Mapping[str, Any]) -> Pu
     ends as well, whatever it has cost by then. A run that a kill held up, or that was killed, was
     not ended.
     """
+    log.wait()  # the start of this part ends the part before
     with Reader(log.journal.path) as reader:
         return Purse(
             task.limits,

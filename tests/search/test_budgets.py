@@ -20,11 +20,13 @@ import pytest
 from dspy.utils.exceptions import LMServerError
 
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
-from combee_dspy.events import CostReserved
+from combee_dspy.events import CostReserved, RunStarted
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.journal import Reader, RunLog
+from combee_dspy.journal._writer import Writer
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
+from combee_dspy.search import _earlier
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._earlier import earlier_costs, lost_effects
@@ -755,6 +757,35 @@ def test_a_run_that_goes_on_holds_the_maximum_for_twice_the_timeout_of_its_lms(
     warnings = [event["text"] for event in events(tmp_path, "warning")]
     (doubt,) = [text for text in warnings if "in flight when the run was killed" in text]
     assert ("900 the maximum of what may still run" in doubt) == held
+
+
+def test_what_is_held_after_a_kill_does_not_hang_on_a_slow_disk(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise, transact, last_work = RunLog.promise, Writer._transact, _earlier._last_work
+    lost: list[float] = []
+
+    async def promise_of_the_killed(log: RunLog, event: CostReserved) -> None:
+        await promise(log, replace(event, effect="rollout/killed/at/0"))
+        monkeypatch.setattr(RunLog, "promise", promise)
+
+    def slow(writer: Writer, connection: Any, statements: Any) -> None:
+        if any(RunStarted.kind in parameters for _, parameters in statements):
+            time.sleep(0.2)
+        transact(writer, connection, statements)
+
+    def last_work_after_a_while(*arguments: Any) -> float:
+        time.sleep(0.5)
+        lost.append(last_work(*arguments))
+        return lost[-1]
+
+    monkeypatch.setattr(RunLog, "promise", promise_of_the_killed)
+    world.compile(budget=Budget(calls=30), log_dir=tmp_path)
+    ended = time.time()
+    monkeypatch.setattr(Writer, "_transact", slow)
+    monkeypatch.setattr(_earlier, "_last_work", last_work_after_a_while)
+    world.compile(budget=Budget(calls=40), log_dir=tmp_path)
+    assert lost and lost[0] <= ended, "by the part that was killed, not by the one that follows"
 
 
 def test_without_a_limit_that_can_be_held_nothing_begins(world: World) -> None:
