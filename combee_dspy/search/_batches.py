@@ -33,8 +33,7 @@ class Minibatches:
     order in which they were chosen.
 
     Attributes:
-        cost: Returns the rollouts that an update of so many training rows and children takes at
-            most.
+        cost: Returns the rollouts that an update takes at most; see :meth:`Keeper.rollouts`.
         decisions: The sizes of minibatches, and why.
         seen: Training rows drawn so far.
     """
@@ -42,7 +41,7 @@ class Minibatches:
     task: Compilation
     effects: Effects
     pool: CandidatePool
-    cost: Callable[[int, int], int]
+    cost: Callable[[int, int, int], int]
     decisions: list[BatchDecision] = field(default_factory=list, init=False)
     seen: int = field(default=0, init=False)
 
@@ -184,8 +183,7 @@ class Minibatches:
 
     def _cost(self, rows: int, children: int) -> int:
         """Return the rollouts that an update takes at most: those of traces cost nothing."""
-        rollouts = self.cost(rows, children)
-        return rollouts - self.pool.beside_validation(rows) if self.reads_traces else rollouts
+        return self.cost(rows, 0 if self.reads_traces else rows, children)
 
     def draw(self, step: int, parent: Parent, size: int) -> UpdatePlan:
         """Draw the next minibatch, and reserve the rollouts of its update.

@@ -48,6 +48,7 @@ class Growing(Keeper):
         self._staleness = settings.staleness
         self._versions: list[Version] = []  # by update
         self._basis: dict[str, Book] = {}  # the books that the newest text was made to show
+        self._next = 0  # the update whose minibatch is planned
         self._due: set[int] = set()  # updates whose text is validated
         self._unvalidated = 0  # rows of minibatches since the last of those updates
         self._best: tuple[Candidate, Scores] = seed, {}  # without scores until one is compared
@@ -76,9 +77,11 @@ class Growing(Keeper):
                 if task is not None:
                     task.cancel()
 
-    def rollouts(self, size: int, children: int) -> int:
+    def rollouts(self, size: int, run: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
-        rows = self.pool.beside_validation(size)
+        known = self._task.texts_known(self._next)
+        validated = self._text(known - 1).id == self._validated_text(known).id
+        rows = self.pool.beside_validation(run) if validated else run
         if not self._is_due(size):
             return rows
         return rows + self.pool.size + (BLAMED if self._blames else 0)
@@ -89,6 +92,7 @@ class Growing(Keeper):
 
     def sampled(self, plan: UpdatePlan) -> None:
         """Decide whether the text of an update is validated; begin the tests that it must know."""
+        self._next = plan.step + 1
         self._unvalidated += len(plan.rows)
         if self._is_due(0):
             self._due.add(plan.step)
@@ -113,6 +117,10 @@ class Growing(Keeper):
         """Return the last version before an update whose validation has begun."""
         return next((past for past in self._versions[:step][::-1] if past.validation), None)
 
+    def _validated_text(self, step: int) -> Candidate:
+        last = self._last_validated(step)
+        return last.text if last else self._task.seed
+
     def is_settled(self, last: int, size: int) -> bool:
         """Return whether all training rows were right when they ran last."""
         return self._task.settings.skip_perfect_score and self._rows.are_right(last, size)
@@ -136,8 +144,7 @@ class Growing(Keeper):
 
     def _validation(self, text: Candidate, step: int) -> asyncio.Task[Draws] | None:
         """Begin the validation of a text, where it is due and the text is new."""
-        last = self._last_validated(step)
-        if step not in self._due or text.id == (last.text if last else self._task.seed).id:
+        if step not in self._due or text.id == self._validated_text(step).id:
             return None
         validation = asyncio.ensure_future(self.pool.validate(text, self.pool.validation, step))
         validation.add_done_callback(silence)  # where the run ends first, nobody asks for it

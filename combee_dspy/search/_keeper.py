@@ -153,5 +153,11 @@ class Keeper(ABC):
         """Return the candidate that the run returns, once the last update is committed."""
 
     @abstractmethod
-    def rollouts(self, size: int, children: int) -> int:
-        """Return the rollouts that an update of so many rows and children takes at most."""
+    def rollouts(self, size: int, run: int, children: int) -> int:
+        """Return the rollouts that the next update takes at most.
+
+        Args:
+            size: Rows of its minibatch.
+            run: Those that are run; the others are recorded.
+            children: How many candidates it may make.
+        """

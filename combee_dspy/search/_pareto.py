@@ -53,11 +53,11 @@ class Pareto(Keeper):
     def ended(self, error: Exception | None) -> None:
         self._gepa.end_run(error)
 
-    def rollouts(self, size: int, children: int) -> int:
+    def rollouts(self, size: int, run: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
         rows = self.pool.beside_validation(size)
         screen = rows if size <= self._screen else min(rows, self._screen)
-        return rows + children * (screen + self.pool.size)
+        return min(rows, run) + children * (screen + self.pool.size)
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws."""

@@ -41,6 +41,7 @@ from tests.worlds import (
     code_word,
     events,
     examples,
+    gepa_metric,
     in_kind,
     metric,
     proposer_answer,
@@ -78,6 +79,28 @@ def test_never_more_rollouts_than_granted(
         )
     (bought,) = rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
     assert bought["n"] == report.rollouts == len(world.task_lm.requests) <= limit
+
+
+@pytest.mark.parametrize("staleness", slow_but((1,), [0, 1, 2]))
+@pytest.mark.parametrize("limit", [16, 27])
+def test_rows_that_learn_and_compare_pass_no_budget(limit: int, staleness: int) -> None:
+    """Without a valset, texts that are not validated run rows that no validation pays for."""
+
+    def never(gold: Any, pred: Any, *_: Any) -> Any:
+        number = re.findall(r"\d+", gold.question)[0]
+        feedback = f"Wrong. Rule: the word for number{number} is {gold.answer}"
+        return dspy.Prediction(score=0.0, feedback=feedback)
+
+    world = World.made()
+    report = world.compile(
+        metric=gepa_metric(never),
+        train=8,
+        validation=0,
+        max_metric_calls=limit,
+        reflection_minibatch_size=1,
+        search=Search(staleness=staleness),
+    ).combee_report
+    assert report.rollouts == len(world.task_lm.requests) <= limit
 
 
 def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bought(
