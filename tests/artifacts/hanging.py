@@ -24,8 +24,9 @@ def main(way):
     world = World.made(
         hang if way == "predict" else task_answer, hang if way == "learn" else proposer_answer
     )
+    # One thread, which hangs: Python aborts at its end where another is inside of pydantic.
     online = OnlinePlaybook(
-        dspy.Predict("question -> answer"), metric, reflection_lm=world.proposer_lm, num_threads=2
+        dspy.Predict("question -> answer"), metric, reflection_lm=world.proposer_lm, num_threads=1
     )
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         try:
