@@ -13,7 +13,8 @@ import pytest
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_json
 from plugins.bench.tests.obeying import obey
-from studies.real import cells, study
+from studies.real import cells, readers, study
+from studies.real.calls import alikeness
 from studies.real.cells import StudyOptions
 from studies.real.labels import TAGS, load_labels
 from studies.real.plan import PARTS, Cell, planned
@@ -128,6 +129,14 @@ def test_a_fifth_of_the_training_labels_is_wrong_and_feedback_agrees() -> None:
     assert wrong.validation.examples == clean.validation.examples
 
 
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "retention"])
+def test_each_part_of_the_plan_has_a_table(part: str) -> None:
+    cell = next(planned(part))
+    learned = cells.Learning((1.0, 0.0), {"task": 10}, 1.0, 3, 4, 40, "Answer.")
+    page = tables([cells.Finished(cell, "2026-11-26T19:46:50+00:00", "m", learned)])
+    assert f"| {cell.number} | 0.500 |" in page
+
+
 def test_unusable_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentValueError, match="no part of the study"):
         list(study.run(options(tmp_path, parts=("nothing",))))
@@ -173,3 +182,30 @@ def test_the_published_figures_are_those_of_the_committed_cells() -> None:
         assert line in page
     assert any("| `combee` | 16 | 0.518 | +0.299 (+0.189 to +0.410)" in line for line in drawn)
     assert "+0.299 (95 % over sets +0.189 to +0.410)" in page
+
+
+def test_the_pages_have_the_tables_of_the_committed_reads() -> None:
+    finished = read_cells(Path(cells.__file__).with_name("cells.jsonl"))
+    rows = [done.retained for done in finished if done.retained is not None]
+    folder = Path(__file__).parents[3] / "docs/results"
+    pages = "".join((folder / name).read_text() for name in ("information.md", "defaults.md"))
+    shares = Counter(figures(line) for line in pages.splitlines() if line.startswith("|"))
+    drawn = [line for line in readers.tables(rows) if re.search(r"\d\.\d\d", line)]
+    # The first table stands on the page in other words.
+    drawn = drawn[3:]
+    assert len(drawn) == 15 + 3 + 5
+    for line in drawn:
+        assert shares[figures(line)], line
+
+
+def figures(line: str) -> tuple[str, ...]:
+    """Return the shares of a line of a table, without what a page marks."""
+    return tuple(re.findall(r"[+−-]?\d\.\d\d", line.replace("−", "-")))
+
+
+def test_calls_of_a_cell_are_alike_or_not() -> None:
+    alike, chance = alikeness([[0.1, 0.1, 0.1], [0.9, 0.9, 0.9], [0.5, 0.5, 0.5]])
+    assert (alike, chance < 0.02) == (1.0, True)
+    alike, chance = alikeness([[0.1, 0.9], [0.9, 0.1], [0.5, 0.5]])
+    assert alike == -1.0
+    assert chance == 1.0

@@ -23,6 +23,7 @@ from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive_seed
 from combee_dspy.testing import ScriptedAsk
 from combee_simulator import CapacityModel
+from studies.real import calls
 from studies.real.tables import read_cells
 
 __all__ = ["Predicted", "deal", "fit_small", "predict", "tables"]
@@ -159,7 +160,7 @@ def tables(rows: Sequence[RetentionRow]) -> Iterator[str]:
         yield f"| `{name}` | {law.rate:.2f} | {limit:.1f} | {ends} |"
     yield ""
     heads = "facts, reader, cells; calls, a call: law, kept, together: formula"
-    heads += ", if calls were independent, kept, simulated"
+    heads += ", simulated, if calls were independent, kept"
     yield f"| {heads.replace(', ', ' | ')} |"
     yield "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for size in sorted({row.reflections for row in rows}):
@@ -169,9 +170,9 @@ def tables(rows: Sequence[RetentionRow]) -> Iterator[str]:
                 line.law,
                 line.call,
                 line.formula,
+                line.simulated,
                 line.independent,
                 line.kept,
-                line.simulated,
             )
             texts = " | ".join(f"{share:.2f}" for share in shares)
             yield f"| {size} | `{name}` | {line.cells}; {line.calls} | {texts} |"
@@ -181,6 +182,8 @@ def tables(rows: Sequence[RetentionRow]) -> Iterator[str]:
     for name in fits:
         counts = _lines([row for row in rows if row.aggregator == name])
         yield f"| `{name}` | {' | '.join(map(str, counts))} |"
+    yield ""
+    yield from calls.tables(rows, list(fits))
 
 
 if __name__ == "__main__":

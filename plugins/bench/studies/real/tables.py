@@ -97,11 +97,16 @@ def tables(finished: Sequence[Finished]) -> str:
         ("Labels from filings", _by_method(finished, 4, "labels")),
         ("The aggregator, and `dspy.GEPA` beside it", _by_method(finished, 6, "decide", "peers")),
         ("The aggregator: a fifth of the labels wrong", _by_method(finished, 6, "wrong")),
+        ("The mended scan", _by_method(finished, 6, "mended")),
+        ("The mended scan: a fifth of the labels wrong", _by_method(finished, 6, "mended-wrong")),
     ]
     parts = []
     for title, methods in sections:
         if methods:
             parts += [f"## {title}", "", *_by_number(methods), "", *_compared(methods), ""]
+    clean = _by_method(finished, 6, "sets", "parts", "decide")
+    if difference := compare(clean.get("trunk", {}), clean.get("combee", {})):
+        parts += [f"`trunk` minus `combee`, both runs with clean labels: {difference}", ""]
     if rows := [done.retained for done in finished if done.retained is not None]:
         parts += ["## Planted facts", "", *_retained(rows)]
     return "\n".join(parts)
