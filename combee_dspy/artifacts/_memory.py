@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -34,7 +35,7 @@ from combee_dspy.memory import (
 )
 from combee_dspy.operators import apply_components, seed_components
 from combee_dspy.records import Lessons, Reflection
-from combee_dspy.reflections import fit_lines, is_cut
+from combee_dspy.reflections import fit_lines, is_cut, texts_in
 from combee_dspy.registry import Spec
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -186,12 +187,13 @@ class Memory(Artifact):
         )
 
     def _worked(self, examples: Iterable[Reflection]) -> Iterator[str]:
-        """Yield the lines of what was right and is whole, each value a text."""
+        """Yield the lines of what was right and is whole, without images and other objects."""
         for example in examples:
             inputs, outputs = _inputs_of(example), example.record.get("Generated Outputs")
-            if example.perfect and inputs is not None and isinstance(outputs, Mapping):
-                values = [*inputs.values(), *outputs.values()]
-                if all(isinstance(value, str) and not is_cut(value) for value in values):
+            if not example.perfect or inputs is None or not isinstance(outputs, Mapping):
+                continue
+            if not any(map(is_cut, texts_in([inputs, outputs]))):
+                with suppress(TypeError):  # a value that JSON cannot hold
                     yield write_example(inputs, outputs)
 
     def arrangements(self, text: str, book: Book) -> Sequence[Arrangement]:

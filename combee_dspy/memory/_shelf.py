@@ -31,7 +31,7 @@ class Shelf:
         self._lines = tuple(self.text.lookup)
         self._nearest = _by_both(self.text.lookup, retriever)
         # A line is JSON: its escapes are no words of a row.
-        rows = [" ".join(read_example(line).values()) for line in self.text.examples]
+        rows = [query_of(read_example(line)) for line in self.text.examples]
         self._nearest_examples = retriever.index(rows)
 
     def lessons(self, inputs: Mapping[str, object]) -> list[str]:
@@ -45,7 +45,7 @@ class Shelf:
         nearest = self._nearest(query_of(inputs), self.text.k)
         return [*always, *fit_lines((self._lines[place] for place in nearest), left)]
 
-    def entries(self, inputs: Mapping[str, object]) -> tuple[list[str], list[dict[str, str]]]:
+    def entries(self, inputs: Mapping[str, object]) -> tuple[list[str], list[dict[str, object]]]:
         """Return the lessons that a call with these inputs is shown, and the worked examples.
 
         Examples take no room of lessons: they have a budget as large.

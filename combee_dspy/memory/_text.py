@@ -47,20 +47,23 @@ class MemoryText:
         return write_section(text, self.examples, f"Worked examples to look up, {self.k} at most:")
 
 
-def write_example(inputs: Mapping[str, str], outputs: Mapping[str, str]) -> str:
-    """Return a worked example as a line of a memory."""
+def write_example(inputs: Mapping[str, object], outputs: Mapping[str, object]) -> str:
+    """Return a worked example as a line of a memory.
+
+    Raises:
+        TypeError: A value is none that JSON holds.
+    """
     text = json.dumps({"inputs": dict(inputs), "outputs": dict(outputs)}, separators=(",", ":"))
     return text.replace("  ", " \\u0020")  # a section makes one blank of several
 
 
-def read_example(line: str) -> dict[str, str]:
+def read_example(line: str) -> dict[str, object]:
     """Return the fields of a worked example; none where the line is none."""
     try:
         parts = json.loads(line)
-        fields = {**parts["inputs"], **parts["outputs"]}
+        return {**parts["inputs"], **parts["outputs"]}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
-    return {name: str(value) for name, value in fields.items()}
 
 
 def read_memory(text: str, k: int) -> MemoryText:

@@ -195,6 +195,18 @@ def test_a_worked_example_is_found_by_the_words_of_its_row(row, asked):
     assert nearest == [{"question": row, "code": "B7"}]
 
 
+def test_a_row_of_lists_and_numbers_is_a_worked_example_and_one_with_an_object_is_none():
+    def row(tags):
+        record = {"Inputs": {"tags": tags}, "Generated Outputs": {"count": 2}}
+        return Reflection(0, record, str(tags), perfect=True)
+
+    rows = {"lists": row(["bells", "clocks"]), "object": row(dspy.History(messages=[]))}
+    text = Memory(examples=True).arranged("Answer.", Book(), rows)
+    assert len(read_memory(text, 1).examples) == 1
+    _, nearest = shelf_of(text, BM25(), 400).entries({"tags": ["clocks"]})
+    assert nearest == [{"tags": ["bells", "clocks"], "count": 2}]
+
+
 def test_what_does_not_fit_ends_no_lookup():
     lessons = [Taught("Boats to islands: " + "boats islands " * 40), Taught("Islands: L7.")]
     memory = Memory(budget_tokens=40)
