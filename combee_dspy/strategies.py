@@ -221,6 +221,8 @@ class StrategyContext:
             :meth:`combee_dspy.aggregators.Aggregator.relate`). The aggregator then relates nothing.
         longest_quote: The most words in a row that a lesson may share with an example; ``None`` for
             any number.
+        too_long: Estimated tokens of the shortest inputs that were longer than the proposer's model
+            takes, as far as this update knows; ``None`` where all fit.
         book: What was learned about the component before, as far as this update knows; may be
             empty.
         reflections: What this component's updates read so far, where lessons are related after
@@ -238,6 +240,7 @@ class StrategyContext:
     joined_later: bool = False
     related_later: bool = False
     longest_quote: int | None = None
+    too_long: int | None = None
     book: Book = field(default_factory=Book)
     reflections: tuple[Reflection, ...] = ()
 

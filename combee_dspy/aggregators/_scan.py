@@ -11,6 +11,7 @@ from combee_dspy.aggregators._dealing import data_room
 from combee_dspy.aggregators._lessons import join_lessons, parse_lessons
 from combee_dspy.events import WarningRaised
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput
+from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext
 
 
@@ -34,6 +35,10 @@ class Scan:
     def __init__(self, context: StrategyContext, max_call_tokens: int) -> None:
         self.context = context
         self.room = data_room(max_call_tokens, context.text)
+        if (too_long := context.too_long) is not None:
+            # Half of the data that did not fit; the text may have grown since.
+            data = too_long - estimate_tokens(context.text)
+            self.room = min(self.room, max(data // 2, too_long // 4))
         self.levels: list[list[Node]] = []
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -11,7 +11,8 @@ import dspy
 from combee_dspy.events import CopiesRemoved
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields
-from combee_dspy.records import Lesson, Lessons, fields_key
+from combee_dspy.records import FailedCall, Lesson, Lessons, Role, fields_key
+from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._effects import Effects
@@ -27,6 +28,9 @@ class Contexts:
     effects: Effects
     pool: CandidatePool
     books: Books
+
+    def __post_init__(self) -> None:
+        self._too_long: dict[int, int] = {}  # estimated tokens of the shortest inputs, by update
 
     @cached_property
     def copies(self) -> CopyIndex | None:
@@ -49,10 +53,12 @@ class Contexts:
         """Return what a strategy gets for one component of one update."""
         settings = self.task.settings
         needing = (operator for operator in settings.operators if operator.needs_lessons)
+        known = step - 1 - settings.staleness  # the last update whose calls have surely ended
+        too_long = (tokens for update, tokens in self._too_long.items() if update <= known)
         return StrategyContext(
             component=component,
             text=candidate.texts.get(component, ""),
-            call=partial(self.effects.call, step=step, temperature=self._temperature(step)),
+            call=partial(self._call, step, self._temperature(step)),
             emit=partial(self.effects.emit, step=step, component=component),
             update=step,
             seed=settings.seed,
@@ -62,8 +68,27 @@ class Contexts:
             # A text that grows is made once the book is related; a candidate of a front stays.
             related_later=self.task.is_trunk,
             longest_quote=None if self.copies is None else settings.guards.max_copied_words,
-            book=self.books.after(component, step - 1 - settings.staleness),
+            too_long=min(too_long, default=None),
+            book=self.books.after(component, known),
         )
+
+    async def _call(
+        self,
+        step: int,
+        temperature: float | None,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, object],
+        place: tuple[str | int, ...],
+        role: Role,
+    ) -> dspy.Prediction | FailedCall:
+        """Ask an LM, and note how long inputs were that the proposer's does not take."""
+        answer = await self.effects.call(
+            signature, inputs, place, role, step=step, temperature=temperature
+        )
+        if role == "proposer" and isinstance(answer, FailedCall) and answer.too_long:
+            tokens = estimate_record_tokens(inputs)
+            self._too_long[step] = min(tokens, self._too_long.get(step, tokens))
+        return answer
 
     def _temperature(self, step: int) -> float | None:
         schedule = self.task.settings.diversity.temperature

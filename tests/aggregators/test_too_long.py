@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 import dspy
 import pytest
+from dspy.utils.exceptions import ContextWindowExceededError
 
-from combee_dspy import Budget, Combee, Validation
+from combee_dspy import Budget, Combee, Search, Validation
+from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.records import FailedCall
 from combee_simulator import SimulatedConfig, SimulatedService
-from tests.worlds import GATES, events, gate_metric, gate_rows, rows
+from tests.worlds import (
+    GATES,
+    World,
+    events,
+    examples,
+    gate_metric,
+    gate_rows,
+    in_kind,
+    rows,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +94,43 @@ def test_a_run_against_a_model_with_a_short_context_learns(tmp_path):
 def test_a_run_against_a_model_that_no_example_fits_says_what_to_change(tmp_path):
     with pytest.raises(TooManyFailuresError, match="lower the aggregator's max_call_tokens"):
         learn_from_gates(tmp_path, 400)
+
+
+def test_later_updates_begin_with_what_fits_whatever_the_number_of_workers(tmp_path):
+    def short(request):
+        if len(request.text) > 14_000:
+            raise ContextWindowExceededError(message="the prompt is too long")
+        found = dict.fromkeys(re.findall(r"Number (\d+): word for (\w+)", request.text))
+        lessons = [
+            f"[{place}] Wrong word for {animal} in number {number}"
+            for place, (number, animal) in enumerate(found, start=1)
+        ]
+        return in_kind(request, {"lessons": lessons})
+
+    def long(row):
+        return row.copy(question=f"{'context word ' * 150}{row.question}").with_inputs("question")
+
+    def reads(workers):
+        world, folder = World.made(proposer=short), tmp_path / str(workers)
+        combee = world.combee(
+            budget=Budget(updates=4),
+            log_dir=folder,
+            num_threads=workers,
+            reflection_minibatch_size=9,
+            search=Search(staleness=1),
+            skip_perfect_score=False,
+            aggregator=ReferenceScan(levels=0),
+        )
+        with dspy.context(lm=world.task_lm):
+            combee.compile(
+                dspy.Predict("question -> answer"),
+                trainset=[long(row) for row in examples(36)],
+                valset=[long(row) for row in examples(8, 100)],
+            )
+        sql = "SELECT step, key, error FROM effect WHERE key GLOB 'call/*/read/*'"
+        return sorted(tuple(row.values()) for row in rows(folder, sql))
+
+    calls = reads(1)
+    assert reads(16) == calls
+    assert {step for step, _, _ in calls} == {0, 1, 2, 3}
+    assert {step for step, _, error in calls if error} == {0, 1}
