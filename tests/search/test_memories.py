@@ -171,6 +171,10 @@ def test_the_report_finds_the_lessons_of_a_memory_in_its_text(tmp_path: Path) ->
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     book = page.split('id="book"')[1].split("</table>")[0]
     assert "not in the chosen text" not in book
+    answers = page.split('id="answers"')[1].split("</section>")[0].split("<details")[1:]
+    for answer in answers:
+        lesson = f"the word for {animal_of(answer)} is"
+        assert (lesson in book) == (lesson in answer.partition("lessons shown")[2])
 
 
 def test_validation_chooses_how_many_are_looked_up(tmp_path: Path) -> None:

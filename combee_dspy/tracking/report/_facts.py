@@ -22,6 +22,7 @@ from combee_dspy.tracking._queries import facts_of, suspicious_in
 from combee_dspy.tracking._runs import RunFigures, figures_of
 from combee_dspy.tracking._spending import read_spending
 from combee_dspy.tracking.report._lessons import lesson_facts, line_facts
+from combee_dspy.tracking.report._lookups import lessons_shown
 from combee_dspy.tracking.report._rollouts import answers_of, flips_of, table_of_rollouts
 from combee_dspy.tracking.report._search import (
     candidate_facts,
@@ -111,11 +112,13 @@ def _chosen_facts(
         names = ("answers", "learned", "suspicious")
         return {"lessons": lessons, "chosen": None, "diffs": {}, **dict.fromkeys(names, ())}
     student = candidates[0]
+    answers = answers_of(history, student.candidate, stand_ins(candidates, chosen))
+    lessons_of = lessons_shown(history, chosen.texts, [answer["id"] for answer in answers])
     return {
         "lessons": lessons,
         "chosen": chosen,
         "diffs": compare_texts(student.texts, chosen.texts),
-        "answers": answers_of(history, student.candidate, stand_ins(candidates, chosen)),
+        "answers": [{**answer, "lessons": lessons_of.get(answer["id"], ())} for answer in answers],
         "learned": line_facts(history, chosen, candidates, scans),
         "suspicious": suspicious_in(history.reader, chosen, candidates),
     }
