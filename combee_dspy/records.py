@@ -322,6 +322,11 @@ class FailedCall:
         """
         return _TOO_LONG.match(self.error) is not None
 
+    @property
+    def unparsed(self) -> bool:
+        """Whether an answer came that the adapter could not read."""
+        return self.error.startswith("AdapterParseError: ")
+
 
 Cause = Literal["unparsed", "raised", "unscored", "refused", "timed out"]
 """Why a rollout or an LM call failed: its answer did not parse, it raised, the metric raised, or

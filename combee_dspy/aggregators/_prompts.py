@@ -142,12 +142,14 @@ class AddLessons(dspy.Signature):
 
 class AddCitedLessons(AddLessons):
     __doc__ = f"""{AddLessons.__doc__}
-    Begin each line with the numbers of all examples that teach it, in square brackets, as in \
-"[2, 5] …".
+    End each line with the numbers of all examples that teach it, in square brackets, as in \
+"… [2, 5]".
     """
 
+    # Small models that are to begin with numbers write these, and then no lesson.
     lessons: list[str] = dspy.OutputField(
-        desc="Numbers of examples in brackets, then the line to add as it stands."
+        desc="Lines to add as they stand, each with the numbers of its examples in brackets at its"
+        " end."
     )
 
 

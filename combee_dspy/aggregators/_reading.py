@@ -29,8 +29,6 @@ from combee_dspy.reflections import estimate_record_tokens, fit_reflections, ren
 _SHARE = 4
 # How often a call is read again in halves: a quarter of it is the least that is read so.
 _HALVINGS = 2
-# The place of the call that asks again for no citations, beside those of the halves, 0 and 1.
-_PLAIN = 2
 # Long reflections, or refused lessons, that one event names.
 _NAMED = 5
 
@@ -45,8 +43,8 @@ class ShardReader:
         scan: Gets level 1.
         signature: What a call is asked; returns ``lessons``, a list of texts.
         most_lessons: The most lessons that one call may return.
-        citing: What a call is asked first, where examples carry numbers and each lesson begins with
-            those that teach it. Without it, all that a call read teach each of its lessons.
+        cites: Whether it asks for citations: examples then carry numbers, and each lesson has those
+            that teach it. Without it, all that a call read teach each of its lessons.
     """
 
     def __init__(
@@ -55,14 +53,13 @@ class ShardReader:
         signature: type[dspy.Signature],
         most_lessons: int,
         *,
-        citing: type[dspy.Signature] | None = None,
+        cites: bool = False,
     ) -> None:
         self._scan, self._context = scan, scan.context
-        self._most, self._cites = most_lessons, citing is not None
-        self._signature, self._citing = signature, citing or signature
+        self._most, self._cites, self._signature = most_lessons, cites, signature
         self._limits = {"most_lessons": most_lessons}
         if scan.context.longest_quote is not None:
-            self._signature, self._citing = quoting(self._signature), quoting(self._citing)
+            self._signature = quoting(self._signature)
             self._limits["longest_quote"] = scan.context.longest_quote
         self._too_long = self._passed_over = 0
 
@@ -110,8 +107,8 @@ class ShardReader:
             )
         if self._passed_over:
             self._warn(
-                f"{self._passed_over} answers passed over nearly all examples, which were read"
-                " again: whole and without citations, then in halves"
+                f"{self._passed_over} answers passed over nearly all examples, or could not be"
+                " read: their examples were read again in halves"
             )
 
     async def _read_call(
@@ -120,27 +117,22 @@ class ShardReader:
         """Read reflections by one call, or by its halves.
 
         Halves are read where the model finds the call too long, since tokens are estimated here.
-        An answer that passes over nearly all of them is asked for again: without citations, since
-        small models write those in the place of lessons; then by halves, since they keep all of
-        what a call reads, or nothing.
+        So they are where an answer passes over nearly all of them, or cannot be read: small models
+        keep all of what a call reads, or nothing, or repeat themselves without end.
         """
-        answer = await self._ask(items, place, self._citing)
+        answer = await self._ask(items, place)
         whole = [(items, answer)]
-        if isinstance(answer, FailedCall):
+        if isinstance(answer, FailedCall) and answer.too_long:
             parts = items
-            if answer.too_long and len(items) == 1:
+            if len(items) == 1:
                 parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
-            if not answer.too_long or len(parts) < 2:
+            if len(parts) < 2:
                 return whole
             self._too_long += 1
             return await self._read_halves(parts, place, halvings)
         if not self._is_passed_over(items, answer) or halvings == 0 or len(items) < 2:
             return whole
         self._passed_over += 1
-        if halvings == _HALVINGS:
-            plain = await self._ask(items, (*place, _PLAIN), self._signature)
-            if not isinstance(plain, FailedCall) and not self._is_passed_over(items, plain):
-                return [(items, plain)]
         halves = await self._read_halves(items, place, halvings - 1)
         return whole if all(isinstance(answer, FailedCall) for _, answer in halves) else halves
 
@@ -154,7 +146,11 @@ class ShardReader:
             if not all(item.perfect for item in part)
         )
 
-    def _is_passed_over(self, items: Sequence[Reflection], answer: dspy.Prediction) -> bool:
+    def _is_passed_over(
+        self, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall
+    ) -> bool:
+        if isinstance(answer, FailedCall):
+            return answer.unparsed
         if not self._cites:
             return False
         lessons = split_citations(parse_lessons(answer.get("lessons"))[0], items)
@@ -162,17 +158,17 @@ class ShardReader:
         return is_passed_over(items, lessons, check, self._context.text)
 
     async def _ask(
-        self, items: Sequence[Reflection], place: tuple[int, ...], signature: type[dspy.Signature]
+        self, items: Sequence[Reflection], place: tuple[int, ...]
     ) -> dspy.Prediction | FailedCall:
         records = render_records(items)
-        if self._cites and signature is self._citing:
+        if self._cites:
             records = [{NUMBER: number, **record} for number, record in enumerate(records, start=1)]
         inputs = {
             "current_instruction": self._context.text,
             "examples_with_feedback": records,
             **self._limits,
         }
-        return await self._context.ask(signature, inputs, "read", *place)
+        return await self._context.ask(self._signature, inputs, "read", *place)
 
     def _node(
         self, number: int, items: Sequence[Reflection], answer: dspy.Prediction | FailedCall

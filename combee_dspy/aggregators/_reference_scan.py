@@ -17,7 +17,7 @@ from combee_dspy.aggregators._base import arrived, together
 from combee_dspy.aggregators._citations import ends
 from combee_dspy.aggregators._comparing import read_relations
 from combee_dspy.aggregators._draft import Draft
-from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
+from combee_dspy.aggregators._prompts import RelateLessons
 from combee_dspy.aggregators._rulings import Rulings, find_opposed
 from combee_dspy.aggregators._scan import Node, Scan
 from combee_dspy.aggregators._union import Union
@@ -84,7 +84,7 @@ class ReferenceScan(Union):
         self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext
     ) -> Lessons:
         """Return the new lessons, and edits that relate them to each other and to the book."""
-        scan = await self.scanned(reflections, context, AddCitedLessons)
+        scan = await self.scanned(reflections, context, cites=True)
         if not scan.levels or context.related_later:
             return scan.result()
         (root,) = scan.top

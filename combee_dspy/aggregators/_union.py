@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, ClassVar
 
-import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._dealing import Dealt
-from combee_dspy.aggregators._prompts import AddLessons
+from combee_dspy.aggregators._prompts import AddCitedLessons, AddLessons
 from combee_dspy.aggregators._reading import ShardReader
 from combee_dspy.aggregators._scan import Scan
 from combee_dspy.records import Lessons, Reflection
@@ -76,14 +75,16 @@ class Union(Dealt):
         self,
         reflections: Sequence[Awaitable[Reflection | None]],
         context: StrategyContext,
-        citing: type[dspy.Signature] | None = None,
+        *,
+        cites: bool = False,
     ) -> Scan:
         """Return the shards as they are read, and their lists joined.
 
-        With ``citing`` readers name the examples of each lesson (see :class:`ShardReader`).
+        With ``cites`` readers name the examples of each lesson (see :class:`ShardReader`).
         """
         scan = Scan(context, self.max_call_tokens)
-        reader = ShardReader(scan, AddLessons, self.max_lessons, citing=citing)
+        signature = AddCitedLessons if cites else AddLessons
+        reader = ShardReader(scan, signature, self.max_lessons, cites=cites)
         await reader.read(reflections, self.shards(len(reflections), context))
         if scan.levels:
             scan.join(self.similarity)

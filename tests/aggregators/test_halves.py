@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from combee_dspy.aggregators import ParallelScan, ReferenceScan, Union, _citations
+from combee_dspy.aggregators._prompts import AddCitedLessons
 from combee_dspy.lessons import word_vectors
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World, facts, learner, mistakes
@@ -17,8 +18,7 @@ RULES = [f"A message about the {word} goes to the desk of {word.title()}by." for
 # Sixteen reflections are four shards of four.
 SHARDS, SHARD = 4, 4
 SCAN = ReferenceScan(copies=1, levels=0)
-# What is passed over is first read again whole, without citations.
-ALL_HALVES = [4, 4, 2, 2, 1, 1, 1, 1]
+ALL_HALVES = [4, 2, 2, 1, 1, 1, 1]
 
 
 def reflections(feedback=""):
@@ -51,7 +51,7 @@ def expected(sizes):
     return sorted(SHARDS * sizes, reverse=True)
 
 
-@pytest.mark.parametrize(("most", "sizes"), [(4, [4]), (2, [4, 4, 2, 2]), (1, ALL_HALVES)])
+@pytest.mark.parametrize(("most", "sizes"), [(4, [4]), (2, [4, 2, 2]), (1, ALL_HALVES)])
 def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(most, sizes):
     world = World(reader(most))
     lessons = world.run(SCAN, reflections())
@@ -61,26 +61,33 @@ def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(most, sizes):
     assert any("read again" in text for text in world.warnings) == (len(sizes) > 1)
 
 
-def test_a_reader_that_citing_confuses_is_asked_without():
-    def confused(name, inputs):
-        records = inputs["examples_with_feedback"]
-        if "Example" in records[0]:
-            return {"lessons": ["[1, 2, 3, 4] Answer by the rules."]}
-        return {"lessons": [each["Feedback"].removeprefix("Wrong. ") for each in records]}
+def test_readers_are_asked_to_cite_behind_a_line():
+    """Small models that were asked to begin with numbers wrote no lesson behind them."""
+    world = World(reader(4))
+    world.run(SCAN, reflections())
+    assert {call.name for call in world.calls} == {AddCitedLessons.__name__}
+    assert "End each line with the numbers" in AddCitedLessons.instructions
 
-    world = World(confused)
-    lessons = world.run(SCAN, reflections()).lessons
-    assert reads(world) == expected([4, 4])
-    assert {lesson.text: lesson.sources for lesson in lessons} == {
-        rule: (place,) for place, rule in enumerate(RULES)
-    }
+
+def test_an_answer_that_cannot_be_read_is_read_again_in_halves():
+    """Small models repeat themselves until their answer is cut."""
+
+    def endless(name, inputs):
+        if len(inputs["examples_with_feedback"]) > 2:
+            return FailedCall("AdapterParseError: the answer is no JSON")
+        return {"lessons": cited_rules(inputs)}
+
+    world = World(endless)
+    lessons = world.run(SCAN, reflections())
+    assert sorted(lesson.text for lesson in lessons.lessons) == sorted(RULES)
+    assert reads(world) == expected([4, 2, 2])
 
 
 def test_a_model_that_never_learns_is_asked_for_a_quarter_at_the_least():
     world = World(reader(0))
     lessons = world.run(SCAN, reflections() * 4)
     assert not lessons.lessons
-    assert len(world.calls) == len(SCAN.shards(64, world.context)) * (2 + 2 + 4)
+    assert len(world.calls) == len(SCAN.shards(64, world.context)) * (1 + 2 + 4)
 
 
 @pytest.mark.parametrize(
