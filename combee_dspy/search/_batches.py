@@ -92,9 +92,9 @@ class Minibatches:
         derive(self.task.settings.seed, "epoch", epoch).shuffle(order)
         return order
 
-    def size(self, step: int, decision: BatchDecision) -> int:
+    async def size(self, step: int, decision: BatchDecision) -> int:
         """Return the size of the next minibatch; 0 where the budget has no room for one."""
-        size = self._affordable(step, decision)
+        size = await self._paid(step, self._affordable(step, decision))
         if size:
             self.decisions.append(decision)
             event = BatchPlanned(size, decision.reason, decision.fit, decision.clamps)
@@ -176,6 +176,22 @@ class Minibatches:
         most = max(fewest, min(decision.size, self.left))
         size = next((rows for rows in range(most, 0, -1) if self._fits(self._cost(rows, 1))), 0)
         return 0 if step and size < fewest else size
+
+    async def _paid(self, step: int, size: int) -> int:
+        """Return how many of so many rows the limits on cost pay for; 0 where these are too few.
+
+        Costs depend on what has ended by now, and a replay may hold no limit: recorded.
+        """
+        place = f"paid/{step}"
+        past = self.effects.past_decision(place)
+        if past is not None or not (step and size and self.effects.purse.limits_cost):
+            return size if past is None else min(size, past)
+        # The first update may take what it needs: without a text nothing is validated.
+        self.effects.purse.keep_validation(self.pool.size)
+        paid = self.effects.purse.rows_paid(size)
+        if paid < min(_FEWEST, size):
+            return 0  # a larger budget may pay for it
+        return int(await self.effects.decide(place, lambda: paid, step=step))
 
     def _fits(self, rollouts: int) -> bool:
         room = self.effects.purse.room

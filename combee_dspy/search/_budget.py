@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,16 +23,13 @@ from combee_dspy.search._amounts import (
     zeros,
 )
 from combee_dspy.search._rollout_budget import RolloutBudget
+from combee_dspy.search._time_budget import BudgetReached, TimeBudget
 from combee_dspy.stopping import Limits
 
 # What an update costs, readings included, as a multiple of its rollouts.
 _READING = 2
 # Texts grow as they learn: what is in flight may cost this multiple of the dearest before it.
 _GROWTH = 2
-
-
-class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
-    """A limit leaves no room for the next effect; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class Spent:
     gpu_seconds: float | None
 
 
-class Purse(RolloutBudget):
+class Purse(RolloutBudget, TimeBudget):
     """Holds the limits of a run. Lives on the search's loop; thread-safe where a method says so.
 
     An update reserves rollouts before it begins. An effect reserves calls, tokens, dollars and
@@ -66,6 +62,8 @@ class Purse(RolloutBudget):
     - Until a kind was answered for the first time, its maximum is the dearest of any kind, and at
       most one more than have ended are in flight.
     - A call that is sent again asks first: :meth:`send_again`.
+    - What the student's validation has cost is kept back for that of the last text: validations
+      alone may take it (:meth:`keep_validation`).
     - An effect that was in flight at a kill counts with its maximum while a service may be working
       on it, and then with the mean of its kind: a kill must not eat a budget. A call whose answer
       was lost counts with that mean at once. :meth:`doubts` says by how much they may pass a limit.
@@ -85,7 +83,6 @@ class Purse(RolloutBudget):
         by_tokens: Whether a call's maximum by ``max_tokens`` matters.
         limits_cost: Whether calls, tokens, dollars or GPU-seconds are limited.
         grants: Whether an effect may have to wait, or be refused: cost or time is limited.
-        reserve: Seconds at the end that are for the held-out set.
         postponed: Whether room was refused that is held for a while for what was in flight at a
             kill: the run may go on once that is free.
     """
@@ -99,20 +96,19 @@ class Purse(RolloutBudget):
         *,
         charged: bool = True,
     ) -> None:
-        super().__init__(limits)
+        RolloutBudget.__init__(self, limits)
         held = limits if charged else Limits()
         named = [getattr(held, name) for name in COUNTED]
         self._limits = np.array([inf if limit is None else limit for limit in named])
-        self._seconds = held.seconds
+        TimeBudget.__init__(self, held.seconds, seconds)
         self.by_tokens = (held.tokens, held.dollars) != (None, None)
         self.limits_cost = bool(np.isfinite(self._limits).any())
         self.grants = self.limits_cost or self._seconds is not None
-        self.reserve = 0.0
         self.postponed = False
-        self._began = time.monotonic() - seconds
         self._kinds: defaultdict[str, KindCosts] = defaultdict(KindCosts)
         self._lost = LostCosts()
         self._booked = zeros()
+        self._kept_back = zeros()
         self._counts_gpus = False
         self._sent_again = 0  # calls that failed, were sent again, and are not booked yet
         self._lock = threading.Lock()
@@ -124,12 +120,30 @@ class Purse(RolloutBudget):
         for effect in lost:
             self._lost.add(effect)
 
-    async def reserve_cost(self, kind: str, bound: Amounts | None = None) -> Mapping[str, float]:
+    def keep_validation(self, rollouts: int) -> None:
+        """Keep back the cost of a last validation, by the mean of the rollouts so far."""
+        rollout = self._kinds["rollout"]
+        mean = rollout.total / rollout.ended if rollout.ended else zeros()
+        # Nobody knows some costs.
+        self._kept_back = rollouts * np.nan_to_num(mean)
+
+    def begin_last(self) -> None:
+        """Let the last validation and tests have all that was set aside or kept back for them.
+
+        Not where a kill holds what the run needs to go on.
+        """
+        self.set_aside, self._kept_back = 0, zeros()
+        self.exhausted = self.exhausted and self.postponed
+
+    async def reserve_cost(
+        self, kind: str, bound: Amounts | None = None, *, validates: bool = False
+    ) -> Mapping[str, float]:
         """Reserve the maximum cost of one effect, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Effects of a kind cost alike.
             bound: What one of its LM calls costs at most, where that is known.
+            validates: Whether it may take what is kept back for a validation.
 
         Returns:
             What it may cost, of what is limited.
@@ -142,21 +156,25 @@ class Purse(RolloutBudget):
                 self._kinds[kind].bound = np.maximum(self._kinds[kind].bound, bound)
         # Whoever asks first goes first: the student's validation before all else.
         async with self._turn:
-            while not self._reserved(kind):
+            while not self._reserved(kind, validates=validates):
                 if self._settled is None:
                     self._settled = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._settled)
         return self._limited(self._most(kind)) if self.limits_cost else {}
 
-    def _reserved(self, kind: str) -> bool:
+    def _reserved(self, kind: str, *, validates: bool) -> bool:
         with self._lock:
-            if self._must_wait(kind):
+            if self._must_wait(kind, zeros() if validates else self._kept_back):
                 return False
             self._kinds[kind].in_flight += 1
             return True
 
-    def _must_wait(self, kind: str) -> bool:
+    def _must_wait(self, kind: str, kept_back: Amounts) -> bool:
         """Return whether an effect must wait for one that is in flight.
+
+        Args:
+            kind: Its kind.
+            kept_back: What it may not take.
 
         Raises:
             BudgetReached: There is no room for it, whatever those in flight will cost.
@@ -165,8 +183,9 @@ class Purse(RolloutBudget):
         if not self.limits_cost:
             return False
         own, used = self._kinds[kind], self._used(self._sent_again)
-        if reason := self._refused_by(used, self._most(kind)):
+        if reason := self._refused_by(used, self._most(kind), kept_back):
             raise BudgetReached(reason)
+        used = used + kept_back
         if not any(state.in_flight for state in self._kinds.values()):
             return False
         if not own.answered and own.in_flight > own.ended:
@@ -245,14 +264,31 @@ class Purse(RolloutBudget):
         A limit that is reached with several updates in flight ends them all: what they have read is
         paid for, and no text of theirs is validated.
         """
-        rollout, used = self._kinds["rollout"], self._used()
+        rollout = self._kinds["rollout"]
         # Whole promises, since what was run has yet to be read; at the start the student's
         # validation.
         coming = rollouts + self._under_way + max(0, self._promised.get(-1, 0) - rollout.ended)
-        # Readings cost as much again as rollouts, until this run shows what they cost.
-        rollouts_alone = rollout.dearest if rollout.ended else self._most("rollout")
-        each = np.maximum(_READING * rollouts_alone, used / max(rollout.ended, 1))
-        return bool(self._passed_by(used, coming * each))
+        return bool(self._passed_by(self._used(), coming * self._row_cost))
+
+    def rows_paid(self, most: int) -> int:
+        """Return how many rows of an update the limits on cost likely pay for, at most ``most``.
+
+        Its readings count, and so do the updates in flight and what is kept back.
+        """
+        each = self._row_cost
+        left = self._limits - self._used() - self._kept_back - self._under_way * each
+        # What costs nothing, or what nobody knows, limits nothing.
+        costs = (each > 0) & np.isfinite(left)
+        return max(0, min(most, *(left[costs] // each[costs]).astype(int).tolist()))
+
+    @property
+    def _row_cost(self) -> Amounts:
+        """What a row of an update costs, readings included: as much again as its rollout, until
+        this run shows what they cost.
+        """
+        rollout = self._kinds["rollout"]
+        rollout_alone = rollout.dearest if rollout.ended else self._most("rollout")
+        return np.maximum(_READING * rollout_alone, self._used() / max(rollout.ended, 1))
 
     def _used(self, sent_again: int = 0) -> Amounts:
         """Return what is booked, held or likely lost, and calls that are sent again."""
@@ -277,51 +313,33 @@ class Purse(RolloutBudget):
         named = zip(COUNTED, amounts.tolist(), self._limits, strict=True)
         return {name: amount for name, amount, limit in named if limit < inf}
 
-    def _refused_by(self, used: Amounts, more: Amounts) -> str:
+    def _refused_by(self, used: Amounts, more: Amounts, kept_back: Amounts | None = None) -> str:
         """Return which limit leaves no room for more, as far as is known now; empty for none."""
-        reason = self._passed_by(used, more)
+        reason = self._passed_by(used, more, kept_back)
         self.postponed |= bool(reason) and self._lost.is_held(self._limits)
         return reason
 
-    def _passed_by(self, used: Amounts, more: Amounts) -> str:
+    def _passed_by(self, used: Amounts, more: Amounts, kept_back: Amounts | None = None) -> str:
         """Return which limit would be passed by more than is used; empty for none."""
-        passed = np.flatnonzero(used + more > self._limits)
+        apart = zeros() if kept_back is None else kept_back
+        passed = np.flatnonzero(used + apart + more > self._limits)
         if not passed.size:
             return ""
         first = int(passed[0])
         text = f"{used[first]:g} of {self._limits[first]:g} {UNITS[first]} are spent"
-        return f"{text}, and the next may take {more[first]:g}{self._lost.describe_held(first)}"
+        beside = f", beside {apart[first]:g} for a last validation" if apart[first] else ""
+        held = self._lost.describe_held(first)
+        return f"{text}, and the next may take {more[first]:g}{beside}{held}"
 
-    @property
-    def seconds(self) -> float:
-        """Wall-clock seconds of the run, those of its earlier parts included."""
-        return time.monotonic() - self._began
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until the run has to end; ``None`` without a limit."""
-        return None if self._seconds is None else self._seconds - self.seconds
-
-    def check_time(self) -> None:
-        """Hold the limit on time: before a reservation, and again once an effect has its slot.
-
-        Raises:
-            BudgetReached: The time is over.
-        """
-        if self.left is not None and self.left <= self.reserve:
-            raise BudgetReached(self.time_is_over())
-
-    def keep_back(self, seconds: float) -> None:
-        """Keep time for the held-out set: twice what it may take and a second, at most half."""
-        if self._seconds is not None:
-            self.reserve = min(2 * seconds + 1.0, self._seconds / 2)
-
-    def time_is_over(self) -> str:
-        """Return why nothing more may begin, in words."""
-        seconds = f"{self.seconds:.2g}" if self.seconds < 10 else f"{self.seconds:.0f}"
-        passed = f"{seconds} of {self._seconds:g} seconds have passed"
-        held_back = f", and {self.reserve:.2g} are for the held-out set" if self.reserve else ""
-        return passed + held_back
+    def describe_room(self) -> str:
+        """Return what is left of the limits, in words."""
+        if self.room is not None:
+            return super().describe_room()
+        used = self._used()
+        share = used / self._limits
+        first = int(np.nanargmax(share))
+        text = f"{used[first]:g} of {self._limits[first]:g} {UNITS[first]} are spent"
+        return f"{text}, beside {self._kept_back[first]:g} for a last validation"
 
     def passed(self) -> list[str]:
         """Return by how much limits were passed, a sentence each."""

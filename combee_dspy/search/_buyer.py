@@ -15,8 +15,9 @@ from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, described
 from combee_dspy.rollouts import REPEATS, AbandonedError, Check, Repeats, Slots, unkept_reason
 from combee_dspy.search._amounts import Amounts
-from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._budget import Purse
 from combee_dspy.search._privacy import Texts
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.stopping import Limits
 
 # Effects that may begin beside the checks of a run: what a wrong key or a metric that raises may
@@ -146,7 +147,11 @@ class Buyer:
         # The budget is the search's; the held-out set is read beyond it.
         purse = self._unlimited if effect.purpose == "heldout" else self.purse
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        most = await purse.reserve_cost(kind, bound() if purse.by_tokens else None)
+        most = await purse.reserve_cost(
+            kind,
+            bound() if purse.by_tokens else None,
+            validates=effect.purpose == "validation",
+        )
         reserved = time.time()
         effect = replace(effect, started=reserved)
         attempts = _Attempts(purse, effect, kind, self._commit_failed)

@@ -16,12 +16,12 @@ from combee_dspy.costs import serving, totals
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, Receipt, perfect_score_of
 from combee_dspy.events import ProgramReturned, RunStopped, WarningRaised
 from combee_dspy.report import CombeeReport
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Member
 from combee_dspy.search._describe import bare_state, models_by_role, specs
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._ending import describe_untraced
 from combee_dspy.search._run import Run
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.tracking import page_file
 
 

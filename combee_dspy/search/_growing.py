@@ -56,6 +56,7 @@ class Growing(Keeper):
         self._renewed = 0  # the first version that was made from the best since then
         self._blames = True  # whether lines are tested while the run goes on
         self._compared = 0  # versions whose tests are known
+        self._committed = 0  # updates
         self._rows = RowScores(settings.perfect_score)
 
     async def begin(self) -> None:
@@ -197,7 +198,7 @@ class Growing(Keeper):
     async def commit(self, learned: Learned) -> None:
         """Join the new text to the pool, once its tests have ended: they count for this update."""
         step = learned.plan.step
-        version = self._versions[step]
+        version, self._committed = self._versions[step], step + 1
         await ended_well(version.tests)
         if version.validation is not None:
             parents = (self.pool.members[-1].index,)
@@ -205,10 +206,14 @@ class Growing(Keeper):
 
     async def result(self) -> Member:
         """Return the text that validation speaks for, once its lines are tested."""
-        self._effects.purse.set_aside = 0
-        last = len(self._versions) - 1
+        purse, last = self._effects.purse, len(self._versions) - 1
         await self._read_tests(last + 1, last)
-        await join_cut_off(self._versions, self.pool)
+        was_cut, joined = purse.exhausted, await join_cut_off(self._versions, self.pool)
+        purse.begin_last()
         proving = Proving(self.pool, self.books, self.proposer.allows)
-        await proving.prove(self._text(last), self._basis)
+        if not was_cut:
+            await proving.prove(self._text(last), self._basis)
+        elif not joined:
+            # An update that was cut leaves nothing: where the run goes on, it does not begin.
+            await proving.validate(self._text(self._committed - 1))
         return self.pool.select(*choose_version(self.pool.members))

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from combee_dspy.events import UpdateEnded
 from combee_dspy.search._batches import Minibatches
 from combee_dspy.search._books import Books
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.search._ending import SETTLED, Ending
@@ -38,6 +37,7 @@ from combee_dspy.search._judging import Judging
 from combee_dspy.search._keeper import Keeper, Learned, UpdatePlan
 from combee_dspy.search._pool import CandidatePool, Student
 from combee_dspy.search._progress import Progress
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._update import UpdateLearner
 
 
@@ -140,12 +140,11 @@ class Loop:
             await self._progress.wait("committed", step)
             self.effects.purse.look(step, step - 1)
             decision = await self.batches.decide(step, "/again")
-        size = self.batches.size(step, decision)
+        size = await self.batches.size(step, decision)
         if not size:
-            left, aside = self.effects.purse.room, self.effects.purse.set_aside
-            tests = f", beside {aside} to test the lines" if aside else ""
-            rollouts = "rollout" if left == 1 else "rollouts"
-            self.reason = f"{left} {rollouts} left{tests}: not enough for another update"
+            reason = f"{self.effects.purse.describe_room()}: not enough for another update"
+            ends = self.effects.purse.limits_cost  # what is spent may differ where it is run again
+            self.reason = await self.ending.cut_off(step, reason) if ends else reason
             return False
         parent = await self.keeper.parent(step)
         self.ending.begin()

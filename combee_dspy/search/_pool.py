@@ -18,7 +18,6 @@ from combee_dspy.aggregators import together
 from combee_dspy.events import CandidateSelected, CandidateValidated
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Rollout
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import (
     VALIDATION,
     Candidate,
@@ -30,6 +29,7 @@ from combee_dspy.search._candidates import (
 from combee_dspy.search._effects import Effects, cancel
 from combee_dspy.search._gepa import Gepa
 from combee_dspy.search._judging import Failures
+from combee_dspy.search._time_budget import BudgetReached
 
 Draws = Mapping[int, Sequence[Rollout]]
 """Rollouts by validation row: one for each draw."""

@@ -14,10 +14,10 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import probe
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import fingerprints, lms_of
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._describe import lms_by_role, models_by_role
 from combee_dspy.search._effects import Effects, cancel
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.stopping import require_countable
 
 _NO_LM = (

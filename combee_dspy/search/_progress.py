@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Literal
 
-from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._time_budget import BudgetReached
 
 Stage = Literal["proposed", "ready", "committed"]
 

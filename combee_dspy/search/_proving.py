@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import LessonTested
 from combee_dspy.lessons import Book
 from combee_dspy.search._books import Books
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Scores, paired
 from combee_dspy.search._choices import compare
 from combee_dspy.search._pool import CandidatePool, Draws, mean_scores
 from combee_dspy.search._row_search import RowSearch
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._trials import Allows, Change, LessonLines, Trials, Validated, lesson_effect
+from combee_dspy.search._versions import validate_paid
 
 # Validations that other arrangements may take where no rollouts are limited.
 _ARRANGEMENTS = 2
@@ -51,15 +53,14 @@ class Proving:
             newest: It may hold lines that were never validated.
             basis: The books that it was made to show, by component.
         """
-        last = self._member
-        rows = [self.pool.all_rows[row] for row in sorted(last.scores)]
-        try:
-            # At hand, so it is free.
-            self._draws = await self.pool.validate(last.candidate, rows, last.step)
+        with suppress(BudgetReached):  # what passed by then is in the pool
             await self._validate(newest, basis)
             await self._test_lines()
-        except BudgetReached:
-            return  # what passed by then is in the pool
+
+    async def validate(self, newest: Candidate) -> None:
+        """Validate the last text of a run that a limit on cost has ended, and test nothing."""
+        with suppress(BudgetReached):
+            await self._validate(newest, {})
 
     async def _test_lines(self) -> None:
         await self._serve_exceptions()
@@ -85,6 +86,9 @@ class Proving:
         On as many rows as are left to buy, if those are half of all or more: what the last
         comparisons decided would be lost otherwise, and the rollouts stay unused.
         """
+        last = self._member
+        at_hand = [self.pool.all_rows[row] for row in sorted(last.scores)]
+        self._draws = await self.pool.validate(last.candidate, at_hand, last.step)
         text = self._lines.follow(newest, basis)
         if not self.allows(newest, text):
             text = newest
@@ -93,9 +97,13 @@ class Proving:
         if text.id == self._member.candidate.id or 2 * most < len(rows):
             return
         part = [rows[place * len(rows) // most] for place in range(most)]  # rows may be sorted
-        draws = await self._trials.validate(text, part)
-        if draws is not None:
-            self._join(text, draws, list(self.books.now), is_part=most < len(rows))
+        draws = await (
+            self._trials.validate(text, part)
+            if self._is_limited
+            else validate_paid(self._trials, text, part)
+        )
+        if draws is not None and 2 * len(draws) >= len(rows):
+            self._join(text, draws, list(self.books.now), is_part=len(draws) < len(rows))
 
     async def _serve_exceptions(self) -> None:
         """Test all exceptions that wait at once: only as a group do true ones differ from noise."""

@@ -16,7 +16,6 @@ from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.events import ScanEnded, ScanLesson, ScanReflection
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.records import FailedCall, Lessons, Reflection, Role, Rollout
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, EffectPlace, Row
 from combee_dspy.search._contexts import Contexts
 from combee_dspy.search._effects import Effects, cancel, silence
@@ -24,6 +23,7 @@ from combee_dspy.search._judging import Failures
 from combee_dspy.search._keeper import Learned, UpdatePlan
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.search._records import Records
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.strategies import AskFn, StrategyContext
 
 # Reflections that an aggregator is shown where it relates the lessons of several updates.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from combee_dspy.evaluation import perfect_score_of
+from combee_dspy.records import Rollout
 from combee_dspy.search._blame import Edits
-from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._describe import budget_digest
 from combee_dspy.search._keeper import Learned
 from combee_dspy.search._pool import CandidatePool, Draws
+from combee_dspy.search._time_budget import BudgetReached
+from combee_dspy.search._trials import Trials
 
 T = TypeVar("T")
 
@@ -48,16 +50,19 @@ async def ended_well(task: asyncio.Task[T] | None) -> T | None:
     return task.result()
 
 
-async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None:
+async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> bool:
     """Join the last version to the pool where a budget cut its validation at half or later.
 
     Half of all rows say enough to compare it with others on these rows. A run that is compiled
     again does not begin the update of that text, so the decision holds it.
+
+    Returns:
+        Whether it joined.
     """
     effects, task = pool.effects, pool.task
     purse = effects.purse
     if not purse.exhausted or purse.postponed or task.settings.privacy.texts == "hashes":
-        return
+        return False
     place = f"cut/{budget_digest(task)}"
     last = max((step for step, each in enumerate(versions) if each.validation), default=-1)
     is_cut = last >= 0 and await ended_well(versions[last].validation) is None
@@ -65,11 +70,12 @@ async def join_cut_off(versions: Sequence[Version], pool: CandidatePool) -> None
         place, lambda: _cut_off(versions[last].text, last, pool) if is_cut else {}
     )
     if not cut:
-        return
+        return False
     text, step = Candidate(cut["texts"]), cut["step"]
     rows = [pool.all_rows[index] for index in cut["rows"]]
     draws = await pool.validate(text, rows, step)
     pool.join_part(text, (pool.members[-1].index,), step, draws)
+    return True
 
 
 def _cut_off(text: Candidate, step: int, pool: CandidatePool) -> dict[str, Any]:
@@ -81,6 +87,27 @@ def _cut_off(text: Candidate, step: int, pool: CandidatePool) -> dict[str, Any]:
     if 2 * len(rows) < len(pool.validation) or pool.effects.texts.scrubbed(texts) != texts:
         return {}
     return {"texts": texts, "step": step, "rows": rows}
+
+
+async def validate_paid(trials: Trials, text: Candidate, rows: Sequence[int]) -> Draws:
+    """Return the draws of a text on the rows that limits on cost pay for.
+
+    Which these are is recorded: a run that is compiled again would buy others.
+    """
+    effects = trials.pool.effects
+    place = f"paid/last/{budget_digest(trials.pool.task)}"
+    results = await asyncio.gather(
+        *(trials.validate(text, [row]) for row in effects.past_decision(place) or rows),
+        return_exceptions=True,
+    )
+    draws: dict[int, Sequence[Rollout]] = {}
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, BudgetReached):
+            raise result
+        draws.update(result if isinstance(result, Mapping) else {})
+    if len(draws) < len(rows):
+        await effects.decide(place, lambda: sorted(draws))
+    return draws
 
 
 @dataclass(eq=False)

@@ -269,6 +269,22 @@ def test_a_budget_for_little_more_than_an_update_pays_for_one_and_not_for_parts_
     assert report.best_score > report.seed_score
 
 
+@pytest.mark.parametrize("name", ["tokens", "calls"])
+@pytest.mark.parametrize("share", [1.1, 1.3, 1.6, 2.0])
+def test_a_limit_on_cost_leaves_a_validation_for_the_last_text(name: str, share: float) -> None:
+    """Updates of few rows are not validated at once, and another that is cut leaves nothing."""
+    arguments: dict[str, Any] = {
+        "search": Search(keep="trunk", staleness=0),
+        "reflection_minibatch_size": 4,
+    }
+    total = World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total
+    spent = total.calls if name == "calls" else total.tokens
+    report = (
+        World.made().compile(budget=Budget(**{name: int(share * spent)}), **arguments).combee_report
+    )
+    assert report.best_score > report.seed_score
+
+
 def test_a_replay_waits_where_the_run_did(tmp_path: Path) -> None:
     def sizes(name: str, **search: Any) -> list[int]:
         World.made().compile(

@@ -32,7 +32,8 @@ from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import _patient
 from combee_dspy.search import _earlier
 from combee_dspy.search._amounts import Lost
-from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._budget import Purse
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.stopping import Limits
 from combee_dspy.testing import ScriptedRequest
 from tests.scripted import Engine

@@ -8,7 +8,7 @@ from typing import Any, cast
 import dspy
 
 from combee_dspy.records import FailedCall
-from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._time_budget import BudgetReached
 from combee_dspy.search._update import _call_or_cut
 
 
