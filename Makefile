@@ -38,7 +38,7 @@ help:
 	@echo "make docs    the site, into docs/_build: warnings are errors"
 	@echo "make check   lint and types only"
 	@echo "make bench   Combee against dspy.GEPA on the simulated service"
-	@echo "make studies the tables of the study on a real model, from what its runs came to (studies-run: run it)"
+	@echo "make studies the tables of studies whose results are committed (studies-run: run that on a real model)"
 	@echo "make clean   remove everything the commands above made"
 
 $(STAMP): uv.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
@@ -91,6 +91,7 @@ bench: setup
 studies: setup
 	cd plugins/bench && ../../$(BIN)/python -m studies.real.tables studies/real/cells.jsonl
 	cd plugins/bench && ../../$(BIN)/python -m studies.real.readers studies/real/cells.jsonl
+	cd plugins/bench && ../../$(BIN)/python -m studies.unseen.tables studies/unseen/results.jsonl
 
 studies-run: setup
 	cd plugins/bench && ../../$(BIN)/python -m studies real $(OPTIONS)

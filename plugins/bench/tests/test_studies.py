@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from combee_dspy.exceptions import ArgumentError
 from studies import client, promises
 from studies.__main__ import app
+from studies.unseen import tables
 
 
 @pytest.mark.slow
@@ -25,6 +26,23 @@ def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
 @pytest.mark.parametrize("name", ["client", "drift", "fortnight", "overhead", "promises", "served"])
 def test_a_study_is_a_command(name: str) -> None:
     assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
+
+
+def test_the_page_has_the_rows_of_others_tasks_that_are_committed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(tables.__file__).with_name("results.jsonl")
+    monkeypatch.setattr("sys.argv", ["tables", str(file)])
+    tables.main()
+    lines = capsys.readouterr().out.splitlines()
+    page = (Path(__file__).parents[3] / "docs/results/quality.md").read_text(encoding="utf-8")
+    drawn = [line for line in lines if " of 5 |" in line]
+    assert len(drawn) >= 2
+    for line in drawn:
+        # Without the budget, which the page says once, and the seconds, which are the machine's.
+        task, _, *rest = line.strip("| ").split(" | ")
+        assert f"| {' | '.join((task, *rest[:-1]))} |" in page
+    assert lines[-1].startswith(f"{len(drawn)} tasks, 300 rollouts: +")
 
 
 @pytest.mark.parametrize("promise", promises.PROMISES.values(), ids=promises.PROMISES)

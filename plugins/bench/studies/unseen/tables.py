@@ -18,7 +18,7 @@ _Runs = dict[tuple[str, int], dict[str, dict[int, dict[str, float]]]]
 
 
 def interval(differences: list[float]) -> str:
-    """Return a mean difference with its 95 % interval over seeds, by Student's t."""
+    """Return a mean difference with its 95 % interval over seeds or tasks, by Student's t."""
     mean, count = fmean(differences), len(differences)
     if count < 2:
         return f"{mean:+.3f}"
@@ -40,6 +40,7 @@ def main() -> None:
         " GEPA, Combee | prompt tokens: GEPA, Combee | seconds: GEPA, Combee |"
     )
     typer.echo("| --- | ---: | ---: | ---: | ---: | --- | --- | --- | --- |")
+    over: defaultdict[int, list[float]] = defaultdict(list)
     for (task, budget), methods in runs.items():
         seeds = sorted(set.intersection(*(set(methods[method]) for method in _METHODS)))
         if not seeds:
@@ -57,10 +58,13 @@ def main() -> None:
             for key in ("prompt_tokens", "seconds")
         ]
         gaps = [a - b for a, b in zip(score["combee"], score["gepa"], strict=True)]
+        over[budget].append(fmean(gaps))
         typer.echo(
             f"| {task} | {budget} | {means} | {interval(gaps)} | {below} of {len(seeds)} |"
             f" {cost[0]} | {cost[1]} |"
         )
+    for budget, differences in over.items():
+        typer.echo(f"\n{len(differences)} tasks, {budget} rollouts: {interval(differences)}")
 
 
 if __name__ == "__main__":
