@@ -214,6 +214,8 @@ class Proving:
 
         One that shows fewer is taken where it does no worse, another where rows speak for it.
         """
+        if not self._draws:
+            return  # no row says that fewer lessons do no worse
         tried = {self._member.candidate.id}
         while arrangements := [each for each in self._arrangements() if each[0].id not in tried]:
             text, component, shows_fewer = arrangements[0]

@@ -14,6 +14,7 @@ import pytest
 from combee_dspy import Budget, Privacy, Search, Task, compile_many
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import ArgumentValueError, JournalMismatchError
+from combee_dspy.memory import read_memory
 from combee_dspy.records import PredictorCall
 from combee_dspy.search._recorded import Recorded
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
@@ -375,6 +376,11 @@ def test_a_playbook_learns_from_whole_trajectories(tmp_path: Path) -> None:
     program = compiled(world, artifact="playbook", log_dir=tmp_path)
     assert not world.task_lm.requests
     assert "the word for lynx is XNYL" in program.signature.instructions
+
+
+def test_a_memory_that_nothing_validates_shows_as_many_lessons_as_it_was_learned_with() -> None:
+    program = compiled(World.made(), artifact="memory")
+    assert read_memory(program.signature.instructions, 0).k == 4
 
 
 def test_tasks_of_one_service_have_traces_of_their_own() -> None:
