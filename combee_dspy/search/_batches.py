@@ -184,8 +184,11 @@ class Minibatches:
         """
         place = f"paid/{step}"
         past = self.effects.past_decision(place)
-        if past is not None or not (step and size and self.effects.purse.limits_cost):
-            return size if past is None else min(size, past)
+        if past is not None:
+            return min(size, past)
+        # What a row costs is known once rollouts have ended: traces take none.
+        if not step or not size or self.reads_traces or not self.effects.purse.limits_cost:
+            return size
         # The first update may take what it needs: without a text nothing is validated.
         self.effects.purse.keep_validation(self.pool.size)
         paid = self.effects.purse.rows_paid(size)

@@ -279,7 +279,7 @@ class Purse(RolloutBudget, TimeBudget):
         left = self._limits - self._used() - self._kept_back - self._under_way * each
         # What costs nothing, or what nobody knows, limits nothing.
         costs = (each > 0) & np.isfinite(left)
-        return max(0, min(most, *(left[costs] // each[costs]).astype(int).tolist()))
+        return max(0, min([most, *(left[costs] // each[costs]).astype(int).tolist()]))
 
     @property
     def _row_cost(self) -> Amounts:

@@ -20,6 +20,9 @@ RULES = [f"The rule: the word for {animal} is {code_word(animal)}" for animal in
 
 CHAT, JSON, XML = dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()
 
+# What cannot be read is read again in halves, so there are more calls than shards.
+ALL_UNPARSED = r"(\d+) of \1 proposer calls unparsed"
+
 
 def compiled(proposer: Any, *, adapter: Any = None, **kwargs: Any) -> Any:
     """Compile with an LM that knows one answer, which is of no use to a comparison."""
@@ -115,12 +118,12 @@ def test_a_list_without_its_field_is_read(answer: str) -> None:
     ],
 )
 def test_no_other_text_is_taken_for_an_answer(answer: str) -> None:
-    with pytest.raises(TooManyFailuresError, match="8 of 8 proposer calls unparsed"):
+    with pytest.raises(TooManyFailuresError, match=ALL_UNPARSED):
         compiled(ScriptedLM(lambda request: answer))
 
 
 def test_no_other_field_is_taken_for_an_answer() -> None:
-    with pytest.raises(TooManyFailuresError, match="8 of 8 proposer calls unparsed"):
+    with pytest.raises(TooManyFailuresError, match=ALL_UNPARSED):
         compiled(DummyLM([{"error": "I cannot help."}] * 80))
 
 

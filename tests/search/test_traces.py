@@ -68,6 +68,14 @@ def test_nothing_is_run_to_learn_from_traces(tmp_path: Path) -> None:
     assert program.combee_report.rollouts == 0
 
 
+def test_a_limit_on_tokens_cuts_no_update_of_traces() -> None:
+    """No rollout tells what one of their rows costs."""
+    size, spent = {"reflection_minibatch_size": 6}, compiled(World.made()).combee_report.costs
+    budget = Budget(tokens=3 * spent.total.tokens)
+    report = compiled(World.made(), budget=budget, **size).combee_report
+    assert (report.recorded, report.reason) == (len(TRACES), "all traces are read")
+
+
 def test_no_budget_is_asked_for_where_nothing_is_bought() -> None:
     unbounded = {"budget": None, "max_metric_calls": None}
     program = compiled(World.made(), **unbounded)

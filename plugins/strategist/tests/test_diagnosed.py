@@ -1,5 +1,5 @@
-"""From Python: a wide search is told once that nobody has diagnosed its task, or refused where that
-is asked for.
+"""From Python: a wide search is told once that serial search has not converged, or refused where a
+diagnosis is asked for.
 """
 
 from __future__ import annotations
@@ -33,12 +33,19 @@ def told(place, levels):
     diagnose(search(levels)).save(folder)
 
 
-def test_a_wide_search_is_told_once_for_each_log_dir(world, tmp_path, caplog):
+def test_who_searched_serially_and_has_not_converged_is_told_once_for_each_log_dir(
+    world, tmp_path, caplog
+):
+    told(tmp_path / "a", [0.4 + 0.02 * step for step in range(15)])
+    told(tmp_path / "b", [0.4 + 0.02 * step for step in range(15)])
     for _ in range(3):
         compiled(world, tmp_path / "a", num_threads=8)
-    assert caplog.text.count(SAID) == 1
+    assert caplog.text.count("the diagnosis is") == 1
     compiled(world, tmp_path / "b", num_threads=None)
-    assert caplog.text.count(SAID) == 2
+    assert caplog.text.count("the diagnosis is") == 2
+    compiled(world, tmp_path / "c", num_threads=8)  # nobody searched serially
+    assert caplog.text.count("the diagnosis is") == 2
+    assert SAID not in caplog.text
 
 
 def test_small_users_are_not_told_nor_who_has_diagnosed(world, tmp_path, caplog):
